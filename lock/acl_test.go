@@ -16,15 +16,15 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// What a Redis user needs, as the README states it.
+// The permissions that a Redis user needs, as the README states them.
 const (
 	aclCommands = "+eval +evalsha +get +mget +set +del +exists +pttl +pexpire +time " +
 		"+zadd +zrem +zrange +zcard +hset +hget +hdel +hlen"
 	aclChannels = "&lock:wake:* +publish +subscribe +ping"
 )
 
-// aclUser makes a Redis user that may do no more than the rules say on keys
-// under prefix, and returns a client that logs in as it.
+// aclUser makes a Redis user with only these permissions on keys under prefix, and
+// returns a client that logs in as this user.
 func aclUser(t *testing.T, addr, user, prefix string, rules ...string) *redis.Client {
 	t.Helper()
 	admin := redis.NewClient(redistest.Options(addr))
@@ -49,11 +49,10 @@ func aclUser(t *testing.T, addr, user, prefix string, rules ...string) *redis.Cl
 	return rdb
 }
 
-// Given Redis users with the permissions that the README names and no other,
-// when a lock is released that others wait for, then the release succeeds and
-// the waiters get the lock in their order: by message where the channels are
-// allowed, otherwise by polling, which is reported. Nothing else could wake them
-// within the test, their signs of life being minutes apart.
+// Given Redis users with only the permissions that the README names, when a contended
+// lock is released, then the waiters get it in their order: by message if the channels
+// are allowed, otherwise by polling, which is reported. Keep-alives cannot wake them
+// within the test, because they are minutes apart.
 func TestManager_LeastPrivilege(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -106,8 +105,8 @@ func TestManager_LeastPrivilege(t *testing.T) {
 	}
 }
 
-// Given a holder that may not publish and a waiter that listens, when the lock
-// is released, then the waiter gets it at its next sign of life.
+// Given a holder that may not publish and a waiter that listens, when the lock is
+// released, then the waiter gets it at its next keep-alive.
 func TestLock_Release_PublishForbidden(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -154,14 +153,14 @@ func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
 	m.startListening()
 	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	if strings.HasPrefix(m.newToken(), pollingMark) {
-		t.Error("its waiters still say that they poll")
+		t.Error("its waiters still have polling tokens")
 	}
 }
 
 // Given a waiter that joined the queue while its manager had no permission to
-// listen, when the permission is granted and the lock is released after that,
-// then the waiter gets it: it is sent no message, so it goes on asking. Its next
-// sign of life would be too late.
+// listen, when the permission is granted and the lock is released after that, then
+// the waiter gets it: it gets no message, so it keeps polling. Its next keep-alive
+// would be too late.
 func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -184,7 +183,7 @@ func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 	select {
 	case r := <-waiting:
 		t.Fatalf("the waiter got a lock that is held: %+v", r)
-	case <-time.After(4 * mutePoll): // it has asked since
+	case <-time.After(4 * mutePoll): // it has polled since
 	}
 	mustRelease(t, l)
 	select {

@@ -11,37 +11,36 @@ import (
 
 // attempt is one call of Acquire or TryAcquire.
 type attempt struct {
-	caller   context.Context // of the lock's context; that of the wait may be shorter
+	caller   context.Context // parent of the lock's context; the wait's context may end earlier
 	resource string
 	keys     keys
 	settings settings
 	token    string
 	member   string // entry in the queue; "" until it waits
 	started  time.Time
-	told     chan news // one message at a time; see tell
+	messages chan news // holds one message; see notify
 
-	sent  time.Time // before the last call that was answered
-	nowUS int64     // the clock of Redis in that answer
+	sent  time.Time // before the last call that got a reply
+	nowUS int64     // the clock of Redis in that reply
 }
 
-// tell wakes the waiter up. If it has not read the message before, this one is
-// dropped: it is going to run the script, which finds what it was handed.
-func (a *attempt) tell(n news) {
+// notify wakes the waiter. If a message is still unread, this one is dropped: the waiter
+// is about to run the script, which finds the lock that it was handed.
+func (a *attempt) notify(n news) {
 	select {
-	case a.told <- n:
+	case a.messages <- n:
 	default:
 	}
 }
 
-// Acquire waits for the lock, in the order of arrival over all processes, until
-// ctx ends. The errors are ErrWaitTimeout (joined with why ctx ended),
-// ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first answer
-// took longer than the TTL), or that of a Redis that cannot be reached at first;
-// a waiter outlasts interruptions. It returns at the deadline of ctx whatever
-// Redis does; a cancellation during a call is noticed when the call is answered,
-// within Config.CallTimeout. When it fails it leaves nothing behind: what it had
-// is given back in the background, which [Manager.Close] waits for. A manager
-// made by NewQuorum knows no order.
+// Acquire waits for the lock until ctx ends, in the order of arrival across all
+// processes. The errors are ErrWaitTimeout (joined with why ctx ended), ErrForeignKey,
+// ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first reply took longer than the
+// TTL), or the error of a Redis that is unreachable at the first try; once waiting, it
+// survives interruptions. It returns at the deadline of ctx whatever Redis does; it
+// notices a cancellation during a call when the reply arrives, within
+// Config.CallTimeout. If it fails, it removes its queue entry or lock in the background,
+// which [Manager.Close] waits for. Managers made by NewQuorum keep no order.
 func (m *Manager) Acquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
 	l, err := m.acquire(ctx, resource, true, opts)
 	if err != nil {
@@ -50,15 +49,42 @@ func (m *Manager) Acquire(ctx context.Context, resource string, opts ...Option) 
 	return l, nil
 }
 
-// TryAcquire takes the lock if it is free and nobody waits for it. The error is
-// ErrTaken otherwise, the context's when that ended first, or one of Acquire's
-// but ErrWaitTimeout.
+// TryAcquire takes the lock if it is free and has no waiters. Otherwise the error is
+// ErrTaken; it can also be that of the context or any of Acquire except ErrWaitTimeout.
 func (m *Manager) TryAcquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
 	l, err := m.acquire(ctx, resource, false, opts)
 	if err != nil {
 		return nil, opError("try", resource, err)
 	}
 	return l, nil
+}
+
+// Do runs fn while the lock is held. The context of fn is Lock.Context: it ends with ctx
+// and, with the lock's cause, when the lock does; fn should then return soon. The lock
+// is released when fn returns or panics; a panic also ends the handles that fn took by
+// re-entering. The error joins that of fn, the reason if the lock ended during fn
+// (another holder may then have overlapped), and that of the release. If the lock could
+// not be acquired, the error is that of Acquire, and fn is not called.
+func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
+	l, err := m.Acquire(ctx, resource, opts...)
+	if err != nil {
+		return err
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			l.h.leaveBelow(l)
+		}
+		// fn may release the lock itself. If the lock was lost or taken, another holder
+		// may have overlapped with fn.
+		if ended := l.h.endedBehind(l); ended != nil {
+			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
+		}
+		err = errors.Join(err, l.Release(ctx))
+	}()
+	err = fn(l.Context(), l)
+	returned = true
+	return err
 }
 
 func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts []Option) (*Lock, error) {
@@ -93,8 +119,8 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		ctx = limited
 	}
 	a := &attempt{caller: caller, resource: resource, keys: k, settings: set, token: m.newToken(), started: time.Now()}
-	// Before the subscription stands a handover could not be learned of, so the
-	// first try does not join the queue then.
+	// Without a confirmed subscription a handover would go unnoticed, so the first try
+	// does not join the queue.
 	if wait && (m.polls() || m.subscribed()) {
 		return m.await(ctx, a, false)
 	}
@@ -106,7 +132,7 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 		return nil, m.whyEnded(ctx, wait, nil)
 	case errors.Is(err, ErrTaken) && wait:
 		if m.subscribe(ctx); m.polls() {
-			a.token = m.newToken() // the token says whether its waiter polls
+			a.token = m.newToken() // the token encodes whether its waiter polls
 		}
 		return m.await(ctx, a, true)
 	case !errors.Is(err, ErrTaken) && !errors.Is(err, ErrForeignKey):
@@ -115,9 +141,9 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 	return nil, err
 }
 
-// await joins the queue and waits until the lock is ours or ctx ends. While it
-// waits it makes one call per liveness interval, or per polling interval.
-// waiting says that Redis has told already that the lock is another's.
+// await joins the queue and waits until it gets the lock or ctx ends. While waiting it
+// makes one call per liveness interval or polling interval. waiting means that Redis
+// has already reported that the lock is taken.
 func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock, err error) {
 	m.join(a)
 	defer m.removeWaiter(a)
@@ -147,13 +173,13 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			m.giveBackTwice(ctx, a)
 			return nil, err
 		default:
-			// Redis is away for a while; the place in the queue may still be
-			// there when it is back.
+			// During an outage of Redis the waiter retries; its place in the queue may
+			// still exist afterwards.
 			failure = err
 		}
 		timer.Reset(pause)
 		select {
-		case n := <-a.told:
+		case n := <-a.messages:
 			if l, err := m.claim(ctx, a, n); l != nil || err != nil {
 				return l, err
 			}
@@ -168,33 +194,31 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 	}
 }
 
-// join prepares an attempt that waits. Where nobody hands over there is no
-// queue to join.
+// join prepares an attempt for waiting. A store without queues hands nothing over.
 func (m *Manager) join(a *attempt) {
 	if !m.store.queues() {
 		return
 	}
 	a.member = a.token + a.settings.meta
 	if !strings.HasPrefix(a.token, pollingMark) {
-		a.told = make(chan news, 1)
+		a.messages = make(chan news, 1)
 		m.addWaiter(a)
 	}
 }
 
-// claim takes the lock that was handed over, without a call to Redis on the
-// way. The handover set the key for the claim's time, and the time that has
-// gone by since is known: the last answer before it carried the clock of Redis
-// and came from a call sent at a known local time, so the handover was no
-// earlier than that time plus the difference of the clocks' readings. The
-// watchdog renews the lock to its full TTL after a quarter of the claim's time,
-// 100 ms at the latest; a short holding is over by then, and costs no call.
-// Without the watchdog the renewal follows at once, beside the holder's first
-// work. When the news comes late, half of the claim's time being gone, or ctx has
-// ended, claim returns nothing and the script decides.
+// claim takes a lock that was handed over, without a call to Redis. The handover gave
+// the key a TTL of ClaimTTL, and claim can bound the time that has passed since then:
+// the last reply before it has the clock of Redis and belongs to a call sent at a known
+// local time, so the handover was no earlier than that local time plus the difference
+// between the two readings of the Redis clock. The watchdog renews the lock to its full
+// TTL after a quarter of ClaimTTL, 100 ms at the latest; a shorter holding needs no
+// renewal. Without the watchdog the renewal follows at once, concurrently with the
+// holder's work. If the message is late, with half of ClaimTTL gone, or ctx has ended,
+// claim returns nothing and the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
-	// A handover from before the last answer is over: that answer was "taken".
+	// A handover before the last reply is outdated, because that reply was "taken".
 	if n.setUS <= a.nowUS || ctx.Err() != nil {
-		return nil, nil //nolint:nilerr // the script decides, and then looks at ctx itself
+		return nil, nil //nolint:nilerr // the script decides, and its caller checks ctx
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
 	received := time.Now()
@@ -220,11 +244,11 @@ func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) 
 	return l, nil
 }
 
-// settleMax is how long a lock that was handed over is left with its claim's time.
+// settleMax is the latest time of the first renewal of a lock that was handed over.
 const settleMax = 100 * time.Millisecond
 
-// confirmClaim extends a lock that was handed over to its full TTL, as often as
-// it takes while the lock is held.
+// confirmClaim extends a lock that was handed over to its full TTL. It retries while
+// the lock is held.
 func (m *Manager) confirmClaim(h *holding) {
 	ctx, cancel := context.WithTimeout(m.life, m.cfg.ClaimTTL)
 	defer cancel()
@@ -241,12 +265,12 @@ func (m *Manager) confirmClaim(h *holding) {
 	}
 }
 
-// errEnded says that ctx or the manager ended during the call.
+// errEnded: ctx or the manager ended during the call.
 var errEnded = errors.New("lock: ended during the call")
 
-// try runs the script once. The error is ErrTaken when the lock is another's;
-// pause is then, and after a failure, how long to wait before the next run.
-// After errEnded nothing is left to give back.
+// try runs the script once. The error is ErrTaken if the lock is taken; pause is then,
+// and after a failure, the time until the next run. After errEnded there is nothing
+// left to clean up.
 func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Duration, err error) {
 	sent := time.Now()
 	r, err := m.ask(ctx, a)
@@ -258,8 +282,8 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 		m.cfg.Observer.repaired(a.resource)
 	}
 	if !r.held {
-		// A little later than the expiry, which Redis rounds to milliseconds.
-		return nil, m.pause(a, min(m.cfg.Liveness, r.lapse+2*time.Millisecond)), ErrTaken
+		// Slightly after the expiry, which Redis rounds to milliseconds.
+		return nil, m.pause(a, min(m.cfg.Liveness, r.expires+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
 		m.giveBack(ctx, a, nil)
@@ -267,18 +291,18 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	}
 	deadline := sent.Add(validity(a.settings.ttl))
 	if !time.Now().Before(deadline) {
-		// Another may have it already. Who waits asks again, and finds out.
+		// Another client may already have it. A waiter asks again and finds out.
 		return nil, m.pause(a, time.Millisecond), errLate
 	}
 	l, err = m.finish(ctx, a, r.fence, deadline, 0)
 	return l, 0, err
 }
 
-// errLate says that the answer that granted the lock came too late.
+// errLate: the reply that granted the lock arrived too late.
 var errLate = fmt.Errorf("%w: the answer that granted it took longer than its TTL", ErrLost)
 
-// pause is how long a waiter waits before it asks again: until it has to show
-// that it is alive, or, where it polls, the interval with its jitter.
+// pause is the time until a waiter's next call: its next keep-alive, or, if it polls, the
+// polling interval with jitter.
 func (m *Manager) pause(a *attempt, alive time.Duration) time.Duration {
 	if poll := m.pollEvery(a); poll > 0 {
 		return poll/2 + mathrand.N(poll)
@@ -292,17 +316,16 @@ type answer struct {
 	err error
 }
 
-// inlineLeft is how much time a context must have left for its calls to be made
-// on the caller's own goroutine, which is much cheaper than on another.
+// inlineLeft is the minimum time left in a context for calls to run on the caller's own
+// goroutine, which is much cheaper than a new one.
 const inlineLeft = 250 * time.Millisecond
 
-// ask runs the script and returns its answer, or errEnded when ctx or the
-// manager ended meanwhile. An ended context does not cut off the call: a script
-// that is still on its way would run after the clean-up, and what it took would
-// stay behind. With time enough the caller waits for the call, so that it
-// notices a cancellation when the answer is there, and returns at its deadline
-// even if Redis hangs. Short of time, and where the client does not end a call
-// with its context, the call gets a goroutine to end on.
+// ask runs the script and returns its reply, or errEnded if ctx or the manager ended
+// during the call. The end of ctx does not cancel the call: the script could then run
+// after the clean-up and leave a lock behind. With enough time left, the call runs on
+// the caller's goroutine, which notices a cancellation when the reply arrives, and
+// returns at the deadline even if Redis hangs. With little time left, or a client that
+// does not end calls with their context, the call runs on its own goroutine.
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	bound := time.Now().Add(m.cfg.CallTimeout)
 	deadline, bounded := ctx.Deadline()
@@ -317,15 +340,15 @@ func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	defer cancel()
 	r, err := m.store.acquire(callCtx, a)
 	if cut && unknown(err) && !time.Now().Before(bound) {
-		<-ctx.Done() // the connection's timer may be a moment ahead of the context's
+		<-ctx.Done() // the connection's timer may fire slightly before the context's
 		m.giveBackTwice(ctx, a)
 		return reply{}, errEnded
 	}
 	return r, err
 }
 
-// askBeside is ask for a context that may end at any moment: it returns then,
-// and what the call takes is given back once it has ended.
+// askBeside is ask for a context that may end soon: it returns at the end of ctx, and
+// releases what the call has taken once the call has ended.
 func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 	done := make(chan answer, 1)
 	go func() {
@@ -344,8 +367,8 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 	return reply{}, errEnded
 }
 
-// finish turns the lock that Redis granted into a handle. The lock is renewed
-// no earlier than after settle, unless its deadline moves first.
+// finish makes a handle for a lock that Redis granted. settle is the minimum time until
+// the first renewal.
 func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
 	l, err := m.newLock(a, fence, deadline, settle)
 	if err != nil {
@@ -356,12 +379,12 @@ func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline 
 	return l, nil
 }
 
-// giveBack removes what the attempt may have in Redis, its place or the lock,
-// once the call under way (if any) has ended. It goes on in the background,
-// because whoever called Acquire has stopped waiting. If Redis cannot be
-// reached, the TTL and the missing signs of life do the same later.
+// giveBack removes the attempt's queue entry or lock from Redis, after the running call
+// (if any) has ended. It works in the background, because the caller of Acquire has
+// stopped waiting. If Redis is unreachable, the lock expires with its TTL, and the entry
+// is skipped without keep-alives.
 func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answer) {
-	// The attempt is counted itself, so Close cannot have got past it.
+	// The attempt is registered itself, so Close is still waiting.
 	m.work.Go(func() {
 		if underWay != nil {
 			<-underWay
@@ -370,8 +393,8 @@ func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answ
 	})
 }
 
-// giveBackTwice is giveBack after a call that got no answer. Its script may
-// still be on its way, behind the first clean-up, so a second one follows.
+// giveBackTwice is giveBack after a call without a reply. Its script may still run after
+// the first clean-up, so a second one follows.
 func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 	m.work.Go(func() {
 		m.withdraw(ctx, a)
@@ -394,8 +417,8 @@ func (m *Manager) withdraw(ctx context.Context, a *attempt) {
 	}
 }
 
-// whyEnded returns what to tell the caller of an attempt that ended early.
-// failure is the last error of Redis, if the wait ended during an interruption.
+// whyEnded returns the error of an attempt that ended early. failure is the last error
+// of Redis if the wait ended during an outage.
 func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error {
 	if ctx.Err() == nil {
 		return ErrClosed
@@ -408,4 +431,19 @@ func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error 
 		err = fmt.Errorf("%w: %w", ErrWaitTimeout, err)
 	}
 	return err
+}
+
+// settle applies the options of one acquire to the manager's defaults.
+func (m *Manager) settle(opts []Option) (settings, error) {
+	s := m.defaults
+	if len(opts) == 0 {
+		return s, nil
+	}
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	err := s.check()
+	return s, err
 }

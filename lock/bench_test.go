@@ -9,7 +9,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// BenchmarkManager_AcquireRelease is one uncontended lock after the other: two
+// BenchmarkManager_AcquireRelease takes one uncontended lock after the other, with two
 // round trips each.
 func BenchmarkManager_AcquireRelease(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
@@ -28,7 +28,7 @@ func BenchmarkManager_AcquireRelease(b *testing.B) {
 }
 
 // BenchmarkManager_Handover passes one lock back and forth between two managers
-// that both always want it.
+// that always want it.
 func BenchmarkManager_Handover(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -67,7 +67,7 @@ func BenchmarkManager_Handover(b *testing.B) {
 	}
 }
 
-// benchRedis is a Redis without AOF, so that the lock is measured and not the disk.
+// benchRedis is a Redis without AOF, so that the benchmark does not measure the disk.
 func benchRedis(b *testing.B) *redis.Client {
 	rdb := redis.NewClient(redistest.Options(redistest.Real(b, "--appendonly", "no").Addr()))
 	b.Cleanup(func() {

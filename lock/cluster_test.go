@@ -20,7 +20,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// witness looks at all holdings of several managers in this process.
+// witness checks all holdings of several managers in this process.
 type witness struct {
 	mu      sync.Mutex
 	holders map[string]*Lock
@@ -29,26 +29,26 @@ type witness struct {
 	entered int
 }
 
-// fencedWrite is a write that the guard let pass, at a time of Redis's clock.
+// fencedWrite is a write that the guard accepted, with the time of Redis's clock.
 type fencedWrite struct{ at, fence int64 }
 
 func newWitness() *witness {
 	return &witness{holders: map[string]*Lock{}, fences: map[string]int64{}, writes: map[string][]fencedWrite{}}
 }
 
-// enter notes that a lock is now used.
+// enter records the start of the use of a lock.
 func (w *witness) enter(t *testing.T, l *Lock) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	if !l.ValidUntil().After(now) {
-		return // it has ended before its user came to run
+		return // it has ended before its user got to run
 	}
 	w.entered++
 	name := l.Resource()
 	if other := w.holders[name]; other != nil && other.ValidUntil().After(now) {
-		t.Errorf("fence %d holds the lock beside fence %d", l.Fence(), other.Fence())
+		t.Errorf("fence %d holds the lock together with fence %d", l.Fence(), other.Fence())
 	}
 	if l.Fence() <= w.fences[name] {
 		t.Errorf("fence %d after %d", l.Fence(), w.fences[name])
@@ -62,7 +62,7 @@ func (w *witness) wrote(l *Lock, at int64) {
 	w.writes[l.Resource()] = append(w.writes[l.Resource()], fencedWrite{at, l.Fence()})
 }
 
-// leave notes that a lock is about to be released.
+// leave records that a lock is about to be released.
 func (w *witness) leave(l *Lock) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,8 +77,8 @@ func (w *witness) count() int {
 	return w.entered
 }
 
-// check wants the writes of each resource to be those of one holder after the
-// other: by the clock of Redis, no fence comes after a greater one.
+// check fails if the writes of a resource overlap: by the clock of Redis, no fence may
+// follow a greater one.
 func (w *witness) check(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -95,8 +95,8 @@ func (w *witness) check(t *testing.T) {
 	}
 }
 
-// TestManager_ScriptFlushUnderLoad: the scripts are removed again and again, and
-// no caller notices.
+// TestManager_ScriptFlushUnderLoad: the scripts are removed repeatedly without an error
+// for any caller.
 func TestManager_ScriptFlushUnderLoad(t *testing.T) {
 	t.Parallel()
 	// The embedded engine takes long to compile a script that it does not know.
@@ -111,9 +111,9 @@ func TestManager_ScriptFlushUnderLoad(t *testing.T) {
 	})
 }
 
-// flushScriptsUnderLoad has workers take a lock, each so many rounds, and removes
-// the scripts once for each time that the lock was taken. Flushes that were paced by
-// time would come faster than a slow machine sends the scripts again.
+// flushScriptsUnderLoad has workers take a lock for a number of rounds each, and removes
+// the scripts once for each time that the lock was taken. Flushes at fixed intervals would
+// be faster than a slow machine sends the scripts again.
 func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient, rounds int) {
 	t.Helper()
 	const workers = 8
@@ -121,7 +121,7 @@ func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient, rounds int) 
 	managers := []*Manager{newManager(t, rdb, steady), newManager(t, redistest.Second(t, rdb), steady)}
 	taken := make(chan struct{}, workers*rounds)
 	var flushing, holding sync.WaitGroup
-	// A lock that is renewed meanwhile, by the pipeline.
+	// A lock that is renewed during the test, in pipelines.
 	long := mustAcquire(t, managers[0], name+":long")
 	flushing.Go(func() {
 		for range taken {
@@ -165,8 +165,8 @@ func flushScriptsUnderLoad(t *testing.T, rdb redis.UniversalClient, rounds int) 
 	awaitNoTrace(t, rdb, name)
 }
 
-// awaitRenewals waits until each lock was renewed so many times, and wants that
-// none was lost.
+// awaitRenewals waits until each lock was renewed this number of times, and fails if one
+// was lost.
 func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 	t.Helper()
 	for range n {
@@ -185,8 +185,8 @@ func awaitRenewals(t *testing.T, n int, locks ...*Lock) {
 	}
 }
 
-// TestManager_ManyShortLocks: 10,000 short locks over 64 resources leave no key
-// but the fencing tokens, no waiter, and no loop.
+// TestManager_ManyShortLocks: 10,000 short locks on 64 resources leave only the keys of
+// the fencing tokens, no waiter, and no loop.
 func TestManager_ManyShortLocks(t *testing.T) {
 	t.Parallel()
 	testManyShortLocks(t, 60)
@@ -198,7 +198,7 @@ func TestManager_ManyShortLocks_Long(t *testing.T) {
 	testManyShortLocks(t, 625)
 }
 
-// testManyShortLocks has each of 16 workers take so many locks.
+// testManyShortLocks has each of 16 workers take this number of locks.
 func testManyShortLocks(t *testing.T, each int) {
 	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
 		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
@@ -244,8 +244,8 @@ func testManyShortLocks(t *testing.T, each int) {
 				t.Errorf("%d waiters left", n)
 			}
 			m.wake.mu.Unlock()
-			// Close waits for every goroutine of the manager; that no other is
-			// left behind is checked when the tests have ended.
+			// Close waits for every goroutine of the manager; TestMain checks that no other
+			// is left.
 			if err := m.Close(ctx); err != nil {
 				t.Error(err)
 			}
@@ -253,7 +253,7 @@ func testManyShortLocks(t *testing.T, each int) {
 	}
 }
 
-// allKeys lists the keys of this pattern on all masters.
+// allKeys lists the keys that match this pattern on all masters.
 func allKeys(t *testing.T, rdb redis.UniversalClient, pattern string) []string {
 	t.Helper()
 	var mu sync.Mutex
@@ -284,8 +284,8 @@ func allKeys(t *testing.T, rdb redis.UniversalClient, pattern string) []string {
 	return found
 }
 
-// TestManager_Close_ManyHeld: given 100 locks held and 20 waiters, when the
-// manager is closed, no key is left and everybody knows why.
+// TestManager_Close_ManyHeld: given 100 held locks and 20 waiters, when the manager is
+// closed, no key is left and all of them get the reason.
 func TestManager_Close_ManyHeld(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -324,8 +324,7 @@ func TestManager_Close_ManyHeld(t *testing.T) {
 	})
 }
 
-// TestManager_ClusterFaults: what may happen to a Redis Cluster, one after the
-// other on one cluster.
+// TestManager_ClusterFaults runs several faults one after the other on one Redis Cluster.
 func TestManager_ClusterFaults(t *testing.T) {
 	t.Parallel()
 	servers := redistest.OwnCluster(t)
@@ -335,15 +334,15 @@ func TestManager_ClusterFaults(t *testing.T) {
 	t.Run("SlotMovesSlowly", func(t *testing.T) { moveSlotSlowly(t, servers) })
 }
 
-// TestManager_ClusterMasterGone_Long waits until the cluster has given a master up,
-// which takes it several times its own time-outs.
+// TestManager_ClusterMasterGone_Long waits until the cluster marks a master as failed,
+// which takes several times its own timeout.
 func TestManager_ClusterMasterGone_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
 	servers := redistest.OwnCluster(t)
 	rdb := servers.Client(t)
-	// Without a replica nobody takes over for a master that fails; the others
-	// are to serve on.
+	// Without a replica no node takes over for a failed master; the others must
+	// continue to serve.
 	err := rdb.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
 		return c.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err()
 	})
@@ -367,9 +366,9 @@ func TestManager_ClusterMasterGone_Long(t *testing.T) {
 	t.Run("MasterKilled", func(t *testing.T) { loseMaster(t, servers, node.Kill) })
 }
 
-// moveSlotUnderLoad: given a slot that moves from master to master, eight
-// goroutines of two managers that lock, write and release in it see no error,
-// no overlap and rising fences, and one that holds a lock goes on holding it.
+// moveSlotUnderLoad: while a slot moves from master to master, eight goroutines of two
+// managers lock, write and release in it without an error or an overlap and with rising
+// fences, and a held lock stays held.
 func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	t.Helper()
 	const workers, moves = 8, 9
@@ -425,9 +424,9 @@ func moveSlotUnderLoad(t *testing.T, servers *redistest.ClusterServers) {
 	awaitNoTrace(t, rdb, name)
 }
 
-// moveSlotSlowly: given a slot with so much in it that its move lasts longer
-// than the TTL, a lock in it is renewed all the time. Scripts that need keys
-// which do not exist have to wait for the end of the move, and then succeed.
+// moveSlotSlowly: a slot has so much data that its move takes longer than the TTL. A lock
+// in it is still renewed. Scripts that need keys which do not exist have to wait for the
+// end of the move, and then succeed.
 func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
 	t.Helper()
 	ctx, prefix := await.Context(t), redistest.Prefix(t)
@@ -447,8 +446,8 @@ func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
 		n := redirects(t, rdb)
 		go func() { released <- short.Release(ctx) }()
 		acquired = acquireAsync(ctx, m, prefix+"new")
-		// More often than the client itself tries: four times each.
-		await.True(t, "they try again", func() bool { return redirects(t, rdb) >= n+12 })
+		// More often than the client's own four tries.
+		await.True(t, "they retry", func() bool { return redirects(t, rdb) >= n+12 })
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -464,8 +463,8 @@ func moveSlotSlowly(t *testing.T, servers *redistest.ClusterServers) {
 	mustRelease(t, long)
 }
 
-// redirects counts how often the masters of a cluster sent a client elsewhere
-// or asked it to try again.
+// redirects counts how often the masters of a cluster redirected a client or asked it to
+// try again.
 func redirects(t *testing.T, rdb *redis.ClusterClient) int {
 	t.Helper()
 	var mu sync.Mutex
@@ -491,10 +490,10 @@ func redirects(t *testing.T, rdb *redis.ClusterClient) int {
 	return all
 }
 
-// loseMaster: given a master that fails and has no replica, a lock there ends by
-// its deadline; those on the other masters are renewed on, and can be taken and
-// waited for. This holds for a client that repeats calls to a node, which has
-// to give up on the one that failed, as well as for one that does not.
+// loseMaster: given a failed master without a replica, a lock on it ends at its deadline;
+// locks on the other masters are still renewed, taken and waited for. This holds for a
+// client that repeats calls to a node, which has to give up on the failed one, as well as
+// for one that does not.
 func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() error) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -521,7 +520,7 @@ func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() err
 		t.Errorf("valid until %s after it could expire", locks[0].ValidUntil().Sub(limit))
 	}
 	ends(t, others[0])
-	// By now each of the others had to be renewed, or had expired.
+	// By now each of the others has been renewed or has expired.
 	awaitRenewals(t, 1, append(others[1:], locks[1:]...)...)
 	for i, l := range locks[1:] {
 		if got := direct[i+1].Get(ctx, mustKeys(t, names[i+1])[keyLock]).Val(); got != l.GuardValue() {
@@ -545,7 +544,7 @@ func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() err
 	}
 }
 
-// resourceOn returns a name whose lock lives on this master.
+// resourceOn returns a name whose lock is on this master.
 func resourceOn(t *testing.T, servers *redistest.ClusterServers, node *redistest.Server) string {
 	t.Helper()
 	for range 100 {

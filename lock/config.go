@@ -9,50 +9,46 @@ import (
 type Config struct {
 	// Prefix of the keys of resources without a hash tag; default "lock:".
 	Prefix string
-	// TTL is how long a lock outlives a holder that died, and the longest time
-	// a holder cut off from Redis goes on; default 10 s, at least 10 ms, whole
-	// milliseconds. The watchdog renews at a third of it. WithTTL sets it for
+	// TTL is how long a lock outlives a holder that died, and how long a holder that is
+	// cut off from Redis may continue; default 10 s, at least 10 ms, whole milliseconds.
+	// The watchdog renews the lock when a third of it has passed. WithTTL sets it for
 	// one lock.
 	TTL time.Duration
 	// ClaimTTL is how long a waiter that was handed the lock has to claim it;
 	// default 1 s or TTL, whichever is less; at least 10 ms, at most TTL.
 	ClaimTTL time.Duration
-	// Liveness is how often a waiter shows that it is alive; default 1 s, at
-	// least 10 ms. One that was silent for two and a half times as long is
-	// passed over.
+	// Liveness is the interval of a waiter's keep-alives; default 1 s, at least 10 ms. A
+	// waiter without a keep-alive for two and a half times as long is skipped.
 	Liveness time.Duration
-	// Poll makes waiters ask again at this interval, give or take a half,
-	// instead of listening: for a Redis behind a proxy without publish/subscribe.
-	// At least 1 ms, at most a third of ClaimTTL, because a waiter that was
-	// handed the lock finds out by asking. Default 0, listen. A manager that
-	// listens and one that polls may share locks. With NewQuorum, which always
-	// polls, the default is 25 ms.
+	// Poll makes waiters poll at this interval, plus or minus a half, instead of
+	// listening: for a Redis behind a proxy without publish/subscribe. At least 1 ms, and
+	// at most a third of ClaimTTL, because a waiter learns of a handover by polling.
+	// Default 0: listen. Managers that listen and managers that poll may share locks.
+	// With NewQuorum, which always polls, the default is 25 ms.
 	Poll time.Duration
-	// Grace is the TTL given to a lock key that has none, which a program left
-	// that took the lock with SETNX and may still be alive; default TTL, at
-	// least 10 ms.
+	// Grace is the TTL given to a lock key without one, such as a program leaves that
+	// uses SETNX and may still be alive; default TTL, at least 10 ms.
 	Grace time.Duration
-	// CallTimeout bounds a call to Redis that must end although its caller has
-	// stopped waiting, such as a release; default 2 s.
+	// CallTimeout bounds a call to Redis that continues after its caller has stopped
+	// waiting, such as a release; default 2 s.
 	CallTimeout time.Duration
 	// NodeTimeout bounds the call to each node of a quorum; default a tenth of
 	// TTL or CallTimeout, whichever is less; at most CallTimeout and a third of
 	// TTL. Only with NewQuorum.
 	NodeTimeout time.Duration
-	// Metadata is a text of at most 512 bytes that Inspect shows of the locks
-	// and waiters of this manager, such as the host's name and the process id;
-	// default "".
+	// Metadata is a text of at most 512 bytes that Inspect shows for the locks and
+	// waiters of this manager, such as the host name and the process id; default "".
 	Metadata string
-	// Observer is told what happens. The zero value hears nothing.
+	// Observer has callbacks for events. The zero value has none.
 	Observer Observer
-	// reasonLimit bounds the question why a lock was taken by force, at most a
-	// twentieth of TTL; only tests set it.
+	// reasonLimit bounds the call that reads why a lock was taken by force; it is at most
+	// a twentieth of TTL. Only tests set it.
 	reasonLimit time.Duration
 }
 
 const minTTL = 10 * time.Millisecond
 
-// withDefaults fills in what was left out and checks the result.
+// withDefaults sets the defaults and checks the result.
 func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.TTL, 10*time.Second)
 	setDefault(&c.ClaimTTL, min(time.Second, c.TTL))

@@ -15,10 +15,9 @@ import (
 
 func specRenewed(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
-	// A third of the TTL is waited for. The rest may pass without a turn on a
-	// processor.
+	// The test waits for a third of the TTL. The rest is a margin for a busy machine.
 	m, other := p.manager(t, Config{TTL: 20 * time.Second, CallTimeout: patience}), p.manager(t, slow)
-	// Given a holder that works on, when a renewal is due,
+	// Given a holder that keeps working, when a renewal is due,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()
 	await.True(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
@@ -52,13 +51,13 @@ func specHandedOverRenewed(t *testing.T, p *specPlace) {
 	cfg := slow
 	cfg.ClaimTTL = patience
 	m := p.manager(t, cfg)
-	// Given a waiter that was handed the lock, for a moment at first,
+	// Given a waiter that was handed the lock, with ClaimTTL at first,
 	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, m, name)
 	p.inLine(t, name, 1)
 	mustRelease(t, l)
 	l = awaitLock(t, next)
-	// then it has its full TTL before that moment is over.
+	// then it has its full TTL before ClaimTTL has passed.
 	await.True(t, "the full TTL", func() bool {
 		return l.Context().Err() != nil || time.Until(l.ValidUntil()) > 2*cfg.ClaimTTL
 	})
@@ -73,7 +72,7 @@ func specHandedOverRenewed(t *testing.T, p *specPlace) {
 func specDeadHolder(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m := p.manager(t, slow)
-	// Given a holder that died: nobody renews its lock, and one that waits,
+	// Given a holder that died, so that its lock is not renewed, and a waiter,
 	set := m.defaults
 	set.ttl = 2 * time.Second
 	dead := &attempt{caller: t.Context(), resource: name, keys: *mustKeys(t, name), settings: set, token: "GHOST.1"}
@@ -81,7 +80,7 @@ func specDeadHolder(t *testing.T, p *specPlace) {
 	if err != nil || !r.held {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	// then the TTL frees the lock, and the fence goes on rising.
+	// then the TTL frees the lock, and the fence still rises.
 	l := mustAcquire(t, m, name)
 	if l.Fence() <= r.fence {
 		t.Errorf("fence %d after %d", l.Fence(), r.fence)
@@ -95,7 +94,7 @@ func specKeyDeleted(t *testing.T, p *specPlace) {
 	m := p.manager(t, slow)
 	l := mustAcquire(t, m, name)
 	p.everywhere(t, l)
-	// Given a holder, when a stranger deletes its key,
+	// Given a holder, when another program deletes its key,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Del(ctx, k[keyLock]).Err()
 	})
@@ -115,20 +114,20 @@ func specKeyOverwritten(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m := p.manager(t, slow)
 	l := mustAcquire(t, m, name)
-	// Given a holder, when a stranger overwrites its key,
+	// Given a holder, when another program overwrites its key,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Set(ctx, k[keyLock], "stranger", time.Minute).Err()
 	})
-	// then the holder hears of it likewise,
+	// then the holder learns of it in the same way,
 	if n := p.accepts(t, l); n != 0 {
 		t.Errorf("the guard lets it write on %d nodes", n)
 	}
 	renewNow(l)
 	specCause(t, l, ErrLost, ErrNotHeld)
-	// and its release leaves the stranger's key alone.
+	// and its release does not touch the foreign key.
 	specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	if n := p.holders(t, name, "stranger"); n != len(p.nodes) {
-		t.Errorf("%d nodes have the stranger's key, want %d", n, len(p.nodes))
+		t.Errorf("%d nodes have the foreign key, want %d", n, len(p.nodes))
 	}
 }
 
@@ -136,12 +135,12 @@ func specDataLost(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m := p.manager(t, slow)
 	l := mustAcquire(t, m, name)
-	// Given that Redis lost everything it knew, when the next one takes the lock,
+	// Given that Redis lost all data, when the next holder takes the lock,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Del(ctx, k[:]...).Err()
 	})
 	next := mustAcquire(t, m, name)
-	// then its fence is greater, and the first one can do it no harm.
+	// then its fence is greater, and the first holder cannot affect it.
 	if next.Fence() <= l.Fence() {
 		t.Errorf("fence %d after %d", next.Fence(), l.Fence())
 	}
@@ -185,14 +184,14 @@ func specExtend(t *testing.T, p *specPlace) {
 func specWithoutWatchdog(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m := p.manager(t, slow)
-	// Given a lock that is not to be renewed,
+	// Given a lock without watchdog,
 	l := mustAcquire(t, m, name, WithTTL(1500*time.Millisecond), WithoutWatchdog())
-	// then it ends with its TTL, which nobody else brought about,
+	// then it ends with its TTL, for no other reason,
 	specCause(t, l, ErrLost)
 	if errors.Is(context.Cause(l.Context()), ErrNotHeld) {
 		t.Errorf("cause = %v, want the end of its time", context.Cause(l.Context()))
 	}
-	// and the next one has it soon.
+	// and the next holder gets it soon.
 	mustRelease(t, mustAcquire(t, m, name))
 	p.clean(t, name)
 }
@@ -206,8 +205,8 @@ func specMaxHold(t *testing.T, p *specPlace) {
 		t.Fatal(err)
 	}
 	next := acquireAsync(ctx, other, name)
-	// then its context ends at the maximum hold, and the lock goes to the next,
-	// a TTL of minutes before it would have lapsed.
+	// then its context ends at the maximum hold, and the next waiter gets the lock minutes
+	// before its TTL would have passed.
 	specCause(t, l, ErrMaxHold)
 	if errors.Is(context.Cause(l.Context()), ErrLost) {
 		t.Error("a maximum hold counts as a loss")
@@ -221,7 +220,7 @@ func specMaxHold(t *testing.T, p *specPlace) {
 func specReentry(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
-	// Given a lock that is entered again through its context,
+	// Given a lock that is re-entered through its context,
 	outer := mustAcquire(t, m, name)
 	inner, err := m.Acquire(outer.Context(), name, WithReentry())
 	if err != nil {
@@ -230,7 +229,7 @@ func specReentry(t *testing.T, p *specPlace) {
 	if inner.Fence() != outer.Fence() || inner.GuardValue() != outer.GuardValue() {
 		t.Errorf("fence %d inside %d", inner.Fence(), outer.Fence())
 	}
-	// when one of both is released, then it is still held.
+	// when one of the two handles is released, then it is still held.
 	mustRelease(t, inner)
 	specIs(t, context.Cause(inner.Context()), ErrReleased)
 	_, err = other.TryAcquire(ctx, name)
@@ -247,13 +246,13 @@ func specMetadata(t *testing.T, p *specPlace) {
 	cfg := slow
 	cfg.Metadata = "host:a pid:1"
 	m, reader := p.manager(t, cfg), p.manager(t, slow)
-	// Given a holder that gave its name, when another looks,
+	// Given a holder with metadata, when another client inspects the lock,
 	l := mustAcquire(t, m, name)
 	info, err := reader.Inspect(ctx, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// then it sees who that is.
+	// then it sees the holder.
 	want := Holder{Token: l.Token(), Manager: m.id, Metadata: cfg.Metadata}
 	if !info.Held || info.Holder != want || info.Fence != l.Fence() || info.Resource != name || info.Nodes < p.need() {
 		t.Errorf("info = %+v, want the holder %+v with fence %d", info, want, l.Fence())
@@ -265,8 +264,8 @@ func specMetadata(t *testing.T, p *specPlace) {
 		t.Errorf("the guard lets it write on %d nodes, want %d", n, p.need())
 	}
 	mustRelease(t, l)
-	// Of a free lock the last fence is known. A quorum may know of a greater one
-	// that a node minted in vain.
+	// For a free lock the last fence is known. A quorum may know a greater one that a node
+	// minted for a failed try.
 	await.True(t, "the lock is seen free", func() bool {
 		info, err = reader.Inspect(ctx, name)
 		return err == nil && !info.Held
@@ -288,7 +287,7 @@ func specKeyWithoutTTL(t *testing.T, p *specPlace) {
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.Set(ctx, k[keyLock], "1", 0).Err()
 	})
-	// when it is tried, then the holder keeps it for now, but not for ever.
+	// when it is tried, then the holder keeps it, but not forever.
 	_, err := m.TryAcquire(ctx, name)
 	specIs(t, err, ErrTaken)
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
@@ -299,7 +298,7 @@ func specKeyWithoutTTL(t *testing.T, p *specPlace) {
 		return err
 	})
 	l := mustAcquire(t, m, name)
-	// A majority decides before every node was heard, so some may be counted later.
+	// A majority decides before every node has answered, so some may be counted later.
 	if n := repairs.Load(); n < 1 || n > 1 && !p.quorum() {
 		t.Errorf("%d repairs counted, want 1", n)
 	}
@@ -310,11 +309,11 @@ func specKeyWithoutTTL(t *testing.T, p *specPlace) {
 func specForeignKey(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m := p.manager(t, slow)
-	// Given a key of another type in the place of the lock's,
+	// Given a key of another type in place of the lock's key,
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		return rdb.RPush(ctx, k[keyLock], "x").Err()
 	})
-	// then everybody hears that at once, and the key stays as it is.
+	// then every call reports that at once, and the key stays unchanged.
 	_, err := m.Acquire(ctx, name)
 	specIs(t, err, ErrForeignKey)
 	_, err = m.TryAcquire(ctx, name)
@@ -323,7 +322,7 @@ func specForeignKey(t *testing.T, p *specPlace) {
 	specIs(t, err, ErrForeignKey)
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		if kind := rdb.Type(ctx, k[keyLock]).Val(); kind != "list" {
-			t.Errorf("the stranger's key is a %s now", kind)
+			t.Errorf("the foreign key is a %s now", kind)
 		}
 		return nil
 	})
@@ -333,7 +332,7 @@ func specDo(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	failure := errors.New("sold out")
-	// Given a function, then it runs while the lock is held, and its error comes back.
+	// Given a function, then it runs while the lock is held, and Do returns its error.
 	err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
 		_, err := other.TryAcquire(ctx, name)
 		specIs(t, err, ErrTaken)
@@ -354,7 +353,7 @@ func specForceRelease(t *testing.T, p *specPlace) {
 	p.everywhere(t, l)
 	next := acquireAsync(ctx, admin, name)
 	p.inLine(t, name, 1)
-	// when the lock is taken by force, then the holder can write no more,
+	// when the lock is taken by force, then the holder can no longer write,
 	token, err := admin.ForceRelease(ctx, name, "deploy: host a")
 	if err != nil || token != l.Token() {
 		t.Fatalf("token = %q, err = %v; want %q", token, err, l.Token())
@@ -362,7 +361,7 @@ func specForceRelease(t *testing.T, p *specPlace) {
 	if n := p.accepts(t, l); n != 0 {
 		t.Errorf("the guard lets it write on %d nodes", n)
 	}
-	// the waiter has the lock, and the holder hears of it.
+	// the waiter has the lock, and the holder's context ends.
 	after := awaitLock(t, next)
 	renewNow(l)
 	specCause(t, l, ErrLost, ErrNotHeld)
@@ -374,14 +373,14 @@ func specForceRelease(t *testing.T, p *specPlace) {
 	p.clean(t, name)
 	_, err = admin.ForceRelease(ctx, name, "again")
 	specIs(t, err, ErrNotHeld)
-	// Whoever holds it hears why.
-	hearsReason(t, m, admin)
+	// The holder gets the reason.
+	awaitReason(t, m, admin)
 }
 
-// hearsReason wants that a holder hears at a renewal why its lock was taken by
-// force. It asks for that for a moment only, in which a busy machine may have no
-// answer; so one of many holders has to hear it.
-func hearsReason(t *testing.T, m, admin *Manager) {
+// awaitReason fails unless a holder learns at a renewal why its lock was taken by force.
+// The renewal reads the reason within a short time limit, which a busy machine may exceed;
+// so it is enough if one of many holders gets it.
+func awaitReason(t *testing.T, m, admin *Manager) {
 	t.Helper()
 	const reason, holders = "deploy: host a", 20
 	var cause error
@@ -403,13 +402,13 @@ func specAcquireAll(t *testing.T, p *specPlace) {
 	ctx := await.Context(t)
 	names := []string{resource(t), resource(t), resource(t)}
 	m, other := p.manager(t, slow), p.manager(t, slow)
-	// Given one of three resources taken, then none is had,
+	// Given one taken resource of three, then none is acquired,
 	l := mustAcquire(t, other, names[1])
 	_, err := m.AcquireAll(ctx, names, WithWaitLimit(30*time.Millisecond))
 	specIs(t, err, ErrWaitTimeout)
 	p.inLine(t, names[1], 0)
 	p.clean(t, names[0], names[2])
-	// and when it is free, all are.
+	// and when it is free, all are acquired.
 	mustRelease(t, l)
 	all, err := m.AcquireAll(ctx, names)
 	if err != nil {
@@ -454,7 +453,7 @@ func specReleaseAll(t *testing.T, p *specPlace) {
 	if n := len(m.Held()); n != 0 {
 		t.Errorf("%d locks are listed, want none", n)
 	}
-	// and the manager goes on.
+	// and the manager still works.
 	mustRelease(t, mustAcquire(t, m, names[0]))
 }
 
@@ -468,7 +467,7 @@ func specClose(t *testing.T, p *specPlace) {
 	p.inLine(t, names[0], 1)
 	p.inLine(t, others, 1)
 	// Given locks, and waiters for one of them and for another's, when the
-	// manager is closed, then nothing of it is left and everybody knows why.
+	// manager is closed, then nothing of it is left and all of them get the reason.
 	if err := m.Close(ctx); err != nil {
 		t.Error(err)
 	}

@@ -17,19 +17,19 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specPlace is where the conformance suite keeps its locks, and how its
+// specPlace is the storage of the conformance suite's locks and the way in which its
 // managers wait.
 type specPlace struct {
-	nodes []redis.UniversalClient // several are those of a quorum
+	nodes []redis.UniversalClient // several for a quorum
 	poll  time.Duration
 }
 
 func (p *specPlace) quorum() bool { return len(p.nodes) > 1 }
 
-// need is on how many nodes a lock must be.
+// need is the number of nodes that a lock needs.
 func (p *specPlace) need() int { return len(p.nodes)/2 + 1 }
 
-// manager returns one more manager, another process as it were.
+// manager returns another manager, as in another process.
 func (p *specPlace) manager(t *testing.T, cfg Config) *Manager {
 	t.Helper()
 	cfg.Poll = p.poll
@@ -53,7 +53,7 @@ func (p *specPlace) manager(t *testing.T, cfg Config) *Manager {
 	return m
 }
 
-// each does something to the keys of a resource on every node.
+// each calls a function for the keys of a resource on every node.
 func (p *specPlace) each(t *testing.T, name string, do func(ctx context.Context, rdb redis.UniversalClient, k *keys) error) {
 	t.Helper()
 	for _, rdb := range p.nodes {
@@ -79,9 +79,8 @@ func (p *specPlace) holders(t *testing.T, name, value string) (n int) {
 	return n
 }
 
-// everywhere waits until every node holds the lock, also those of a quorum that
-// grant it when the majority is complete: what is done to the keys before that
-// they would not notice.
+// everywhere waits until every node holds the lock, including those of a quorum that grant
+// it after the majority is complete: they would overwrite earlier changes of the keys.
 func (p *specPlace) everywhere(t *testing.T, l *Lock) {
 	t.Helper()
 	await.True(t, "every node holds the lock", func() bool {
@@ -89,8 +88,8 @@ func (p *specPlace) everywhere(t *testing.T, l *Lock) {
 	})
 }
 
-// inLine waits until so many are in the queue. Where there is none it does
-// not matter whether they have asked already.
+// inLine waits until this number of waiters is in the queue. Without a queue it does not
+// matter whether they have asked yet.
 func (p *specPlace) inLine(t *testing.T, name string, n int64) {
 	t.Helper()
 	if !p.quorum() {
@@ -98,7 +97,7 @@ func (p *specPlace) inLine(t *testing.T, name string, n int64) {
 	}
 }
 
-// clean waits until no holder or waiter has left anything.
+// clean waits until no trace of a holder or waiter is left.
 func (p *specPlace) clean(t *testing.T, names ...string) {
 	t.Helper()
 	await.True(t, "no trace of a holder or waiter", func() bool {
@@ -110,7 +109,7 @@ func (p *specPlace) clean(t *testing.T, names ...string) {
 	})
 }
 
-// accepts counts the nodes on which the guard lets l write.
+// accepts counts the nodes on which the guard accepts l.
 func (p *specPlace) accepts(t *testing.T, l *Lock) (n int) {
 	t.Helper()
 	for _, rdb := range p.nodes {
@@ -121,7 +120,7 @@ func (p *specPlace) accepts(t *testing.T, l *Lock) (n int) {
 	return n
 }
 
-// specCause waits until the lock's context ends, and wants these causes.
+// specCause waits until the lock's context ends, and checks its causes.
 func specCause(t *testing.T, l *Lock, causes ...error) {
 	t.Helper()
 	select {
@@ -135,7 +134,7 @@ func specCause(t *testing.T, l *Lock, causes ...error) {
 	}
 }
 
-// specIs wants err to be each of these.
+// specIs fails unless err is each of these.
 func specIs(t *testing.T, err error, wants ...error) {
 	t.Helper()
 	for _, want := range wants {
@@ -145,11 +144,10 @@ func specIs(t *testing.T, err error, wants ...error) {
 	}
 }
 
-// spec is what every manager promises, wherever it keeps its locks and however
-// its waiters wait.
+// spec is the contract of every manager, whatever its storage and its way of waiting.
 var spec = []struct {
 	name  string
-	queue bool // only where waiters stand in a queue
+	queue bool // only if waiters form a queue
 	run   func(t *testing.T, p *specPlace)
 }{
 	{"TryAcquire", false, specTryAcquire},
@@ -225,7 +223,7 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 
-	// Given a free resource, when it is tried, then it is held as told,
+	// Given a free resource, when it is tried, then it is held as the handle says,
 	l, err := m.TryAcquire(ctx, name)
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +237,7 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 	if n := p.accepts(t, l); n < p.need() {
 		t.Errorf("the guard lets it write on %d nodes, want %d", n, p.need())
 	}
-	// and for no longer than its keys live.
+	// and no longer than its keys exist.
 	until, alive := l.ValidUntil(), 0
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
 		left, err := rdb.PTTL(ctx, k[keyLock]).Result()
@@ -276,11 +274,11 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 func specAcquireWaits(t *testing.T, p *specPlace) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
-	// Given a lock that is held, with others that wait in this process and another,
+	// Given a held lock, with a waiter in this process and one in another,
 	l := mustAcquire(t, m, name)
 	waiting := []<-chan result{acquireAsync(ctx, m, name), acquireAsync(ctx, other, name)}
 	p.inLine(t, name, 2)
-	// when it is released, then both have it in turn, with rising fences. The TTL
+	// when it is released, then both get it in turn, with rising fences. The TTL
 	// is far longer than the test.
 	last := l.Fence()
 	mustRelease(t, l)
@@ -311,7 +309,7 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 	const managers, goroutines, rounds = 3, 2, 5
 	ctx, name := await.Context(t), resource(t)
 	var inside, overlaps atomic.Int64
-	var fences []int64 // guarded by the lock under test; the race detector looks on
+	var fences []int64 // guarded by the lock under test; the race detector checks it
 	var all sync.WaitGroup
 	for range managers {
 		m := p.manager(t, Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience, Liveness: 500 * time.Millisecond})
@@ -349,14 +347,14 @@ func specOrder(t *testing.T, p *specPlace) {
 	const waiters = 6
 	ctx, name := await.Context(t), resource(t)
 	managers := []*Manager{p.manager(t, slow), p.manager(t, slow)}
-	// Given waiters of two processes that came one after the other,
+	// Given waiters of two processes that arrived one after the other,
 	l := mustAcquire(t, managers[0], name)
 	var waiting []<-chan result
 	for i := range waiters {
 		waiting = append(waiting, acquireAsync(ctx, managers[i%2], name))
 		p.inLine(t, name, int64(i+1))
 	}
-	// when the lock is released again and again, then they have it in that order.
+	// when the lock is released repeatedly, then they get it in that order.
 	mustRelease(t, l)
 	for i, w := range waiting {
 		l := awaitLock(t, w)
@@ -378,10 +376,10 @@ func specNobodyBarges(t *testing.T, p *specPlace) {
 	l := mustAcquire(t, m, name)
 	next := acquireAsync(ctx, other, name)
 	p.inLine(t, name, 1)
-	// Given a waiter, when the holder releases and takes the lock again at once,
+	// Given a waiter, when the holder releases the lock and asks for it again at once,
 	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, name)
-	// then it is the waiter's.
+	// then the waiter gets it.
 	specIs(t, err, ErrTaken)
 	mustRelease(t, awaitLock(t, next))
 }
@@ -391,7 +389,7 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	l := mustAcquire(t, m, name)
 
-	// Given a waiter, when its context is cancelled, then it says so and why.
+	// Given a waiter, when its context is cancelled, then the error has the cause.
 	why := errors.New("the buyer left")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	waiting := acquireAsync(ctx, other, name)
@@ -399,7 +397,7 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	cancel(why)
 	specIs(t, awaitResult(t, waiting).err, ErrWaitTimeout, context.Canceled, why)
 
-	// When its deadline comes, likewise.
+	// The same holds for its deadline.
 	ctx, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer end()
 	_, err := other.Acquire(ctx, name)
@@ -407,7 +405,7 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	if errors.Is(err, ErrTaken) || errors.Is(err, ErrNoQuorum) {
 		t.Errorf("err = %v", err)
 	}
-	// Nothing of them is left.
+	// They leave nothing behind.
 	p.inLine(t, name, 0)
 	mustRelease(t, l)
 	p.clean(t, name)
@@ -417,7 +415,7 @@ func specWaitLimit(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m, other := p.manager(t, slow), p.manager(t, slow)
 	l := mustAcquire(t, m, name)
-	// Given a context that goes on, when the limit is over, then so is the wait.
+	// Given a context that does not end, when the limit has passed, then the wait ends.
 	ctx := await.Context(t)
 	_, err := other.Acquire(ctx, name, WithWaitLimit(30*time.Millisecond))
 	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
@@ -447,7 +445,7 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 	if err := l.Extend(await.Context(t), time.Hour); err != nil {
 		t.Error(err)
 	}
-	// when it releases, then the key goes at once.
+	// when it releases, then the key is deleted at once.
 	if err := l.Release(ctx); err != nil {
 		t.Error(err)
 	}
@@ -457,11 +455,11 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 func specReleaseRepeated(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m := p.manager(t, slow)
-	// Given a lock that was released, and is another's now,
+	// Given a lock that was released and that another holder has now,
 	l := mustAcquire(t, m, name)
 	mustRelease(t, l)
 	after := mustAcquire(t, m, name)
-	// when it is released again, then nothing happens to the other's.
+	// when it is released again, then the other's lock is unchanged.
 	mustRelease(t, l)
 	if held, err := after.Held(t.Context()); err != nil || !held || after.Context().Err() != nil {
 		t.Errorf("the next holder's lock: held = %v, %v", held, err)
@@ -472,7 +470,7 @@ func specReleaseRepeated(t *testing.T, p *specPlace) {
 	mustRelease(t, after)
 }
 
-// TestErrors_Distinct: no two of the package's errors pass for each other.
+// TestErrors_Distinct: no error of the package matches another one.
 func TestErrors_Distinct(t *testing.T) {
 	t.Parallel()
 	all := []error{ErrTaken, ErrWaitTimeout, ErrNested, ErrLost, ErrMaxHold, ErrNotHeld, ErrForeignKey, ErrNoQuorum, ErrReleased, ErrClosed, ErrInvalid}
@@ -480,7 +478,7 @@ func TestErrors_Distinct(t *testing.T) {
 		wrapped := opError("try", "x", fmt.Errorf("%w: why", a))
 		for j, b := range all {
 			if errors.Is(wrapped, b) != (i == j) {
-				t.Errorf("%v passes for %v: %v", a, b, errors.Is(wrapped, b))
+				t.Errorf("%v matches %v: %v", a, b, errors.Is(wrapped, b))
 			}
 		}
 		if text, ok := strings.CutPrefix(wrapped.Error(), "lock: "); !ok || strings.Contains(text, ": lock: ") {

@@ -11,9 +11,9 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// Given a data key without TTL, and a lock with the same name, when the lock is
-// taken, waited for, looked at and released, then the data and its TTL stay as
-// they were, and so does data under names that begin with it.
+// Given a data key without TTL and a lock with the same name, when the lock is taken, waited
+// for, inspected and released, then the data and its TTL are unchanged, as is data under
+// names that begin with it.
 func TestManager_ResourceNamedLikeData(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -40,7 +40,7 @@ func TestManager_Do(t *testing.T) {
 }
 
 func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string), failure error) {
-	// Given a function, then it runs under the lock, once, and its error is
+	// Given a function, then it runs once under the lock, and its error is
 	// the whole outcome.
 	for _, want := range []error{nil, failure} {
 		name, calls := resource(t), 0
@@ -62,14 +62,14 @@ func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testin
 		}
 		specCause(t, lock, ErrReleased)
 		if held.Err() == nil {
-			t.Error("the function's context goes on after it")
+			t.Error("the function's context did not end with it")
 		}
 		clean(t, name)
 	}
 }
 
 func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
-	// Given a function that panics, then the lock is released on the way out.
+	// Given a function that panics, then the lock is released.
 	name := resource(t)
 	func() {
 		defer func() {
@@ -84,8 +84,8 @@ func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
 }
 
 func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
-	// Given a function that works on while the lock is lost, then its context
-	// ends, and the error tells of both.
+	// Given a function that is running when the lock is lost, then its context ends, and
+	// the error has both reasons.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 		if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
@@ -97,7 +97,7 @@ func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
 		return failure
 	})
 	specIs(t, err, failure, ErrLost)
-	// One that succeeded may have been alone or not.
+	// Even a function that succeeded may have overlapped with another holder.
 	err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 		return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
 	})
@@ -118,8 +118,8 @@ func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
 }
 
 func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name string), other *Manager) {
-	// Given a function that releases by itself, then that is no error, and what
-	// it is doing after it is its own affair.
+	// Given a function that releases the lock itself, then that is no error, even if it
+	// continues working.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 		err := l.Release(ctx)
@@ -140,8 +140,8 @@ func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name st
 }
 
 func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T, name string)) {
-	// Given a function at work, when somebody releases all locks of the
-	// manager, then the caller hears that it may not have been alone.
+	// Given a running function, when ReleaseAll releases all locks of the manager, then the
+	// caller gets an error, because another holder may have overlapped.
 	name := resource(t)
 	alone := newManager(t, rdb, slow)
 	err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
@@ -152,8 +152,8 @@ func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T
 }
 
 func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
-	// Given a caller that leaves, then the function's context ends for that
-	// reason, and the lock is still released.
+	// Given a caller whose context ends, then the function's context ends with the same
+	// cause, and the lock is still released.
 	name, why := resource(t), errors.New("the buyer left")
 	ctx, cancel := context.WithCancelCause(await.Context(t))
 	err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
@@ -191,7 +191,7 @@ func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing
 }
 
 func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
-	// Given a lock that is not had, then the function is not called.
+	// Given a lock that cannot be acquired, then the function is not called.
 	name := resource(t)
 	l := mustAcquire(t, other, name)
 	ended, cancel := context.WithCancel(t.Context())

@@ -20,8 +20,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// Given a Redis whose answer takes longer than the TTL, when it grants the lock,
-// then the caller is told that it is lost, and what was granted is given back.
+// Given a Redis whose reply takes longer than the TTL, when it grants the lock, then the
+// caller gets ErrLost, and the lock is released.
 func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -52,9 +52,9 @@ func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 	})
 }
 
-// Given a queue of two, when the mark that somebody waits is lost together with
-// the holder, and the second of them shows itself first, then the first is
-// served first, and nothing is handed to an entry that nobody waits under.
+// Given a queue of two, when the waiter mark is lost together with the holder, and the
+// second sends its keep-alive first, then the first is served first, and the lock is not
+// handed to an entry without a waiter.
 func TestManager_Acquire_MarkLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -69,7 +69,7 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
 			t.Fatalf("%d keys deleted, err = %v", n, err)
 		}
-		m2.everyoneAsks() // as after a reconnection, it searches for itself
+		m2.wakeWaiters() // as after a reconnection, it runs the script itself
 		select {
 		case r := <-second:
 			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
@@ -80,15 +80,15 @@ func TestManager_Acquire_MarkLost(t *testing.T) {
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, r.lock)
 		case <-ctx.Done():
-			t.Fatal("nobody was served")
+			t.Fatal("no waiter was served")
 		}
 		mustRelease(t, awaitLock(t, second))
 		awaitNoTrace(t, rdb, name)
 	})
 }
 
-// Given a long queue, when a holder asks whether it holds the lock, then Redis
-// does not list the queue for that; Inspect does.
+// Given a long queue, when a holder calls Held, then the reply does not list the queue;
+// that of Inspect does.
 func TestLock_Held_WithoutQueue(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -108,7 +108,7 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 		m := newManager(t, own, slow)
 		l := mustAcquire(t, m, name)
 		ghosts(t, m, name, waiters)
-		for range 2 { // the first may have to send the script's text
+		for range 2 { // the first may have to send the script
 			if held, err := l.Held(ctx); err != nil || !held {
 				t.Fatalf("held = %v, err = %v", held, err)
 			}
@@ -128,8 +128,8 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 	})
 }
 
-// TestNew_ErrInvalid_PollExceedsLiveness: waiters that ask more rarely than they
-// have to show themselves would count as dead.
+// TestNew_ErrInvalid_PollExceedsLiveness: waiters that poll less often than Liveness would
+// count as dead.
 func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -140,8 +140,8 @@ func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 	newManager(t, rdb, Config{Poll: liveness, Liveness: liveness})
 }
 
-// Given a holder whose manager never met contention, when its own process takes
-// the lock by force, then it has ended with the reason when that returns.
+// Given a holder whose manager has had no contention, when its own process takes the lock
+// by force, then the lock has ended with the reason when that returns.
 func TestManager_ForceRelease_OwnProcess(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -192,8 +192,8 @@ func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
 	})
 }
 
-// Given a short lock without watchdog, when it is handed over and the message
-// is old, then its claim is valid neither beyond its TTL nor beyond the key.
+// Given a short lock without watchdog, when it is handed over and the message is late, then
+// its claim is valid neither beyond its TTL nor beyond the key.
 func TestManager_claim_ShortUnwatched(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), Config{}) // ClaimTTL is 1 s
@@ -225,8 +225,8 @@ func TestManager_claim_ShortUnwatched(t *testing.T) {
 	}
 }
 
-// Given a key of another type on one node of five, when the lock is held, then
-// it is taken, for those that try and those that wait; on three it is foreign.
+// Given a key of another type on one node of five, when the lock is held, then TryAcquire
+// and waiters find it taken; on three nodes the error is ErrForeignKey.
 func TestQuorum_ForeignMinority(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -239,7 +239,7 @@ func TestQuorum_ForeignMinority(t *testing.T) {
 	}
 	foreign(0)
 	l := mustAcquire(t, m, name)
-	for range 20 { // whose answer comes first is chance
+	for range 20 { // the order of the replies is random
 		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) || errors.Is(err, ErrForeignKey) {
 			t.Fatalf("try: err = %v, want ErrTaken", err)
 		}
@@ -257,7 +257,7 @@ func TestQuorum_ForeignMinority(t *testing.T) {
 	foreign(1)
 	foreign(2)
 	for range 5 {
-		// What a try before left on its way to a node may be found there, as taken.
+		// A call of an earlier try may still arrive at a node, which then counts as taken.
 		await.True(t, "ErrForeignKey", func() bool {
 			_, err := m.TryAcquire(ctx, name)
 			if !errors.Is(err, ErrForeignKey) && !errors.Is(err, ErrTaken) {
@@ -277,8 +277,8 @@ func (nodes quorumNodes) failingNodes(t *testing.T) ([]redis.UniversalClient, *f
 	return clients, f
 }
 
-// Given a node that refuses connections, when many tries fail, then nothing is
-// released there or asked for again: no call of theirs can be on its way.
+// Given a node that refuses connections, when many tries fail, then no release is sent there
+// or repeated, because none of their calls can be in flight.
 func TestQuorum_Chase_NeverSent(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -286,7 +286,7 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 	clients, f := nodes.failingNodes(t)
 	m := newQuorum(t, clients, quorumSlow)
 	var releases, tries atomic.Int64
-	var deciding sync.RWMutex // held while the others decide and this node keeps silent
+	var deciding sync.RWMutex // held while the others decide and this node does not answer
 	f.set(func(ctx context.Context, cmds []redis.Cmder) error {
 		switch {
 		case runs(cmds[0], releaseScript):
@@ -316,12 +316,12 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 	if n := outstanding(t, m, 4); n != 0 || releases.Load() != 0 {
 		t.Fatalf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
 	}
-	// The lock's own release may follow a renewal, so it is asked for again.
+	// The lock's own release may follow a renewal, so it is repeated.
 	mustRelease(t, l)
 	await.True(t, "the release is outstanding", func() bool { return outstanding(t, m, 4) == 1 })
 }
 
-// outstanding is how many releases a node has not answered.
+// outstanding is the number of releases without a reply from a node.
 func outstanding(t *testing.T, m *Manager, i int) int {
 	t.Helper()
 	q, ok := m.store.(*quorum)
@@ -333,9 +333,9 @@ func outstanding(t *testing.T, m *Manager, i int) int {
 	return len(q.chased[i])
 }
 
-// Given a node that answers nothing, when waiters try again and again, then the
-// process does not fill with goroutines that ask it to release. This test runs
-// alone, because it counts all goroutines.
+// Given a node that does not answer, when waiters retry repeatedly, then goroutines that ask
+// it to release do not accumulate. This test is not parallel, because it counts all
+// goroutines.
 //
 //nolint:paralleltest // see above
 func TestQuorum_Chase_Goroutines(t *testing.T) {
@@ -361,8 +361,8 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 		waiting = append(waiting, acquireAsync(ctx, m, name))
 	}
 	await.True(t, "many tries", func() bool { return tried.Load() > tries })
-	// A slow machine may have many rounds of calls under way, but they end; a
-	// goroutine for each release that failed would stay.
+	// On a slow machine many rounds of calls may be running, but they end; a goroutine for
+	// each failed release would stay.
 	await.True(t, "two rounds of calls for each waiter", func() bool {
 		return inBackground(t) <= waiters*2*quorumSize+5
 	})
@@ -372,13 +372,13 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 			t.Errorf("err = %v, want ErrWaitTimeout", r.err)
 		}
 	}
-	await.True(t, "only the one that chases is left", func() bool { return inBackground(t) == 1 })
+	await.True(t, "only the goroutine that repeats releases is left", func() bool { return inBackground(t) == 1 })
 	f.set(func(context.Context, []redis.Cmder) error { return nil })
 	mustRelease(t, l)
 }
 
-// inBackground counts the goroutines that managers of this process have started
-// for work that nobody waits for.
+// inBackground counts the goroutines that managers of this process have started with
+// Manager.background.
 func inBackground(t *testing.T) int {
 	t.Helper()
 	var profile strings.Builder
@@ -390,7 +390,7 @@ func inBackground(t *testing.T) int {
 		if !strings.Contains(stack, "(*Manager).background.") {
 			continue
 		}
-		// "<count> @ <addresses>" comes first, behind the profile's own heading.
+		// Each record begins with "<count> @ <addresses>", after the heading of the profile.
 		for line := range strings.Lines(stack) {
 			if count, _, found := strings.Cut(line, " @ "); found {
 				n, err := strconv.Atoi(count)
@@ -404,9 +404,9 @@ func inBackground(t *testing.T) int {
 	return all
 }
 
-// Given a node that is away, when more releases fail there than are kept, then
-// the oldest are dropped; one call at a time asks again; and when the node is
-// back all that are left are done.
+// Given a node that is down, when more releases fail there than are kept, then the oldest are
+// dropped, one call at a time repeats them, and when the node is back the remaining ones are
+// done.
 func TestQuorum_chase_Bounded(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -421,7 +421,7 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 			return next()
 		}
 		if beside.Add(1) > 1 {
-			t.Error("two chase the same node")
+			t.Error("two goroutines repeat releases on the same node")
 		}
 		defer beside.Add(-1)
 		calls.Add(1)
@@ -432,7 +432,7 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 		if token := cmd.Args()[3+keyForced]; token == last {
 			return next()
 		}
-		cmd.SetVal(int64(0)) // the node had nothing of the others
+		cmd.SetVal(int64(0)) // the node held nothing of the others
 		return nil
 	}))
 	cfg := quorumSlow
@@ -462,20 +462,20 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 	if err := nodes[4].Set(t.Context(), k[keyLock], last+":1", time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "it is asked again", func() bool { return calls.Load() > 2 })
+	await.True(t, "the release is repeated", func() bool { return calls.Load() > 2 })
 	away.Store(false)
 	await.True(t, "nothing is outstanding", func() bool { return outstanding(t, m, 4) == 0 })
 	if n := traces(t, nodes[4], name); n != 0 {
-		t.Errorf("%d keys are left where all was released", n)
+		t.Errorf("%d keys are left after all releases", n)
 	}
 	if n := calls.Load(); n > 2*chaseMax {
 		t.Errorf("%d calls for %d releases", n, chaseMax)
 	}
 }
 
-// Given three nodes that grant the lock, one that is slow and one that is away,
-// when one of the three fails before it has stored the lock's fence, then the
-// slow one takes its place, and a majority holds the same lock.
+// Given three nodes that grant the lock, a slow one and one that is down, when one of the
+// three fails before it has stored the lock's fence, then the slow one takes its place, and
+// a majority holds the same lock.
 func TestQuorum_Settle_LateGrant(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)

@@ -30,7 +30,7 @@ func check(err error) {
 	}
 }
 
-// TryAcquire does not wait: it says at once that somebody else is at work.
+// TryAcquire does not wait: it fails at once if the lock is taken.
 func ExampleManager_TryAcquire() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -44,7 +44,7 @@ func ExampleManager_TryAcquire() {
 	// true
 }
 
-// Acquire waits in line until its context ends, or a limit of its own is over.
+// Acquire waits in a queue until its context ends or its own wait limit has passed.
 func ExampleWithWaitLimit() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -58,14 +58,13 @@ func ExampleWithWaitLimit() {
 	// true <nil>
 }
 
-// Do runs a function under the lock and releases it whatever happens, also when
-// the function panics.
+// Do runs a function under the lock and always releases it, even if the function panics.
 func ExampleManager_Do() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
 
 	err := locks.Do(ctx, "invoice-42", func(ctx context.Context, l *lock.Lock) error {
-		// Work on ctx: it ends when the lock is lost.
+		// Use ctx for the work: it ends when the lock is lost.
 		return errors.New("the printer is out of paper")
 	})
 	fmt.Println(err)
@@ -77,8 +76,8 @@ func ExampleManager_Do() {
 	// free again: true
 }
 
-// Several locks are taken in one order, so that two transfers between the same
-// accounts, in opposite directions, cannot block each other for ever.
+// AcquireAll takes locks in a fixed order, so that two transfers between the same accounts
+// in opposite directions cannot deadlock.
 func ExampleManager_AcquireAll() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -88,7 +87,7 @@ func ExampleManager_AcquireAll() {
 	for _, l := range both.Locks() {
 		fmt.Println(l.Resource())
 	}
-	// When one is taken, none is kept.
+	// If one is taken, none is kept.
 	_, err = locks.AcquireAll(ctx, []string{"account-1", "account-7"}, lock.WithWaitLimit(time.Millisecond))
 	fmt.Println(errors.Is(err, lock.ErrTaken), errors.Is(err, lock.ErrWaitTimeout))
 	check(both.Release(ctx))
@@ -98,7 +97,7 @@ func ExampleManager_AcquireAll() {
 	// false true
 }
 
-// What went wrong is told apart with errors.Is.
+// errors.Is distinguishes the errors.
 func Example_errors() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -110,7 +109,7 @@ func Example_errors() {
 	_, err = locks.Acquire(left, "invoice-42")
 	switch {
 	case errors.Is(err, lock.ErrTaken):
-		fmt.Println("another is at work")
+		fmt.Println("another client has it")
 	case errors.Is(err, lock.ErrWaitTimeout):
 		// The context's error and its cause are part of it.
 		fmt.Println(errors.Is(err, context.Canceled), errors.Is(err, context.Cause(left)))

@@ -12,8 +12,8 @@ import (
 	"flashsale/lock"
 )
 
-// openServer is open for examples that look at the server themselves. Time does
-// not pass for its keys until the example calls FastForward.
+// openServer is open for examples that use the server directly. Its keys expire only when
+// the example calls FastForward.
 func openServer(cfg lock.Config) (ctx context.Context, server *miniredis.Miniredis, rdb *redis.Client, locks *lock.Manager, stop func()) {
 	server = miniredis.NewMiniRedis()
 	check(server.Start())

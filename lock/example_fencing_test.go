@@ -9,16 +9,15 @@ import (
 	"flashsale/lock"
 )
 
-// Data outside of Redis stores the greatest fencing token it has seen. A holder
-// that lost the lock without noticing, because its machine was suspended for
-// instance, changes nothing then.
+// A data store outside Redis keeps the greatest fencing token it has seen. It rejects a holder
+// that lost the lock without noticing, for example because its machine was suspended.
 func ExampleLock_Fence() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
 	db, err := sql.Open("sqlite3", ":memory:")
 	check(err)
 	defer db.Close()
-	db.SetMaxOpenConns(1) // the database lives in its connection
+	db.SetMaxOpenConns(1) // the in-memory database exists only in its connection
 	_, err = db.ExecContext(ctx, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL);
 		INSERT INTO accounts VALUES (7, 0, 0)`)
 	check(err)
@@ -39,7 +38,7 @@ func ExampleLock_Fence() {
 	second, err := locks.Acquire(ctx, "account-7")
 	check(err)
 	fmt.Println("second:", pay(second, 10))
-	fmt.Println("first, late:", pay(first, 10)) // 0 rows: another has been here
+	fmt.Println("first, late:", pay(first, 10)) // 0 rows: a later holder has written
 	check(second.Release(ctx))
 	// Output:
 	// first: 1

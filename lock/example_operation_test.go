@@ -31,8 +31,8 @@ func ExampleManager_ForceRelease() {
 	// lock: lost: taken by force: host a was switched off (not held)
 }
 
-// A process knows which locks it holds, and can give them all up, before it
-// stops taking work for instance.
+// A process can list the locks that it holds and release all of them, for example before it
+// stops accepting work.
 func ExampleManager_ReleaseAll() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -53,8 +53,7 @@ func ExampleManager_ReleaseAll() {
 	// 0
 }
 
-// Where publish/subscribe is not available, waiters ask again at an interval.
-// They are still served in the order of their arrival.
+// Without publish/subscribe, waiters poll. They are still served in the order of arrival.
 func ExampleConfig_poll() {
 	ctx, locks, stop := open(lock.Config{Poll: 10 * time.Millisecond})
 	defer stop()
@@ -71,7 +70,7 @@ func ExampleConfig_poll() {
 	// <nil>
 }
 
-// The observer counts what happens, for the program's metrics.
+// The observer counts events for the program's metrics.
 func ExampleObserver() {
 	var acquired, lost atomic.Int64
 	ctx, locks, stop := open(lock.Config{Observer: lock.Observer{
@@ -90,9 +89,8 @@ func ExampleObserver() {
 	// 3 0
 }
 
-// A key without TTL, left by a program that took the lock with SETNX and
-// crashed, does not block for ever: it gets a TTL, during which its holder,
-// should it be alive, can still finish.
+// A key without TTL, left by a program that took the lock with SETNX and crashed, does not
+// block forever: it gets a TTL, during which a holder that is still alive can finish.
 func ExampleConfig_grace() {
 	server := miniredis.NewMiniRedis()
 	check(server.Start())
@@ -117,7 +115,7 @@ func ExampleConfig_grace() {
 	// true 30s
 }
 
-// A name that something else uses is an error at once, and is left alone.
+// If another program uses a name, the error is immediate and the key is not changed.
 func ExampleManager_Acquire_foreignKey() {
 	rdb, disconnect := connect()
 	defer disconnect()
@@ -136,7 +134,7 @@ func ExampleManager_Acquire_foreignKey() {
 	// lock: acquire "{jobs}": key holds another type
 }
 
-// Locks on a majority of independent nodes outlast the loss of a minority.
+// Locks on a majority of independent nodes survive the loss of a minority.
 func ExampleNewQuorum() {
 	var nodes []redis.UniversalClient
 	var stops []func()

@@ -9,8 +9,7 @@ import (
 	"flashsale/lock"
 )
 
-// A lock that is not renewed ends with its TTL: its holder has so long and no
-// longer, unless it extends on its own.
+// A lock without watchdog ends with its TTL, unless its holder extends it.
 func ExampleWithTTL() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -23,7 +22,7 @@ func ExampleWithTTL() {
 	// lock: lost
 }
 
-// The holder itself decides how long a lock goes on that the watchdog leaves alone.
+// The holder extends a lock without watchdog itself.
 func ExampleLock_Extend() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -39,8 +38,8 @@ func ExampleLock_Extend() {
 	// true
 }
 
-// The watchdog renews a lock for as long as its process lives. A maximum hold
-// ends it when the work hangs.
+// The watchdog renews a lock for as long as its process runs. A maximum hold ends it if the
+// work hangs.
 func ExampleWithMaxHold() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -54,8 +53,8 @@ func ExampleWithMaxHold() {
 	// true
 }
 
-// A function that needs a lock its caller may hold already enters it again
-// through the context: no call to Redis, and the same fencing token.
+// A function re-enters a lock that its caller holds through the context: without a call to
+// Redis and with the same fencing token.
 func ExampleWithReentry() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
@@ -77,7 +76,7 @@ func ExampleWithReentry() {
 	// the same: true
 }
 
-// Holders and waiters carry a text by which an inspector knows them.
+// Holders and waiters have metadata that Inspect shows.
 func ExampleManager_Inspect() {
 	ctx, locks, stop := open(lock.Config{Metadata: "host a"})
 	defer stop()

@@ -12,8 +12,8 @@ import (
 	"flashsale/lock"
 )
 
-// connect returns a client of a Redis inside the process, so that the examples
-// run anywhere; a program dials its own.
+// connect returns a client of a Redis inside the process, so that the examples run
+// anywhere; a program connects to its own.
 func connect() (rdb *redis.Client, stop func()) {
 	server := miniredis.NewMiniRedis()
 	if err := server.Start(); err != nil {
@@ -51,7 +51,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	// Work on l.Context(): it ends if the lock is lost.
+	// Use l.Context() for the work: it ends if the lock is lost.
 	fmt.Println("held:", l.Context().Err() == nil)
 
 	if _, err := locks.TryAcquire(ctx, "invoice-42"); errors.Is(err, lock.ErrTaken) {
@@ -67,8 +67,8 @@ func Example() {
 	// lock: released
 }
 
-// A script that begins with the guard changes nothing for a caller that lost
-// the lock without noticing.
+// A script that begins with the guard changes nothing for a caller that lost the lock
+// without noticing.
 func ExampleManager_GuardKeys() {
 	rdb, stop := connect()
 	defer stop()

@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// ownEngines runs fn on the embedded engine and on a redis-server of the test's
-// own, where nobody else removes the scripts.
+// ownEngines runs fn on the embedded engine and on a redis-server that only this test uses,
+// so that no other test removes the scripts.
 func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -29,7 +29,7 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	})
 }
 
-// clientOf returns a client of a server of the test's own.
+// clientOf returns a client of a server that only this test uses.
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
@@ -41,9 +41,9 @@ func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	return rdb
 }
 
-// proxied returns a manager whose connections pass a proxy, and the proxy and
-// the client. The client itself waits for long, so that whatever ends a call is
-// the lock's doing. A connection is up, and the scripts are known to Redis.
+// proxied returns a manager whose connections pass a proxy, with the proxy and the client.
+// The client has long timeouts, so that only the lock ends a call. A connection is open, and
+// Redis knows the scripts.
 func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.Proxy, *redis.Client) {
 	t.Helper()
 	p := redistest.NewProxy(t, rdb.Options().Addr)
@@ -56,7 +56,7 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 		}
 	})
 	m := newManager(t, c, cfg)
-	// On a busy machine a call may take longer than the settings of a test allow.
+	// On a busy machine a call may take longer than a test's settings allow.
 	await.True(t, "a lock is taken, extended and released", func() bool {
 		l := mustAcquire(t, m, resource(t))
 		err := errors.Join(l.Extend(t.Context(), time.Hour), l.Release(t.Context()))
@@ -68,9 +68,8 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 	return m, p, c
 }
 
-// TestManager_Acquire_EndsBehindLatency: given a Redis 200 ms away, when the
-// context ends while a call is on its way there or back, then soon nothing is
-// left of it: neither key nor place in the queue.
+// TestManager_Acquire_EndsBehindLatency: given a latency of 200 ms to Redis, when the context
+// ends during a call, then soon neither a key nor a queue entry is left.
 func TestManager_Acquire_EndsBehindLatency(t *testing.T) {
 	t.Parallel()
 	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
@@ -92,13 +91,13 @@ func TestManager_Acquire_EndsBehindLatency(t *testing.T) {
 	}
 }
 
-// latency is that of the line to Redis, each way.
+// latency is the latency to Redis, each way.
 const latency = 200 * time.Millisecond
 
 type endsBehindLatency struct {
 	name     string
 	try      bool
-	held     bool          // by another, so that the call only joins the queue
+	held     bool          // by another holder, so that the call only joins the queue
 	deadline time.Duration // 0: cancelled
 	there    bool          // cancelled once the script has run
 	late     int           // how often the reply arrived before it was cancelled
@@ -109,7 +108,7 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	k := mustKeys(t, name)
 	m, p, c := proxied(t, rdb, slow)
 	var other *Lock
-	mark := k[keyFence] // what the script leaves for good when it took the lock
+	mark := k[keyFence] // keys that remain after the script took the lock
 	if tc.held {
 		other = mustAcquire(t, newManager(t, rdb, slow), name)
 		mark = k[keyWaiters]
@@ -149,7 +148,7 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 		cancel()
 	}
 	r := awaitResult(t, done)
-	if tc.there && r.err == nil && tc.late < 10 { // this process did not run for as long as the latency
+	if tc.there && r.err == nil && tc.late < 10 { // this process was not scheduled for as long as the latency
 		mustRelease(t, r.lock)
 		tc.late++
 		tc.run(t, rdb)
@@ -165,7 +164,7 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 		mustRelease(t, other)
 	}
 	awaitNoTrace(t, rdb, name)
-	// Nor does anything come after it.
+	// Nothing arrives after it either.
 	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -174,8 +173,8 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// loseReply makes a call whose reply is lost: when ran says that Redis has done
-// its part, the connections are cut. It returns what the call returned.
+// loseReply makes a call whose reply is lost: when ran reports that Redis has run the
+// script, the connections are cut. It returns the call's error.
 func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() error) error {
 	t.Helper()
 	p.DropReplies(true)
@@ -187,7 +186,7 @@ func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() er
 		t.Fatalf("it returned without a reply: %v", err)
 	default:
 	}
-	// No reply slips through between the two.
+	// No reply can arrive between the two.
 	p.Blackhole(true)
 	p.Sever()
 	p.DropReplies(false)
@@ -201,8 +200,8 @@ func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() er
 	}
 }
 
-// TestLock_RepliesLost: given that the reply of one call is lost and its
-// connection with it, the call succeeds all the same, and counts once.
+// TestLock_RepliesLost: a call whose reply is lost together with its connection still
+// succeeds, and counts once.
 func TestLock_RepliesLost(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
@@ -234,7 +233,7 @@ func TestLock_RepliesLost(t *testing.T) {
 			t.Fatalf("extend: %v; valid for %s more, the key is %q", err, l.ValidUntil().Sub(until), value())
 		}
 
-		// The repeat of the release must not take the lock from who has it next.
+		// The repeated release must not take the lock from the next holder.
 		next := acquireAsync(ctx, newManager(t, rdb, slow), name)
 		awaitWaiters(t, rdb, name, 1)
 		err = loseReply(t, p, func() bool { return value() != first }, func() error { return l.Release(ctx) })
@@ -247,7 +246,7 @@ func TestLock_RepliesLost(t *testing.T) {
 		}
 		mustRelease(t, after)
 
-		// And without one that waits.
+		// And without a waiter.
 		l = mustAcquire(t, m, name)
 		err = loseReply(t, p, func() bool { return value() == "" }, func() error { return l.Release(ctx) })
 		if err != nil || traces(t, rdb, name) != 0 {
@@ -256,12 +255,11 @@ func TestLock_RepliesLost(t *testing.T) {
 	})
 }
 
-// stall is how late a goroutine may come to run on a busy machine.
+// stall is the longest scheduling delay of a goroutine on a busy machine.
 const stall = 10 * time.Second
 
-// TestLock_Blackhole: given a link on which nothing passes any more, the
-// holder's context ends before the key can expire, and its release returns
-// within the time for a call.
+// TestLock_Blackhole: given a link that drops all packets, the holder's context ends before
+// the key can expire, and its release returns within CallTimeout.
 func TestLock_Blackhole(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
@@ -269,8 +267,8 @@ func TestLock_Blackhole(t *testing.T) {
 		key := mustKeys(t, name)[keyLock]
 		m, p, _ := proxied(t, rdb, Config{TTL: 3 * time.Second, CallTimeout: time.Second})
 		var l *Lock
-		var expires time.Time // at the earliest, as Redis says
-		// A busy machine may be so late that the lock ends before the link is cut.
+		var expires time.Time // at the earliest, by the reply of Redis
+		// On a busy machine the lock may end before the link is cut.
 		await.True(t, "a renewed lock is cut off while Redis has it", func() bool {
 			p.Blackhole(false)
 			l = mustAcquire(t, m, name)
@@ -290,7 +288,7 @@ func TestLock_Blackhole(t *testing.T) {
 		})
 		ended := time.Now()
 		ends(t, l)
-		// A lock that its deadline ended keeps that as the end of its validity.
+		// The validity of a lock that ended at its deadline is that deadline.
 		if !l.ValidUntil().Before(expires) || ended.After(expires.Add(stall)) {
 			t.Errorf("valid until %s, ended %s, after the key could expire", l.ValidUntil().Sub(expires), ended.Sub(expires))
 		}
@@ -309,15 +307,15 @@ func TestLock_Blackhole(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_Blackhole: waiters behind a link on which nothing passes
-// return at their deadline, whether they were in the queue before or not, and
-// leave nothing behind once the link is good again.
+// TestManager_Acquire_Blackhole: waiters behind a link that drops all packets return at their
+// deadline, whether or not they were in the queue before, and leave nothing behind once the
+// link works again.
 func TestManager_Acquire_Blackhole(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
 		cfg := slow
-		cfg.CallTimeout = 6 * time.Second // after which a cancellation is noticed, and the clean-up is tried again
+		cfg.CallTimeout = 6 * time.Second // after which a cancellation is noticed, and the clean-up is repeated
 		m, p, c := proxied(t, rdb, cfg)
 		replies := make(chan struct{}, 64)
 		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
@@ -359,7 +357,7 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 	})
 }
 
-// twoLinks is a client whose subscription takes another way than its commands.
+// twoLinks is a client whose subscription uses another route than its commands.
 type twoLinks struct {
 	redis.UniversalClient
 	sub *redis.Client
@@ -369,10 +367,9 @@ func (c twoLinks) Subscribe(ctx context.Context, channels ...string) *redis.PubS
 	return c.sub.Subscribe(ctx, channels...)
 }
 
-// TestManager_Acquire_HalfOpen: given a subscription on which nothing arrives
-// any more, though its connection stands, a waiter that was handed the lock
-// finds out by its next sign of life; and where a new connection would work, the
-// silence is noticed, with a waiter and without.
+// TestManager_Acquire_HalfOpen: given a subscription that gets no messages although its
+// connection is open, a waiter that was handed the lock finds out at its next keep-alive. If a
+// new connection would work, the manager detects the silence, with a waiter and without.
 func TestManager_Acquire_HalfOpen(t *testing.T) {
 	t.Parallel()
 	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
@@ -401,7 +398,7 @@ func TestManager_Acquire_HalfOpen(t *testing.T) {
 		h.proxy.Blackhole(true)
 		h.heals.Store(true)
 		h.awaitSubscriptions(t, rdb, 2)
-		// No sign of life is due in this test, so only the message can do it.
+		// No keep-alive is due in this test, so only the message can wake the waiter.
 		next := acquireAsync(await.Context(t), h.m, l.Resource())
 		awaitWaiters(t, rdb, l.Resource(), 1)
 		mustRelease(t, l)
@@ -414,7 +411,7 @@ type halfOpen struct {
 	m     *Manager
 	proxy *redistest.Proxy
 	heals atomic.Bool // new connections go past the proxy
-	held  *Lock       // by another manager
+	held  *Lock       // held by another manager
 	next  <-chan result
 }
 
@@ -449,21 +446,21 @@ func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfO
 	return h
 }
 
-// awaitSubscriptions waits until Redis counts so many for the manager; one that
-// is half open counts.
+// awaitSubscriptions waits until Redis counts this number of subscriptions of the manager; a
+// half-open one counts.
 func (h *halfOpen) awaitSubscriptions(t *testing.T, rdb *redis.Client, n int64) {
 	t.Helper()
 	channel := channelPrefix + h.m.id
 	await.True(t, "a subscription", func() bool { return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == n })
 }
 
-// TestManager_Acquire_SubscriptionsKilled: given 16 waiters of two managers,
-// when their subscriptions are killed again and again, and always just before a
-// handover, all are served: nothing but a new subscription can do that here.
+// TestManager_Acquire_SubscriptionsKilled: given 16 waiters of two managers, when their
+// subscriptions are killed repeatedly, just before each handover, all are served. Only a new
+// subscription can do that here.
 func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	t.Parallel()
 	const waiters = 16
-	server := redistest.Real(t, "--appendonly", "no") // the kill spares nobody
+	server := redistest.Real(t, "--appendonly", "no") // the kill hits every subscription
 	rdb := clientOf(t, server)
 	ctx, name := await.Context(t), resource(t)
 	managers := []*Manager{newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)}
@@ -508,8 +505,8 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	awaitNoTrace(t, rdb, name)
 }
 
-// TestManager_FlushAll: somebody empties Redis, again and again, under load.
-// Every holder learns of it at its next renewal, and the fences go on rising.
+// TestManager_FlushAll: Redis is emptied repeatedly under load. Every holder learns of it at
+// its next renewal, and the fences still rise.
 func TestManager_FlushAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--appendonly", "no")
@@ -547,7 +544,7 @@ func TestManager_FlushAll(t *testing.T) {
 		renewNow(l)
 		ends(t, l)
 		n = w.count()
-		await.True(t, "they go on", func() bool { return w.count() >= n+10 })
+		await.True(t, "they continue", func() bool { return w.count() >= n+10 })
 	}
 	stop()
 	workers.Wait()
@@ -555,8 +552,8 @@ func TestManager_FlushAll(t *testing.T) {
 	awaitNoTrace(t, rdb, name)
 }
 
-// flushed takes the lock once, where somebody may take everything away. Then
-// two may think that they hold it, but only one can write.
+// flushed takes the lock once while Redis may be emptied at any time. Two clients may then
+// believe that they hold it, but only one can write.
 func (w *witness) flushed(ctx context.Context, t *testing.T, m *Manager, rdb redis.UniversalClient, name string) {
 	t.Helper()
 	l, err := m.Acquire(ctx, name)

@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	// gatherFrom is how many calls go out as they come. Those beyond it share
-	// pipelines, because with that many the system calls cost most.
+	// gatherFrom is the number of concurrent calls that are sent directly. Those beyond it
+	// share pipelines, because at that load system calls dominate the cost.
 	gatherFrom = 16
-	// gatherLimit is the most that one pipeline carries.
+	// gatherLimit is the maximum number of calls in one pipeline.
 	gatherLimit = 128
-	// gatherPatience is how long calls wait for the pipeline before theirs. It
-	// bounds what sharing adds where Redis is far or a connection hangs.
+	// gatherPatience is how long calls wait for the pipeline before theirs. It bounds the
+	// added latency if Redis is far away or a connection hangs.
 	gatherPatience = 2 * time.Millisecond
 )
 
-// gatherer sends scripts that are called at the same time together, once more
-// than gatherFrom calls are under way.
+// gatherer sends concurrent script calls in shared pipelines once more than gatherFrom
+// calls are running.
 type gatherer struct {
 	rdb *redis.Client
 
 	mu      sync.Mutex
-	calls   int // under way, the queued ones included
+	calls   int // running calls, including the queued ones
 	queued  []*scriptRun
-	senders int // goroutines that send what is queued, without those overdue
+	senders int // goroutines that send queued calls, without overdue ones
 }
 
 // scriptRun is one call of a script.
@@ -36,13 +36,12 @@ type scriptRun struct {
 	script *redis.Script
 	keys   []string
 	args   []any
-	cmd    *redis.Cmd    // its answer, once done is closed
+	cmd    *redis.Cmd    // its reply, once done is closed
 	done   chan struct{} // closed by the sender
 }
 
-// run runs a script like redis.Script's Run. When ctx ends while the call is
-// queued it is not sent; one that is under way returns the context's error, and
-// may still run.
+// run runs a script like redis.Script's Run. If ctx ends while the call is queued, it is
+// not sent; a call that was already sent returns the context's error and may still run.
 func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
 	g.mu.Lock()
 	g.calls++
@@ -74,11 +73,11 @@ func (g *gatherer) ended() {
 	g.mu.Unlock()
 }
 
-// sending is a pipeline on its way. Guarded by the gatherer's mu.
+// sending is the state of a pipeline in progress. Guarded by the gatherer's mu.
 type sending struct{ back, replaced bool }
 
-// startSender starts a goroutine that sends until nothing is queued. The caller
-// holds mu.
+// startSender starts a goroutine that sends until the queue is empty. The caller holds
+// mu.
 func (g *gatherer) startSender() {
 	g.senders++
 	go func() {
@@ -97,7 +96,7 @@ func (g *gatherer) startSender() {
 	}()
 }
 
-// replace lets another sender take over from one whose pipeline is overdue.
+// replace starts another sender in place of one whose pipeline is overdue.
 func (g *gatherer) replace(s *sending) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,7 +110,7 @@ func (g *gatherer) replace(s *sending) {
 	}
 }
 
-// take returns the calls that go out together; none ends the sender.
+// take returns the calls for the next pipeline; none ends the sender.
 func (g *gatherer) take() []*scriptRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,8 +129,8 @@ func (g *gatherer) take() []*scriptRun {
 	return batch
 }
 
-// send runs the batch in one pipeline, for as long as the call that may take
-// longest: one caller's end must not fail the calls of the others.
+// send runs the batch in one pipeline, with the latest deadline of its calls: the end of
+// one caller's context must not fail the calls of others.
 func (g *gatherer) send(batch []*scriptRun) {
 	ctx := context.WithoutCancel(batch[0].ctx)
 	until, bounded := batch[0].ctx.Deadline()
@@ -159,8 +158,8 @@ func (g *gatherer) send(batch []*scriptRun) {
 // scriptCall is EvalSha or Eval of a script.
 type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
 
-// runTogether runs n scripts in one round trip, and in a second one those that
-// Redis does not know: a pipeline does not fall back from EVALSHA on its own.
+// runTogether runs n scripts in one round trip, and repeats those that Redis does not
+// know in a second one: a pipeline does not fall back from EVALSHA to EVAL.
 func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, n)
 	missing := make([]int, n)
@@ -171,8 +170,8 @@ func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(red
 		for _, i := range missing {
 			cmds[i] = call(pipe, run, i)
 		}
-		// The error is the first one of the commands. A command that was not sent
-		// has none of its own.
+		// err is the first error of the commands. A command that was not sent has no
+		// error of its own.
 		_, err := pipe.Exec(ctx)
 		var unknown []int
 		for _, i := range missing {

@@ -18,14 +18,14 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// flight is a call or a pipeline on its way. Nothing comes back before it lands.
+// flight is a call or a pipeline in progress. It returns when the test lets it land.
 type flight struct {
 	cmds []redis.Cmder
 	land chan error
 }
 
-// tower is a go-redis hook in the place of a connection: the test lets flights
-// land. Each script then answers with its last argument.
+// tower is a go-redis hook that replaces the connection: the test lets flights land. Each
+// script then returns its last argument.
 type tower struct {
 	out chan *flight
 }
@@ -60,13 +60,12 @@ func (w *tower) fly(ctx context.Context, cmds []redis.Cmder) error {
 	return err
 }
 
-// gathering is a gatherer whose flights the test controls, in a bubble of its
-// own time.
+// gathering is a gatherer whose flights the test controls, in a synctest bubble.
 type gathering struct {
 	*gatherer
 	*tower
 	t     *testing.T
-	calls map[string]chan error // by argument: what was wrong with the answer
+	calls map[string]chan error // by argument: the error of the reply
 }
 
 func inBubble(t *testing.T, test func(t *testing.T, g *gathering)) {
@@ -84,21 +83,21 @@ func inBubble(t *testing.T, test func(t *testing.T, g *gathering)) {
 	})
 }
 
-// call runs a script with this argument beside the test, up to where it waits.
+// call runs a script with this argument on a goroutine, until it blocks.
 func (g *gathering) call(ctx context.Context, arg string) {
 	done := make(chan error, 1)
 	g.calls[arg] = done
 	go func() {
 		got, err := g.run(ctx, extendScript, []string{"k"}, arg).Text()
 		if err == nil && got != arg {
-			err = fmt.Errorf("the answer is %q", got)
+			err = fmt.Errorf("the reply is %q", got)
 		}
 		done <- err
 	}()
 	synctest.Wait()
 }
 
-// flown are the arguments of the calls that have taken off, flight by flight.
+// flown returns the arguments of the calls that have taken off, flight by flight.
 func (g *gathering) flown() (all [][]string, flights []*flight) {
 	synctest.Wait()
 	for {
@@ -115,7 +114,7 @@ func (g *gathering) flown() (all [][]string, flights []*flight) {
 	}
 }
 
-// takesOff wants one flight with these calls.
+// takesOff fails unless one flight with these calls has taken off.
 func (g *gathering) takesOff(args ...string) *flight {
 	g.t.Helper()
 	all, flights := g.flown()
@@ -132,7 +131,7 @@ func (g *gathering) nothingTakesOff() {
 	}
 }
 
-// answered wants the answers of these calls, now.
+// answered fails unless these calls have their replies now.
 func (g *gathering) answered(args ...string) {
 	g.t.Helper()
 	for _, arg := range args {
@@ -154,7 +153,7 @@ func (g *gathering) outcome(arg string) error {
 	}
 }
 
-// idle wants that nothing is under way: the next call goes out on its own.
+// idle fails unless no call is running: the next call goes out on its own.
 func (g *gathering) idle() {
 	g.t.Helper()
 	g.call(g.t.Context(), "idle")
@@ -165,15 +164,15 @@ func (g *gathering) idle() {
 	g.rests(g.t)
 }
 
-// rests wants that nothing is counted, queued or sent. The caller holds mu.
+// rests fails unless nothing is counted, queued or sent. The caller holds mu.
 func (g *gatherer) rests(t *testing.T) {
 	t.Helper()
 	if g.calls != 0 || len(g.queued) > 0 || g.senders != 0 {
-		t.Errorf("%d calls, %d queued, %d senders, and nothing is under way", g.calls, len(g.queued), g.senders)
+		t.Errorf("%d calls, %d queued, %d senders, and no call is running", g.calls, len(g.queued), g.senders)
 	}
 }
 
-// fill has as many calls under way as go out on their own.
+// fill starts as many calls as go out on their own.
 func (g *gathering) fill() (flights []*flight) {
 	g.t.Helper()
 	for i := range gatherFrom {
@@ -194,12 +193,12 @@ func (g *gathering) empty(flights []*flight) {
 	g.idle()
 }
 
-// pass lets so much time go by.
+// pass advances the clock.
 func pass(d time.Duration) { <-time.After(d) }
 
-// Given as many calls under way as go out on their own, when others come, then
-// the first of them goes out and the rest go out together when it has returned,
-// and every caller gets the answer of its own call.
+// Given as many running calls as go out on their own, when others arrive, then the first of
+// them goes out and the rest go out together when it has returned, and every caller gets the
+// reply of its own call.
 func TestGatherer_run(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -222,8 +221,8 @@ func TestGatherer_run(t *testing.T) {
 	})
 }
 
-// Given more calls than a pipeline carries, then they go out in several, one
-// after the other, in the order in which they came.
+// Given more calls than a pipeline carries, then they go out in several pipelines, one after
+// the other, in the order of arrival.
 func TestGatherer_run_Limit(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -245,8 +244,8 @@ func TestGatherer_run_Limit(t *testing.T) {
 	})
 }
 
-// Given a pipeline that hangs, when others come, then they go out after the
-// patience, and the calls that return make room as before.
+// Given a pipeline that hangs, when other calls arrive, then they go out after
+// gatherPatience, and the calls that return make room as before.
 func TestGatherer_run_Hangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -269,8 +268,8 @@ func TestGatherer_run_Hangs(t *testing.T) {
 	})
 }
 
-// Given calls whose callers leave, then those that are queued are not sent, the
-// others get their answers, and a pipeline lasts as long as its longest call.
+// Given calls whose contexts end, then queued ones are not sent, the others get their replies,
+// and a pipeline has the latest deadline of its calls.
 func TestGatherer_run_Leaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -299,7 +298,7 @@ func TestGatherer_run_Leaves(t *testing.T) {
 	})
 }
 
-// Given a pipeline that could not be sent, then each of its calls says so.
+// Given a pipeline that could not be sent, then each of its calls returns the error.
 func TestGatherer_send_Fails(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -321,15 +320,14 @@ func TestGatherer_send_Fails(t *testing.T) {
 	})
 }
 
-// Given a batch with scripts that Redis does not know, then these are sent
-// again with their text, those that it knows run once, and an error of one call
-// is no other's.
+// Given a batch with scripts that Redis does not know, then these are sent again with their
+// text, the known ones run once, and an error of one call does not affect the others.
 func TestGatherer_send_NOSCRIPT(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := await.Context(t), resource(t)
 		g := &gatherer{rdb: rdb}
-		// Nobody has run these before.
+		// These have not run before.
 		count := redis.NewScript(`redis.call('INCR', KEYS[1]) return ARGV[1] -- ` + name)
 		known := redis.NewScript(`redis.call('INCR', KEYS[1]) return ARGV[1] -- known ` + name)
 		fails := redis.NewScript(`return redis.error_reply('REFUSED by ' .. ARGV[1]) -- ` + name)
@@ -364,9 +362,9 @@ func TestGatherer_send_NOSCRIPT(t *testing.T) {
 	})
 }
 
-// Given calls that wait together, when the caller of an Extend among them stops
-// waiting while they are on their way, then the others do not fail: a release
-// that finds its lock gone says so, and is no second run after a failure.
+// Given calls that share a pipeline, when the caller of an Extend among them stops waiting
+// during the pipeline, then the others do not fail: a release that finds its lock gone returns
+// ErrNotHeld, and does not count as a repeat after a failure.
 func TestLock_Extend_CancelledTogether(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -400,7 +398,7 @@ func TestLock_Extend_CancelledTogether(t *testing.T) {
 			t.Errorf("release: err = %v, want ErrNotHeld", err)
 		}
 		if err := <-extension; err != nil {
-			t.Errorf("extend: err = %v for a call that was answered", err)
+			t.Errorf("extend: err = %v for a call that got a reply", err)
 		}
 		if armed.Load() {
 			t.Error("they did not go out together")
@@ -418,7 +416,7 @@ func gathererOf(t *testing.T, m *Manager) *gatherer {
 	return n.gather
 }
 
-// awaitGathered waits until so many calls wait for a flight.
+// awaitGathered waits until this number of calls is queued.
 func awaitGathered(t *testing.T, g *gatherer, n int) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("%d calls wait", n), func() bool {
@@ -428,8 +426,8 @@ func awaitGathered(t *testing.T, g *gatherer, n int) {
 	})
 }
 
-// Given many callers at once, part of which have so little time that they leave
-// at every stage, then everyone else gets its own answer, and nothing is left.
+// Given many concurrent callers, some with so little time that they leave at every stage, then
+// all others get their own replies, and nothing is left.
 func TestGatherer_run_Storm(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -446,7 +444,7 @@ func TestGatherer_run_Storm(t *testing.T) {
 					want := fmt.Sprint(i, j)
 					got, err := g.run(ctx, echo, []string{"k"}, want).Text()
 					if err == nil && got != want || err != nil && i%2 == 1 {
-						t.Errorf("answer = %q, err = %v, want %q", got, err, want)
+						t.Errorf("reply = %q, err = %v, want %q", got, err, want)
 					}
 					cancel()
 				}

@@ -13,14 +13,14 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A history is what clients of locks saw, with the times at which they asked
-// and were answered. It is judged in two ways. The model below says what one
-// lock with a register that only its holder may touch can answer if everything
-// happens at one moment between question and answer; the checker searches for an
-// order of such moments. And the holders' own view is compared directly: from
-// an acquire's return until its lock ended, no other may believe the same.
+// A history records the operations of lock clients, with the times of call and return. It is
+// checked in two ways. The model below is a lock with a register that only its holder may
+// access; the checker searches for an order of the operations that the model allows, with each
+// operation at one moment between its call and its return. In addition the clients' views are
+// compared directly: from the return of an acquire until its lock ended, no other client may
+// believe that it holds the lock.
 
-// histKind is what was done.
+// histKind is the kind of an operation.
 type histKind int
 
 const (
@@ -29,30 +29,30 @@ const (
 	histRead             // of the register, under the guard
 	histRelease
 	histLose  // the key may expire from the call on: the holder's time was up, or its context ended
-	histForce // a stranger ended whatever holding there was
+	histForce // an outside command ended the holding, if any
 )
 
-// histOutcome is what was answered.
+// histOutcome is the outcome of an operation.
 type histOutcome int
 
 const (
 	histOK histOutcome = iota
 	histRefused
-	histUnknown // no answer: it may have happened, or may happen later
+	histUnknown // no reply: it may have happened, or may happen later
 )
 
-// histInput is one question about one resource.
+// histInput is the call of one operation on one resource.
 type histInput struct {
 	kind     histKind
 	resource int
-	fence    int64 // of the holding that asks, or that an acquire got
-	value    int64 // what is written
+	fence    int64 // of the calling holding, or of the one that an acquire got
+	value    int64 // value to write
 }
 
-// histOutput is its answer.
+// histOutput is its return.
 type histOutput struct {
 	outcome histOutcome
-	value   int64 // what was read
+	value   int64 // value that was read
 }
 
 // histState is one lock and its register.
@@ -62,7 +62,7 @@ type histState struct {
 	register int64
 }
 
-// histModel says which answers a lock may give. Each resource is judged alone.
+// histModel is the model of the allowed results. Each resource is checked separately.
 var histModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		var parts [][]porcupine.Operation
@@ -84,9 +84,9 @@ var histModel = porcupine.Model{
 	},
 }
 
-// step says whether the answer is possible now, and what the state is then.
-// What got no answer is always possible: that it never happened is the same as
-// that it happened after everything else.
+// step reports whether the result is possible now, and returns the next state. An operation
+// without a reply is always possible: if it never happened, that equals an effect after all
+// other operations.
 func (s histState) step(in histInput, out histOutput) (bool, histState) {
 	held := s.holder == in.fence
 	switch in.kind {
@@ -126,10 +126,10 @@ func histDescribe(in histInput, out histOutput) string {
 	return text
 }
 
-// histOpen is the return time of what may still happen at the end of the history.
+// histOpen is the return time of an operation that may still happen after the history.
 const histOpen = time.Duration(-1)
 
-// history collects what clients saw. It is safe for concurrent use.
+// history collects the operations of clients. It is safe for concurrent use.
 type history struct {
 	start time.Time
 
@@ -138,7 +138,7 @@ type history struct {
 	holdings []histView
 }
 
-// histView is a time during which a client took a lock for its own.
+// histView is a period in which a client believed that it held a lock.
 type histView struct {
 	resource int
 	fence    int64
@@ -153,7 +153,7 @@ func (h *history) now() time.Duration { return h.at(time.Now()) }
 
 func (h *history) at(t time.Time) time.Duration { return t.Sub(h.start) }
 
-// add records one question and its answer.
+// add records one operation.
 func (h *history) add(client int, call, ret time.Duration, in histInput, out histOutput) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,11 +167,10 @@ func (h *history) believe(b histView) {
 	h.holdings = append(h.holdings, b)
 }
 
-// histWithin bounds the search for an order. It is not needed but by a search
-// that has lost its way, and then the test fails.
+// histWithin bounds the search for an order. If a search exceeds it, the test fails.
 const histWithin = time.Minute
 
-// check judges the whole history.
+// check checks the whole history.
 func (h *history) check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +200,7 @@ func (h *history) linearizable() error {
 	}
 }
 
-// histStuck shows, of each part that has no order, where the longest attempt ended.
+// histStuck shows where the longest attempt ended, for each part without an order.
 func histStuck(parts [][]porcupine.Operation, tried [][][]porcupine.Operation) string {
 	const shown = 12
 	var text strings.Builder
@@ -238,9 +237,8 @@ func histLine(op porcupine.Operation) string {
 		histDescribe(op.Input.(histInput), op.Output.(histOutput)))
 }
 
-// exclusive compares the clients' own views. A holder that a stranger put out
-// hears of it later, so its view is not held against it from then on. The
-// caller holds mu.
+// exclusive compares the clients' own views. A holder whose lock was ended by an outside
+// command learns of it later, so its view from then on does not count. The caller holds mu.
 func (h *history) exclusive() error {
 	views := slices.Clone(h.holdings)
 	for i := range views {
@@ -272,7 +270,7 @@ func (h *history) exclusive() error {
 	return errors.Join(errs...)
 }
 
-// histStep is one step of a history made by hand: who asks when is answered when.
+// histStep is one operation of a handwritten history: client, time of call, time of return.
 type histStep struct {
 	call, ret time.Duration
 	kind      histKind
@@ -289,8 +287,8 @@ func (s histStep) add(h *history) {
 	h.add(int(s.fence), s.call, s.ret, histInput{kind: s.kind, fence: s.fence, value: s.value}, out)
 }
 
-// TestHistory_Linearizable: the checker finds histories that no lock may make,
-// and accepts those that one may.
+// TestHistory_Linearizable: the checker rejects histories that are impossible for a lock, and
+// accepts possible ones.
 func TestHistory_Linearizable(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -316,12 +314,12 @@ func TestHistory_Linearizable(t *testing.T) {
 		{"release by another freed it", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histRelease, 4, 0, histRefused}, {5, 6, histAcquire, 6, 0, 0}}},
 		{"holder's release refused", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histRelease, 5, 0, histRefused}}},
 		{"write lost on the way", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histWrite, 5, 1, histUnknown}, {5, 6, histRead, 5, 0, 0}, {7, 8, histRelease, 5, 0, 0}}},
-		{"write whose answer was lost", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histWrite, 5, 1, histUnknown}, {5, 6, histRead, 5, 0, 0}, {7, 8, histRead, 5, 1, 0}}},
+		{"write whose reply was lost", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histWrite, 5, 1, histUnknown}, {5, 6, histRead, 5, 0, 0}, {7, 8, histRead, 5, 1, 0}}},
 		{"write that was delivered after the release", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histWrite, 5, 1, histUnknown}, {5, 6, histRelease, 5, 0, 0}, {7, 8, histAcquire, 6, 0, 0}, {9, 10, histRead, 6, 0, 0}, {11, 12, histRead, 6, 1, 0}}},
 		{"write forgotten", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histWrite, 5, 1, 0}, {5, 6, histRead, 5, 0, 0}}},
-		{"release whose answer was lost", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histRelease, 5, 0, histUnknown}, {5, 6, histAcquire, 6, 0, 0}}},
-		{"freed by a stranger", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histForce, 0, 0, 0}, {5, 6, histAcquire, 6, 0, 0}, {7, 8, histWrite, 5, 1, histRefused}, {9, 10, histRelease, 5, 0, histRefused}, {11, 12, histRelease, 6, 0, 0}}},
-		{"refused although the stranger came later", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histWrite, 5, 1, histRefused}, {5, 6, histForce, 0, 0, 0}}},
+		{"release whose reply was lost", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, histOpen, histRelease, 5, 0, histUnknown}, {5, 6, histAcquire, 6, 0, 0}}},
+		{"freed by an outside command", true, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histForce, 0, 0, 0}, {5, 6, histAcquire, 6, 0, 0}, {7, 8, histWrite, 5, 1, histRefused}, {9, 10, histRelease, 5, 0, histRefused}, {11, 12, histRelease, 6, 0, 0}}},
+		{"refused although the outside command came later", false, []histStep{{1, 2, histAcquire, 5, 0, 0}, {3, 4, histWrite, 5, 1, histRefused}, {5, 6, histForce, 0, 0, 0}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -349,25 +347,25 @@ func TestHistory_Partition(t *testing.T) {
 	}
 }
 
-// TestHistory_Exclusive: the direct comparison finds every overlap but those
-// that a stranger brought about.
+// TestHistory_Exclusive: the direct comparison finds every overlap except those caused by an
+// outside command.
 func TestHistory_Exclusive(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name     string
 		legal    bool
 		holdings []histView
-		forced   [][2]time.Duration // calls and returns of strangers
+		forced   [][2]time.Duration // calls and returns of outside commands
 	}{
 		{"apart", true, []histView{{0, 5, 8, 10, 20}, {0, 6, 18, 20, 30}, {0, 7, 33, 35, 40}}, nil},
 		{"overlap", false, []histView{{0, 5, 8, 10, 21}, {0, 6, 18, 20, 30}}, nil},
 		{"the one inside the other", false, []histView{{0, 6, 13, 15, 16}, {0, 5, 8, 10, 30}}, nil},
 		{"the long one behind a short one", false, []histView{{0, 5, 8, 10, 50}, {0, 6, 48, 50, 51}, {0, 7, 38, 40, 41}}, nil},
-		{"put out by a stranger", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{15, 18}}},
-		{"a stranger that was too early", false, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, 7}}},
-		{"a stranger while the acquire's answer was on its way", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, 9}}},
-		{"a stranger that was too late", false, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{25, 28}}},
-		{"a stranger whose answer was lost", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, histOpen}}},
+		{"ended by an outside command", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{15, 18}}},
+		{"an outside command that was too early", false, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, 7}}},
+		{"an outside command before the acquire's return", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, 9}}},
+		{"an outside command that was too late", false, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{25, 28}}},
+		{"an outside command whose reply was lost", true, []histView{{0, 5, 8, 10, 30}, {0, 6, 18, 20, 40}}, [][2]time.Duration{{5, histOpen}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// holding is one holding of a resource, which all handles on it share.
+// holding is one holding of a resource. Re-entered handles share it.
 type holding struct {
 	m        *Manager
 	resource string
 	token    string
-	value    string // what the lock's key holds
+	value    string // value of the lock's key
 	fence    int64
 	keys     keys
 	settings settings
 	since    time.Time
-	endBy    time.Time   // when the maximum hold is over; zero without one
-	timer    *time.Timer // ends the lock when its time has come; nil where the watchdog does
+	endBy    time.Time   // end of the maximum hold; zero without one
+	timer    *time.Timer // ends the lock at its deadline; nil if the watchdog does
 
 	releasing sync.Mutex // held during the release's call
 
 	mu        sync.Mutex
-	deadline  time.Time // until when the lock is known to be ours
-	notBefore time.Time // the watchdog leaves the lock alone until then
-	asked     time.Time // when Redis last said that the lock is ours
-	retryAt   time.Time // after a renewal that failed: when the next one follows
-	renewing  bool      // a renewal is under way
+	deadline  time.Time // the lock is known to be held until then
+	notBefore time.Time // earliest renewal
+	asked     time.Time // last time that Redis confirmed the lock
+	retryAt   time.Time // next renewal after a failed one
+	renewing  bool      // a renewal is in progress
 	state     state
 	lostBy    error   // why it ended before it was released
-	handles   []*Lock // those not released
+	handles   []*Lock // not yet released
 }
 
 type state int
@@ -41,16 +41,16 @@ type state int
 const (
 	stateHeld     state = iota
 	stateLost           // ended without a release
-	stateReleased       // by its holder; the key may still be there
-	stateGone           // released, and Redis has answered
-	stateMissing        // released, but Redis held it no more
+	stateReleased       // released locally; the key may still exist
+	stateGone           // released, and Redis has confirmed it
+	stateMissing        // released, but Redis no longer held it
 )
 
-// newLock makes a holding that is valid until deadline and watches over it. If
-// the manager was closed meanwhile the error is ErrClosed, and the key is still
-// to be given back. settle is how long something else takes care of renewing.
+// newLock makes a holding that is valid until deadline and registers it with the
+// watchdog. If the manager was closed in the meantime, the error is ErrClosed, and the
+// caller must release the key. settle is the minimum time until the first renewal.
 func (m *Manager) newLock(a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
-	// One piece of memory for what nearly every holding needs.
+	// One allocation for the parts that almost every holding needs.
 	mem := new(struct {
 		h       holding
 		first   Lock
@@ -79,8 +79,8 @@ func (m *Manager) newLock(a *attempt, fence int64, deadline time.Time, settle ti
 	return l, nil
 }
 
-// join makes another handle on a lock whose handle outer is in ctx; nil when the
-// lock has ended.
+// join makes another handle on a lock whose handle outer is in ctx; nil if the lock has
+// ended.
 func (h *holding) join(ctx context.Context, outer *Lock) *Lock {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,14 +99,13 @@ func (h *holding) isHeld() bool {
 	return h.state == stateHeld
 }
 
-// outlivedByKey says that the key may live on when the lock's own time is over:
-// it was set for the time of a claim, and the lock was to last for less.
+// outlivedByKey reports whether the key may outlive the lock: the handover gave it a TTL
+// of ClaimTTL, and the lock has a shorter TTL.
 func (h *holding) outlivedByKey() bool {
 	return h.settings.unwatched && h.settings.ttl < h.m.cfg.ClaimTTL
 }
 
-// timeUp is when the lock ends unless its deadline moves, and why. The caller
-// holds mu.
+// timeUp returns when and why the lock ends unless it is renewed. The caller holds mu.
 func (h *holding) timeUp() (at time.Time, cause error) {
 	if !h.endBy.IsZero() && h.endBy.Before(h.deadline) {
 		return h.endBy, ErrMaxHold
@@ -114,8 +113,8 @@ func (h *holding) timeUp() (at time.Time, cause error) {
 	return h.deadline, ErrLost
 }
 
-// expire ends the lock if its time is over. The timer that calls it is not set
-// anew by each renewal; it finds the deadline moved and sets itself.
+// expire ends the lock if its deadline has passed. Renewals do not reset the timer that
+// calls it; if the deadline has moved, expire resets the timer.
 func (h *holding) expire() {
 	h.mu.Lock()
 	at, cause := h.timeUp()
@@ -142,7 +141,7 @@ func (h *holding) lose(cause error) {
 	if !wasHeld {
 		return
 	}
-	// Where the key is still ours it is given back.
+	// If the key is still held, it is released.
 	if errors.Is(cause, ErrMaxHold) || h.outlivedByKey() {
 		h.m.surrender(h)
 	} else {
@@ -151,8 +150,8 @@ func (h *holding) lose(cause error) {
 	h.m.cfg.Observer.lost(h.resource, cause)
 }
 
-// taken is why a lock ends that Redis does not hold for us any more. reason is
-// that of a forced release, if it was one.
+// taken is the error of a lock that Redis no longer holds for us. reason is that of a
+// forced release, or "".
 func taken(reason string) error {
 	if reason != "" {
 		return fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
@@ -160,7 +159,7 @@ func taken(reason string) error {
 	return fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
 }
 
-// end cancels the contexts and dates the validity back. The caller holds mu.
+// end cancels the contexts and ends the validity. The caller holds mu.
 func (h *holding) end(cause error) {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -173,8 +172,8 @@ func (h *holding) end(cause error) {
 	}
 }
 
-// prolong moves the deadline to a later time. It returns false when the lock
-// has ended: an extension that comes too late does not bring it back.
+// prolong moves the deadline to a later time. It returns false if the lock has ended: a
+// late extension does not revive it.
 func (h *holding) prolong(deadline time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,8 +197,8 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	// The call may go out together with those of others, which must not fail
-	// because this caller has stopped waiting.
+	// The call may share a pipeline with others, which must not fail because this caller
+	// stops waiting.
 	callCtx, cancel := h.m.cleanUp(ctx)
 	defer cancel()
 	if until, ok := ctx.Deadline(); ok {
@@ -222,15 +221,15 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 	return nil
 }
 
-// whyOver returns why a handle is of no more use; nil while it is. That the
-// caller's context has ended is no reason.
+// whyOver returns why a handle has ended, or nil. The end of the caller's context does
+// not count.
 func (h *holding) whyOver(l *Lock) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return l.why
 }
 
-// endedBehind returns why the lock ended, unless l was released.
+// endedBehind returns why the lock ended, or nil if l was released.
 func (h *holding) endedBehind(l *Lock) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,7 +239,7 @@ func (h *holding) endedBehind(l *Lock) error {
 	return l.why
 }
 
-// leaveBelow ends the handles that were taken by re-entering through l.
+// leaveBelow ends the handles that re-entered the lock through l.
 func (h *holding) leaveBelow(l *Lock) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,10 +255,9 @@ func (h *holding) leaveBelow(l *Lock) {
 	})
 }
 
-// release gives up one handle, or all with a nil l, and with the last of them
-// the lock.
+// release ends one handle, or all if l is nil, and releases the lock with the last one.
 func (h *holding) release(ctx context.Context, l *Lock) error {
-	// Whoever comes second waits for the first one's result.
+	// A concurrent second call waits for the result of the first.
 	h.releasing.Lock()
 	defer h.releasing.Unlock()
 
@@ -292,8 +290,8 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 	return err
 }
 
-// leave ends one handle's context, or every one's. done says that no call is
-// to follow: others still hold the lock, or an earlier release had its answer.
+// leave ends one handle's context, or all of them. done means that no call to Redis
+// follows: other handles still hold the lock, or an earlier release got its reply.
 func (h *holding) leave(l *Lock) (done bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -324,7 +322,7 @@ func (h *holding) leave(l *Lock) (done bool, err error) {
 	return false, nil
 }
 
-// notHeld is what a release says that found the lock gone. The caller holds mu.
+// notHeld is the error of a release that found the lock gone. The caller holds mu.
 func (h *holding) notHeld() error {
 	if h.lostBy == nil {
 		return ErrNotHeld
@@ -332,9 +330,8 @@ func (h *holding) notHeld() error {
 	return fmt.Errorf("%w (%w)", ErrNotHeld, trimmed{h.lostBy})
 }
 
-// validity is how long a TTL may be relied on, counted from before the call
-// that set it: less 1 % for clocks that run apart, and less 2 ms for Redis's
-// own rounding.
+// validity is how long a lock with this TTL is certainly held, counted from before the
+// call that set it: 1 % less for clock drift, and 2 ms less for rounding by Redis.
 func validity(ttl time.Duration) time.Duration {
 	return ttl - ttl/100 - 2*time.Millisecond
 }

@@ -8,47 +8,47 @@ import (
 	"time"
 )
 
-// Info is what is known of a resource's lock at one moment.
+// Info is the state of a resource's lock at one moment.
 type Info struct {
 	Resource string
-	// Held says whether the lock's key exists. The rest of the holder is empty
-	// for a key that another program wrote.
+	// Held reports whether the lock's key exists. Holder is empty for a key that another
+	// program wrote.
 	Held   bool
 	Holder Holder
-	// Fence is the fencing token of the holder, or the last one that is known
-	// while nobody holds the lock.
+	// Fence is the fencing token of the holder, or the last known one if the lock is
+	// free.
 	Fence int64
-	// Remaining is how long the key lives on unless it is renewed; -1 for a
-	// key without TTL, which the next acquire repairs; 0 while it is free.
+	// Remaining is the TTL of the key; -1 for a key without TTL, which the next acquire
+	// repairs; 0 if the lock is free.
 	Remaining time.Duration
-	// Waiters is how many wait, those included that died within their last
-	// seconds. Queue lists the first 100 of them in their order.
+	// Waiters is the number of waiters, including those that died in the last few seconds.
+	// Queue lists the first 100 in their order.
 	Waiters int64
 	Queue   []Waiter
-	// Nodes is on how many of the nodes of a quorum the holder has the lock; 1
-	// on a single Redis, 0 when nobody holds it.
+	// Nodes is the number of quorum nodes on which the holder has the lock; 1 on a single
+	// Redis, 0 if the lock is free.
 	Nodes int
 }
 
-// Holder names who holds a lock or waits for it.
+// Holder identifies a holder of a lock or a waiter.
 type Holder struct {
 	Token    string // of this holding or wait
-	Manager  string // of the process; the channel lock:wake:<Manager> is its own
-	Metadata string // what it was given to be known by
+	Manager  string // id of the process's manager, which listens on lock:wake:<Manager>
+	Metadata string // Config.Metadata of its manager
 }
 
-// Waiter is one that waits for a lock.
+// Waiter is a client that waits for a lock.
 type Waiter struct {
 	Holder
-	// Alive is false when it has been silent for too long and will be passed over.
+	// Alive is false if its keep-alive is overdue; it will be skipped.
 	Alive bool
 }
 
-// inspectWaiters is how many waiters Inspect lists.
+// inspectWaiters is the maximum number of waiters that Inspect lists.
 const inspectWaiters = 100
 
-// Inspect looks at a lock without touching it. The errors are ErrForeignKey,
-// ErrInvalid, ErrNoQuorum when too few nodes answer, or Redis's.
+// Inspect returns the state of a lock without changing it. The errors are ErrForeignKey,
+// ErrInvalid, ErrNoQuorum if too few nodes answer, or those of Redis.
 func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err == nil {
@@ -61,13 +61,13 @@ func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
 	return Info{}, opError("inspect", resource, err)
 }
 
-// ForceRelease takes the lock from whoever holds it, the key of another program
-// included, and hands it to the next waiter. The holder's context ends with
-// ErrLost and the reason: at once if its manager listens, which it does from its
-// first wait or renewal on, otherwise at its next renewal; one WithoutWatchdog
-// whose manager does not listen goes on to its deadline. Until then only the
-// guard and the fence protect the data. It returns the token of the holder, ""
-// for a key of another program, and ErrNotHeld when nobody held the lock.
+// ForceRelease takes the lock from its holder, even if another program wrote the key,
+// and hands it to the next waiter. The holder's context ends with ErrLost and the
+// reason: at once if its manager listens, which it does from its first wait or renewal
+// on, otherwise at the next renewal. A holder WithoutWatchdog whose manager does not
+// listen continues until its deadline. Until then only the guard and the fence protect
+// the data. It returns the holder's token, "" for a key of another program, and
+// ErrNotHeld if the lock was free.
 func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (token string, err error) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err == nil && strings.TrimSpace(reason) == "" {
@@ -89,12 +89,12 @@ func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (to
 	if handed {
 		m.cfg.Observer.handedOver(resource)
 	}
-	m.takenByForce(token, reason) // it may be one of ours
+	m.takenByForce(token, reason) // the holder may be this manager
 	return token, nil
 }
 
-// parseHolder reads "<manager>.<random>[:<fence>][:<metadata>]". What another
-// program wrote gives an empty Holder.
+// parseHolder reads "<manager>.<random>[:<fence>][:<metadata>]". It returns an empty
+// Holder for a value that another program wrote.
 func parseHolder(text string, withFence bool) (h Holder, fence int64) {
 	token, rest, _ := strings.Cut(text, ":")
 	manager, _, ok := strings.Cut(token, ".")

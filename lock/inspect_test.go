@@ -25,8 +25,7 @@ func specInfo(t *testing.T, m *Manager, name string) Info {
 	return info
 }
 
-// specListen makes a manager subscribe, which it does at the first contended
-// lock only.
+// specListen makes a manager subscribe, which it does only at the first contended lock.
 func specListen(t *testing.T, m *Manager) {
 	t.Helper()
 	name := resource(t)
@@ -55,7 +54,7 @@ func inspectNever(t *testing.T, reader *Manager) {
 	ctx := await.Context(t)
 	name := resource(t)
 	if info := specInfo(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
-		t.Errorf("a lock that nobody ever had: %+v", info)
+		t.Errorf("a lock that was never held: %+v", info)
 	}
 	_, err := reader.Inspect(ctx, "")
 	specIs(t, err, ErrInvalid)
@@ -63,7 +62,7 @@ func inspectNever(t *testing.T, reader *Manager) {
 
 func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
 	ctx := await.Context(t)
-	// Given a holder and waiters who gave their names,
+	// Given a holder and waiters with metadata,
 	name := resource(t)
 	l := specWith(t, m, name, withMetadata("the holder"))
 	var waiting []<-chan result
@@ -73,7 +72,7 @@ func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) 
 	}
 	key := mustKeys(t, name)
 	before, expiry := rdb.Get(ctx, key[keyLock]).Val(), rdb.PExpireTime(ctx, key[keyLock]).Val()
-	// when somebody looks, then they are seen in their order, alive,
+	// when the lock is inspected, then they are listed in their order, alive,
 	info := specInfo(t, reader, name)
 	if !info.Held || info.Holder.Metadata != "the holder" || info.Fence != l.Fence() || info.Waiters != 3 || info.Nodes != 1 {
 		t.Errorf("info = %+v", info)
@@ -88,9 +87,9 @@ func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) 
 	if !slices.Equal(who, []string{"first", "second", ""}) {
 		t.Errorf("queue = %q", who)
 	}
-	// and nothing is changed by the look.
+	// and Inspect changes nothing.
 	if after := rdb.Get(ctx, key[keyLock]).Val(); after != before || rdb.PExpireTime(ctx, key[keyLock]).Val() != expiry {
-		t.Errorf("the key held %q and holds %q, or its time has moved", before, after)
+		t.Errorf("the key held %q and holds %q, or its TTL has changed", before, after)
 	}
 	mustRelease(t, l)
 	for i, w := range waiting {
@@ -104,7 +103,7 @@ func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) 
 
 func inspectFreeWithWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
 	ctx := await.Context(t)
-	// Given a lock that is free while somebody waits, then both are seen.
+	// Given a free lock with a waiter, then both facts are shown.
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	waits := ghosts(t, m, name, 1)[0]
@@ -119,7 +118,7 @@ func inspectFreeWithWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *
 
 func inspectDeadWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
 	ctx := await.Context(t)
-	// Given a waiter that gives no sign of life any more.
+	// Given a waiter without keep-alives.
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	dead := ghosts(t, m, name, 1)[0]
@@ -137,7 +136,7 @@ func inspectDeadWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Mana
 
 func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
 	ctx := await.Context(t)
-	// Given more waiters than are listed, then they are counted all the same.
+	// Given more waiters than are listed, then all of them are counted.
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	tokens := ghosts(t, m, name, inspectWaiters+5)
@@ -153,7 +152,7 @@ func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manag
 
 func inspectStranger(t *testing.T, rdb *redis.Client, reader *Manager) {
 	ctx := await.Context(t)
-	// Given the key of another program, then it is held by nobody known.
+	// Given the key of another program, then its holder is unknown.
 	for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "::", "."} {
 		name := resource(t)
 		if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
@@ -203,7 +202,7 @@ func TestManager_Held(t *testing.T) {
 			locks[name] = mustAcquire(t, m, base+name)
 		}
 		want("a", "b", "c")
-		// those entered again once,
+		// re-entered ones once,
 		inner, err := m.Acquire(locks["b"].Context(), base+"b", WithReentry())
 		if err != nil {
 			t.Fatal(err)
@@ -216,7 +215,7 @@ func TestManager_Held(t *testing.T) {
 				t.Errorf("the handle listed for %s was released", l.Resource())
 			}
 		}
-		// and not those that are over.
+		// and not ended ones.
 		mustRelease(t, inner)
 		want("a", "c")
 		if err := rdb.Del(t.Context(), mustKeys(t, base+"a")[keyLock]).Err(); err != nil {
@@ -229,7 +228,7 @@ func TestManager_Held(t *testing.T) {
 	})
 }
 
-// reason is given for locks that are taken by force.
+// reason is the reason for forced releases.
 const reason = "host a was switched off: ticket 7"
 
 func TestManager_ForceRelease(t *testing.T) {
@@ -238,7 +237,7 @@ func TestManager_ForceRelease(t *testing.T) {
 		ctx := await.Context(t)
 		m, admin := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		specListen(t, m)
-		hears := func(t *testing.T, l *Lock) {
+		wantReason := func(t *testing.T, l *Lock) {
 			t.Helper()
 			specCause(t, l, ErrLost, ErrNotHeld)
 			if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), reason) {
@@ -254,44 +253,44 @@ func TestManager_ForceRelease(t *testing.T) {
 			}
 		}
 
-		t.Run("Listening", func(t *testing.T) { forceListening(t, rdb, m, force, hears) })
+		t.Run("Listening", func(t *testing.T) { forceListening(t, rdb, m, force, wantReason) })
 		t.Run("NotListening", func(t *testing.T) { forceNotListening(t, rdb, admin) })
-		t.Run("ByExtend", func(t *testing.T) { forceByExtend(t, rdb, force, hears) })
-		t.Run("NextWaiter", func(t *testing.T) { forceNextWaiter(t, rdb, m, force, hears) })
-		t.Run("AllHandles", func(t *testing.T) { forceAllHandles(t, m, force, hears) })
+		t.Run("ByExtend", func(t *testing.T) { forceByExtend(t, rdb, force, wantReason) })
+		t.Run("NextWaiter", func(t *testing.T) { forceNextWaiter(t, rdb, m, force, wantReason) })
+		t.Run("AllHandles", func(t *testing.T) { forceAllHandles(t, m, force, wantReason) })
 		t.Run("Stranger", func(t *testing.T) { forceStranger(t, rdb, m, force) })
 		t.Run("Refused", func(t *testing.T) { forceRefused(t, rdb, m, admin) })
-		t.Run("NotTheNext", func(t *testing.T) { forceNotTheNext(t, m, force, hears) })
+		t.Run("NotTheNext", func(t *testing.T) { forceNotTheNext(t, m, force, wantReason) })
 	})
 }
 
-func forceListening(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+func forceListening(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), wantReason func(t *testing.T, l *Lock)) {
 	ctx := await.Context(t)
 	// Given a holder whose manager listens and renews once in minutes, when
-	// its lock is taken, then it hears of it at once.
+	// its lock is taken, then it is notified at once.
 	name := resource(t)
 	l := specWith(t, m, name, withMetadata("with : metadata"))
 	force(t, name, l.Token())
 	if n := guarded(t, rdb, l); n != -1 {
 		t.Errorf("guard = %d, want a refusal", n)
 	}
-	hears(t, l)
+	wantReason(t, l)
 	if rdb.Exists(ctx, mustKeys(t, name)[keyLock]).Val() != 0 {
 		t.Error("the key is still there")
 	}
 }
 
 func forceNotListening(t *testing.T, rdb *redis.Client, admin *Manager) {
-	// Given a holder whose manager never had a reason to listen, or polls,
-	// then it hears of it at its next renewal.
+	// Given a holder whose manager does not listen or polls, then it learns of it at its next
+	// renewal.
 	polling := slow
 	polling.Poll = 5 * time.Millisecond
 	for _, cfg := range []Config{slow, polling} {
-		hearsReason(t, newManager(t, rdb, cfg), admin)
+		awaitReason(t, newManager(t, rdb, cfg), admin)
 	}
 }
 
-func forceByExtend(t *testing.T, rdb *redis.Client, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+func forceByExtend(t *testing.T, rdb *redis.Client, force func(t *testing.T, name string, want string), wantReason func(t *testing.T, l *Lock)) {
 	ctx := await.Context(t)
 	name := resource(t)
 	deaf := newManager(t, rdb, slow)
@@ -302,13 +301,13 @@ func forceByExtend(t *testing.T, rdb *redis.Client, force func(t *testing.T, nam
 	if err == nil || !strings.Contains(err.Error(), reason) {
 		t.Errorf("err = %v, want the reason in it", err)
 	}
-	hears(t, l)
+	wantReason(t, l)
 }
 
-func forceNextWaiter(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+func forceNextWaiter(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string), wantReason func(t *testing.T, l *Lock)) {
 	ctx := await.Context(t)
-	// Given waiters, when the lock is taken by force, then it is handed to
-	// who is first; the reason is not told to that one.
+	// Given waiters, when the lock is taken by force, then it is handed to the first one, which
+	// does not get the reason.
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	first := acquireAsync(ctx, m, name)
@@ -317,7 +316,7 @@ func forceNextWaiter(t *testing.T, rdb *redis.Client, m *Manager, force func(t *
 	awaitWaiters(t, rdb, name, 2)
 	force(t, name, l.Token())
 	next := awaitLock(t, first)
-	hears(t, l)
+	wantReason(t, l)
 	if next.Fence() <= l.Fence() {
 		t.Errorf("fence %d after %d", next.Fence(), l.Fence())
 	}
@@ -328,7 +327,7 @@ func forceNextWaiter(t *testing.T, rdb *redis.Client, m *Manager, force func(t *
 	mustRelease(t, awaitLock(t, second))
 }
 
-func forceAllHandles(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+func forceAllHandles(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), wantReason func(t *testing.T, l *Lock)) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	inner, err := m.Acquire(outer.Context(), name, WithReentry())
@@ -336,13 +335,13 @@ func forceAllHandles(t *testing.T, m *Manager, force func(t *testing.T, name str
 		t.Fatal(err)
 	}
 	force(t, name, outer.Token())
-	hears(t, inner)
-	hears(t, outer)
+	wantReason(t, inner)
+	wantReason(t, outer)
 }
 
 func forceStranger(t *testing.T, rdb *redis.Client, m *Manager, force func(t *testing.T, name string, want string)) {
 	ctx := await.Context(t)
-	// Given the key of another program, then it can be put out as well.
+	// Given the key of another program, then it can be removed as well.
 	name := resource(t)
 	if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], "1", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -375,18 +374,18 @@ func forceRefused(t *testing.T, rdb *redis.Client, m *Manager, admin *Manager) {
 	_, err = admin.ForceRelease(ctx, name, reason)
 	specIs(t, err, ErrForeignKey)
 	if kind := rdb.Type(ctx, mustKeys(t, name)[keyLock]).Val(); kind != "list" {
-		t.Errorf("the stranger's key is a %s now", kind)
+		t.Errorf("the foreign key is a %s now", kind)
 	}
 }
 
-func forceNotTheNext(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), hears func(t *testing.T, l *Lock)) {
+func forceNotTheNext(t *testing.T, m *Manager, force func(t *testing.T, name string, want string), wantReason func(t *testing.T, l *Lock)) {
 	ctx := await.Context(t)
 	// Given a lock taken by force and taken again by the same manager, then the
 	// old reason does not end the new lock.
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	force(t, name, l.Token())
-	hears(t, l)
+	wantReason(t, l)
 	again := mustAcquire(t, m, name)
 	if err := again.Extend(ctx, time.Hour); err != nil {
 		t.Error(err)
@@ -416,7 +415,7 @@ func TestManager_ReleaseAll(t *testing.T) {
 		m, other := newManager(t, flaky, slow), newManager(t, rdb, slow)
 
 		t.Run("EveryHandle", func(t *testing.T) {
-			// Given locks entered again, one that was lost, and another's that waits,
+			// Given re-entered locks, a lost one, and a waiter of another manager,
 			locks, names := specHold(t, m, 12)
 			inner, err := m.Acquire(locks[0].Context(), names[0], WithReentry())
 			if err != nil {
@@ -432,7 +431,7 @@ func TestManager_ReleaseAll(t *testing.T) {
 			if err := m.ReleaseAll(ctx); err != nil {
 				t.Error(err)
 			}
-			// then every handle is over, the waiter is served, and others keep theirs.
+			// then every handle has ended, the waiter is served, and other managers keep their locks.
 			for _, l := range append(locks, inner) {
 				specCause(t, l, ErrReleased)
 			}
@@ -449,8 +448,8 @@ func TestManager_ReleaseAll(t *testing.T) {
 			}
 		})
 		t.Run("Unreachable", func(t *testing.T) {
-			// Given a Redis that cannot be reached, then the error says so, and the
-			// holders know that theirs is over.
+			// Given an unreachable Redis, then the error reports it, and the holders'
+			// contexts have ended.
 			locks, names := specHold(t, m, 3)
 			fails.Store(true)
 			err := m.ReleaseAll(ctx)

@@ -5,37 +5,36 @@ import (
 	"strings"
 )
 
-// channelPrefix is the start of the publish/subscribe channel of a manager; its
-// id follows. handover.lua builds the same name from a waiter's entry.
+// channelPrefix is the prefix of a manager's publish/subscribe channel; its id follows.
+// handover.lua builds the same name from a waiter's entry.
 const channelPrefix = "lock:wake:"
 
-// pollingMark begins the id of a manager that listens to no channel; handover.lua
-// knows it.
+// pollingMark is the prefix of the id of a manager that listens to no channel;
+// handover.lua checks it.
 const pollingMark = "~"
 
-// keys are the names of everything Redis stores for one resource, in the order
-// in which the scripts expect them. All share one hash slot.
+// keys are the Redis keys of one resource, in the order in which the scripts expect
+// them. All share one hash slot.
 type keys [5]string
 
 const (
 	keyLock    = iota // "<token>:<fence>[:<metadata>]" with a TTL while held
 	keyWaiters        // sorted set of "<token>[:<metadata>]", score = arrival
-	keySeen           // hash: waiter -> the time in ms until which it counts as alive
-	keyFence          // the last fencing token, and "w" after it while somebody may wait
-	keyForced         // why the lock was last taken from its holder by force
+	keySeen           // hash: waiter -> time in ms until which it counts as alive
+	keyFence          // the last fencing token, followed by "w" while there may be waiters
+	keyForced         // the reason of the last forced release
 )
 
-// suffixes follow the resource's name. They are the lock's own, so that a lock
-// named like a data key touches no data, and only a key that ends with the first
-// one is given a TTL when it has none.
+// suffixes follow the resource's name. They keep a lock that is named like a data key
+// from touching that data. Only a key with the first suffix gets a TTL if it has none.
 var suffixes = keys{keyLock: ":lock", keyWaiters: ":lock:waiters", keySeen: ":lock:seen", keyFence: ":lock:fence", keyForced: ":lock:forced"}
 
 // list returns the keys as the acquire and release scripts take them.
 func (k *keys) list() []string { return k[:keyForced] }
 
-// keysOf names the keys of a resource. Those of a resource that carries a hash
-// tag begin with its name, so that they live beside the data they protect; any
-// other name is put in a tag behind the prefix.
+// keysOf returns the keys of a resource. If its name has a hash tag, they begin with the
+// name, so that they are in the slot of the data they protect. Any other name becomes a
+// hash tag after the prefix.
 func keysOf(prefix, resource string) (keys, error) {
 	base := resource
 	switch {
@@ -51,7 +50,7 @@ func keysOf(prefix, resource string) (keys, error) {
 		return keys{}, fmt.Errorf("%w resource %q: its keys would not share a hash slot", ErrInvalid, resource)
 	}
 	var k keys
-	// One string for all names, because each acquire makes them.
+	// One allocation for all names, because each acquire needs them.
 	var all strings.Builder
 	for _, suffix := range suffixes {
 		all.WriteString(base)
@@ -63,8 +62,8 @@ func keysOf(prefix, resource string) (keys, error) {
 	return k, nil
 }
 
-// tagged says whether Redis Cluster takes the slot of a key from a hash tag:
-// what stands between the first "{" and the next "}", unless that is nothing.
+// tagged reports whether Redis Cluster hashes only a part of the key: a non-empty text
+// between the first "{" and the next "}".
 func tagged(key string) bool {
 	_, rest, found := strings.Cut(key, "{")
 	return found && strings.IndexByte(rest, '}') > 0

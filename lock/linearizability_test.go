@@ -19,8 +19,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// linConfig are short times, so that within seconds locks are renewed, lapse
-// and are claimed often.
+// linConfig has short times, so that locks are renewed, expire and are claimed often within
+// seconds.
 var linConfig = Config{
 	TTL: 2 * time.Second, ClaimTTL: 750 * time.Millisecond,
 	Liveness: 250 * time.Millisecond, CallTimeout: time.Second,
@@ -35,21 +35,21 @@ const (
 	linStall = 100 * time.Millisecond
 )
 
-// linTouch reads the register, or writes it, if the caller holds the lock.
+// linTouch reads or writes the register if the caller holds the lock.
 var linTouch = redis.NewScript(GuardLua + `
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then return {0, 0} end
 if ARGV[2] ~= '' then redis.call('SET', KEYS[3], ARGV[2]) end
 return {1, tonumber(redis.call('GET', KEYS[3]) or '0')}
 `)
 
-// linRun is one run: clients that take locks, touch the registers under them
-// and release them, while faults strike.
+// linRun is one run: clients take locks, access the registers under them and release them,
+// while faults occur.
 type linRun struct {
 	t       *testing.T
 	seed    uint64
 	server  *redistest.Server // nil on the embedded engine
-	direct  *redis.Client     // past the proxies
-	forcer  *Manager          // puts holders out
+	direct  *redis.Client     // not through the proxies
+	forcer  *Manager          // releases locks by force
 	clients []*linClient
 	names   []string
 	history *history
@@ -57,22 +57,22 @@ type linRun struct {
 	taken   [linResources]atomic.Int64 // acquires
 	latest  [linResources]atomic.Int64 // fence of the last one
 
-	// What the faults came to.
+	// Effects of the faults.
 	refused, unknown, stalled atomic.Int64
 }
 
-// linClient is a process: a manager behind a proxy of its own, and what its
-// connection went through.
+// linClient is a process: a manager behind its own proxy, with counters of its connection's
+// faults.
 type linClient struct {
 	m     *Manager
 	rdb   *redis.Client
 	proxy *redistest.Proxy
 
 	calls, failed, noScript, lost atomic.Int64
-	unanswered                    sync.Map // tokens named by calls that got no answer
+	unanswered                    sync.Map // tokens of calls without a reply
 }
 
-// linClient is a go-redis hook that counts what becomes of its calls.
+// linClient is a go-redis hook that counts the outcomes of its calls.
 
 func (c *linClient) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -140,19 +140,18 @@ func closeLinClient(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// work takes locks until ctx ends. What it does is drawn from the seed; when,
-// is not.
+// work takes locks until ctx ends. The seed determines the operations but not their times.
 func (r *linRun) work(ctx context.Context, worker int, c *linClient) {
 	rng := rand.New(rand.NewPCG(r.seed, uint64(worker)))
 	for ctx.Err() == nil {
 		if !r.hold(ctx, worker, c, rng) {
-			wait(ctx, time.Millisecond) // no hot loop while Redis is away
+			wait(ctx, time.Millisecond) // no busy loop while Redis is down
 		}
 	}
 }
 
-// hold is one holding from its acquire to its release, and what a holder that
-// knows of neither tries behind them.
+// hold is one holding from acquire to release, followed by the accesses of a holder that has not
+// noticed the end of its lock.
 func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.Rand) bool {
 	i := rng.IntN(linResources)
 	opts := []Option{WithWaitLimit(20*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second))))}
@@ -163,7 +162,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 	call := r.history.now()
 	l, err := c.m.Acquire(ctx, r.names[i], opts...)
 	if err != nil {
-		return false // what it may have held was nobody's; it only kept others waiting
+		return false // a lock that it may have held only made others wait
 	}
 	from := r.history.now()
 	r.history.add(worker, call, from, histInput{kind: histAcquire, resource: i, fence: l.Fence()}, histOutput{})
@@ -175,7 +174,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 		wait(l.Context(), time.Duration(rng.Int64N(int64(4*time.Millisecond)))) // its work
 	}
 	if stalls && r.stall(ctx, i, l) {
-		// It wakes up and goes on as if nothing had happened.
+		// It wakes up and continues as if nothing had happened.
 		r.touch(ctx, worker, r.direct, i, l, rng)
 	}
 	r.release(ctx, worker, c, i, l, call, from)
@@ -185,8 +184,8 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 	return true
 }
 
-// stall waits until the lock was lost and another has it. False says that the
-// run ended first.
+// stall waits until the lock was lost and another client has it. It returns false if the run
+// ended first.
 func (r *linRun) stall(ctx context.Context, i int, l *Lock) bool {
 	<-l.Context().Done()
 	for r.latest[i].Load() == l.Fence() {
@@ -198,7 +197,7 @@ func (r *linRun) stall(ctx context.Context, i int, l *Lock) bool {
 	return true
 }
 
-// touch reads or writes a register in the name of l.
+// touch reads or writes a register under l.
 func (r *linRun) touch(ctx context.Context, worker int, rdb *redis.Client, i int, l *Lock, rng *rand.Rand) {
 	in := histInput{kind: histRead, resource: i, fence: l.Fence()}
 	value := ""
@@ -226,7 +225,7 @@ func (r *linRun) touch(ctx context.Context, worker int, rdb *redis.Client, i int
 
 // release ends a holding and records how it ended.
 func (r *linRun) release(ctx context.Context, worker int, c *linClient, i int, l *Lock, asked, from time.Duration) {
-	lapse := r.history.at(l.ValidUntil())
+	expiry := r.history.at(l.ValidUntil())
 	call := r.history.now()
 	err := l.Release(ctx)
 	ret := r.history.now()
@@ -239,27 +238,26 @@ func (r *linRun) release(ctx context.Context, worker int, c *linClient, i int, l
 	case err != nil:
 		out.outcome, ret = histUnknown, histOpen
 	case repeated:
-		// A run without an answer may have released, or there was nothing to
-		// release: the answer to its repeat does not tell.
+		// A call without a reply may have released the lock, or there was nothing to
+		// release; the reply to its repeat does not show which.
 		out.outcome = histUnknown
 	}
 	r.history.add(worker, call, ret, histInput{kind: histRelease, resource: i, fence: l.Fence()}, out)
 
-	// The end of a lock dates its validity back to it.
+	// The validity of an ended lock is the time of its end.
 	ended := r.history.at(l.ValidUntil())
 	r.history.believe(histView{resource: i, fence: l.Fence(), asked: asked, from: from, to: min(call, ended)})
 	if errors.Is(context.Cause(l.Context()), ErrLost) {
-		lapse = min(lapse, ended)
+		expiry = min(expiry, ended)
 	}
-	// From then on the key may be gone, and that also while the release is on
-	// its way to a Redis that is stopped.
-	if ret == histOpen || lapse <= ret {
-		r.history.add(worker, lapse, ret, histInput{kind: histLose, resource: i, fence: l.Fence()}, histOutput{})
+	// From then on the key may be gone, also while the release is on its way to a
+	// stopped Redis.
+	if ret == histOpen || expiry <= ret {
+		r.history.add(worker, expiry, ret, histInput{kind: histLose, resource: i, fence: l.Fence()}, histOutput{})
 	}
 }
 
-// await waits for what a fault must bring about. A fault that strikes nothing
-// makes the run void.
+// await waits for the effect of a fault. A fault without an effect makes the run void.
 func (r *linRun) await(fault, what string, cond func() bool) {
 	r.t.Helper()
 	await.True(r.t, fmt.Sprintf("%s: %s; the run is void", fault, what), cond)
@@ -274,7 +272,7 @@ func (r *linRun) progress(after string) {
 	}
 	r.await(after, "both resources are taken again afterwards", func() bool {
 		for i := range r.taken {
-			// One may have been under way before.
+			// One may have begun before.
 			if r.taken[i].Load() < before[i]+2 {
 				return false
 			}
@@ -283,8 +281,7 @@ func (r *linRun) progress(after string) {
 	})
 }
 
-// linFault is one kind of fault; strike returns when it has had its effect and
-// is over.
+// linFault is one kind of fault; strike returns when the fault has had its effect and has ended.
 type linFault struct {
 	name   string
 	strike func(r *linRun, rng *rand.Rand)
@@ -311,7 +308,7 @@ func (r *linRun) anyClient(rng *rand.Rand) *linClient { return r.clients[rng.Int
 func (r *linRun) loseReplies(rng *rand.Rand) {
 	c := r.anyClient(rng)
 	lost := r.unknown.Load()
-	r.await("replies lost", "an access without an answer", func() bool {
+	r.await("replies lost", "an access without a reply", func() bool {
 		r.awaitHolder("replies lost", c)
 		c.proxy.DropReplies(true)
 		defer c.proxy.DropReplies(false)
@@ -323,8 +320,8 @@ func (r *linRun) loseReplies(rng *rand.Rand) {
 	})
 }
 
-// awaitHolder waits until a client holds a lock. A fault that struck again and
-// again before it had one would only keep it from that.
+// awaitHolder waits until a client holds a lock. Faults that repeat before that would only keep
+// it from getting one.
 func (r *linRun) awaitHolder(fault string, c *linClient) {
 	r.t.Helper()
 	r.await(fault, "the client holds a lock", func() bool { return len(c.m.Held()) > 0 })
@@ -333,7 +330,7 @@ func (r *linRun) awaitHolder(fault string, c *linClient) {
 func (r *linRun) sever(rng *rand.Rand) {
 	c := r.anyClient(rng)
 	failed := c.failed.Load()
-	r.await("connections severed", "a call without an answer", func() bool {
+	r.await("connections severed", "a call without a reply", func() bool {
 		c.proxy.Sever()
 		return c.failed.Load() > failed
 	})
@@ -387,7 +384,7 @@ func (r *linRun) force(rng *rand.Rand) {
 	})
 }
 
-// forced records what a stranger did, and says whether it is certain.
+// forced records an outside command and reports whether its effect is certain.
 func (r *linRun) forced(i int, call time.Duration, err error) bool {
 	ret := r.history.now()
 	if err != nil {
@@ -417,12 +414,12 @@ func (r *linRun) pause(*rand.Rand) {
 	}
 }
 
-// awaitFailures waits until every client has got no answer to a call.
+// awaitFailures waits until every client has had a call without a reply.
 func (r *linRun) awaitFailures(fault string) {
 	r.t.Helper()
 	for i, c := range r.clients {
 		failed := c.failed.Load()
-		r.await(fault, fmt.Sprintf("a call of client %d without an answer", i), func() bool { return c.failed.Load() > failed })
+		r.await(fault, fmt.Sprintf("a call of client %d without a reply", i), func() bool { return c.failed.Load() > failed })
 	}
 }
 
@@ -436,7 +433,7 @@ func (r *linRun) killSubscriptions(*rand.Rand) {
 	})
 }
 
-// run lets the clients work, strikes, and judges what they saw.
+// run runs the clients, causes the faults, and checks the history.
 func (r *linRun) run(faults []linFault) {
 	rng := rand.New(rand.NewPCG(r.seed, 1<<32))
 	ctx, stop := context.WithCancel(r.t.Context())
@@ -459,7 +456,7 @@ func (r *linRun) run(faults []linFault) {
 	stop()
 	workers.Wait()
 
-	r.t.Logf("%d operations, %d and %d acquires, %d accesses refused, %d without an answer, %d holders stalled",
+	r.t.Logf("%d operations, %d and %d acquires, %d accesses refused, %d without a reply, %d holders stalled",
 		len(r.history.ops), r.taken[0].Load(), r.taken[1].Load(), r.refused.Load(), r.unknown.Load(), r.stalled.Load())
 	if err := r.void(); err != nil {
 		r.t.Error(err)
@@ -467,13 +464,13 @@ func (r *linRun) run(faults []linFault) {
 	if err := r.history.check(); err != nil {
 		r.t.Error(err)
 	}
-	// What was lost on the way is gone within its TTL.
+	// Locks of lost calls expire within their TTL.
 	for _, name := range r.names {
 		awaitNoTrace(r.t, r.direct, name)
 	}
 }
 
-// void says that the run proves nothing, because what it is about did not occur.
+// void fails a run that proves nothing, because the events it is about did not occur.
 func (r *linRun) void() error {
 	var losses int64
 	for _, c := range r.clients {
@@ -481,7 +478,7 @@ func (r *linRun) void() error {
 	}
 	for what, n := range map[string]int64{
 		"lock lost": losses, "access refused": r.refused.Load(),
-		"access without an answer": r.unknown.Load(), "stalled holder": r.stalled.Load(),
+		"access without a reply": r.unknown.Load(), "stalled holder": r.stalled.Load(),
 	} {
 		if n == 0 {
 			return fmt.Errorf("the run is void: no %s", what)
@@ -490,7 +487,7 @@ func (r *linRun) void() error {
 	return nil
 }
 
-// linSeed is what LOCK_SEED says, so that a schedule can be repeated, or new.
+// linSeed is the value of LOCK_SEED, which repeats a schedule, or a new seed.
 func linSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -504,9 +501,8 @@ func linSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// TestLock_Linearizable: whatever happens to clients, connections and Redis,
-// what the clients saw is what one lock can answer, and no two of them took it
-// for their own at a time.
+// TestLock_Linearizable: under faults of clients, connections and Redis, the history of the
+// clients is linearizable, and no two clients believe at the same time that they hold a lock.
 func TestLock_Linearizable(t *testing.T) {
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {

@@ -1,13 +1,12 @@
-// Package lock is a distributed lock on Redis: fair (waiters are served in the
-// order of arrival), handed over directly without polling, renewed while held,
-// with a fencing token that lets data refuse a holder that lost it unawares.
+// Package lock is a distributed lock on Redis. It is fair (waiters are served in
+// the order of arrival), is handed over directly without polling, is renewed while
+// held, and has a fencing token by which a data store can reject a former holder.
 //
 // A [Manager] serves one process. Acquire waits, TryAcquire does not, Do runs a
-// function under the lock, AcquireAll takes several; they return a [Lock], whose
-// Context ends when the lock does. The lock alone cannot keep a process that
-// was paused from writing when it wakes up after another took over: check the
-// lock in the same script that writes (see [GuardLua]), or compare [Lock.Fence]
-// where the data is kept.
+// function under the lock, and AcquireAll takes several locks. They return a [Lock],
+// whose Context ends when the lock does. No lock can prevent a paused process from
+// writing after another process has taken over: check the lock in the script that
+// writes (see [GuardLua]), or compare [Lock.Fence] in the data store.
 //
 // [New] keeps the locks on one Redis (single, Sentinel or Cluster), [NewQuorum]
 // on several independent ones.
@@ -15,34 +14,32 @@ package lock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
-// Lock is a handle on a lock that is held. It is safe for concurrent use.
+// Lock is a handle on a held lock. It is safe for concurrent use.
 type Lock struct {
 	h      *holding
 	ctx    heldContext
 	cancel context.CancelCauseFunc
-	parent *Lock // the handle whose context acquired this one, if it is the same lock's
+	parent *Lock // the handle that this one re-entered, or nil
 	over   bool  // released; guarded by h.mu
 	why    error // the first reason why it ended; guarded by h.mu
 }
 
-// heldContext lets an acquire find the locks that its context stands under.
+// heldContext lets an acquire find the locks that its context holds.
 type heldContext struct {
 	context.Context
 	l *Lock
 }
 
-// heldKey asks a context for a lock that the manager holds under this key.
+// heldKey is the context key for a lock that the manager holds under a Redis key.
 type heldKey struct {
 	m   *Manager
 	key string
 }
 
-// Value answers for the lock's own key, and passes others on.
+// Value returns the lock for its own heldKey and delegates all other keys.
 func (c *heldContext) Value(key any) any {
 	if k, ok := key.(heldKey); ok && k.m == c.l.h.m && k.key == c.l.h.keys[keyLock] {
 		return c.l
@@ -50,7 +47,7 @@ func (c *heldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// init prepares a handle that lies in l already. ctx is the caller's context.
+// init sets up a handle in place. ctx is the caller's context.
 func (l *Lock) init(ctx context.Context, h *holding) {
 	l.h = h
 	l.ctx.l = l
@@ -66,13 +63,13 @@ func (l *Lock) end(why error) {
 }
 
 // Context ends when the lock does, with the cause ErrReleased, ErrLost or
-// ErrMaxHold, and when the context that acquired the lock does, with its cause.
-// In the second case the lock is still held until Release. A context that is to
-// bound only the wait is [WithWaitLimit]. An acquire on Context can re-enter the
-// lock (see [WithReentry]).
+// ErrMaxHold, and when the context that acquired the lock does, with its cause. In
+// the second case the lock stays held until Release. Use [WithWaitLimit] to bound
+// only the wait. An acquire with this context can re-enter the lock (see
+// [WithReentry]).
 func (l *Lock) Context() context.Context { return &l.ctx }
 
-// Resource returns the name that was locked.
+// Resource returns the name of the locked resource.
 func (l *Lock) Resource() string { return l.h.resource }
 
 // Token returns the random name of this holding. Re-entered handles share it.
@@ -82,25 +79,24 @@ func (l *Lock) Token() string { return l.h.token }
 // of the resource, and below 2^53. Re-entered handles share it.
 func (l *Lock) Fence() int64 { return l.h.fence }
 
-// GuardValue returns what the lock's key holds while this lock is held,
-// "<token>:<fence>" with ":<metadata>" after it if there is any, for scripts
-// that begin with [GuardLua].
+// GuardValue returns the value of the lock's key while this lock is held,
+// "<token>:<fence>" followed by ":<metadata>" if there is any, for scripts that
+// begin with [GuardLua].
 func (l *Lock) GuardValue() string { return l.h.value }
 
-// ValidUntil returns until when the lock is known to be held, on the monotonic
-// clock of this process and with an allowance for clocks that run apart. It
-// moves on with each renewal. A lock that ended returns a time in the past. A
-// lock that was handed over is known to be held for [Config.ClaimTTL] at first,
-// and for the TTL from its first renewal on.
+// ValidUntil returns the time until which the lock is known to be held, on the
+// monotonic clock of this process and with an allowance for clock drift. Each renewal
+// extends it. For a lock that has ended it is in the past. A lock that was handed over
+// is valid for [Config.ClaimTTL] at first, and for the TTL from its first renewal on.
 func (l *Lock) ValidUntil() time.Time {
 	l.h.mu.Lock()
 	defer l.h.mu.Unlock()
-	at, _ := l.h.timeUp() //nolint:errcheck // why it will end then is not the question
+	at, _ := l.h.timeUp() //nolint:errcheck // only the time matters here
 	return at
 }
 
-// Held asks Redis whether this lock is still held; with several nodes, whether
-// a quorum says so. To only know what this process knows, look at Context.
+// Held asks Redis, or a quorum of nodes, whether this lock is still held. Context
+// gives the local state without a call.
 func (l *Lock) Held(ctx context.Context) (bool, error) {
 	info, err := l.h.m.store.inspect(ctx, &l.h.keys, 0)
 	if err != nil {
@@ -109,10 +105,10 @@ func (l *Lock) Held(ctx context.Context) (bool, error) {
 	return info.Holder.Token == l.h.token, nil
 }
 
-// Extend makes the lock last at least ttl from now; a lock that lasts longer
-// already is left as it is. The watchdog goes on renewing it. The errors are
-// those with which the lock ended (ErrReleased, ErrLost, ErrMaxHold), and
-// ErrInvalid (a ttl below 10 ms); any other leaves the lock as it was.
+// Extend makes the lock last at least ttl from now; it never shortens the lock. The
+// watchdog keeps renewing it. The errors are the reason for the end of the lock
+// (ErrReleased, ErrLost, ErrMaxHold) and ErrInvalid for a ttl below 10 ms; after any
+// other error the lock is unchanged.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := l.h.extend(ctx, l, ttl.Truncate(time.Millisecond)); err != nil {
 		return opError("extend", l.h.resource, err)
@@ -120,14 +116,14 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// Release ends the lock and hands it to the next waiter. The context ends
-// first, then the key. It does its work also when ctx has ended, within
-// Config.CallTimeout. The error is ErrNotHeld when Redis held the lock no more,
-// joined with ErrLost or ErrMaxHold when that was known; another error means
-// that Redis could not be reached, the lock expires with its TTL, and Release may
-// be repeated. After a success further calls return nil. A lock that was
-// re-entered stays held until all its handles are released; all but the last
-// end only their own context. On a nil Lock the error is ErrNotHeld.
+// Release ends the lock and hands it to the next waiter. It first ends the context
+// and then removes the key, within Config.CallTimeout and even if ctx has ended. The
+// error is ErrNotHeld if Redis no longer held the lock, joined with ErrLost or
+// ErrMaxHold if that was known. Any other error means that Redis could not be reached:
+// the lock expires with its TTL, and Release may be repeated. After a success further
+// calls return nil. A re-entered lock stays held until all its handles are released;
+// releasing any but the last only ends that handle's context. On a nil Lock the error
+// is ErrNotHeld.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return opError("release", "", ErrNotHeld)
@@ -136,32 +132,4 @@ func (l *Lock) Release(ctx context.Context) error {
 		return opError("release", l.h.resource, err)
 	}
 	return nil
-}
-
-// Do runs fn while the lock is held. Its context is Lock.Context: it ends with
-// ctx and, with the lock's cause, when the lock does; fn should then return soon.
-// The lock is released when fn returns or panics; a panic also ends the handles
-// that fn took of it by re-entering. The error joins that of fn, the reason why
-// the lock ended meanwhile (fn may then not have been alone), and that of the
-// release; without the lock it is Acquire's, and fn is not called.
-func (m *Manager) Do(ctx context.Context, resource string, fn func(ctx context.Context, l *Lock) error, opts ...Option) (err error) {
-	l, err := m.Acquire(ctx, resource, opts...)
-	if err != nil {
-		return err
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			l.h.leaveBelow(l)
-		}
-		// When fn released the lock itself that is its right. When it was lost or
-		// released by others, fn was perhaps not alone.
-		if ended := l.h.endedBehind(l); ended != nil {
-			err = errors.Join(err, fmt.Errorf("lock: do %q: %w", resource, trimmed{ended}))
-		}
-		err = errors.Join(err, l.Release(ctx))
-	}()
-	err = fn(l.Context(), l)
-	returned = true
-	return err
 }

@@ -20,7 +20,7 @@ func TestManager_TryAcquire(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 
-		// Given a free resource, when it is tried, then it is held as told.
+		// Given a free resource, when it is tried, then it is held as the handle says.
 		l, err := m.TryAcquire(ctx, name)
 		if err != nil {
 			t.Fatal(err)
@@ -30,13 +30,13 @@ func TestManager_TryAcquire(t *testing.T) {
 			t.Fatalf("lock key holds %q, want %q", got, l.GuardValue())
 		}
 		if got, left := l.ValidUntil(), rdb.PTTL(ctx, lockKey).Val(); time.Until(got) > left {
-			t.Fatalf("believed for longer than the key lives: %s > %s", time.Until(got), left)
+			t.Fatalf("valid for longer than the key exists: %s > %s", time.Until(got), left)
 		}
-		// When another tries, then it is refused at once and nothing queues.
+		// When another client tries, then it is refused at once without joining the queue.
 		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
-		// When it is released, then the context says so and no key is left.
+		// When it is released, then the context has the cause and no key is left.
 		mustRelease(t, l)
 		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
 			t.Fatalf("cause = %v, want ErrReleased", cause)
@@ -51,7 +51,7 @@ func TestManager_TryAcquire(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_MutualExclusion: N goroutines of M managers never hold the lock
+// TestManager_Acquire_MutualExclusion: goroutines of several managers never hold the lock
 // together, and the fence rises in the order of holding.
 func TestManager_Acquire_MutualExclusion(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 		const managers, goroutines, rounds = 4, 3, 6
 		ctx, name := await.Context(t), resource(t)
 		var inside, overlaps atomic.Int64
-		var fences []int64 // guarded by the lock under test; the race detector looks on
+		var fences []int64 // guarded by the lock under test; the race detector checks it
 		var wg sync.WaitGroup
 		for range managers {
 			m := newManager(t, rdb, Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience, Liveness: 200 * time.Millisecond})
@@ -99,7 +99,7 @@ func TestManager_Acquire_MutualExclusion(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_ReplyLost: the script ran, its answer did not arrive.
+// TestManager_Acquire_ReplyLost: the script ran, but its reply was lost.
 func TestManager_Acquire_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -171,7 +171,7 @@ func TestLock_Fence(t *testing.T) {
 		rises("all keys deleted", l)
 		mustRelease(t, l)
 
-		// The stored token is ahead of the clock when that was set back.
+		// The stored token is ahead of the clock if the clock was set back.
 		last += 3_600_000_000
 		if err := rdb.Set(ctx, k[keyFence], last, time.Minute).Err(); err != nil {
 			t.Fatal(err)
@@ -180,14 +180,14 @@ func TestLock_Fence(t *testing.T) {
 		rises("clock set back", l)
 		mustRelease(t, l)
 
-		// What a stranger left in its place is passed over.
+		// A foreign value in its place is ignored.
 		last = l.Fence() - 3_600_000_000
 		for _, junk := range []string{"junk", "-5", "1e300", "nan"} {
 			if err := rdb.Set(ctx, k[keyFence], junk, time.Minute).Err(); err != nil {
 				t.Fatal(err)
 			}
 			l = mustAcquire(t, m, name)
-			rises("stranger's value "+junk, l)
+			rises("foreign value "+junk, l)
 			mustRelease(t, l)
 		}
 	})
@@ -200,7 +200,7 @@ func TestLock_Release(t *testing.T) {
 		m := newManager(t, rdb, slow)
 
 		t.Run("ContextCancelled", func(t *testing.T) {
-			// Given a request whose context has ended, when it releases, the key goes.
+			// Given a request whose context has ended, when it releases, then the key is deleted.
 			ctx, cancel := context.WithCancel(t.Context())
 			l, err := m.Acquire(ctx, name)
 			if err != nil {
@@ -247,7 +247,7 @@ func TestLock_Release(t *testing.T) {
 				}
 			}
 			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
-				t.Fatalf("the stranger's key holds %q", got)
+				t.Fatalf("the foreign key holds %q", got)
 			}
 			if err := rdb.Del(t.Context(), k[keyLock]).Err(); err != nil {
 				t.Fatal(err)
@@ -256,8 +256,8 @@ func TestLock_Release(t *testing.T) {
 	})
 }
 
-// TestLock_Release_Unreachable: a release that did not get through may be
-// repeated, and one whose reply was lost counts as done.
+// TestLock_Release_Unreachable: a release that did not reach Redis may be repeated, and one whose
+// reply was lost counts as done.
 func TestLock_Release_Unreachable(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -265,7 +265,7 @@ func TestLock_Release_Unreachable(t *testing.T) {
 		flaky := redistest.Second(t, rdb)
 		m := newManager(t, flaky, slow)
 		cut := errors.New("connection reset")
-		var before, after atomic.Int64 // how many calls fail before, and after, they ran
+		var before, after atomic.Int64 // number of calls that fail before, and after, they ran
 		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
 				if runs(cmd, releaseScript) && before.Add(-1) >= 0 {
@@ -286,7 +286,7 @@ func TestLock_Release_Unreachable(t *testing.T) {
 			t.Fatalf("err = %v, want the network's", err)
 		}
 		if l.Context().Err() == nil {
-			t.Fatal("the holder goes on after a failed release")
+			t.Fatal("the holder's context did not end after a failed release")
 		}
 		mustRelease(t, l)
 		l = mustAcquire(t, m, name)
@@ -310,7 +310,7 @@ func TestLock_Extend(t *testing.T) {
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left < 2*slow.TTL || time.Until(l.ValidUntil()) < 2*slow.TTL {
 			t.Fatalf("not extended: key %s, deadline %s", left, time.Until(l.ValidUntil()))
 		}
-		// A shorter one, as may arrive late, takes nothing away.
+		// A shorter extension, which may arrive late, does not shorten the lock.
 		if err := l.Extend(ctx, time.Second); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// ends waits until the lock's context ends, and wants the cause ErrLost.
+// ends waits until the lock's context ends, and fails unless the cause is ErrLost.
 func ends(t *testing.T, l *Lock) {
 	t.Helper()
 	select {
@@ -30,7 +30,7 @@ func ends(t *testing.T, l *Lock) {
 	}
 }
 
-// write is a script such as a user of the guard has.
+// write is a script that uses the guard.
 var write = redis.NewScript(GuardLua + `
 local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
 if waiting < 0 then return -1 end
@@ -38,7 +38,7 @@ redis.call('INCR', KEYS[3])
 return waiting
 `)
 
-// guarded writes under the guard of l and returns how many wait, or -1.
+// guarded writes under the guard of l and returns the number of waiters, or -1.
 func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	t.Helper()
 	lockKey, waitersKey := l.h.m.GuardKeys(l.Resource())
@@ -56,12 +56,12 @@ func TestGuardLua(t *testing.T) {
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		if n := guarded(t, rdb, l); n != 0 {
-			t.Errorf("guard = %d, want nobody waiting", n)
+			t.Errorf("guard = %d, want no waiter", n)
 		}
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
 		if n := guarded(t, rdb, l); n != 1 {
-			t.Errorf("guard = %d, want one waiting", n)
+			t.Errorf("guard = %d, want one waiter", n)
 		}
 		mustRelease(t, l)
 		after := awaitLock(t, next)
@@ -87,9 +87,8 @@ func TestGuardLua(t *testing.T) {
 	})
 }
 
-// TestLock_LostToStranger: somebody else deletes or overwrites the key. Within
-// one renewal, long before its deadline, the holder knows; its writes are
-// refused from the first moment.
+// TestLock_LostToStranger: another program deletes or overwrites the key. The holder learns of it
+// at the next renewal, long before its deadline; its writes are refused at once.
 func TestLock_LostToStranger(t *testing.T) {
 	t.Parallel()
 	for name, stranger := range map[string]func(context.Context, redis.UniversalClient, string) error{
@@ -124,7 +123,7 @@ func TestLock_LostToStranger(t *testing.T) {
 					t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
 				}
 				if after := rdb.Type(ctx, key).Val(); after != before {
-					t.Errorf("the stranger's key was %s and is %s", before, after)
+					t.Errorf("the foreign key was %s and is %s", before, after)
 				}
 				await.True(t, "the loss is observed", func() bool { return losses.Load() == 1 })
 			})
@@ -132,8 +131,8 @@ func TestLock_LostToStranger(t *testing.T) {
 	}
 }
 
-// TestLock_RedisGone: with Redis killed, or stopped so that calls hang, the
-// context ends, and the deadline it ends by lies before the key can expire.
+// TestLock_RedisGone: if Redis is killed, or stopped so that calls hang, the context ends at a
+// deadline before the key can expire.
 func TestLock_RedisGone(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*redistest.Server) error{
@@ -167,7 +166,7 @@ func TestLock_RedisGone(t *testing.T) {
 	}
 }
 
-// TestLock_Renewed: locks that are held are renewed, all of them.
+// TestLock_Renewed: all held locks are renewed.
 func TestLock_Renewed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -189,8 +188,8 @@ func TestLock_Renewed(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_Repair: a key without TTL is given one, once, and its
-// holder is not cut off at once.
+// TestManager_Acquire_Repair: a key without TTL gets one, once, and its holder keeps the lock for
+// that time.
 func TestManager_Acquire_Repair(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -209,7 +208,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 			}
 		}
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 || left > cfg.Grace {
-			t.Fatalf("the key lives for %s, want up to %s", left, cfg.Grace)
+			t.Fatalf("the key's TTL is %s, want up to %s", left, cfg.Grace)
 		}
 		l := mustAcquire(t, m, name)
 		if n := repairs.Load(); n != 1 {
@@ -232,8 +231,8 @@ func TestManager_Acquire_Repair(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_PersistentOwn: the holder itself repairs its key when it
-// was made persistent, at its next renewal.
+// TestManager_Acquire_PersistentOwn: a holder whose key was made persistent repairs it at its next
+// renewal.
 func TestManager_Acquire_PersistentOwn(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -20,18 +20,18 @@ import (
 // TestMain also checks that all the managers, loops and clean-ups of the tests
 // have left no goroutine behind.
 func TestMain(m *testing.M) {
-	// Most of the tests wait most of the time. The command line overrides this.
+	// Most tests spend most of their time waiting. The command line overrides this.
 	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	redistest.Main(m)
 }
 
-// patience bounds what must happen; long, because it only delays a failure.
+// patience is the time limit for expected events. It is long, because it only delays a failure.
 const patience = 5 * time.Minute
 
-// slow are settings under which nothing happens by the passing of time within
-// a test's patience: what comes about came about by a message or a call.
+// slow are settings whose timers do not fire within a test's patience: every event is caused by a
+// message or a call.
 var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience, reasonLimit: patience}
 
 // newManager returns a manager that is closed when the test ends.
@@ -51,7 +51,7 @@ func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
 	return m
 }
 
-// resource returns a name of the test's own.
+// resource returns a name that only this test uses.
 func resource(t *testing.T) string { return redistest.Prefix(t) + "item" }
 
 func mustKeys(t *testing.T, name string) *keys {
@@ -63,17 +63,17 @@ func mustKeys(t *testing.T, name string) *keys {
 	return &k
 }
 
-// steady are settings under which nothing is lost that is used by the way: a
-// busy machine may take its time with renewals, claims and calls.
+// steady are settings under which no lock is lost by delays: renewals, claims and calls may be slow
+// on a busy machine.
 var steady = Config{TTL: patience, ClaimTTL: patience, CallTimeout: patience}
 
-// mustAcquire takes a lock, also where the TTL or the time for a call is so short
-// that a busy machine may be late with the answer: then it asks again.
+// mustAcquire takes a lock. If the TTL or CallTimeout is so short that the reply may be late on a
+// busy machine, it asks again.
 func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 	t.Helper()
 	ctx := await.Context(t)
 	for {
-		// The lock's context is to last as long as the test.
+		// The lock's context lasts as long as the test.
 		l, err := m.Acquire(t.Context(), name, append([]Option{WithWaitLimit(patience)}, opts...)...)
 		if err == nil {
 			return l
@@ -85,8 +85,7 @@ func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 	}
 }
 
-// renewNow has a lock renewed as the watchdog does it, without waiting until
-// that is due. It returns once the outcome is known.
+// renewNow renews a lock as the watchdog does, but at once. It returns when the outcome is known.
 func renewNow(l *Lock) { l.h.m.renewTogether([]*holding{l.h}, l.h.settings.ttl) }
 
 func mustRelease(t *testing.T, l *Lock) {
@@ -96,7 +95,7 @@ func mustRelease(t *testing.T, l *Lock) {
 	}
 }
 
-// result is the outcome of an Acquire that runs beside the test.
+// result is the outcome of an Acquire on another goroutine.
 type result struct {
 	lock *Lock
 	err  error
@@ -131,7 +130,7 @@ func awaitLock(t *testing.T, done <-chan result) *Lock {
 	return r.lock
 }
 
-// awaitWaiters waits until so many are in the queue.
+// awaitWaiters waits until this number of waiters is in the queue.
 func awaitWaiters(t *testing.T, rdb redis.UniversalClient, name string, n int64) {
 	t.Helper()
 	k := mustKeys(t, name)
@@ -144,7 +143,7 @@ func awaitWaiters(t *testing.T, rdb redis.UniversalClient, name string, n int64)
 	})
 }
 
-// traces counts the keys of a resource that stand for a holder or a waiter.
+// traces counts the keys of a resource that belong to a holder or a waiter.
 func traces(t *testing.T, rdb redis.UniversalClient, names ...string) int64 {
 	t.Helper()
 	var all int64
@@ -173,12 +172,12 @@ func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 }
 func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(next) }
 
-// runs says whether a command runs this script.
+// runs reports whether a command runs this script.
 func runs(cmd redis.Cmder, script *redis.Script) bool {
 	args := cmd.Args()
 	return len(args) > 1 && (args[1] == script.Hash())
 }
 
-// withMetadata gives one lock or waiter a text of its own in place of
-// [Config.Metadata], for tests that tell them apart by it.
+// withMetadata overrides [Config.Metadata] for one lock or waiter, for tests that distinguish them
+// by it.
 func withMetadata(text string) Option { return func(s *settings) { s.meta = metaSuffix(text) } }

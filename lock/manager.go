@@ -12,37 +12,37 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Manager takes locks for one process. It is safe for concurrent use. Whatever
-// the number of locks it runs at most one renewal loop (while locks are held)
-// and one subscription (from the first contended lock on).
+// Manager takes locks for one process. It is safe for concurrent use. Whatever the
+// number of locks, it runs at most one renewal loop (while locks are held) and one
+// subscription (from the first contended lock on).
 type Manager struct {
 	store    store
 	cfg      Config
-	defaults settings // of an acquire without options
-	id       string   // part of every token, and of the channel's name
+	defaults settings // for an acquire without options
+	id       string   // part of every token and of the channel's name
 
 	// life is the context of the loops; stop ends it.
 	life    context.Context
 	stop    context.CancelFunc
 	closing chan struct{}  // closed when Close begins
 	gone    chan struct{}  // closed when everything has ended
-	work    sync.WaitGroup // loops, acquires under way, clean-ups
+	work    sync.WaitGroup // loops, running acquires, clean-ups
 	wake    wakeup
 	dog     watchdog
 
 	mu       sync.Mutex
 	closed   bool
-	drained  bool // what begins now is not waited for
+	drained  bool // Close no longer waits for new background work
 	held     map[*holding]struct{}
 	closeErr error // valid once gone is closed
 }
 
-// New returns a manager on rdb, which should be configured with MaxRetries -1
-// (the scripts repeat themselves where that is safe) and ContextTimeoutEnabled,
-// without which calls outlast their contexts by the client's own time-outs.
-// Single Redis, Sentinel and Cluster clients work; a Ring does not, because its
-// publish/subscribe is spread by channel. New makes no call; Close ends the
-// manager, and leaves rdb open. The error is ErrInvalid.
+// New returns a manager on rdb. Configure rdb with MaxRetries -1, because the manager
+// repeats calls itself where that is safe, and with ContextTimeoutEnabled, without
+// which calls outlast their contexts by the client's own timeouts. Single Redis,
+// Sentinel and Cluster clients work; a Ring does not, because it distributes
+// publish/subscribe by channel. New makes no call. Close ends the manager and leaves
+// rdb open. The error is ErrInvalid.
 func New(rdb redis.UniversalClient, cfg Config) (*Manager, error) {
 	if err := checkClient(rdb); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func checkClient(rdb redis.UniversalClient) error {
 	return nil
 }
 
-// newToken returns a name for one holding that no other holding has.
+// newToken returns a unique name for one holding.
 func (m *Manager) newToken() string {
 	if m.wake.mute.Load() {
 		return pollingMark + m.id + "." + rand.Text()
@@ -102,8 +102,8 @@ func (m *Manager) newToken() string {
 	return m.id + "." + rand.Text()
 }
 
-// GuardKeys returns the keys a script passes to lock_guard (see [GuardLua]);
-// both belong into its KEYS. They are empty for a name no lock can have.
+// GuardKeys returns the keys that a script passes to lock_guard (see [GuardLua]); both
+// must be in its KEYS. They are empty for an invalid name.
 func (m *Manager) GuardKeys(resource string) (lockKey, waitersKey string) {
 	k, err := keysOf(m.cfg.Prefix, resource)
 	if err != nil {
@@ -112,8 +112,8 @@ func (m *Manager) GuardKeys(resource string) (lockKey, waitersKey string) {
 	return k[keyLock], k[keyWaiters]
 }
 
-// Held lists the locks that this manager holds, as far as it knows, by
-// resource: one handle of each.
+// Held lists the locks that this manager holds by its local state, sorted by resource:
+// one handle of each.
 func (m *Manager) Held() []*Lock {
 	var locks []*Lock
 	for _, h := range m.snapshot() {
@@ -127,9 +127,9 @@ func (m *Manager) Held() []*Lock {
 	return locks
 }
 
-// ReleaseAll releases every lock that this manager holds, whatever the number of
-// their handles, eight at a time. The error joins those of the releases; a lock
-// that had ended before is none. Locks taken meanwhile may stay held.
+// ReleaseAll releases every lock that this manager holds, with all handles, eight
+// concurrently. The error joins those of the releases; a lock that had already ended
+// is no error. Locks acquired during the call may stay held.
 func (m *Manager) ReleaseAll(ctx context.Context) error {
 	if err := m.begin(); err != nil {
 		return opError("release all", "", err)
@@ -138,7 +138,7 @@ func (m *Manager) ReleaseAll(ctx context.Context) error {
 	return m.releaseAll(ctx)
 }
 
-// releaseParallel is how many locks are released at a time when all are.
+// releaseParallel is the number of locks that releaseAll releases concurrently.
 const releaseParallel = 8
 
 func (m *Manager) releaseAll(ctx context.Context) error {
@@ -148,7 +148,7 @@ func (m *Manager) releaseAll(ctx context.Context) error {
 	for i := range errs {
 		releasing.Go(func() {
 			for h := range locks {
-				// A lock that ended before is nothing that was not done here.
+				// A lock that had already ended needs no release.
 				if err := h.release(ctx, nil); err != nil && !errors.Is(err, ErrNotHeld) {
 					errs[i] = errors.Join(errs[i], opError("release", h.resource, err))
 				}
@@ -163,12 +163,11 @@ func (m *Manager) releaseAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close releases all locks held, ends waiting acquires with ErrClosed, gives up
-// their places and stops the loops. It returns when all that is done. When ctx
-// ends first, as it usually has after SIGTERM, Close still waits up to
-// Config.CallTimeout for the releases, which have a context of their own, and
-// then returns the context's cause. The error joins those of the releases. A
-// second call waits for the first.
+// Close releases all held locks, ends waiting acquires with ErrClosed, removes them
+// from their queues and stops the loops. It returns when all of that is done. If ctx
+// ends first, as is usual after SIGTERM, Close still waits up to Config.CallTimeout
+// for the releases, which have their own context, and then returns the context's
+// cause. The error joins those of the releases. A second call waits for the first.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.closed {
@@ -202,7 +201,7 @@ func (m *Manager) shutDown(ctx context.Context) {
 	close(m.gone)
 }
 
-// snapshot lists the locks held.
+// snapshot lists the held locks.
 func (m *Manager) snapshot() []*holding {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,8 +212,8 @@ func (m *Manager) snapshot() []*holding {
 	return locks
 }
 
-// begin counts something that Close has to wait for; work.Done ends it. It
-// fails once Close has begun, so that the count cannot rise from zero then.
+// begin registers work that Close waits for; work.Done ends it. It fails once Close
+// has begun, so that the count cannot rise from zero during the wait.
 func (m *Manager) begin() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -241,15 +240,15 @@ func (m *Manager) background(fn func()) {
 	}()
 }
 
-// open says that Close has not begun.
+// open reports whether Close has not begun.
 func (m *Manager) open() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.closed
 }
 
-// surrender gives back, in the background, a lock that was held for its maximum
-// time. When Close has begun it does that, the lock being in held.
+// surrender releases, in the background, a lock that was held for its maximum time.
+// Once Close has begun, Close releases it, because it is still in held.
 func (m *Manager) surrender(h *holding) {
 	m.mu.Lock()
 	closed := m.closed
@@ -265,7 +264,7 @@ func (m *Manager) surrender(h *holding) {
 		defer m.work.Done()
 		ctx, cancel := m.cleanUp(m.life)
 		defer cancel()
-		// If it fails the TTL does the same later.
+		// If it fails, the key expires with its TTL.
 		_, handed, err := m.store.release(ctx, &h.keys, h.token, "")
 		if err == nil && handed {
 			m.cfg.Observer.handedOver(h.resource)
@@ -273,7 +272,7 @@ func (m *Manager) surrender(h *holding) {
 	}()
 }
 
-// cleanUp returns a context for work that must be done although ctx ended.
+// cleanUp returns a context for work that must be done even if ctx has ended.
 func (m *Manager) cleanUp(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), m.cfg.CallTimeout)
 }

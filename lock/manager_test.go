@@ -43,11 +43,10 @@ func TestManager_LeavesNothing(t *testing.T) {
 	})
 }
 
-// awaitIdle wants that a manager holds no lock, and that its renewal loop ends
-// when it looks next.
+// awaitIdle fails unless a manager holds no lock and its renewal loop ends at its next check.
 func awaitIdle(t *testing.T, m *Manager) {
 	t.Helper()
-	m.kickDog() // by itself it looks within a third of the TTL
+	m.kickDog() // it checks within a third of the TTL
 	await.True(t, "the renewal loop ends", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -55,7 +54,7 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
-// TestManager_ScriptFlush uses a server of its own: other tests count calls of scripts
+// TestManager_ScriptFlush uses its own server: other tests count calls of scripts
 // that Redis knows.
 func TestManager_ScriptFlush(t *testing.T) {
 	t.Parallel()
@@ -118,11 +117,11 @@ func TestManager_ForeignKey(t *testing.T) {
 				t.Errorf("%s: acquire: err = %v, want ErrForeignKey", tc.which, err)
 			}
 			if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
-				t.Errorf("%s: the stranger's key holds %q", tc.which, got)
+				t.Errorf("%s: the foreign key holds %q", tc.which, got)
 			}
 		}
-		// A stranger that takes the queue's names meanwhile does not keep the
-		// holder from releasing, and a waiter is told.
+		// If another program takes the queue's names, the holder can still release, and a waiter
+		// gets an error.
 		name := resource(t)
 		k := mustKeys(t, name)
 		l := mustAcquire(t, m, name)
@@ -146,7 +145,7 @@ func TestManager_Close(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
-		// Given 20 locks held and two waiters, when the manager is closed twice at once,
+		// Given 20 held locks and two waiters, when the manager is closed twice concurrently,
 		var locks []*Lock
 		var names []string
 		for range 20 {
@@ -164,7 +163,7 @@ func TestManager_Close(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// then nothing is left, and everybody knows why.
+		// then nothing is left, and all of them get the reason.
 		if n := traces(t, rdb, names...); n != 0 {
 			t.Errorf("%d keys left", n)
 		}
@@ -238,8 +237,8 @@ func TestKeysOf(t *testing.T) {
 	}
 }
 
-// FuzzKeysOf: whatever the names, the keys of a resource share a hash tag, no key
-// is the resource's name, and two resources without a tag share no lock.
+// FuzzKeysOf: for any names, the keys of a resource share a hash tag, no key equals the resource's
+// name, and two resources without a tag share no lock.
 func FuzzKeysOf(f *testing.F) {
 	f.Add("lock:", "item", "other")
 	f.Add("a{", "x}{y}", "{}")

@@ -9,20 +9,19 @@ import (
 	"time"
 )
 
-// MultiLock is a handle on several locks that are held together.
+// MultiLock is a handle on several locks held together.
 type MultiLock struct {
 	locks  []*Lock // in the order in which they were taken
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-// AcquireAll waits for the locks of several resources and returns when all are
-// held, or none. They are taken one after the other in the order of their keys,
-// whatever the order of the arguments, so that two that want the same resources
-// cannot block each other for ever; do not hold one lock while waiting for
-// others in other ways. The TTL runs from when each is taken, a wait limit
-// covers them all, and a resource named twice counts once. The errors are
-// Acquire's, with the resource at which it failed.
+// AcquireAll waits for the locks of several resources and returns when all are held, or
+// none. It takes them one after the other in the order of their keys, whatever the order
+// of the arguments, so that two calls for the same resources cannot deadlock. Waiting for
+// locks in any other order while holding one can deadlock. The TTL of each lock starts
+// when it is taken, the wait limit covers all of them, and duplicates count once. The
+// errors are those of Acquire, with the resource that failed.
 func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Option) (*MultiLock, error) {
 	set, err := m.settle(opts)
 	if err != nil {
@@ -36,10 +35,10 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 	all, n := &MultiLock{}, len(opts)
 	for _, resource := range ordered {
 		if set.waitLimit > 0 {
-			left := max(time.Until(until), 1) // what has run out fails as a wait
+			left := max(time.Until(until), 1) // an expired limit fails as a wait timeout
 			opts = append(slices.Clone(opts[:n]), WithWaitLimit(left))
 		}
-		// The wait for the next one ends when one that is held already is lost.
+		// The wait for the next lock ends if a held one is lost.
 		l, err := m.Acquire(ctx, resource, opts...)
 		if err != nil {
 			return nil, errors.Join(err, ignoreNotHeld(all.release(ctx)))
@@ -51,7 +50,7 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 	return all, nil
 }
 
-// inOrder sorts the resources by their keys, each once.
+// inOrder sorts the resources by their keys and removes duplicates.
 func (m *Manager) inOrder(resources []string) ([]string, error) {
 	if len(resources) == 0 {
 		return nil, fmt.Errorf("%w resources: there is none", ErrInvalid)
@@ -82,7 +81,7 @@ func (l *MultiLock) Context() context.Context { return l.ctx }
 // Locks returns the handles of the locks, in the order in which they were taken.
 func (l *MultiLock) Locks() []*Lock { return slices.Clone(l.locks) }
 
-// Lock returns the handle of one resource, nil if it is none of them.
+// Lock returns the handle of one resource, or nil.
 func (l *MultiLock) Lock(resource string) *Lock {
 	for _, one := range l.locks {
 		if one.Resource() == resource {
@@ -92,7 +91,7 @@ func (l *MultiLock) Lock(resource string) *Lock {
 	return nil
 }
 
-// ValidUntil is until when all of the locks are known to be held.
+// ValidUntil is the time until which all locks are known to be held.
 func (l *MultiLock) ValidUntil() time.Time {
 	until := l.locks[0].ValidUntil()
 	for _, one := range l.locks[1:] {
@@ -103,7 +102,7 @@ func (l *MultiLock) ValidUntil() time.Time {
 	return until
 }
 
-// Extend is Lock.Extend for each of the locks. The error joins theirs.
+// Extend calls Lock.Extend for each lock. The error joins theirs.
 func (l *MultiLock) Extend(ctx context.Context, ttl time.Duration) error {
 	var errs []error
 	for _, one := range l.locks {
@@ -127,7 +126,7 @@ func (l *MultiLock) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ignoreNotHeld drops an error that says only that a lock had ended already.
+// ignoreNotHeld drops ErrNotHeld, because a lock that had already ended needs no release.
 func ignoreNotHeld(err error) error {
 	if errors.Is(err, ErrNotHeld) {
 		return nil

@@ -89,7 +89,7 @@ func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	if all.Lock("another") != nil {
 		t.Error("a handle for a resource that is not among them")
 	}
-	// Its context enters each of them again, and their life can be extended.
+	// Its context can re-enter each of them, and Extend extends all of them.
 	for _, name := range names {
 		inner, err := m.TryAcquire(all.Context(), name, WithReentry())
 		if err != nil {
@@ -100,7 +100,7 @@ func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	if err := all.Extend(ctx, 3*time.Hour); err != nil || time.Until(all.ValidUntil()) < 2*time.Hour {
 		t.Errorf("extend: %v, valid for %s", err, time.Until(all.ValidUntil()))
 	}
-	// When they are released, again and again, then nothing is left.
+	// When they are released repeatedly, then nothing is left.
 	for range 2 {
 		if err := all.Release(ctx); err != nil {
 			t.Error(err)
@@ -127,7 +127,7 @@ func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 		return next()
 	}))
 	m := newManager(t, counted, slow)
-	mustRelease(t, mustAcquire(t, m, resource(t))) // the script is known to Redis
+	mustRelease(t, mustAcquire(t, m, resource(t))) // loads the script
 	all, err := m.AcquireAll(ctx, names)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 	for _, name := range names {
 		want = append(want, mustKeys(t, name)[keyLock])
 	}
-	// A cluster's node that did not know the script is asked twice.
+	// A cluster node that did not know the script gets two calls.
 	if released = slices.Compact(released); !slices.Equal(released, want) {
 		t.Errorf("released %q, want %q", released, want)
 	}
@@ -149,8 +149,8 @@ func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 
 func acquireAllNothingKept(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
 	ctx := await.Context(t)
-	// Given the second of three taken, when the wait ends, then the first one is
-	// given back and the third was never asked for.
+	// Given three resources of which the second is taken, when the wait ends, then the first lock is
+	// released and the third was never requested.
 	names := specNames(t, 3)
 	l := mustAcquire(t, other, names[1])
 	waitCtx, cancel := context.WithCancel(ctx)
@@ -173,8 +173,8 @@ func acquireAllNothingKept(t *testing.T, rdb *redis.Client, m *Manager, other *M
 
 func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
 	ctx := await.Context(t)
-	// Given a wait for the second, when the first is lost meanwhile, then the
-	// wait ends, and says why.
+	// Given a wait for the second lock, when the first is lost, then the wait ends with the
+	// reason.
 	names := specNames(t, 2)
 	l := mustAcquire(t, other, names[1])
 	specListen(t, m)
@@ -195,8 +195,8 @@ func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, oth
 
 func acquireAllOneLost(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
-	// Given all held, when one of them is lost, then the common context ends
-	// with its cause, the others stay held, and the release says what was lost.
+	// Given all locks held, when one of them is lost, then the common context ends with its cause,
+	// the others stay held, and the release returns the loss.
 	names := specNames(t, 3)
 	all, err := m.AcquireAll(ctx, names)
 	if err != nil {
@@ -253,21 +253,21 @@ func acquireAllOneName(t *testing.T, m *Manager) {
 	}
 }
 
-// TestManager_AcquireAll_OppositeOrders: goroutines of two processes that name
-// the same resources in all orders get them in turn, and never block each other.
+// TestManager_AcquireAll_OppositeOrders: goroutines of two processes that name the same resources in
+// all orders get them in turn and never deadlock.
 func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const goroutines, rounds = 6, 6
 		ctx, names := await.Context(t), specNames(t, 4)
-		// A deadlock would last for longer than the test.
+		// A deadlock would last longer than the test.
 		managers := []*Manager{newManager(t, rdb, slow), newManager(t, rdb, slow)}
 		holders := make([]atomic.Int64, len(names))
 		var all sync.WaitGroup
 		for g := range goroutines {
 			all.Go(func() {
 				for range rounds {
-					// Some of them, in an order of their own.
+					// Some of them, in a random order.
 					chosen := rand.Perm(len(names))[:2+g%3]
 					var wanted []string
 					for _, i := range chosen {

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// queueLife is how long an abandoned queue is kept at least.
+	// queueLife is the minimum TTL of an abandoned queue.
 	queueLife = time.Minute
-	// reasonLife is how long the reason of a forced release is kept for a
-	// holder that learns of it at its next renewal only.
+	// reasonLife is the TTL of the reason of a forced release, for a holder that learns of
+	// it only at its next renewal.
 	reasonLife = 10 * time.Minute
 )
 
@@ -23,20 +23,20 @@ const (
 type node struct {
 	rdb      redis.UniversalClient
 	cluster  *redis.ClusterClient // nil unless rdb is one
-	gather   *gatherer            // nil where every call goes out on its own
+	gather   *gatherer            // nil if calls do not share pipelines
 	obedient bool                 // see obeysContext
 	args     scriptArgs
 }
 
-// scriptArgs are the arguments that are the same in every call of a manager,
-// boxed once.
+// scriptArgs are the arguments that are the same in every call of a manager. They are
+// converted to interfaces once.
 type scriptArgs struct {
-	ttl          time.Duration // that of ttlMS
+	ttl          time.Duration // the value of ttlMS
 	ttlMS        any
-	rare         any // what only contended locks need
+	rare         any // arguments that only contended locks need
 	claim        any
 	reason       any
-	acquireFlags [2]any // by whether the caller waits
+	acquireFlags [2]any // indexed by whether the caller waits
 	releaseFlags any
 }
 
@@ -44,7 +44,7 @@ func newNode(rdb redis.UniversalClient, cfg Config) *node {
 	n := &node{rdb: rdb, obedient: obeysContext(rdb)}
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
-		// Its pipelines end with their slowest node.
+		// A pipeline of a cluster is as slow as its slowest node, so calls do not share one.
 		n.cluster = c
 	case *redis.Client:
 		n.gather = &gatherer{rdb: c}
@@ -55,7 +55,7 @@ func newNode(rdb redis.UniversalClient, cfg Config) *node {
 }
 
 func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
-	// Two missed signs of life and a half: one may be late without harm.
+	// Two and a half keep-alive intervals, so that one may be late without harm.
 	alive := cfg.Liveness*2 + cfg.Liveness/2
 	a := scriptArgs{
 		ttl:   cfg.TTL,
@@ -74,7 +74,7 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	return a
 }
 
-// ms boxes a TTL for a script.
+// ms returns a TTL as a script argument.
 func (a *scriptArgs) ms(ttl time.Duration) any {
 	if ttl == a.ttl {
 		return a.ttlMS
@@ -93,8 +93,8 @@ func (n *node) queues() bool { return true }
 
 func (n *node) bounded() bool { return n.obedient }
 
-// obeysContext says whether the client ends a call with its context. By default
-// go-redis does not: a call then takes up to its own time-outs and retries.
+// obeysContext reports whether the client ends a call with its context. By default
+// go-redis does not, and a call continues up to the client's timeouts and retries.
 func obeysContext(rdb redis.UniversalClient) bool {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -123,7 +123,7 @@ func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
 	return r, err
 }
 
-// granted reads the answer of acquire.lua.
+// granted reads the reply of acquire.lua.
 func granted(cmd *redis.Cmd) (reply, error) {
 	v, err := cmd.Result()
 	if err != nil {
@@ -144,15 +144,14 @@ func granted(cmd *redis.Cmd) (reply, error) {
 	case 1:
 		return reply{held: true, fence: vals[1], nowUS: vals[3]}, nil
 	case 0:
-		return reply{lapse: time.Duration(vals[1]) * time.Millisecond, repaired: vals[2] == 1, nowUS: vals[3]}, nil
+		return reply{expires: time.Duration(vals[1]) * time.Millisecond, repaired: vals[2] == 1, nowUS: vals[3]}, nil
 	default:
 		return reply{}, ErrForeignKey
 	}
 }
 
-// repeated runs a script that may run twice, and runs it once more when the
-// connection failed. While a cluster moves the slot or elects a master it goes
-// on trying.
+// repeated runs an idempotent script and repeats it once if the connection failed. It keeps
+// retrying while a cluster moves the slot or elects a master.
 func (n *node) repeated(ctx context.Context, run func() error) error {
 	for lost, pause := false, time.Millisecond; ; {
 		err := run()
@@ -169,8 +168,8 @@ func (n *node) repeated(ctx context.Context, run func() error) error {
 	}
 }
 
-// moving says whether a cluster could not run a script because it is changing
-// its shape, and can soon.
+// moving reports whether the error is temporary because a cluster moves slots or elects a
+// master.
 func (n *node) moving(err error) bool {
 	if n.cluster == nil || err == nil {
 		return false
@@ -183,7 +182,7 @@ func (n *node) moving(err error) bool {
 	return false
 }
 
-// wait pauses; false when ctx ended first.
+// wait pauses for d. It returns false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -195,8 +194,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// release runs once more when the connection failed. Then it cannot be told
-// whether the first run released, so "not held" counts as released.
+// release repeats the script if the connection failed. Whether the first run released the
+// lock is then unknown, so "not held" counts as released.
 func (n *node) release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error) {
 	runs, result := 0, int64(0)
 	err = n.repeated(ctx, func() (err error) {
@@ -219,7 +218,7 @@ func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extens
 	return e
 }
 
-// extended reads the answer of extend.lua and keep.lua.
+// extended reads the reply of extend.lua and keep.lua.
 func extended(cmd *redis.Cmd) extension {
 	v, err := cmd.Result()
 	if err != nil {
@@ -238,7 +237,7 @@ func (n *node) reasons(ctx context.Context, locks []*holding) []string {
 	for i, h := range locks {
 		cmds[i] = pipe.Get(ctx, h.keys[keyForced])
 	}
-	// The error is the first one of its commands, and that of most is redis.Nil.
+	// The error is the first of its commands, which is redis.Nil in most cases.
 	_, _ = pipe.Exec(ctx) //nolint:errcheck // see above
 	reasons := make([]string, len(locks))
 	for i, h := range locks {
@@ -258,9 +257,8 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	if n.cluster == nil {
 		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
 	}
-	// Each master gets a call of its own, side by side: in one pipeline over all
-	// of them the client drops the answers of those that are well when the time
-	// for one that is down runs out.
+	// Each master gets its own concurrent call. In one pipeline for all of them, the client
+	// drops the replies of healthy masters when a call to one that is down times out.
 	groups := make(map[string][]int)
 	for i, h := range locks {
 		client, err := n.cluster.MasterForKey(ctx, h.keys[keyLock])
@@ -287,8 +285,8 @@ func everyOne(n int) []int {
 	return all
 }
 
-// pipelined extends the chosen locks in one round trip, and stores what came of
-// it in results, which it returns.
+// pipelined extends the chosen locks in one round trip and stores the outcomes in results,
+// which it returns.
 func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
 	cmds := runTogether(ctx, pipe, len(chosen), func(pipe redis.Scripter, run scriptCall, j int) *redis.Cmd { return call(pipe, run, chosen[j]) })
 	for j, i := range chosen {

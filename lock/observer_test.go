@@ -16,8 +16,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specLog records what an observer is told, "<event> <resource>" with what came
-// with it behind.
+// specLog records an observer's events as "<event> <resource>", followed by their other values.
 type specLog struct {
 	mu     sync.Mutex
 	events []string
@@ -29,7 +28,7 @@ func (s *specLog) note(format string, args ...any) {
 	s.events = append(s.events, fmt.Sprintf(format, args...))
 }
 
-// since returns the events from the n-th on.
+// since returns the events starting with the n-th.
 func (s *specLog) since(n int) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,136 +61,186 @@ func (s *specLog) observer() Observer {
 	}
 }
 
-// tells runs a step and wants the observer to be told just these events of the
-// resource, in any order.
-func (s *specLog) tells(t *testing.T, name, what string, want []string, step func()) {
+// expect runs a step and fails unless the observer gets exactly these events of the resource, in any
+// order.
+func (o *observation) expect(t *testing.T, what string, want []string, step func()) {
 	t.Helper()
-	s.mu.Lock()
-	n := len(s.events)
-	s.mu.Unlock()
+	o.mu.Lock()
+	n := len(o.events)
+	o.mu.Unlock()
 	step()
 	for i := range want {
 		event, more, found := strings.Cut(want[i], ":")
-		if want[i] = event + " " + name; found {
+		if want[i] = event + " " + o.name; found {
 			want[i] += ":" + more
 		}
 	}
 	slices.Sort(want)
-	await.True(t, what+": as many events", func() bool { return len(s.since(n)) >= len(want) })
-	got := s.since(n)
+	await.True(t, what+": as many events", func() bool { return len(o.since(n)) >= len(want) })
+	got := o.since(n)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("%s: told %q, want %q", what, got, want)
+		t.Errorf("%s: events %q, want %q", what, got, want)
 	}
 }
 
-func TestObserver(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		k := mustKeys(t, name)
-		var log specLog
-		cfg := slow
-		cfg.Observer = log.observer()
-		m := newManager(t, rdb, cfg)
-		var l *Lock
+// observation is a manager whose observer writes to a log, and one resource.
+type observation struct {
+	specLog
+	ctx  context.Context
+	rdb  *redis.Client
+	m    *Manager
+	name string
+	keys *keys
+}
 
-		log.tells(t, name, "a free lock", []string{"acquired"}, func() { l = mustAcquire(t, m, name) })
-		log.tells(t, name, "entered again", nil, func() {
-			inner, err := m.Acquire(l.Context(), name, WithReentry())
+// observed runs a test on each engine.
+func observed(t *testing.T, test func(t *testing.T, o *observation)) {
+	t.Helper()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		o := &observation{ctx: await.Context(t), rdb: rdb, name: name, keys: mustKeys(t, name)}
+		cfg := slow
+		cfg.Observer = o.observer()
+		o.m = newManager(t, rdb, cfg)
+		test(t, o)
+	})
+}
+
+// TestObserver_AcquireAndRelease: each acquire and release is reported once; refused and nested
+// acquires are not reported.
+func TestObserver_AcquireAndRelease(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, o *observation) {
+		var l *Lock
+		o.expect(t, "a free lock", []string{"acquired"}, func() { l = mustAcquire(t, o.m, o.name) })
+		o.expect(t, "entered again", nil, func() {
+			inner, err := o.m.Acquire(l.Context(), o.name, WithReentry())
 			if err != nil {
 				t.Fatal(err)
 			}
 			mustRelease(t, inner)
 		})
-		log.tells(t, name, "tried in vain", nil, func() {
-			_, err := m.TryAcquire(ctx, name)
+		o.expect(t, "tried in vain", nil, func() {
+			_, err := o.m.TryAcquire(o.ctx, o.name)
 			specIs(t, err, ErrTaken)
 		})
-		log.tells(t, name, "waited in vain", []string{"waited: wait ended without the lock"}, func() {
-			// Once it is in the queue nothing of it can come later than its end.
-			waits, cancel := context.WithCancel(ctx)
-			vain := acquireAsync(waits, m, name)
-			awaitWaiters(t, rdb, name, 1)
+		o.expect(t, "released twice", []string{"released"}, func() {
+			mustRelease(t, l)
+			mustRelease(t, l)
+		})
+	})
+}
+
+// TestObserver_Wait: the end of a wait and a handover are reported.
+func TestObserver_Wait(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, o *observation) {
+		l := mustAcquire(t, o.m, o.name)
+		o.expect(t, "waited in vain", []string{"waited: wait ended without the lock"}, func() {
+			// Once it is in the queue, no event of it can follow its end.
+			waits, cancel := context.WithCancel(o.ctx)
+			vain := acquireAsync(waits, o.m, o.name)
+			awaitWaiters(t, o.rdb, o.name, 1)
 			cancel()
 			specIs(t, awaitResult(t, vain).err, ErrWaitTimeout)
-			awaitWaiters(t, rdb, name, 0)
+			awaitWaiters(t, o.rdb, o.name, 0)
 		})
-		log.tells(t, name, "handed over", []string{"released", "handed over", "acquired", "waited: <nil>"}, func() {
-			next := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
+		o.expect(t, "handed over", []string{"released", "handed over", "acquired", "waited: <nil>"}, func() {
+			next := acquireAsync(o.ctx, o.m, o.name)
+			awaitWaiters(t, o.rdb, o.name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, next)
 		})
-		log.tells(t, name, "released twice", []string{"released"}, func() {
-			mustRelease(t, l)
-			mustRelease(t, l)
-		})
-		log.tells(t, name, "deleted", []string{"acquired", "lost: lost"}, func() {
-			l = mustAcquire(t, m, name)
-			if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
+	})
+}
+
+// TestObserver_Lost: each lock that ends without a release is reported once, with the cause.
+func TestObserver_Lost(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, o *observation) {
+		var l *Lock
+		o.expect(t, "deleted", []string{"acquired", "lost: lost"}, func() {
+			l = mustAcquire(t, o.m, o.name)
+			if err := o.rdb.Del(o.ctx, o.keys[keyLock]).Err(); err != nil {
 				t.Fatal(err)
 			}
-			specIs(t, l.Extend(ctx, time.Hour), ErrLost)
-			specIs(t, l.Extend(ctx, time.Hour), ErrLost)
-			specIs(t, l.Release(ctx), ErrNotHeld)
+			specIs(t, l.Extend(o.ctx, time.Hour), ErrLost)
+			specIs(t, l.Extend(o.ctx, time.Hour), ErrLost)
+			specIs(t, l.Release(o.ctx), ErrNotHeld)
 		})
-		log.tells(t, name, "lost before Redis knew", []string{"acquired", "lost: lost"}, func() {
-			l = mustAcquire(t, m, name)
+		o.expect(t, "lost before Redis knew", []string{"acquired", "lost: lost"}, func() {
+			l = mustAcquire(t, o.m, o.name)
 			l.h.lose(ErrLost)
 			mustRelease(t, l)
 		})
-		log.tells(t, name, "taken by force", []string{"acquired", "lost: lost"}, func() {
-			l = mustAcquire(t, m, name)
-			if _, err := m.ForceRelease(ctx, name, "moved away"); err != nil {
+		o.expect(t, "taken by force", []string{"acquired", "lost: lost"}, func() {
+			l = mustAcquire(t, o.m, o.name)
+			if _, err := o.m.ForceRelease(o.ctx, o.name, "moved away"); err != nil {
 				t.Fatal(err)
 			}
 			specCause(t, l, ErrLost)
 		})
-		log.tells(t, name, "held for its maximum", []string{"acquired", "lost: held for its maximum time"}, func() {
-			l = specWith(t, m, name, WithMaxHold(20*time.Millisecond))
+		o.expect(t, "held for its maximum", []string{"acquired", "lost: held for its maximum time"}, func() {
+			l = specWith(t, o.m, o.name, WithMaxHold(20*time.Millisecond))
 			specCause(t, l, ErrMaxHold)
-			awaitNoTrace(t, rdb, name)
-			specIs(t, l.Release(ctx), ErrNotHeld)
+			awaitNoTrace(t, o.rdb, o.name)
+			specIs(t, l.Release(o.ctx), ErrNotHeld)
 		})
-		log.tells(t, name, "a key without TTL", []string{"repaired"}, func() {
-			if err := rdb.Set(ctx, k[keyLock], "1", 0).Err(); err != nil {
+	})
+}
+
+// TestObserver_Repaired: a key without TTL is reported once.
+func TestObserver_Repaired(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, o *observation) {
+		o.expect(t, "a key without TTL", []string{"repaired"}, func() {
+			if err := o.rdb.Set(o.ctx, o.keys[keyLock], "1", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
-				_, err := m.TryAcquire(ctx, name)
+				_, err := o.m.TryAcquire(o.ctx, o.name)
 				specIs(t, err, ErrTaken)
 			}
-			if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
+			if err := o.rdb.Del(o.ctx, o.keys[keyLock]).Err(); err != nil {
 				t.Fatal(err)
 			}
 		})
-		log.tells(t, name, "all released", []string{"acquired", "released"}, func() {
-			l = mustAcquire(t, m, name)
-			if err := m.ReleaseAll(ctx); err != nil {
+	})
+}
+
+// TestObserver_ManagerEnds: ReleaseAll reports each release, and Close the end of a wait; a closed
+// manager reports nothing.
+func TestObserver_ManagerEnds(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, o *observation) {
+		var l *Lock
+		o.expect(t, "all released", []string{"acquired", "released"}, func() {
+			l = mustAcquire(t, o.m, o.name)
+			if err := o.m.ReleaseAll(o.ctx); err != nil {
 				t.Error(err)
 			}
 			mustRelease(t, l)
 		})
-		log.tells(t, name, "closed while it waits", []string{"waited: manager closed"}, func() {
-			l = mustAcquire(t, newManager(t, rdb, slow), name)
-			next := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
-			if err := m.Close(ctx); err != nil {
+		o.expect(t, "closed while it waits", []string{"waited: manager closed"}, func() {
+			l = mustAcquire(t, newManager(t, o.rdb, slow), o.name)
+			next := acquireAsync(o.ctx, o.m, o.name)
+			awaitWaiters(t, o.rdb, o.name, 1)
+			if err := o.m.Close(o.ctx); err != nil {
 				t.Error(err)
 			}
 			specIs(t, awaitResult(t, next).err, ErrClosed)
 			mustRelease(t, l)
 		})
-		log.tells(t, name, "closed", nil, func() {
-			_, err := m.Acquire(ctx, name)
+		o.expect(t, "closed", nil, func() {
+			_, err := o.m.Acquire(o.ctx, o.name)
 			specIs(t, err, ErrClosed)
 		})
 	})
 }
 
-// TestObserver_ExtendedLate: a renewal that came when two thirds of the TTL had
-// gone by is reported, and those in time are not.
+// TestObserver_ExtendedLate: a renewal after two thirds of the TTL is reported, and those in time are
+// not.
 func TestObserver_ExtendedLate(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -223,14 +272,14 @@ func TestObserver_ExtendedLate(t *testing.T) {
 					return nil
 				}))
 			}
-			// Given renewals that fail from when they are due, when one succeeds before
-			// two thirds of the TTL, then it was in time.
+			// Given renewals that fail when they are due, when one succeeds before two thirds of the
+			// TTL have passed, then it was in time.
 			failFor(ttl / 2)
 			pass(ttl * 6 / 10)
 			if got := reported(); len(got) != 0 {
 				t.Errorf("reported %v, which was in time", got)
 			}
-			// When one succeeds well after that, then it was late by so much.
+			// When one succeeds well after that, then the delay is reported.
 			failFor(ttl * 6 / 10) // a tenth has gone by since the last one
 			pass(ttl * 3 / 4)
 			got := reported()

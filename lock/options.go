@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Option changes how one acquire behaves. A value that cannot work makes the
-// acquire fail with ErrInvalid before it does anything.
+// Option changes the behaviour of one acquire. An invalid value makes the acquire fail
+// with ErrInvalid before it does anything.
 type Option func(*settings)
 
-// settings are what the options of one acquire come to.
+// settings are the resolved options of one acquire.
 type settings struct {
 	ttl       time.Duration
 	waitLimit time.Duration // 0: none
@@ -21,63 +21,45 @@ type settings struct {
 	reentrant bool
 }
 
-// maxMetadata is the greatest length of a holder's metadata in bytes: it is
-// written with every change of the lock's key.
+// maxMetadata bounds a holder's metadata in bytes, because each change of the lock's
+// key writes it.
 const maxMetadata = 512
 
-// WithTTL sets the lock's life in place of [Config.TTL]: at least 10 ms, in
-// whole milliseconds.
+// WithTTL overrides [Config.TTL] for this lock: at least 10 ms, in whole milliseconds.
 func WithTTL(ttl time.Duration) Option { return func(s *settings) { s.ttl = ttl } }
 
-// WithWaitLimit bounds the wait besides the context: when it is over Acquire
-// fails with ErrWaitTimeout. It must be more than zero; to not wait at all use
-// TryAcquire, which it does not concern.
+// WithWaitLimit bounds the wait in addition to the context: Acquire then fails with
+// ErrWaitTimeout. It must be above zero. TryAcquire, which never waits, ignores it.
 func WithWaitLimit(limit time.Duration) Option {
 	return func(s *settings) { s.waitLimit, s.limited = limit, true }
 }
 
-// WithoutWatchdog leaves the lock to end with its TTL, with the cause ErrLost,
-// unless the holder calls [Lock.Extend]. It suits work that must not hold the
-// lock for longer, whatever happens.
+// WithoutWatchdog disables renewal: the lock ends with its TTL, with the cause ErrLost,
+// unless the holder calls [Lock.Extend]. Use it for work that must not hold the lock
+// any longer.
 func WithoutWatchdog() Option { return func(s *settings) { s.unwatched = true } }
 
-// WithMaxHold ends the lock after it was held for so long, at least 10 ms: its
-// context ends with ErrMaxHold, and the lock goes to the next. It guards
-// against a holder that hangs while the watchdog goes on renewing.
+// WithMaxHold ends the lock after this time, at least 10 ms: its context ends with
+// ErrMaxHold, and the next waiter gets the lock. It guards against a holder that hangs
+// while the watchdog keeps renewing.
 func WithMaxHold(limit time.Duration) Option {
 	return func(s *settings) { s.maxHold, s.held = limit, true }
 }
 
-// WithReentry lets an acquire succeed whose context comes from a lock of the
-// same resource and manager that is still held (see [Lock.Context]): at once,
-// without a call to Redis, with the same fencing token. The resource is
-// released when all its handles are. The other options are those of the first
-// acquire. Without it such an Acquire fails with ErrNested, and a TryAcquire with
-// ErrTaken.
+// WithReentry makes an acquire succeed if its context comes from a held lock of the same
+// resource and manager (see [Lock.Context]): at once, without a call to Redis and with
+// the same fencing token. The resource is released when all its handles are. The other
+// options of the first acquire stay in force. Without this option such an Acquire fails
+// with ErrNested, and a TryAcquire with ErrTaken.
 func WithReentry() Option { return func(s *settings) { s.reentrant = true } }
 
-// metaSuffix is how metadata follows the token and fence of a lock, and the
-// token of a waiter.
+// metaSuffix is the metadata as it follows the token and fence of a lock, or the token
+// of a waiter.
 func metaSuffix(text string) string {
 	if text == "" {
 		return ""
 	}
 	return ":" + text
-}
-
-// settle applies the options of one acquire to the manager's settings.
-func (m *Manager) settle(opts []Option) (settings, error) {
-	s := m.defaults
-	if len(opts) == 0 {
-		return s, nil
-	}
-	for _, o := range opts {
-		if o != nil {
-			o(&s)
-		}
-	}
-	err := s.check()
-	return s, err
 }
 
 func (s *settings) check() error {

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specAround is a go-redis hook around every call, single or pipelined.
+// specAround is a go-redis hook for every call, single or pipelined.
 type specAround func(ctx context.Context, cmds []redis.Cmder, next func() error) error
 
 func (h specAround) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -31,8 +31,8 @@ func (h specAround) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// specCalls returns another client of rdb's servers, and how many calls of a
-// script went over it; of all commands with a nil script.
+// specCalls returns another client of rdb's servers and a count of its calls of a script, or of all
+// commands if script is nil.
 func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
 	t.Helper()
 	counted, n := redistest.Second(t, rdb), new(atomic.Int64)
@@ -47,7 +47,7 @@ func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (r
 	return counted, n
 }
 
-// specWith acquires with options, for a test that expects to get the lock.
+// specWith acquires a lock with options and fails without it.
 func specWith(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 	t.Helper()
 	return mustAcquire(t, m, name, opts...)
@@ -80,7 +80,7 @@ func TestWithTTL(t *testing.T) {
 		cfg.ClaimTTL = 2 * time.Second
 		m := newManager(t, rdb, cfg)
 
-		// Given a lock with a life of its own, then its key and its deadline have it.
+		// Given a lock with its own TTL, then its key and its deadline have it.
 		l := specWith(t, m, name, WithTTL(time.Hour))
 		if left := specTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
 			t.Errorf("the key lives for %s, want an hour", left)
@@ -88,7 +88,7 @@ func TestWithTTL(t *testing.T) {
 		if left := time.Until(l.ValidUntil()); left <= slow.TTL {
 			t.Errorf("valid for %s, want an hour", left)
 		}
-		// When it is handed to a waiter with another life, then it has that soon.
+		// When it is handed to a waiter with another TTL, then it has that one soon.
 		next := specAsync(ctx, m, name, WithTTL(2*time.Hour))
 		awaitWaiters(t, rdb, name, 1)
 		mustRelease(t, l)
@@ -98,7 +98,7 @@ func TestWithTTL(t *testing.T) {
 		})
 		mustRelease(t, l)
 
-		// Given a life shorter than the manager's, then it is renewed in time.
+		// Given a TTL shorter than the manager's, then the lock is renewed in time.
 		const short = 3 * time.Second
 		l = specWith(t, m, name, WithTTL(short))
 		for range 2 {
@@ -118,10 +118,10 @@ func TestWithWaitLimit(t *testing.T) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 		const limit = 20 * time.Millisecond
-		mustRelease(t, mustAcquire(t, m, name)) // the connection stands
+		mustRelease(t, mustAcquire(t, m, name)) // opens the connection
 
-		// Given a lock that was had within the limit, when the limit is over, then
-		// it is held on.
+		// Given a lock acquired within the limit, when the limit has passed, then the lock stays
+		// held.
 		enough := 300 * time.Millisecond
 		l, err := m.Acquire(t.Context(), name, WithWaitLimit(enough))
 		for errors.Is(err, ErrWaitTimeout) && enough < patience { // a busy machine
@@ -138,14 +138,14 @@ func TestWithWaitLimit(t *testing.T) {
 		if l.Context().Err() != nil {
 			t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
 		}
-		// When the wait is longer, then the limit ends it and not the caller's context.
+		// When the wait is longer, then the limit ends it, not the caller's context.
 		ctx := await.Context(t)
 		_, err = m.Acquire(ctx, name, WithWaitLimit(limit))
 		specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 		if ctx.Err() != nil {
 			t.Error("the caller's context ended with the limit")
 		}
-		// When the context ends first, then it is the one that is named.
+		// When the context ends first, then the error has its cause.
 		why := errors.New("the buyer left")
 		left, leave := context.WithCancelCause(t.Context())
 		waiting := specAsync(left, m, name, WithWaitLimit(patience))
@@ -153,7 +153,7 @@ func TestWithWaitLimit(t *testing.T) {
 		leave(why)
 		err = awaitResult(t, waiting).err
 		specIs(t, err, ErrWaitTimeout, context.Canceled, why)
-		// TryAcquire does not wait whatever the limit.
+		// TryAcquire ignores the limit and does not wait.
 		_, err = m.TryAcquire(ctx, name, WithWaitLimit(patience))
 		specIs(t, err, ErrTaken)
 		if errors.Is(err, ErrWaitTimeout) {
@@ -172,11 +172,11 @@ func TestWithoutWatchdog(t *testing.T) {
 		m := newManager(t, counted, slow)
 
 		t.Run("EndsWithTTL", func(t *testing.T) {
-			// Given a lock that is renewed beside one that is not,
+			// Given a lock with watchdog and one without,
 			beside := specWith(t, m, resource(t), WithTTL(300*time.Millisecond))
 			l := specWith(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
 			until := l.ValidUntil()
-			// then that one ends in time all the same.
+			// then the one without ends in time.
 			specCause(t, l, ErrLost)
 			if time.Now().Before(until) || l.ValidUntil().After(until) {
 				t.Errorf("valid until %s, want %s", l.ValidUntil(), until)
@@ -187,7 +187,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			}
 		})
 		t.Run("Extended", func(t *testing.T) {
-			// Given a holder that extends on its own, then that counts.
+			// Given a holder that extends the lock itself, then it lasts longer.
 			name := resource(t)
 			l := specWith(t, m, name, WithTTL(1500*time.Millisecond), WithoutWatchdog())
 			first := l.ValidUntil()
@@ -201,8 +201,8 @@ func TestWithoutWatchdog(t *testing.T) {
 			mustRelease(t, l)
 		})
 		t.Run("HandedOver", func(t *testing.T) {
-			// Given a waiter, when it is handed the lock, then it gets its TTL in
-			// place of the claim's, once.
+			// Given a waiter, when it is handed the lock, then one renewal replaces ClaimTTL by its
+			// own TTL.
 			name := resource(t)
 			l := mustAcquire(t, m, name)
 			before := renewals.Load()
@@ -217,7 +217,7 @@ func TestWithoutWatchdog(t *testing.T) {
 			mustRelease(t, l)
 		})
 		t.Run("HandedOverShort", func(t *testing.T) {
-			// Given a TTL shorter than the time to claim, then it counts as well.
+			// Given a TTL shorter than ClaimTTL, then the lock ends with it as well.
 			name := resource(t)
 			l := mustAcquire(t, m, name)
 			waiting := specAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
@@ -241,8 +241,8 @@ func TestWithMaxHold(t *testing.T) {
 
 		t.Run("BeyondTTL", func(t *testing.T) {
 			t.Parallel()
-			// Given a maximum hold longer than the TTL, then the watchdog renews
-			// until it is over, and the key goes then.
+			// Given a maximum hold longer than the TTL, then the watchdog renews until its end, and
+			// then the key is deleted.
 			name := resource(t)
 			const limit = 6500 * time.Millisecond
 			started := time.Now()
@@ -255,7 +255,7 @@ func TestWithMaxHold(t *testing.T) {
 			specIs(t, l.Extend(ctx, time.Minute), ErrMaxHold)
 		})
 		t.Run("NotExtended", func(t *testing.T) {
-			// Given a holder that extends, then the maximum stays what it is.
+			// Given a holder that extends, then the maximum does not change.
 			name := resource(t)
 			l := specWith(t, m, name, WithMaxHold(time.Second))
 			if err := l.Extend(ctx, time.Hour); err != nil {
@@ -278,7 +278,7 @@ func TestWithMaxHold(t *testing.T) {
 			specIs(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
 		})
 		t.Run("ReleasedBefore", func(t *testing.T) {
-			// Given a lock released in time, then its maximum does nothing to the next.
+			// Given a lock released in time, then its maximum does not affect the next holder.
 			const limit = 500 * time.Millisecond
 			name := resource(t)
 			l := specWith(t, m, name, WithMaxHold(limit))
@@ -294,7 +294,7 @@ func TestWithMaxHold(t *testing.T) {
 			mustRelease(t, next)
 		})
 		t.Run("TTLFirst", func(t *testing.T) {
-			// Given a lock that is not renewed, then its TTL may end it first.
+			// Given a lock without watchdog, then its TTL may end it first.
 			l := specWith(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
 			specCause(t, l, ErrLost)
 		})
@@ -308,7 +308,7 @@ func TestConfig_Metadata(t *testing.T) {
 		cfg := slow
 		cfg.Metadata = "the manager's"
 		m := newManager(t, rdb, cfg)
-		// Texts that might be taken for something else on the way.
+		// Texts that a parser could misread.
 		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
 			name := resource(t)
 			l := specWith(t, m, name, withMetadata(text))
@@ -324,7 +324,7 @@ func TestConfig_Metadata(t *testing.T) {
 			if len(info.Queue) != 1 || info.Queue[0].Metadata != "n"+text[1:] {
 				t.Errorf("%q: queue = %+v", text, info.Queue)
 			}
-			// It is kept by a renewal, and by a handover.
+			// A renewal and a handover keep it.
 			if err := l.Extend(ctx, time.Hour); err != nil {
 				t.Error(err)
 			}
@@ -342,7 +342,7 @@ func TestConfig_Metadata(t *testing.T) {
 			mustRelease(t, l)
 			awaitNoTrace(t, rdb, name)
 		}
-		// The manager's is shown without the option, and hidden by an empty one.
+		// Without the option the manager's metadata is shown; an empty option hides it.
 		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {withMetadata("")}} {
 			name := resource(t)
 			l := specWith(t, m, name, opts...)
@@ -354,8 +354,7 @@ func TestConfig_Metadata(t *testing.T) {
 	})
 }
 
-// TestConfig_Poll: whoever polls listens to nothing, and shares locks with who
-// listens.
+// TestConfig_Poll: a manager that polls does not subscribe, and shares locks with one that listens.
 func TestConfig_Poll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -371,8 +370,8 @@ func TestConfig_Poll(t *testing.T) {
 			}
 			return n[channel]
 		}
-		// Given waiters of both kinds in turn, when the lock is released again and
-		// again, then they are served in the order of their arrival.
+		// Given alternating waiters of both kinds, when the lock is released repeatedly, then they
+		// are served in the order of their arrival.
 		l := mustAcquire(t, polls, name)
 		var waiting []<-chan result
 		for i, m := range []*Manager{polls, listens, polls, listens} {
@@ -380,7 +379,7 @@ func TestConfig_Poll(t *testing.T) {
 			awaitWaiters(t, rdb, name, int64(i+1))
 		}
 		if p, s := listeners(polls), listeners(listens); p != 0 || s != 1 {
-			t.Errorf("subscriptions: %d of who polls, %d of who listens; want 0 and 1", p, s)
+			t.Errorf("subscriptions: %d of the polling manager, %d of the listening one; want 0 and 1", p, s)
 		}
 		mustRelease(t, l)
 		for _, w := range waiting {
@@ -394,7 +393,7 @@ func TestConfig_Poll(t *testing.T) {
 	})
 }
 
-// TestOptions_Invalid: what cannot work is refused before anything is done.
+// TestOptions_Invalid: invalid options are rejected before anything is done.
 func TestOptions_Invalid(t *testing.T) {
 	t.Parallel()
 	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
@@ -427,10 +426,10 @@ func TestOptions_Invalid(t *testing.T) {
 	if n := calls.Load(); n != 0 {
 		t.Errorf("%d commands were sent", n)
 	}
-	// The least that works, and an option that is none.
+	// The smallest valid values, and a nil option.
 	l, err := m.Acquire(await.Context(t), name, WithTTL(minTTL), WithMaxHold(minTTL), WithWaitLimit(time.Minute), nil)
 	if errors.Is(err, ErrLost) {
-		return // the answer took longer than these 10 ms
+		return // the reply took longer than these 10 ms
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -440,8 +439,7 @@ func TestOptions_Invalid(t *testing.T) {
 	}
 }
 
-// TestNew_Invalid: settings of polling, quorums and replicas, beside those in
-// TestNew_Config.
+// TestNew_Invalid: invalid settings of polling and quorums, in addition to those in TestNew_Config.
 func TestNew_Invalid(t *testing.T) {
 	t.Parallel()
 	var nodes []redis.UniversalClient

@@ -22,13 +22,13 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// What a child process is told by its parent.
+// The environment variables that a parent sets for a child process.
 const (
 	addrsVar = "LOCK_TEST_ADDRS" // of one Redis, or of the masters of a cluster
 	nameVar  = "LOCK_TEST_NAME"  // the resource
 )
 
-// startProcess runs a test in a further process, on the servers of rdb.
+// startProcess runs a test in another process, on the servers of rdb.
 func startProcess(t *testing.T, test string, rdb redis.UniversalClient, name string) *redistest.Child {
 	t.Helper()
 	var addrs []string
@@ -41,8 +41,8 @@ func startProcess(t *testing.T, test string, rdb redis.UniversalClient, name str
 	return redistest.Reexec(t, test, addrsVar+"="+strings.Join(addrs, ","), nameVar+"="+name)
 }
 
-// processClient is the client of a child process. It has the patience of one
-// that may be frozen during a call.
+// processClient is the client of a child process. It has long timeouts, because the process may be
+// stopped during a call.
 func processClient(t *testing.T) redis.UniversalClient {
 	t.Helper()
 	addrs := strings.Split(os.Getenv(addrsVar), ",")
@@ -62,23 +62,23 @@ func processClient(t *testing.T) redis.UniversalClient {
 	return rdb
 }
 
-// said returns the next line that a child process says.
+// said returns the next line that a child process prints.
 func said(t *testing.T, c *redistest.Child) string {
 	t.Helper()
 	select {
 	case line, ok := <-c.Lines():
 		if !ok {
-			t.Fatal("the process ended without a word")
+			t.Fatal("the process ended without output")
 		}
 		return line
 	case <-time.After(patience):
-		t.Fatal("the process says nothing")
+		t.Fatal("the process printed nothing")
 	}
 	return ""
 }
 
-// stamped writes under the guard and returns the clock of Redis in microseconds
-// at that moment, or 0 when it is refused.
+// stamped writes under the guard and returns the clock of Redis in microseconds, or 0 if the guard
+// refuses.
 var stamped = redis.NewScript(GuardLua + `
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then return 0 end
 redis.call('RPUSH', KEYS[3], ARGV[2])
@@ -92,8 +92,8 @@ func stamp(ctx context.Context, rdb redis.UniversalClient, l *Lock, entry any) (
 	return stamped.Run(ctx, rdb, []string{lockKey, waitersKey, l.Resource() + ":entries"}, l.GuardValue(), entry).Int64()
 }
 
-// fenced writes without the guard, as a database does that only compares
-// fencing tokens: it returns 1, or 0 to a token that is smaller than the last.
+// fenced writes without the guard, like a database that only compares fencing tokens: it returns 1,
+// or 0 for a token that is smaller than the last.
 var fenced = redis.NewScript(`
 if tonumber(ARGV[1]) < tonumber(redis.call('GET', KEYS[1]) or '0') then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
@@ -110,10 +110,9 @@ func writeFenced(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	return n
 }
 
-// TestManager_Acquire_FIFOProcesses: given 16 waiters in four processes, when
-// the lock is released, they get it in the order in which they came; and given
-// that one process is killed while it has every fourth place of a queue, the
-// others' waiters are served in their order, each once.
+// TestManager_Acquire_FIFOProcesses: 16 waiters in four processes get the lock in the order of their
+// arrival. If one process, which has every fourth place of the queue, is killed, the waiters of the
+// others are served in their order, each once.
 func TestManager_Acquire_FIFOProcesses(t *testing.T) {
 	if redistest.IsChild() {
 		queueUp(t)
@@ -123,7 +122,7 @@ func TestManager_Acquire_FIFOProcesses(t *testing.T) {
 	testFIFOProcesses(t, redistest.Redis(t))
 }
 
-// On a cluster a dead waiter is only passed over after its sign of life is due.
+// On a cluster a dead waiter is skipped only after its keep-alive is overdue.
 func TestManager_Acquire_FIFOProcesses_Long(t *testing.T) {
 	if redistest.IsChild() {
 		queueUp(t)
@@ -168,7 +167,7 @@ func testFIFOProcesses(t *testing.T, rdb redis.UniversalClient) {
 	mustRelease(t, l)
 	awaitServed(t, served, order, last)
 
-	// By the order in which Redis saw them write, too, and nobody twice.
+	// The order of their writes in Redis is the same, and no waiter writes twice.
 	got := rdb.LRange(t.Context(), name+":entries", 0, -1).Val()
 	if want := 16 + len(order); len(got) != want || !slices.Equal(got[16:], order) {
 		t.Errorf("%d writes, want %d; the last by %v, want %v", len(got), want, got[min(16, len(got)):], order)
@@ -183,9 +182,9 @@ func testFIFOProcesses(t *testing.T, rdb redis.UniversalClient) {
 	}
 }
 
-// processConfig lets nothing happen by the passing of time, but for a cluster:
-// there nobody can tell whether a waiter's process still listens, so a dead one
-// costs its time to claim until it has been silent for too long.
+// processConfig has timers so long that they do not fire, except on a cluster: Redis cannot know
+// there whether a waiter's process still listens, so a dead one costs ClaimTTL until its keep-alive
+// is overdue.
 func processConfig(rdb redis.UniversalClient) Config {
 	cfg := slow
 	if _, cluster := rdb.(*redis.ClusterClient); cluster {
@@ -194,8 +193,8 @@ func processConfig(rdb redis.UniversalClient) Config {
 	return cfg
 }
 
-// queueUp is a child's part: each line of its input, a number, makes one more
-// waiter, which says so when it is served.
+// queueUp runs in a child process: each line of its input is a number and adds a waiter, which prints
+// a line when it is served.
 func queueUp(t *testing.T) {
 	rdb, name := processClient(t), os.Getenv(nameVar)
 	m := newManager(t, rdb, processConfig(rdb))
@@ -222,8 +221,8 @@ func queueUp(t *testing.T) {
 	waiters.Wait()
 }
 
-// joinInTurn has the processes add waiters in turn, and returns their numbers
-// in the order of their entries in the queue, which is that of their arrival.
+// joinInTurn makes the processes add waiters in turn, and returns their numbers in the order of the
+// queue, which is the order of arrival.
 func joinInTurn(t *testing.T, rdb redis.UniversalClient, children []*redistest.Child, name string, first, n int) []string {
 	t.Helper()
 	var want []string
@@ -246,8 +245,8 @@ func joinInTurn(t *testing.T, rdb redis.UniversalClient, children []*redistest.C
 	return order
 }
 
-// awaitServed waits until so many waiters were served, in the order of their
-// fencing tokens, each with a greater one than `last`; it returns the greatest.
+// awaitServed waits until this number of waiters was served, in the order of their fencing tokens,
+// each greater than last; it returns the greatest.
 func awaitServed(t *testing.T, served <-chan string, want []string, last int64) int64 {
 	t.Helper()
 	type turn struct {
@@ -278,11 +277,11 @@ func awaitServed(t *testing.T, served <-chan string, want []string, last int64) 
 	return last
 }
 
-// awaitDeaf waits until Redis knows that a waiter's process listens no more.
+// awaitDeaf waits until Redis knows that a waiter's process no longer listens.
 func awaitDeaf(t *testing.T, rdb redis.UniversalClient, name, number string) {
 	t.Helper()
 	if _, cluster := rdb.(*redis.ClusterClient); cluster {
-		return // nobody asks it there
+		return // a handover in a cluster does not depend on it
 	}
 	for _, member := range rdb.ZRange(t.Context(), mustKeys(t, name)[keyWaiters], 0, -1).Val() {
 		if manager, _, _ := strings.Cut(member, "."); strings.HasSuffix(member, ":"+number) {
@@ -296,10 +295,9 @@ func awaitDeaf(t *testing.T, rdb redis.UniversalClient, name, number string) {
 	t.Fatalf("waiter %s is not in the queue", number)
 }
 
-// TestLock_HolderStopped: given a process that is stopped (SIGSTOP) while it
-// holds the lock, for longer than the lock's TTL, when it goes on it changes
-// nothing, neither under the guard nor where only fencing tokens are compared,
-// and hears that it has lost the lock.
+// TestLock_HolderStopped: a process is stopped (SIGSTOP) for longer than the TTL while it holds the
+// lock. When it continues it can change nothing, neither under the guard nor in data that compares
+// fencing tokens, and its lock has ended with ErrLost.
 func TestLock_HolderStopped(t *testing.T) {
 	if redistest.IsChild() {
 		writeUntilRefused(t)
@@ -333,7 +331,7 @@ func TestLock_HolderStopped(t *testing.T) {
 		}
 		for _, want := range []string{"refused", "lost"} {
 			if got := said(t, c); got != want {
-				t.Errorf("the stale holder says %q, want %q", got, want)
+				t.Errorf("the stale holder printed %q, want %q", got, want)
 			}
 		}
 		if after := data(); after != before {
@@ -346,8 +344,8 @@ func TestLock_HolderStopped(t *testing.T) {
 	})
 }
 
-// writeUntilRefused is the stopped process's part. It does not look at the
-// lock's context as it should, so that only the data protects itself.
+// writeUntilRefused runs in the stopped process. It ignores the lock's context, so that only the data
+// protects itself.
 func writeUntilRefused(t *testing.T) {
 	rdb := processClient(t)
 	m := newManager(t, rdb, Config{TTL: 3 * time.Second})
@@ -373,9 +371,8 @@ func writeUntilRefused(t *testing.T) {
 	redistest.Say("lost")
 }
 
-// TestLock_HolderKilled: given a process that is killed while it holds the
-// lock, the next waiter is served when the TTL is over, not before, with a
-// greater fence, and the one behind by a handover.
+// TestLock_HolderKilled: after a process is killed while it holds the lock, the next waiter is served
+// when the TTL has passed, not before, with a greater fence, and the one behind it by a handover.
 func TestLock_HolderKilled(t *testing.T) {
 	if redistest.IsChild() {
 		m := newManager(t, processClient(t), Config{TTL: 4500 * time.Millisecond})
@@ -405,7 +402,7 @@ func TestLock_HolderKilled(t *testing.T) {
 		left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val()
 		l := awaitLock(t, first)
 		if took := time.Since(asked); left <= 0 || took < left-time.Millisecond {
-			t.Errorf("served after %s, the dead holder's lock was to last %s", took, left)
+			t.Errorf("served after %s, the dead holder's TTL was %s", took, left)
 		}
 		for _, next := range []<-chan result{second, nil} {
 			if l.Fence() <= fence {
@@ -421,17 +418,17 @@ func TestLock_HolderKilled(t *testing.T) {
 	})
 }
 
-// TestManager_RedisKilledUnderLoad: Redis is killed and started again, twice,
-// while eight managers work. Then all goes on, no two holders held it at the
-// same time, and what they wrote under the guard is in the order of their fences.
+// TestManager_RedisKilledUnderLoad: Redis is killed and restarted twice while eight managers work.
+// Afterwards all of them continue, no two holders held the lock at the same time, and their writes
+// under the guard are in the order of their fences.
 func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers, rounds = 8, 5
-	server := redistest.Real(t) // with its log written through at each command
+	server := redistest.Real(t) // with its log synced at each command
 	ctx, names := await.Context(t), []string{resource(t), resource(t)}
 	cfg := Config{TTL: 3 * time.Second, ClaimTTL: 3 * time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 3 * time.Second}
 	w := newWitness()
-	var starts, failed atomic.Int64 // how often Redis was started; calls that failed meanwhile
+	var starts, failed atomic.Int64 // starts of Redis; failed calls
 	var working sync.WaitGroup
 	for i := range workers {
 		rdb := clientOf(t, server)
@@ -469,7 +466,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	working.Wait()
 	w.check(t)
 	if ctx.Err() != nil {
-		t.Error("they did not come to an end: ", context.Cause(ctx))
+		t.Error("they did not finish: ", context.Cause(ctx))
 	}
 	rdb := clientOf(t, server)
 	for _, name := range names {

@@ -16,9 +16,9 @@ import (
 // (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/);
 // the fencing tokens are an addition to it.
 //
-// Every node is asked at once, and what is decided is not waited for further:
-// a node that hangs costs time only when it is needed. Its call goes on in the
-// background until its timeout.
+// All nodes are asked concurrently, and a call returns as soon as the result is decided: a
+// node that hangs costs time only if it is needed. Its call continues in the background
+// until its timeout.
 type quorum struct {
 	m       *Manager
 	nodes   []*node
@@ -27,21 +27,19 @@ type quorum struct {
 
 	mu     sync.Mutex
 	lanes  map[laneKey]*lane
-	chased [][]chased // by node: what is still to be released there
+	chased [][]chased // outstanding releases, by node
 }
 
-// NewQuorum returns a manager whose locks are held by a majority of independent
-// Redis nodes, at least three, so that the loss of a minority loses no lock. It
-// offers what New's does, with these differences: waiters poll (see
-// Config.Poll) and are served in no order, a release hands nothing over, and an
-// acquire takes two round trips. The errors are ErrInvalid.
+// NewQuorum returns a manager whose locks are held by a majority of at least three
+// independent Redis nodes, so that the loss of a minority loses no lock. It works like
+// the manager of New, with these differences: waiters poll (see Config.Poll) and are
+// served in no order, a release hands nothing over, and an acquire takes two round
+// trips. The errors are ErrInvalid.
 //
-// It does not make the lock safe against everything: a node that forgets a lock
-// before its TTL is over (a restart without durable storage) can let another
-// majority form beside the holder's, and so can a node whose clock jumps. Keep
-// a node that lost its data away for one TTL; and whatever is written under the
-// lock, let the data check the fencing token, which also stops holders that
-// stalled. The README says more.
+// It does not protect against all failures: if a node loses a lock before its TTL has
+// passed (a restart without durable storage) or its clock jumps, a second majority can
+// form. Keep a node that lost its data out of service for one TTL, and check the fencing
+// token in the data store, which also rejects holders that stalled. See the README.
 func NewQuorum(nodes []redis.UniversalClient, cfg Config) (*Manager, error) {
 	cfg, err := quorumConfig(cfg)
 	if err != nil {
@@ -87,15 +85,15 @@ func quorumConfig(cfg Config) (Config, error) {
 }
 
 func (q *quorum) queues() bool  { return false }
-func (q *quorum) bounded() bool { return true } // each node's call runs on a goroutine of its own
+func (q *quorum) bounded() bool { return true } // each node's call runs on its own goroutine
 
-// acquire takes the lock on a majority, and then stores the greatest of their
-// fencing tokens on all of those before it counts: the majority of whoever is
-// next shares a node with this one, and there mints a greater token.
+// acquire takes the lock on a majority and then stores the greatest of their fencing
+// tokens on all of those nodes before the lock counts. The majority of the next holder
+// shares a node with this one, which mints a greater token.
 func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 	started := time.Now()
-	// A name of its own for each try: what is left of the try before is being
-	// given back, and must not be mistaken for this one's.
+	// Each try has a new token: the previous try is still being released, and must not be
+	// mistaken for this one.
 	a.token = q.m.newToken()
 	h := &holding{keys: a.keys, settings: a.settings, token: a.token}
 	b := new(ballot)
@@ -119,16 +117,16 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 	return b.reply, err
 }
 
-// ballot is what came of asking the nodes for a lock.
+// ballot is the state of one try to take the lock on the nodes.
 type ballot struct {
 	reply   reply
 	votes   <-chan vote[reply]
-	open    int   // votes that have not been looked at
-	granted []int // the nodes that did
-	stained []int // those of which it is not certain that they have nothing of this try
+	open    int   // votes not yet counted
+	granted []int // nodes that granted the lock
+	stained []int // nodes that may hold something of this try
 }
 
-// count looks at one vote.
+// count counts one vote.
 func (b *ballot) count(v vote[reply]) {
 	b.open--
 	b.reply.repaired = b.reply.repaired || v.answer.repaired
@@ -137,14 +135,14 @@ func (b *ballot) count(v vote[reply]) {
 	case v.answer.held:
 		b.granted = append(b.granted, v.node)
 	default:
-		b.reply.lapse = max(b.reply.lapse, v.answer.lapse)
+		b.reply.expires = max(b.reply.expires, v.answer.expires)
 	}
 	if !clean(v) {
 		b.stained = append(b.stained, v.node)
 	}
 }
 
-// clean says that a node certainly has nothing of the try that it voted on.
+// clean reports whether a node certainly holds nothing of the try that it voted on.
 func clean(v vote[reply]) bool {
 	if v.err != nil {
 		return neverSent(v.err) || errors.Is(v.err, ErrForeignKey)
@@ -152,15 +150,15 @@ func clean(v vote[reply]) bool {
 	return !v.answer.held
 }
 
-// neverSent says that there was no connection to send a call over.
+// neverSent reports whether a call failed because it had no connection.
 func neverSent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// collect asks every node for the lock until a majority has granted it or
-// cannot any more. The error is ErrTaken when others hold it, ErrForeignKey when
-// foreign keys alone rule out a majority, or ErrNoQuorum.
+// collect asks every node for the lock until a majority has granted it or can no longer
+// do so. The error is ErrTaken if others hold it, ErrForeignKey if foreign keys rule out a
+// majority, or ErrNoQuorum.
 func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 	b.open = len(q.nodes)
 	b.votes = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
@@ -185,14 +183,14 @@ func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 			taken++
 		}
 	}
-	some := len(q.nodes) - q.need // that may be missing
+	some := len(q.nodes) - q.need // nodes that may be missing
 	switch {
 	case len(b.granted) >= q.need:
 		return nil
 	case foreign > some:
 		return ErrForeignKey
 	case foreign+len(failures) <= some:
-		return ErrTaken // enough answered, but not for us
+		return ErrTaken // enough nodes answered, but refused
 	default:
 		return noQuorum(errors.Join(failures...))
 	}
@@ -200,8 +198,8 @@ func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 
 func noQuorum(failure error) error { return fmt.Errorf("%w: %w", ErrNoQuorum, failure) }
 
-// settle writes the lock's fencing token to a majority of those that granted it.
-// A node that fails meanwhile is replaced by one that grants it late.
+// settle writes the lock's fencing token to a majority of the nodes that granted it. A node
+// that fails is replaced by one that grants the lock late.
 func (q *quorum) settle(ctx context.Context, h *holding, b *ballot) error {
 	votes := poll(ctx, q, h.token, b.granted, q.timeout, func(ctx context.Context, _ int, n *node) (extension, error) {
 		e := n.keep(ctx, []*holding{h}, h.settings.ttl, false)[0]
@@ -238,13 +236,13 @@ func (q *quorum) settle(ctx context.Context, h *holding, b *ballot) error {
 	}
 }
 
-// settleLate does the same, in the background, for nodes that grant the lock
-// after the majority was complete, so that the guard accepts the holder there.
-// A node that has released it meanwhile is left alone by keep.lua.
+// settleLate writes the fencing token, in the background, to nodes that grant the lock after
+// the majority was complete, so that the guard accepts the holder there. keep.lua does not
+// change a node that has released the lock.
 func (q *quorum) settleLate(ctx context.Context, h *holding, b *ballot) {
 	q.m.background(func() {
 		for range b.open {
-			v := <-b.votes // within the node's time-out
+			v := <-b.votes // within the node's timeout
 			if v.err == nil && v.answer.held {
 				q.keep(ctx, h, v.node, h.settings.ttl, false)
 			}
@@ -252,27 +250,26 @@ func (q *quorum) settleLate(ctx context.Context, h *holding, b *ballot) {
 	})
 }
 
-// abandon gives back, in the background, what a try that failed may have taken.
-// Nodes that certainly have nothing of it are left alone, also those that say so
-// when the try has failed already.
+// abandon releases, in the background, the locks that a failed try may have taken. It skips
+// nodes that certainly hold nothing of the try, including those whose votes arrive later.
 func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
-	q.releaseOn(ctx, b.stained, &h.keys, h.token) // what does not answer is chased
+	q.releaseOn(ctx, b.stained, &h.keys, h.token) // chase repeats releases without a reply
 	votes, open := b.votes, b.open
 	q.m.background(func() {
 		var releases []<-chan vote[bool]
 		for range open {
-			if v := <-votes; !clean(v) { // within the node's time-out
+			if v := <-votes; !clean(v) { // within the node's timeout
 				releases = append(releases, q.releaseOn(ctx, []int{v.node}, &h.keys, h.token))
 			}
 		}
 		for _, released := range releases {
-			<-released // whoever waits for this waits for them
+			<-released // this background work ends with them
 		}
 	})
 }
 
-// release gives up the lock on every node. It returns when it is certain that a
-// majority held it, or did not; the rest goes on.
+// release releases the lock on every node. It returns when it is certain whether a majority
+// held it; the other calls continue.
 func (q *quorum) release(ctx context.Context, k *keys, token, _ string) (held, handed bool, err error) {
 	votes := q.releaseOn(ctx, everyOne(len(q.nodes)), k, token)
 	var failures []error
@@ -296,16 +293,16 @@ func (q *quorum) release(ctx context.Context, k *keys, token, _ string) (held, h
 		case len(failures) > len(q.nodes)-q.need:
 			return false, false, noQuorum(errors.Join(failures...))
 		case yes+no+len(failures) == len(q.nodes):
-			return true, false, nil // it cannot be told, and what could be is given up
+			return true, false, nil // undecidable, and released on every node that answered
 		}
 	}
 }
 
-// releaseOn gives up what a token has on these nodes, after what is under way
-// for it there.
+// releaseOn releases the lock of a token on these nodes, after the calls for the token that
+// are already in their lanes.
 func (q *quorum) releaseOn(ctx context.Context, nodes []int, k *keys, token string) <-chan vote[bool] {
 	kk := *k
-	// It must be done although ctx may end soon.
+	// The release must be done even if ctx ends.
 	return poll(context.WithoutCancel(ctx), q, token, nodes, q.m.cfg.CallTimeout, func(ctx context.Context, i int, n *node) (bool, error) {
 		held, _, err := n.release(ctx, &kk, token, "")
 		if err != nil {
@@ -319,23 +316,22 @@ func (q *quorum) extend(ctx context.Context, h *holding, ttl time.Duration) exte
 	return q.extendAll(ctx, []*holding{h}, ttl)[0]
 }
 
-// extendAll renews the locks on every node, until for each of them a majority
-// has, or cannot. Where a majority still had a lock, it is put back on the nodes
-// that have lost it; where no majority has it that would bring back a lock that
-// another may have held meanwhile.
+// extendAll renews the locks on every node until the result for each of them is decided. A
+// lock that a majority still held is restored on the nodes that lost it. Without a majority
+// that could restore a lock that another client has held in the meantime.
 func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
 	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]extension, error) {
 		return n.keep(ctx, locks, ttl, false), nil
 	})
 	byNode := make([][]extension, len(q.nodes))
 	results := make([]extension, len(locks))
-	heard := 0
-	for open := true; open && heard < len(q.nodes); {
+	replied := 0
+	for open := true; open && replied < len(q.nodes); {
 		v, ok := next(ctx, votes)
 		if !ok {
 			break
 		}
-		heard++
+		replied++
 		byNode[v.node] = v.answer
 		open = false
 		for j := range locks {
@@ -344,14 +340,14 @@ func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Durat
 			open = open || !decided
 		}
 	}
-	if heard == 0 {
+	if replied == 0 {
 		for j := range results {
 			results[j] = extension{err: noQuorum(ctx.Err())}
 		}
 	}
 	q.m.background(func() {
-		for ; heard < len(q.nodes); heard++ {
-			v := <-votes // within the node's time-out
+		for ; replied < len(q.nodes); replied++ {
+			v := <-votes // within the node's timeout
 			byNode[v.node] = v.answer
 		}
 		q.restore(ctx, locks, results, byNode, ttl)
@@ -359,8 +355,7 @@ func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Durat
 	return results
 }
 
-// restore puts locks that a majority extended back on the nodes that have lost
-// them.
+// restore sets locks that a majority extended on the nodes that lost them.
 func (q *quorum) restore(ctx context.Context, locks []*holding, results []extension, byNode [][]extension, ttl time.Duration) {
 	for j, h := range locks {
 		for i := range q.nodes {
@@ -372,9 +367,9 @@ func (q *quorum) restore(ctx context.Context, locks []*holding, results []extens
 	}
 }
 
-// keep runs keep.lua for one lock on one node, in its lane, so that a release
-// comes after it, and says whether that did it. A lock that is being released is
-// not put back. What fails is left to the next renewal.
+// keep runs keep.lua for one lock on one node and reports whether it succeeded. It uses the
+// token's lane, so that a release comes after it. It does not restore a lock that is being
+// released. The next renewal repeats a failed call.
 func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration, restore bool) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), q.timeout)
 	defer cancel()
@@ -386,8 +381,8 @@ func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration,
 	return q.nodes[i].keep(ctx, []*holding{h}, ttl, restore)[0].held
 }
 
-// tally decides from what the nodes have said of the lock with this index; nil
-// stands for one that has not answered.
+// tally decides the result for the lock with this index from the nodes' replies; nil is a
+// node that has not replied.
 func (q *quorum) tally(byNode [][]extension, j int) (e extension, decided bool) {
 	var failures []error
 	yes, silent := 0, 0
@@ -407,19 +402,19 @@ func (q *quorum) tally(byNode [][]extension, j int) (e extension, decided bool) 
 	case yes+len(failures)+silent < q.need:
 		return extension{}, true
 	default:
-		// Decided against only where those that are silent cannot change it.
+		// Decided only if the silent nodes cannot change the result.
 		return extension{err: noQuorum(errors.Join(failures...))}, silent == 0 || yes+silent < q.need
 	}
 }
 
-// shared is what several nodes say of one holder.
+// shared is the state of one holder on several nodes.
 type shared struct {
 	Info
-	fences map[int64]int // on how many nodes it has which
+	fences map[int64]int // fence -> number of nodes that have it
 }
 
-// and adds what another node says. The fence is that of most nodes: one that
-// granted late has its own until the lock's is written there.
+// and adds the reply of another node. The fence is that of most nodes: a node that granted
+// late has its own until the lock's fence is written there.
 func (s shared) and(info Info) shared {
 	if s.fences == nil {
 		return shared{info, map[int64]int{info.Fence: 1}}
@@ -433,7 +428,7 @@ func (s shared) and(info Info) shared {
 	return s
 }
 
-// reasons asks every node; the first that knows one is believed.
+// reasons asks every node and takes the first reason for each lock.
 func (q *quorum) reasons(ctx context.Context, locks []*holding) []string {
 	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]string, error) {
 		return n.reasons(ctx, locks), nil
@@ -453,9 +448,8 @@ func (q *quorum) reasons(ctx context.Context, locks []*holding) []string {
 	return reasons
 }
 
-// inspect shows the holder that a majority of the nodes names. The time that
-// remains is the shortest among them. Without waiters to list it returns as soon
-// as a majority agrees.
+// inspect returns the holder on a majority of the nodes, with the shortest remaining time
+// among them. If no waiters are to be listed, it returns as soon as a majority agrees.
 func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
 	kk := *k
 	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (Info, error) {
@@ -503,7 +497,7 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	}
 }
 
-// forceRelease takes the lock from whoever holds it, on every node.
+// forceRelease takes the lock from its holder on every node.
 func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
 	info, err := q.inspect(ctx, k, 0)
 	if err != nil {
@@ -516,9 +510,9 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held
 	})
 	var failures []error
 	yes := 0
-	// Every node that answers in time is waited for: the guard is to refuse the
-	// former holder on all of them.
-	heard := 0
+	// Wait for every node that answers in time, because the guard must reject the former
+	// holder on all of them.
+	replied := 0
 	for range q.nodes {
 		v, ok := next(ctx, votes)
 		if !ok {
@@ -532,15 +526,15 @@ func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held
 		case v.answer:
 			yes++
 		}
-		heard++
+		replied++
 	}
-	if heard < q.need {
+	if replied < q.need {
 		err = noQuorum(errors.Join(failures...))
 	}
 	return yes > 0, info.Holder.Token, false, err
 }
 
-// keep runs keep.lua for locks of a quorum on one node.
+// keep runs keep.lua for locks of a quorum on this node.
 func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]

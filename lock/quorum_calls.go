@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// laneKey names the calls for one token on one node. They go out one after the
-// other, because an acquire or a renewal that a node ran after the release would
-// keep the lock there for its TTL.
+// laneKey identifies the calls for one token on one node. They are sent one after the other,
+// because an acquire or renewal that runs after the release would keep the lock there for
+// its TTL.
 type laneKey struct {
 	token string
 	node  int
 }
 
-// lane ends with the last call that was lined up.
+// lane orders calls; it is deleted with its last call.
 type lane struct {
-	last chan struct{} // closed when that call has returned
-	refs int           // how many have not
+	last chan struct{} // closed when the last call has returned
+	refs int           // calls that have not returned
 }
 
-// vote is what one node said.
+// vote is the reply of one node.
 type vote[T any] struct {
 	node   int
 	answer T
 	err    error
 }
 
-// poll asks the chosen nodes at once, each for at most so long, and returns
-// their votes as they come in. The calls go on when the caller has heard enough.
-// With a token they take their places in its lanes before poll returns.
+// poll calls the chosen nodes concurrently, each for at most limit, and returns their votes
+// as they arrive. The calls continue when the caller stops reading. With a token they enter
+// its lanes before poll returns.
 func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
@@ -60,7 +60,7 @@ func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, lim
 	return votes
 }
 
-// next waits for a vote; false when ctx ends first.
+// next waits for a vote. It returns false if ctx ends first.
 func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
 	select {
 	case v := <-votes:
@@ -70,8 +70,8 @@ func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
 	}
 }
 
-// lineUp takes a place in the lane of a token on a node. turn waits until the
-// calls before have returned, and done lets the next one go.
+// lineUp adds a call to the lane of a token on a node. turn waits until the earlier calls have
+// returned, and done starts the next one.
 func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
 	key := laneKey{token, i}
 	own := make(chan struct{})
@@ -108,25 +108,24 @@ func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, 
 }
 
 const (
-	// chaseFor is how long at least a node that did not answer is asked to
-	// release. One that was stopped for longer holds the key for one TTL once it
-	// goes on.
+	// chaseFor is the minimum time for which a release is repeated on a node that does not
+	// answer. A node that was stopped for longer holds the key for one TTL once it continues.
 	chaseFor = time.Minute
-	// chaseMax is how many releases at most are outstanding for a node; the TTL
-	// sees to those that are dropped.
+	// chaseMax bounds the outstanding releases of a node; the locks of dropped ones expire
+	// with their TTL.
 	chaseMax = 1024
 )
 
-// chased is a release that a node has not answered. The acquire before it may
-// still be on the way there.
+// chased is a release without a reply from a node. The acquire before it may still be in
+// flight.
 type chased struct {
 	keys  keys
 	token string
 	until time.Time
 }
 
-// chase adds a release to those outstanding for a node, and starts the one
-// goroutine that repeats them.
+// chase adds an outstanding release for a node and starts the node's goroutine that repeats
+// them, if it is not running.
 func (q *quorum) chase(i int, c chased) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +139,7 @@ func (q *quorum) chase(i int, c chased) {
 	}
 }
 
-// chaseOn repeats the releases outstanding for a node until none is left.
+// chaseOn repeats the outstanding releases of a node until none is left.
 func (q *quorum) chaseOn(i int) {
 	for pause := min(q.timeout, time.Second); wait(q.m.life, pause) && q.m.open(); pause = min(2*pause, time.Second) {
 		q.mu.Lock()
@@ -156,7 +155,7 @@ func (q *quorum) chaseOn(i int) {
 			_, _, err := q.nodes[i].release(ctx, &c.keys, c.token, "")
 			cancel()
 			if err != nil {
-				break // it is not back yet
+				break // the node is still unreachable
 			}
 			done[c.token] = true
 		}

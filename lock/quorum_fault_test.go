@@ -33,8 +33,7 @@ func startNodes(t *testing.T, servers []*redistest.Server) {
 	}
 }
 
-// pauseNodes stops nodes, and lets them go on when the test ends, before its
-// managers are closed.
+// pauseNodes stops nodes, and continues them when the test ends, before its managers are closed.
 func pauseNodes(t *testing.T, servers []*redistest.Server) (resume func()) {
 	t.Helper()
 	for _, s := range servers {
@@ -53,10 +52,9 @@ func pauseNodes(t *testing.T, servers []*redistest.Server) (resume func()) {
 	return resume
 }
 
-// Given two of five nodes killed, when the lock is taken, extended and
-// released, then all of it works and others are excluded. When these two come
-// back empty and two others go, then the fencing token still rises, though but
-// one node has seen the former.
+// Given two of five nodes killed, when the lock is taken, extended and released, then all of it works
+// and others are excluded. When these two return empty and two others are killed, then the fencing
+// token still rises, although only one node has the previous one.
 func TestQuorum_MinorityKilled(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
@@ -97,14 +95,14 @@ func TestQuorum_MinorityKilled(t *testing.T) {
 	nodes[2:].awaitFree(t, name)
 }
 
-// Given three of five nodes killed, when the lock is asked for, then there is
-// no quorum, and the other two are left with nothing.
+// Given three of five nodes killed, when a client asks for the lock, then there is no quorum, and
+// nothing is left on the other two.
 func TestQuorum_MajorityKilled(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
 	ctx, name := await.Context(t), resource(t)
 	cfg := quorumSlow
-	cfg.NodeTimeout = 2 * time.Second // then what could not be given back is so soon
+	cfg.NodeTimeout = 2 * time.Second // then pending releases are done soon
 	cfg.Poll = 25 * time.Millisecond
 	m := nodes.manager(t, cfg)
 	before := mustAcquire(t, m, name)
@@ -126,7 +124,7 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 		"acquire":     func() error { _, err := m.Acquire(ctx, name); return err },
 		"acquire all": func() error { _, err := m.AcquireAll(ctx, []string{name, resource(t)}); return err },
 	} {
-		// What is left of one try would make the next one find it taken.
+		// Leftovers of one try would make the next one find the lock taken.
 		nodes[:2].awaitFree(t, name)
 		if err := acquire(); !errors.Is(err, ErrNoQuorum) {
 			t.Errorf("%s: err = %v, want ErrNoQuorum", what, err)
@@ -139,7 +137,7 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 		t.Errorf("force: err = %v, want ErrNoQuorum", err)
 	}
 	nodes[:2].awaitFree(t, name)
-	// Who waited before outlasts the interruption.
+	// An earlier waiter survives the outage.
 	startNodes(t, servers[2:3])
 	// A release that found no quorum may be repeated.
 	await.True(t, "the release to reach a majority", func() bool {
@@ -156,9 +154,8 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 	nodes[:3].awaitFree(t, l.Resource())
 }
 
-// Given a held lock, when two nodes are killed, then it is renewed as before;
-// when a third is, then it is lost by its deadline, while the nodes that are
-// left still hold it.
+// Given a held lock, when two nodes are killed, then it is still renewed; when a third is killed, then
+// it is lost by its deadline, while the remaining nodes still hold it.
 func TestQuorum_KilledWhileHeld(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
@@ -184,8 +181,8 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 		t.Errorf("valid for %s without a quorum, the TTL is %s", l.ValidUntil().Sub(gone), quorumBrisk.TTL)
 	}
 	values := nodes[:2].values(t, name)
-	// The keys live 1 % of the TTL longer than the context: a look that comes later
-	// on a busy machine tells nothing.
+	// The keys exist for 1 % of the TTL longer than the context. A later read, on a busy machine,
+	// shows nothing.
 	late := time.Now().After(l.ValidUntil().Add(quorumBrisk.TTL / 100))
 	for i, v := range values {
 		if v != l.GuardValue() && !late {
@@ -198,12 +195,12 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 	nodes[:2].awaitFree(t, name)
 }
 
-// quorumHours lets a node's silence last for longer than any test.
+// quorumHours has node timeouts that are longer than any test.
 var quorumHours = Config{TTL: 3 * time.Hour, NodeTimeout: time.Hour, CallTimeout: time.Hour, Poll: 5 * time.Millisecond}
 
-// Given two nodes that hang, with time-outs of an hour, when the lock is taken,
-// extended and released, then nothing waits for them; what asks all nodes ends
-// with its context; and when they go on, nothing stays behind on them.
+// Given two nodes that hang, with timeouts of an hour, when the lock is taken, extended and released,
+// then no call waits for them. Calls that need all nodes end with their context. When the nodes
+// continue, nothing is left on them.
 func TestQuorum_MinorityHangs(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(context.Context, *Manager, *Lock) error{
@@ -243,10 +240,10 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 			case <-time.After(patience / 4):
 				t.Error("it waits for nodes that hang")
 				resume()
-				t.Log("once they go on: ", <-done)
+				t.Log("once they continue: ", <-done)
 			}
 			// The time for ForceRelease may have ended when some nodes had released the lock.
-			// Then the answers of the nodes that hang decide whether it was held.
+			// Then the replies of the hanging nodes decide whether it was held.
 			release, cancel := context.WithTimeout(ctx, patience/4)
 			defer cancel()
 			err := l.Release(release)
@@ -257,7 +254,7 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 			nodes[:3].awaitFree(t, res)
 			resume()
 			for _, rdb := range nodes[3:] {
-				// It answers behind what was sent to it while it was stopped.
+				// It answers after the commands that it got while it was stopped.
 				await.True(t, "the node answers", func() bool { return rdb.Ping(ctx).Err() == nil })
 			}
 			nodes.awaitFree(t, res)
@@ -267,7 +264,7 @@ func TestQuorum_MinorityHangs(t *testing.T) {
 	}
 }
 
-// longManager is manager with clients that do not give up on their own.
+// longManager is manager with clients that have no timeouts of their own.
 func (nodes quorumNodes) longManager(t *testing.T, cfg Config) *Manager {
 	t.Helper()
 	var clients []redis.UniversalClient
@@ -279,9 +276,9 @@ func (nodes quorumNodes) longManager(t *testing.T, cfg Config) *Manager {
 	return newQuorum(t, clients, cfg)
 }
 
-// Given three nodes that hang, when the lock is asked for, then there is no
-// quorum once they have had their time; when they go on, no key of it outlives
-// the TTL, and the lock can be had again.
+// Given three nodes that hang, when a client asks for the lock, then there is no quorum after
+// NodeTimeout. When the nodes continue, no key of the try outlives the TTL, and the lock is available
+// again.
 func TestQuorum_MajorityHangs(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
@@ -292,7 +289,7 @@ func TestQuorum_MajorityHangs(t *testing.T) {
 	nodes.awaitFree(t, name)
 	resume := pauseNodes(t, servers[2:])
 	for what, acquire := range map[string]func(context.Context, string, ...Option) (*Lock, error){"try": m.TryAcquire, "acquire": m.Acquire} {
-		nodes[:2].awaitFree(t, name) // of the try before
+		nodes[:2].awaitFree(t, name) // of the previous try
 		if _, err := acquire(ctx, name); !errors.Is(err, ErrNoQuorum) {
 			t.Errorf("%s: err = %v, want ErrNoQuorum", what, err)
 		}
@@ -313,8 +310,7 @@ func TestQuorum_MajorityHangs(t *testing.T) {
 	mustRelease(t, l)
 }
 
-// Given a lock whose TTL is shorter than a node may take to answer, when a
-// minority hangs, then it is renewed all the same.
+// Given a lock whose TTL is shorter than NodeTimeout, when a minority hangs, then it is still renewed.
 func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 	t.Parallel()
 	servers, nodes := realNodes(t)
@@ -334,14 +330,14 @@ func TestQuorum_ShortTTLMinorityHangs(t *testing.T) {
 	}
 }
 
-// Given nodes that answer later than their time-out allows, when the lock is
-// taken or not had, then what they granted too late is given back.
+// Given nodes that answer after their timeout, when the lock is acquired or not, then locks that they
+// granted too late are released.
 func TestQuorum_LateNodes(t *testing.T) {
 	t.Parallel()
 	testLateNodes(t, 2)
 }
 
-// With a majority that is late, twice as many time-outs pass one after the other.
+// With a late majority, twice as many timeouts pass one after the other.
 func TestQuorum_LateNodes_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
@@ -354,7 +350,7 @@ func testLateNodes(t *testing.T, late int) {
 	ctx, name := await.Context(t), resource(t)
 	var clients []redis.UniversalClient
 	for i, rdb := range nodes {
-		// Who gives up after the first half of an exchange sends no script in full.
+		// A client that gives up after the first half of an exchange does not send the script.
 		for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
 			if err := script.Load(ctx, rdb).Err(); err != nil {
 				t.Fatal(err)
@@ -366,7 +362,7 @@ func testLateNodes(t *testing.T, late int) {
 		}
 		proxy := redistest.NewProxy(t, rdb.Options().Addr)
 		c := quorumClient(t, proxy.Addr(), nil)
-		// With a connection that is up the script is on its way at once.
+		// With an open connection the script is sent at once.
 		if err := c.Ping(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +390,7 @@ func testLateNodes(t *testing.T, late int) {
 	if l != nil {
 		mustRelease(t, l)
 	}
-	// The late nodes take it, as their fencing tokens show, and are freed.
+	// The late nodes take the lock, as their fencing tokens show, and release it.
 	for _, rdb := range nodes {
 		await.True(t, "the node ran the script", func() bool {
 			return rdb.Exists(ctx, mustKeys(t, name)[keyFence]).Val() == 1
@@ -405,8 +401,7 @@ func testLateNodes(t *testing.T, late int) {
 	nodes.awaitFree(t, name)
 }
 
-// nodeHook is a go-redis hook that runs before the commands of one client; it
-// may hold them up.
+// nodeHook is a go-redis hook that runs before the commands of one client and may delay them.
 type nodeHook func(cmds ...redis.Cmder)
 
 func (h nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -425,8 +420,8 @@ func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// Given an acquire that waits for the nodes' answers, when its wait limit ends,
-// then it returns, and what the nodes granted afterwards is given back.
+// Given an acquire that waits for the nodes' replies, when its wait limit ends, then it returns, and
+// locks that the nodes grant afterwards are released.
 func TestQuorum_EndsDuringCall(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -450,8 +445,8 @@ func TestQuorum_EndsDuringCall(t *testing.T) {
 	}
 }
 
-// Given a node that forgot the lock, when the renewal that puts it back there
-// is on its way and the lock is released, then it does not stay behind.
+// Given a node that lost the lock, when the lock is released while the renewal that restores it there
+// is in flight, then no key is left.
 func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -485,13 +480,13 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	select {
 	case <-restoring:
 	case <-ctx.Done():
-		t.Fatal("the key was not put back")
+		t.Fatal("the key was not restored")
 	}
 	if err := l.Release(ctx); err != nil {
 		t.Error(err)
 	}
 	letGo()
-	closeQuorum(t, m) // waits for what goes on in the background
+	closeQuorum(t, m) // waits for background work
 	for i, v := range nodes.values(t, name) {
 		if v != "" {
 			t.Errorf("node %d holds %q after the release", i, v)
@@ -499,8 +494,8 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	}
 }
 
-// Given a node where the acquire is still on its way, when the lock is released,
-// then the release waits for it there, and the key does not stay behind.
+// Given a node to which the acquire is still in flight, when the lock is released, then the release
+// waits for it there, and no key is left.
 func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	t.Parallel()
 	nodes := embeddedNodes(t)
@@ -519,7 +514,7 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 		t.Error(err)
 	}
 	letGo()
-	closeQuorum(t, m) // waits for what goes on in the background
+	closeQuorum(t, m) // waits for background work
 	nodes[:1].awaitValue(t, name, "")
 	if quorumFence(t, nodes[0], name) == 0 {
 		t.Error("the node was not asked")

@@ -13,10 +13,9 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// What the options and the manager's functions do on a quorum; TestQuorum runs
-// these.
+// Options and functions of the manager on a quorum; TestQuorum runs these.
 
-// Given WithTTL and no watchdog, when the TTL is over, then the lock is lost
+// Given WithTTL and no watchdog, when the TTL has passed, then the lock is lost
 // and its keys are gone; Extend makes it last longer on every node.
 func quorumTTL(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
@@ -49,8 +48,8 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, mustAcquire(t, m, name))
 }
 
-// Given a taken lock, when the wait limit ends, then the error says so and the
-// waiter has left nothing; the holder is undisturbed.
+// Given a taken lock, when the wait limit ends, then the error is ErrWaitTimeout and the waiter leaves
+// nothing behind; the holder is not affected.
 func quorumWaitLimit(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
@@ -72,8 +71,7 @@ func quorumWaitLimit(t *testing.T, nodes quorumNodes) {
 	nodes.awaitFree(t, name)
 }
 
-// Given a maximum hold, when it is over, then the lock ends and all nodes are
-// free for the next.
+// Given a maximum hold, when it ends, then the lock ends and all nodes are free for the next holder.
 func quorumMaxHold(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m := nodes.manager(t, quorumSlow)
@@ -131,8 +129,8 @@ func quorumReentry(t *testing.T, nodes quorumNodes) {
 	nodes.awaitFree(t, name)
 }
 
-// Given locks on all nodes, on some, and on too few, when they are inspected,
-// then the holder is named with its metadata and the number of its nodes.
+// Given locks on all nodes, on some, and on too few, when they are inspected, then Info has the holder
+// with its metadata and the number of its nodes.
 func quorumInspect(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	cfg := quorumSlow
@@ -171,9 +169,8 @@ func quorumInspect(t *testing.T, nodes quorumNodes) {
 	}
 }
 
-// Given a held lock, when it is released by force, then the guard refuses
-// the holder at once on a majority and soon on all nodes, and it hears the
-// reason with its next renewal.
+// Given a held lock, when it is released by force, then the guard refuses the holder at once on a
+// majority and soon on all nodes, and the holder gets the reason at its next renewal.
 func quorumForceRelease(t *testing.T, nodes quorumNodes) {
 	const reason = "the host is on fire"
 	ctx, name := await.Context(t), resource(t)
@@ -201,7 +198,7 @@ func quorumForceRelease(t *testing.T, nodes quorumNodes) {
 	await.True(t, "the guard refuses on every node", func() bool { return refused() == quorumSize })
 	renewNow(l)
 	ends(t, l)
-	hearsReason(t, m, other)
+	awaitReason(t, m, other)
 	after := mustAcquire(t, other, name)
 	if after.Fence() <= l.Fence() {
 		t.Errorf("fence %d after %d", after.Fence(), l.Fence())
@@ -216,7 +213,7 @@ func quorumForceRelease(t *testing.T, nodes quorumNodes) {
 	nodes.awaitFree(t, name)
 }
 
-// takeMany takes locks of so many resources.
+// takeMany takes the locks of n resources.
 func takeMany(t *testing.T, m *Manager, n int) (locks []*Lock) {
 	t.Helper()
 	prefix := resource(t)
@@ -245,8 +242,7 @@ func quorumReleaseAll(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, mustAcquire(t, m, locks[0].Resource()))
 }
 
-// Given 50 locks held and a waiter, when the manager is closed, then no node
-// has a key of them any more.
+// Given 50 held locks and a waiter, when the manager is closed, then no node has a key of them.
 func quorumClose(t *testing.T, nodes quorumNodes) {
 	ctx := await.Context(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
@@ -275,8 +271,7 @@ func quorumClose(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, foreign)
 }
 
-// Given several resources, when they are taken together, then it is all of them
-// or none.
+// Given several resources, when they are taken together, then all of them are held or none.
 func quorumAcquireAll(t *testing.T, nodes quorumNodes) {
 	ctx := await.Context(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
@@ -300,8 +295,7 @@ func quorumAcquireAll(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, one)
 }
 
-// TestNewQuorum_Config: what cannot work is refused, and what was left out fits
-// what was given.
+// TestNewQuorum_Config: invalid settings are rejected, and defaults fit the given settings.
 func TestNewQuorum_Config(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -330,8 +324,8 @@ func TestNewQuorum_Config(t *testing.T) {
 		{"NodeTimeout beyond CallTimeout", nodes, Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second + 1}, false},
 		{"least TTL", nodes, Config{TTL: 10 * time.Millisecond}, true},
 		{"TTL too short", nodes, Config{TTL: 9 * time.Millisecond}, false},
-		{"long TTL alone", nodes, Config{TTL: time.Minute}, true},
-		{"short CallTimeout alone", nodes, Config{CallTimeout: 100 * time.Millisecond}, true},
+		{"only a long TTL", nodes, Config{TTL: time.Minute}, true},
+		{"only a short CallTimeout", nodes, Config{CallTimeout: 100 * time.Millisecond}, true},
 		{"Poll beyond the claim", nodes, Config{Poll: time.Second}, false},
 	} {
 		m, err := NewQuorum(tc.nodes, tc.cfg)

@@ -19,15 +19,15 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// quorumSize is how many nodes the tests have; three are a majority.
+// quorumSize is the number of nodes in the tests; three are a majority.
 const quorumSize = 5
 
 // quorumSlow are settings under which nothing expires within a test's patience,
 // and calls to nodes that answer never time out.
 var quorumSlow = Config{TTL: 20 * time.Minute, NodeTimeout: patience, CallTimeout: patience, Poll: 5 * time.Millisecond}
 
-// quorumBrisk are settings under which locks are renewed within five seconds, and
-// outlast ten without a turn on a processor.
+// quorumBrisk are settings under which locks are renewed within five seconds, and survive a scheduling
+// delay of ten.
 var quorumBrisk = Config{TTL: 15 * time.Second, NodeTimeout: 5 * time.Second, CallTimeout: 10 * time.Second, Poll: 5 * time.Millisecond}
 
 // quorumNodes are clients of independent nodes.
@@ -55,8 +55,8 @@ func realNodes(t *testing.T) ([]*redistest.Server, quorumNodes) {
 	return servers, nodes
 }
 
-// clients are connections of their own to the same nodes. They find out at once
-// that a node refuses connections, instead of dialling it several times.
+// clients are separate connections to the same nodes. They report a refused connection at once instead
+// of dialling several times.
 func (nodes quorumNodes) clients(t *testing.T) []redis.UniversalClient {
 	t.Helper()
 	var clients []redis.UniversalClient
@@ -70,7 +70,7 @@ func quorumClient(t *testing.T, addr string, change func(*redis.Options)) *redis
 	t.Helper()
 	opts := redistest.Options(addr)
 	opts.DialerRetries = 1
-	// What bounds a call is its context, which a manager has for each.
+	// The context that a manager has for each call bounds it.
 	opts.ReadTimeout, opts.WriteTimeout = patience, patience
 	// After so many failed dials a pool would answer from memory for a second,
 	// on a goroutine that outlives it.
@@ -103,7 +103,7 @@ func newQuorum(t *testing.T, clients []redis.UniversalClient, cfg Config) *Manag
 	return m
 }
 
-// closeQuorum also waits for everything that went on in the background.
+// closeQuorum also waits for all background work.
 func closeQuorum(t *testing.T, m *Manager) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -113,7 +113,7 @@ func closeQuorum(t *testing.T, m *Manager) {
 	}
 }
 
-// values returns what the lock's key holds on each node, "" for nothing.
+// values returns the value of the lock's key on each node, "" without one.
 func (nodes quorumNodes) values(t *testing.T, name string) []string {
 	t.Helper()
 	values := make([]string, len(nodes))
@@ -127,7 +127,7 @@ func (nodes quorumNodes) values(t *testing.T, name string) []string {
 	return values
 }
 
-// awaitValue waits until the lock's key holds this on all of the nodes.
+// awaitValue waits until the lock's key has this value on all of the nodes.
 func (nodes quorumNodes) awaitValue(t *testing.T, name, want string) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("all nodes hold %q", want), func() bool {
@@ -161,7 +161,7 @@ func (nodes quorumNodes) awaitFree(t *testing.T, name string) {
 	}
 }
 
-// forget makes nodes lose all they know of the resource.
+// forget deletes all keys of the resource on these nodes.
 func (nodes quorumNodes) forget(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
@@ -171,7 +171,7 @@ func (nodes quorumNodes) forget(t *testing.T, name string) {
 	}
 }
 
-// block puts a stranger's key in the lock's place.
+// block writes a foreign key in place of the lock.
 func (nodes quorumNodes) block(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
@@ -188,7 +188,7 @@ func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A single Redis marks it while somebody waits.
+	// A single Redis marks it while there are waiters.
 	fence, err := strconv.ParseInt(strings.TrimSuffix(text, "w"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
@@ -196,11 +196,10 @@ func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	return fence
 }
 
-// TestQuorum runs what needs no processes to die, on five embedded nodes and on
-// five redis-servers.
+// TestQuorum runs the tests that kill no processes, on five redis-servers.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
-	_, nodes := realNodes(t) // a quorum of nodes within one process would outvote nothing
+	_, nodes := realNodes(t)
 	for name, test := range map[string]func(*testing.T, quorumNodes){
 		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
 		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
@@ -234,7 +233,7 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 			t.Errorf("fence %d after %d", l.Fence(), last)
 		}
 		last = l.Fence()
-		if round == 0 { // later a try that failed may still be in the way on some
+		if round == 0 { // later a failed try may still hold some of them
 			nodes.awaitHeld(t, l)
 		}
 		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
@@ -248,7 +247,7 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 		}
 		next := acquireAsync(ctx, other, name)
 		for range 2 {
-			mustRelease(t, l) // the second one finds it done
+			mustRelease(t, l) // the second one finds the lock released
 		}
 		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
 			t.Errorf("cause = %v, want ErrReleased", cause)
@@ -263,8 +262,8 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 	}
 }
 
-// Given a held lock, when one or two nodes forget it, then the next renewal
-// puts the same key back there, fencing token and metadata included.
+// Given a held lock, when one or two nodes lose it, then the next renewal restores the same key there,
+// including fencing token and metadata.
 func quorumEmptied(t *testing.T, nodes quorumNodes) {
 	for _, emptied := range []quorumNodes{nodes[:1], nodes[3:]} {
 		ctx, name := await.Context(t), resource(t)
@@ -275,7 +274,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 		}
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
-		await.True(t, "a renewal puts it back", func() bool {
+		await.True(t, "a renewal restores it", func() bool {
 			renewNow(l)
 			return !slices.ContainsFunc(nodes.values(t, name), func(v string) bool { return v != l.GuardValue() })
 		})
@@ -298,8 +297,8 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 	}
 }
 
-// Given a held lock, when a majority forgets it, then it is lost with the next
-// renewal and is not put back: another may hold it.
+// Given a held lock, when a majority loses it, then it is lost at the next renewal and not restored:
+// another client may hold it.
 func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m := nodes.manager(t, quorumSlow)
@@ -310,10 +309,10 @@ func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 		t.Fatalf("extend: err = %v, want ErrLost", err)
 	}
 	ends(t, l)
-	closeQuorum(t, m) // nothing goes on in the background after this
+	closeQuorum(t, m) // no background work is left after this
 	for i, v := range nodes[:3].values(t, name) {
 		if v != "" {
-			t.Errorf("node %d was given %q", i, v)
+			t.Errorf("node %d got %q", i, v)
 		}
 	}
 	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
@@ -322,9 +321,8 @@ func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 	nodes.awaitFree(t, name)
 }
 
-// Given keys of a stranger in the lock's place, when they are on a minority,
-// then the lock is had without these nodes; on a majority it is taken, until
-// they go. The stranger's keys stay as they are.
+// Given foreign keys in place of the lock, when they are on a minority, then the lock is acquired
+// without these nodes; on a majority it is taken until they are gone. The foreign keys are not changed.
 func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	ctx := await.Context(t)
 	m := nodes.manager(t, quorumSlow)
@@ -335,7 +333,7 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 		nodes[n:].awaitHeld(t, l)
 		nodes[:n].awaitValue(t, name, "stranger")
 		if err := l.Extend(ctx, 2*quorumSlow.TTL); err != nil {
-			t.Errorf("%d strangers: %v", n, err)
+			t.Errorf("%d foreign keys: %v", n, err)
 		}
 		nodes[n:].awaitValue(t, name, l.GuardValue())
 		mustRelease(t, l)
@@ -356,8 +354,8 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	nodes[3:].awaitFree(t, name)
 }
 
-// Given keys of another type in the lock's place, when they are on one node,
-// then it does not count; on a majority the error says what is wrong.
+// Given keys of another type in place of the lock, when they are on one node, then that node does not
+// count; on a majority the error is ErrForeignKey.
 func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
@@ -383,14 +381,14 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	nodes[3:].awaitFree(t, name)
 	for i, rdb := range nodes[:3] {
 		if n := rdb.LLen(ctx, key).Val(); n != 1 {
-			t.Errorf("node %d: %d elements in the stranger's list", i, n)
+			t.Errorf("node %d: %d elements in the foreign list", i, n)
 		}
 	}
 }
 
-// Given nodes that stored different fencing tokens, one far ahead, when the
-// lock is taken, then every node that granted it holds the greatest; and any
-// other majority, which shares but one node with the first, mints a greater.
+// Given nodes that stored different fencing tokens, one far ahead, when the lock is taken, then every
+// node that granted it holds the greatest; any other majority shares a node with the first, and mints a
+// greater one.
 func quorumFences(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
@@ -406,7 +404,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 		t.Errorf("fence %d, want the one behind %d", first.Fence(), ahead)
 	}
 	for i, rdb := range nodes[:3] {
-		// It counts only once they all have it, so there is nothing to wait for.
+		// The lock counts only once they all have it, so the test need not wait.
 		if v := rdb.Get(ctx, k[keyLock]).Val(); v != first.GuardValue() {
 			t.Errorf("node %d holds %q, want %q", i, v, first.GuardValue())
 		}
@@ -417,7 +415,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, first)
 	nodes[:3].awaitFree(t, name)
 
-	nodes[3:].forget(t, name) // the stranger
+	nodes[3:].forget(t, name) // the foreign key
 	nodes[:2].block(t, name)
 	second := mustAcquire(t, m, name)
 	if second.Fence() <= first.Fence() {
@@ -431,9 +429,9 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, second)
 }
 
-// Given nodes that stored different fencing tokens, when the lock is taken, then
-// also those that were not waited for hold its fencing token soon, and not first
-// with a renewal: the guard would refuse the holder there.
+// Given nodes that stored different fencing tokens, when the lock is taken, then the nodes that acquire
+// did not wait for have its fencing token soon, before a renewal: otherwise the guard would refuse the
+// holder there.
 func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
@@ -453,9 +451,8 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, l)
 }
 
-// Given a held lock, when a script with the guard runs on a node that granted
-// it, then it accepts the holder, and refuses it after the release and while
-// another holds the lock.
+// Given a held lock, when a script with the guard runs on a node that granted it, then it accepts the
+// holder, and refuses it after the release and while another client holds the lock.
 func quorumGuard(t *testing.T, nodes quorumNodes) {
 	name := resource(t)
 	m := nodes.manager(t, quorumSlow)
@@ -480,13 +477,13 @@ func quorumGuard(t *testing.T, nodes quorumNodes) {
 	mustRelease(t, after)
 }
 
-// Given many that want the lock in two managers, when they take it again and
-// again, then no two hold it at a time, the fence rises, and nothing is left.
+// Given many clients of two managers, when they take the lock repeatedly, then no two hold it at the
+// same time, the fence rises, and nothing is left.
 func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes) {
 	return func(t *testing.T, nodes quorumNodes) {
 		ctx, name := await.Context(t), resource(t)
 		cfg := quorumSlow
-		cfg.Poll = 40 * time.Millisecond // less often than a try lasts, or the votes split for ever
+		cfg.Poll = 40 * time.Millisecond // longer than a try takes, or the votes split forever
 		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
 		var begun, inside, last, done atomic.Int64
 		var all sync.WaitGroup
@@ -499,7 +496,7 @@ func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes
 						return
 					}
 					if n := inside.Add(1); n != 1 {
-						t.Errorf("%d hold it at a time", n)
+						t.Errorf("%d hold it at the same time", n)
 					}
 					if before := last.Swap(l.Fence()); before >= l.Fence() {
 						t.Errorf("fence %d after %d", l.Fence(), before)
@@ -520,8 +517,8 @@ func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes
 	}
 }
 
-// Given several that ask for each of many locks at the same moment, when their
-// votes split, then they try again until each has had it.
+// Given several clients that ask for the same lock at the same moment, when their votes split, then they
+// retry until each has held it.
 func quorumSplitVotes(t *testing.T, nodes quorumNodes) {
 	const contenders, rounds = 4, 4
 	ctx := await.Context(t)

@@ -63,7 +63,7 @@ func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atom
 }
 
 func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
-	// Given three handles, when they are released in whatever order, then
+	// Given three handles, when they are released in any order, then
 	// the last one frees the resource.
 	for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
 		name := resource(t)
@@ -73,14 +73,14 @@ func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *
 		for n, i := range order {
 			_, err := other.TryAcquire(t.Context(), name)
 			specIs(t, err, ErrTaken)
-			// A handle's context ends with that of the handle it was taken through.
+			// A handle's context ends with that of the handle through which it was acquired.
 			for _, rest := range order[n:] {
 				if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
 					t.Errorf("%v after %d releases: the context of handle %d has ended: %v", order, n, rest, !below)
 				}
 			}
 			mustRelease(t, handles[i])
-			mustRelease(t, handles[i]) // a repeat counts once
+			mustRelease(t, handles[i]) // a repeated release counts once
 			if cause := context.Cause(handles[i].Context()); !errors.Is(cause, ErrReleased) {
 				t.Errorf("%v: cause = %v", order, cause)
 			}
@@ -111,8 +111,8 @@ func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 }
 
 func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
-	// Given a lock that is lost, then all handles hear of it, and none of
-	// them releases what is another's now.
+	// Given a lost lock, then the contexts of all handles end, and none of them releases the
+	// lock of the next holder.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	inner := enter(t, outer.Context(), name)
@@ -126,15 +126,15 @@ func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *test
 		specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	}
 	if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
-		t.Errorf("the stranger's key holds %q", got)
+		t.Errorf("the foreign key holds %q", got)
 	}
-	// What carries a lost lock's values but not its end has to queue up.
+	// An acquire whose context has a lost lock's values but not its end has to queue.
 	_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
 	specIs(t, err, ErrTaken)
 }
 
 func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
-	// Given a lock that is over, then its context enters nothing.
+	// Given an ended lock, then its context re-enters nothing.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	mustRelease(t, outer)
@@ -156,7 +156,7 @@ func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	mustRelease(t, held)
 	l := enter(t, outer.Context(), second)
 	if l.Token() == outer.Token() {
-		t.Error("another resource was taken for the same")
+		t.Error("another resource counted as the same")
 	}
 	mustRelease(t, l)
 	mustRelease(t, outer)
@@ -188,7 +188,7 @@ func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
 }
 
 func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
-	// Given waiters, when it is entered again, then no waiter is served before
+	// Given waiters, when the lock is re-entered, then no waiter is served before
 	// the last release.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// renewals is a go-redis hook before the pipelines by which the watchdog renews.
+// renewals is a go-redis hook for the pipelines in which the watchdog renews.
 type renewals func(cmds []redis.Cmder) error
 
 func (r renewals) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -34,9 +34,9 @@ func (r renewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// TestLock_RenewalsRefused: given a Redis that refuses renewals at once, as one
-// does that is read-only or out of memory, the watchdog tries again at times,
-// not in a loop, until the lock is lost.
+// TestLock_RenewalsRefused: given a Redis that refuses renewals at once, for example because it is
+// read-only or out of memory, the watchdog retries at intervals, not in a busy loop, until the lock is
+// lost.
 func TestLock_RenewalsRefused(t *testing.T) {
 	t.Parallel()
 	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Minute}, func(t *testing.T, m *Manager, f *failing) {
@@ -56,16 +56,15 @@ func TestLock_RenewalsRefused(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_ShortAfterHandover: locks that are handed over and held
-// for a moment cost no renewal, though they are held for the claim's time only.
+// TestManager_Acquire_ShortAfterHandover: locks that are handed over and held briefly need no renewal,
+// although their key has only ClaimTTL.
 func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const rounds = 30
 		ctx, name := await.Context(t), resource(t)
 		w := newWitness()
-		// A renewal is due for each time that a lock is held for so long, as it may
-		// be on a busy machine.
+		// On a busy machine some locks may be held long enough for a renewal.
 		var renewed, handed, due atomic.Int64
 		cfg := slow
 		cfg.ClaimTTL = patience
@@ -92,7 +91,7 @@ func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
 		}
 		working.Wait()
 		if handed.Load() < rounds || renewed.Load() > due.Load() {
-			t.Errorf("%d renewals for %d locks that were handed over, want %d at most", renewed.Load(), handed.Load(), due.Load())
+			t.Errorf("%d renewals for %d locks that were handed over, want at most %d", renewed.Load(), handed.Load(), due.Load())
 		}
 	})
 }

@@ -6,14 +6,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// GuardLua is a fragment for scripts that must change nothing unless their
-// caller holds the lock. Put before a script it defines
+// GuardLua is a fragment for scripts that may change data only if their caller holds
+// the lock. Prepended to a script, it defines
 //
 //	lock_guard(lock_key, waiters_key, value)
 //
-// which returns how many wait for the lock, or -1 when the lock is not held
-// with that value. The keys come from [Manager.GuardKeys], the value from
-// [Lock.GuardValue].
+// which returns the number of waiters, or -1 if the lock is not held with that value.
+// The keys come from [Manager.GuardKeys], the value from [Lock.GuardValue].
 //
 //go:embed lua/guard.lua
 var GuardLua string

@@ -12,8 +12,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// Given locks held and a context that has ended, as after SIGTERM, when the
-// manager is closed, then the locks are released before Close returns.
+// Given held locks and a context that has ended, as after SIGTERM, when the manager is closed, then the
+// locks are released before Close returns.
 func TestManager_Close_EndedContext(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -30,8 +30,8 @@ func TestManager_Close_EndedContext(t *testing.T) {
 	})
 }
 
-// Given a Redis that hangs and a context that has ended, when the manager is
-// closed, then Close returns after its bound and says why.
+// Given a Redis that hangs and a context that has ended, when the manager is closed, then Close returns
+// after CallTimeout with the reason.
 func TestManager_Close_EndedContext_Blackhole(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -58,15 +58,14 @@ func TestLock_Release_Nil(t *testing.T) {
 	specIs(t, l.Release(t.Context()), ErrNotHeld)
 }
 
-// Given a client with go-redis's default options, which do not end a call with
-// its context, when Redis hangs, then Acquire and TryAcquire return at their
-// deadline, before the call does.
+// Given a client with go-redis's default options, which do not end a call with its context, when Redis
+// hangs, then Acquire and TryAcquire return at their deadline, before the call does.
 func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	proxy.Blackhole(true)
-	// The client's own time-outs are longer than the test.
+	// The client's own timeouts are longer than the test.
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialTimeout: patience, ReadTimeout: 2 * patience, WriteTimeout: patience})
 	defer rdb.Close()
 	m, err := New(rdb, Config{})
@@ -95,8 +94,8 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	}
 }
 
-// Given a function that re-entered the lock and panics before it released that,
-// then nothing of the lock is left, and it is renewed no more.
+// Given a function that re-entered the lock and panics before it releases the inner handle, then nothing
+// of the lock is left, and it is no longer renewed.
 func TestManager_Do_PanicsInside(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -128,8 +127,8 @@ func TestManager_Do_PanicsInside(t *testing.T) {
 	})
 }
 
-// Given a free lock with dead waiters in its queue, of processes that listen no
-// more or that were silent for too long, when it is tried, then it is taken.
+// Given a free lock whose queue has dead waiters, of processes that no longer listen or whose keep-alives
+// are overdue, when it is tried, then it is acquired.
 func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -30,8 +30,8 @@ func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
 	return tokens
 }
 
-// TestManager_Acquire_DeadWaiters: 20 waiters at the head whose processes are
-// gone cost nothing where Redis knows who listens.
+// TestManager_Acquire_DeadWaiters: 20 waiters of dead processes at the head of the queue cost nothing if
+// Redis knows which processes listen.
 func TestManager_Acquire_DeadWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -47,9 +47,8 @@ func TestManager_Acquire_DeadWaiters(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_DeadWaiters_Cluster: in a cluster PUBLISH does not tell
-// who listens, so the dead are known by their silence; all at a time, not one
-// claim after the other.
+// TestManager_Acquire_DeadWaiters_Cluster: in a cluster PUBLISH does not show which processes listen, so
+// dead waiters are recognised by their missing keep-alives: all at once, not one claim after the other.
 func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -62,7 +61,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		dying := ghosts(t, m, name, dead)
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, dead+1)
-		// Whoever holds the key after each script that may hand it over.
+		// The holder of the key after each script that may hand it over.
 		var mu sync.Mutex
 		served := make(map[string]bool)
 		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
@@ -82,12 +81,12 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		}))
 		mustRelease(t, l)
 		l = awaitLock(t, next)
-		// On a busy machine the claim's time may be over already.
+		// On a busy machine ClaimTTL may already have passed.
 		if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 			t.Error(err)
 		}
 		awaitNoTrace(t, rdb, name)
-		// While one of them had the lock, the silence of the rest grew too long.
+		// While one of them had the lock, the keep-alives of the others became overdue.
 		mu.Lock()
 		defer mu.Unlock()
 		if len(served) > 1 {
@@ -96,8 +95,8 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_DeadAfterHandover: a waiter that died after the lock was
-// handed to it keeps it for the claim's time only.
+// TestManager_Acquire_DeadAfterHandover: a waiter that died after the lock was handed to it keeps it only
+// for ClaimTTL.
 func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -111,14 +110,13 @@ func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
 		if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); got != "" && !strings.HasPrefix(got, dead) {
 			t.Fatalf("key holds %q, want the dead waiter's value", got)
 		}
-		// The key had no other way to go than by the end of the claim.
+		// The key can only have expired at the end of the claim.
 		l = mustAcquire(t, m, name)
 		mustRelease(t, l)
 	})
 }
 
-// TestManager_giveBack_HandedOver: a waiter that leaves just after it was handed
-// the lock passes it on.
+// TestManager_giveBack_HandedOver: a waiter that leaves right after it was handed the lock passes it on.
 func TestManager_giveBack_HandedOver(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -137,9 +135,9 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_LapsedWithWaiters: the key of a dead holder lapsed; a
-// newcomer does not take it but passes it on to who was first.
-func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
+// TestManager_Acquire_ExpiredWithWaiters: after the key of a dead holder has expired, a newcomer does not
+// take the lock but passes it to the first waiter.
+func TestManager_Acquire_ExpiredWithWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := await.Context(t), resource(t)
@@ -157,7 +155,7 @@ func TestManager_Acquire_LapsedWithWaiters(t *testing.T) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
 		mustRelease(t, awaitLock(t, first))
-		// And without a newcomer the waiter looks for itself when the key lapses.
+		// Without a newcomer the waiter itself checks when the key expires.
 		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestManager_Acquire_FIFO: waiters of two managers get the lock in the order
-// of arrival, each by a direct handover: no TTL or interval ends in this test.
+// TestManager_Acquire_FIFO: waiters of two managers get the lock in the order of arrival, each by a direct
+// handover: no TTL or interval ends in this test.
 func TestManager_Acquire_FIFO(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -42,7 +42,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 			}()
 			awaitWaiters(t, rdb, name, int64(i+1))
 		}
-		// A newcomer does not barge in, neither before nor after the release.
+		// A newcomer does not overtake waiters, neither before nor after the release.
 		if _, err := managers[1].TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
@@ -62,8 +62,7 @@ func TestManager_Acquire_FIFO(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_Claim: a lock that was handed over is held for the claim's
-// time at first, and soon for its whole TTL.
+// TestManager_Acquire_Claim: a lock that was handed over has ClaimTTL at first, and soon its full TTL.
 func TestManager_Acquire_Claim(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -83,8 +82,8 @@ func TestManager_Acquire_Claim(t *testing.T) {
 	})
 }
 
-// TestManager_claim_LateNews: news that leaves less than half of the claim, or
-// that is older than the last answer, is not believed without asking.
+// TestManager_claim_LateNews: a message that leaves less than half of ClaimTTL, or is older than the last
+// reply, is not used without a call.
 func TestManager_claim_LateNews(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -92,15 +91,15 @@ func TestManager_claim_LateNews(t *testing.T) {
 	now := time.Now()
 	for _, tc := range []struct {
 		name    string
-		sent    time.Duration // of the last answer, before now
-		set     time.Duration // of the handover, after the last answer
+		sent    time.Duration // of the last reply, before now
+		set     time.Duration // of the handover, after the last reply
 		claimed bool
 	}{
 		{"fresh", time.Second, 999 * time.Millisecond, true},
 		{"clock set forward", time.Second, time.Hour, true},
 		{"late", slow.ClaimTTL * 2 / 3, time.Second, false},
-		{"before the last answer", time.Second, -time.Millisecond, false},
-		{"with the last answer", time.Second, 0, false},
+		{"before the last reply", time.Second, -time.Millisecond, false},
+		{"with the last reply", time.Second, 0, false},
 	} {
 		a := &attempt{caller: t.Context(), resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
 		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
@@ -117,12 +116,12 @@ func TestManager_claim_LateNews(t *testing.T) {
 		mustRelease(t, l)
 	}
 	if l, err := m.claim(t.Context(), &attempt{}, news{}); l != nil || err != nil {
-		t.Errorf("a call to try again was taken for a handover: %v, %v", l, err)
+		t.Errorf("a zero message counted as a handover: %v, %v", l, err)
 	}
 }
 
-// TestManager_Acquire_ReleasedBeforeSubscription: the holder releases between
-// the first try and the subscription, so no message will come.
+// TestManager_Acquire_ReleasedBeforeSubscription: the holder releases between the first try and the
+// subscription, so no message arrives.
 func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -195,20 +194,19 @@ func TestManager_Acquire_ContextEnds(t *testing.T) {
 	})
 }
 
-// alwaysSoon has a deadline that is near and never comes: the context ends when
-// the test says so. With a real one a busy machine could spend all of the time
-// before the call.
+// alwaysSoon has a near deadline at which it does not end: the test ends the context. On a busy machine a
+// real deadline could pass before the call.
 type alwaysSoon struct{ context.Context }
 
 func (alwaysSoon) Deadline() (time.Time, bool) { return time.Now().Add(inlineLeft / 5), true }
 
-// TestManager_Acquire_EndsDuringCall: the context ends while the call is on its
-// way, which takes the lock after all; it is given back.
+// TestManager_Acquire_EndsDuringCall: the context ends during the call, which still takes the lock; it is
+// released.
 func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
-		atOnce bool // Acquire returns while the call is under way
+		atOnce bool // Acquire returns during the call
 	}{
 		{"Cancelled", false},
 		{"CancelledWithoutDeadline", false},
@@ -279,8 +277,8 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	}
 }
 
-// TestManager_Acquire_ScriptAfterCleanUp: Redis is silent until the deadline
-// cuts the call off, and runs the script after the clean-up.
+// TestManager_Acquire_ScriptAfterCleanUp: Redis does not answer until the deadline ends the call, and runs
+// the script after the clean-up.
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -308,7 +306,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 				return err
 			}
 		}))
-		for len(stuck) == 0 { // a busy machine may spend all of the time before the call
+		for len(stuck) == 0 { // on a busy machine all of the time may pass before the call
 			ctx, cancel := context.WithTimeout(t.Context(), 2*inlineLeft)
 			_, err := m.Acquire(ctx, name)
 			cancel()
@@ -324,8 +322,8 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_Silence: a waiter that was silent for too long loses its
-// place to the next, and one that shows itself keeps it.
+// TestManager_Acquire_Silence: a waiter whose keep-alive is overdue loses its place to the next, and one
+// with keep-alives keeps it.
 func TestManager_Acquire_Silence(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -341,7 +339,7 @@ func TestManager_Acquire_Silence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "the silent one's time is over", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
+		await.True(t, "the silent waiter's keep-alive is overdue", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
 		mustRelease(t, l)
 		l = awaitLock(t, next)
 		if n := rdb.Exists(ctx, k[keyWaiters], k[keySeen]).Val(); n != 0 {
@@ -372,7 +370,7 @@ func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
 	}
 }
 
-// TestManager_Acquire_RedisRestarts: a waiter outlasts a restart.
+// TestManager_Acquire_RedisRestarts: a waiter survives a restart of Redis.
 func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -387,14 +385,14 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// While Redis is away an acquire fails with the network's error.
+	// While Redis is down an acquire fails with the network's error.
 	if _, err := holder.TryAcquire(ctx, resource(t)); err == nil || !unknown(errors.Unwrap(err)) {
 		t.Errorf("err = %v, want the network's", err)
 	}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Whether the lock outlived the restart depends on how long that took.
+	// Whether the lock survived the restart depends on its duration.
 	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Fatal(err)
 	}
@@ -404,23 +402,22 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 func TestManager_deliver(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), slow)
-	a := &attempt{caller: t.Context(), token: "T", told: make(chan news, 1)}
+	a := &attempt{caller: t.Context(), token: "T", messages: make(chan news, 1)}
 	m.addWaiter(a)
 	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
 		m.deliver(payload)
-		if len(a.told) != 0 {
+		if len(a.messages) != 0 {
 			t.Fatalf("%q was delivered", payload)
 		}
 	}
 	m.deliver("T 1 2 3")
-	m.deliver("T 4 5 6") // while the first is unread this one is not needed
-	if got := <-a.told; got != (news{1, 2, 3}) || len(a.told) != 0 {
-		t.Fatalf("got %+v and %d more", got, len(a.told))
+	m.deliver("T 4 5 6") // dropped, because the first is still unread
+	if got := <-a.messages; got != (news{1, 2, 3}) || len(a.messages) != 0 {
+		t.Fatalf("got %+v and %d more", got, len(a.messages))
 	}
 }
 
-// TestManager_Acquire_OneCallPerInterval: while it waits, a waiter sends nothing
-// but its sign of life, once for each liveness interval.
+// TestManager_Acquire_OneCallPerInterval: a waiter sends only its keep-alive, once per Liveness interval.
 func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -448,7 +445,7 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 			}
 		}))
 		next := acquireAsync(ctx, m, name)
-		await.True(t, "the waiter has shown itself", func() bool {
+		await.True(t, "the waiter has sent a keep-alive", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(sent) >= calls

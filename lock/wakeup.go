@@ -13,13 +13,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// wakeup is the state of the one subscription of a manager, over which a
-// release tells a waiter that the lock is its own.
+// wakeup is the state of a manager's subscription, over which a release notifies the
+// waiter that now has the lock.
 type wakeup struct {
-	rdb   redis.UniversalClient // nil where waiters are configured to poll
+	rdb   redis.UniversalClient // nil if waiters are configured to poll
 	start sync.Once
 	ready chan struct{} // closed when Redis has first confirmed or refused the subscription
-	mute  atomic.Bool   // the Redis user may not use the channels, so waiters poll
+	mute  atomic.Bool   // the Redis user has no permission for the channels, so waiters poll
 
 	mu      sync.Mutex
 	waiters map[string]*attempt // by token
@@ -29,44 +29,44 @@ func newWakeup(rdb redis.UniversalClient) wakeup {
 	return wakeup{rdb: rdb, ready: make(chan struct{}), waiters: make(map[string]*attempt)}
 }
 
-// news is what a waiter is told. The zero value asks it to try again.
+// news is a message to a waiter. The zero value makes it run the script again.
 type news struct {
 	fence   int64
-	setUS   int64 // the clock of Redis when the lock was handed over
-	claimMS int64 // how long the lock waits to be claimed
+	setUS   int64 // the clock of Redis at the handover
+	claimMS int64 // TTL of the key after the handover
 }
 
 const (
-	// hearEvery is how long the subscription may be silent before it is tested.
-	// A connection that a network forgot looks just like one without messages.
-	hearEvery = 3 * time.Second
-	// hearWithin is how long the answer to a test may take.
-	hearWithin = time.Second
-	// redialMax is the longest pause before a subscription is tried again.
+	// pingAfter is how long the subscription may be silent before it is pinged. A dead
+	// connection looks like one without messages.
+	pingAfter = 3 * time.Second
+	// pingTimeout is how long the reply to a ping may take.
+	pingTimeout = time.Second
+	// redialMax is the longest pause before another try to subscribe.
 	redialMax = time.Second
-	// refusedPause is the pause after Redis refused the subscription because a
-	// permission is missing, which an operator may grant meanwhile.
+	// refusedPause is the pause after Redis refused the subscription for lack of a
+	// permission, which an operator may grant.
 	refusedPause = 10 * time.Second
-	// mutePoll is how often waiters ask where the user may not use the channels.
+	// mutePoll is the polling interval without permission for the channels.
 	mutePoll = 50 * time.Millisecond
 )
 
-// polls says that waiters ask for themselves.
+// polls reports whether waiters poll.
 func (m *Manager) polls() bool { return m.wake.rdb == nil || m.wake.mute.Load() }
 
-// pollEvery is how often a waiter asks; 0 where it listens. One whose token says
-// that it polls is sent no message, also once its manager listens again.
+// pollEvery is a waiter's polling interval; 0 if it listens. A waiter with a polling token
+// gets no messages, even once its manager listens again.
 func (m *Manager) pollEvery(a *attempt) time.Duration {
 	if m.cfg.Poll == 0 && (m.wake.mute.Load() || strings.HasPrefix(a.token, pollingMark)) {
-		// A waiter that was handed the lock learns it by asking.
+		// A waiter that was handed the lock finds out by polling.
 		return max(time.Millisecond, min(mutePoll, m.cfg.ClaimTTL/4, m.cfg.Liveness/4))
 	}
 	return m.cfg.Poll
 }
 
-// subscribe starts the subscription if this is the first contended lock, and
-// waits until Redis has confirmed or refused it. When that takes longer than a
-// call may, the waiter goes on without, at the pace of its signs of life.
+// subscribe starts the subscription for the first contended lock and waits until Redis has
+// confirmed or refused it. After CallTimeout the waiter continues without it and relies on
+// its keep-alive calls.
 func (m *Manager) subscribe(ctx context.Context) {
 	m.startListening()
 	timer := time.NewTimer(m.cfg.CallTimeout)
@@ -79,15 +79,15 @@ func (m *Manager) subscribe(ctx context.Context) {
 	}
 }
 
-// startListening starts the subscription, once, if waiters listen. The caller is
-// counted itself, so Close cannot have got past it.
+// startListening starts the subscription, once, if waiters listen. The caller is registered
+// in work, so Close is still waiting.
 func (m *Manager) startListening() {
 	if m.wake.rdb != nil {
 		m.wake.start.Do(func() { m.work.Go(m.listen) })
 	}
 }
 
-// subscribed says whether the subscription was confirmed or refused.
+// subscribed reports whether the subscription was confirmed or refused.
 func (m *Manager) subscribed() bool {
 	select {
 	case <-m.wake.ready:
@@ -97,8 +97,8 @@ func (m *Manager) subscribed() bool {
 	}
 }
 
-// listen keeps the subscription up until the manager ends. After a connection
-// that worked it subscribes again at once, otherwise with growing pauses.
+// listen maintains the subscription until the manager ends. After a connection that worked
+// it subscribes again at once, otherwise with growing pauses.
 func (m *Manager) listen() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -120,30 +120,30 @@ func (m *Manager) listen() {
 	}
 }
 
-// listenOnce subscribes and passes on messages until the connection ends. It
-// says whether the subscription was confirmed.
+// listenOnce subscribes and delivers messages until the connection ends. It reports whether
+// the subscription was confirmed.
 func (m *Manager) listenOnce() (confirmed bool) {
 	sub := m.wake.rdb.Subscribe(m.life, channelPrefix+m.id)
-	// Closing is the only way to interrupt a read that waits; its error, on a
-	// connection that is being thrown away, tells nothing.
+	// Closing is the only way to interrupt a blocking read. The error of closing a
+	// connection that is discarded does not matter.
 	closeSub := func() { _ = sub.Close() } //nolint:errcheck // see above
 	defer closeSub()
 	unhook := context.AfterFunc(m.life, closeSub)
 	defer unhook()
-	heard := time.Now()
+	last := time.Now()
 	var tested time.Time
 	for {
-		msg, err := sub.ReceiveTimeout(m.life, hearWithin)
+		msg, err := sub.ReceiveTimeout(m.life, pingTimeout)
 		now := time.Now()
 		var netErr net.Error
 		switch {
 		case err == nil:
-			heard = now
+			last = now
 		case errors.As(err, &netErr) && netErr.Timeout():
 			switch {
-			case tested.After(heard):
-				return confirmed // the test was not answered
-			case now.Sub(heard) > hearEvery:
+			case tested.After(last):
+				return confirmed // the ping got no reply
+			case now.Sub(last) > pingAfter:
 				tested = now
 				if sub.Ping(m.life) != nil {
 					return confirmed
@@ -161,23 +161,22 @@ func (m *Manager) listenOnce() (confirmed bool) {
 			}
 			confirmed = true
 			m.wake.mute.Store(false)
-			m.everyoneAsks()
+			m.wakeWaiters()
 		case *redis.Message:
 			m.deliver(msg.Payload)
 		}
 	}
 }
 
-// publishes returns why this manager's Redis user may not publish. Other
-// processes most likely run as the same user, and then no message would come.
+// publishes returns the error if this manager's Redis user may not publish. Other processes
+// most likely use the same user, and then no message would arrive.
 func (m *Manager) publishes() error {
 	ctx, cancel := m.cleanUp(m.life)
 	defer cancel()
 	return m.wake.rdb.Publish(ctx, channelPrefix+m.id, ".").Err()
 }
 
-// refused makes the waiters poll if err says that the Redis user lacks a
-// permission, and reports that once.
+// refused makes the waiters poll and reports err once if the Redis user lacks a permission.
 func (m *Manager) refused(err error) bool {
 	if !redis.HasErrorPrefix(err, "NOPERM") {
 		return false
@@ -185,28 +184,27 @@ func (m *Manager) refused(err error) bool {
 	if !m.wake.mute.Swap(true) {
 		m.cfg.Observer.cannotListen(err)
 	}
-	m.everyoneAsks()
+	m.wakeWaiters()
 	return true
 }
 
-// everyoneAsks is called after each subscription, and after a refused one.
-// Messages published while there was none are lost, so every waiter asks.
-func (m *Manager) everyoneAsks() {
+// wakeWaiters makes every waiter run the script. It is called after each subscription,
+// confirmed or refused, because messages published in between are lost.
+func (m *Manager) wakeWaiters() {
 	m.wake.mu.Lock()
 	defer m.wake.mu.Unlock()
 	if !m.subscribed() {
 		close(m.wake.ready)
 	}
 	for _, a := range m.wake.waiters {
-		a.tell(news{})
+		a.notify(news{})
 	}
 }
 
-// deliver passes a message "<token> <fence> <set at, us> <claim ms>" on to its
-// waiter. One that is waiting no more has been withdrawn from the queue, and
-// gave back the lock with that. "! <token> <reason>" tells a holder that its
-// lock was taken by force, and "." only that the subscription stands. A message
-// of another form is not ours.
+// deliver passes a message "<token> <fence> <set at, us> <claim ms>" to its waiter. A waiter
+// that has stopped waiting has been withdrawn from the queue, which also released the lock.
+// "! <token> <reason>" notifies a holder that its lock was taken by force, and "." only tests
+// the permission to publish. Other messages are ignored.
 func (m *Manager) deliver(payload string) {
 	if forced, ok := strings.CutPrefix(payload, "! "); ok {
 		token, reason, _ := strings.Cut(forced, " ")
@@ -229,7 +227,7 @@ func (m *Manager) deliver(payload string) {
 	a := m.wake.waiters[fields[0]]
 	m.wake.mu.Unlock()
 	if a != nil {
-		a.tell(n)
+		a.notify(n)
 	}
 }
 
@@ -250,8 +248,8 @@ func (m *Manager) addWaiter(a *attempt) {
 }
 
 func (m *Manager) removeWaiter(a *attempt) {
-	if a.told == nil {
-		return // it never was one, and a call under way may be giving it a new token
+	if a.messages == nil {
+		return // it was never added, and a running call may be changing its token
 	}
 	m.wake.mu.Lock()
 	delete(m.wake.waiters, a.token)

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// watchdog is the state of the one loop that renews all locks of a manager, and
-// ends those that could not be renewed in time. It makes no call itself, so that
-// it is never late; what it has to renew it hands to goroutines. It starts with
-// the first lock and ends when it wakes up and finds none held, so that a stream
-// of short locks does not start it each time. Manager.mu guards its fields.
+// watchdog is the state of the loop that renews all locks of a manager and ends those that
+// could not be renewed in time. The loop makes no calls itself, so that it is never late;
+// goroutines do the renewals. It starts with the first lock and ends when it wakes up and
+// finds none, so that a stream of short locks does not start it each time. Manager.mu guards
+// its fields.
 type watchdog struct {
 	running bool
-	next    time.Time     // when the loop wakes up on its own
-	kick    chan struct{} // wakes it up earlier
+	next    time.Time     // the loop's next wake-up
+	kick    chan struct{} // wakes it earlier
 }
 
 func newWatchdog() watchdog { return watchdog{kick: make(chan struct{}, 1)} }
 
-// renewBatch is how many locks are renewed in one call.
+// renewBatch is the maximum number of locks renewed in one call.
 const renewBatch = 256
 
-// watch starts watching over a lock that has just been taken.
+// watch registers a new lock with the watchdog.
 func (m *Manager) watch(h *holding) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,13 +45,13 @@ func (m *Manager) watch(h *holding) error {
 		m.dog.running = true
 		m.work.Go(m.renewLoop)
 	case due.Add(slack).Before(m.dog.next):
-		// What is due a little before the next round comes along with it.
+		// A lock that is due only slightly earlier waits for the next round.
 		m.kickDog()
 	}
 	return nil
 }
 
-// unwatch forgets a lock that has ended.
+// unwatch removes a lock that has ended.
 func (m *Manager) unwatch(h *holding) {
 	m.mu.Lock()
 	delete(m.held, h)
@@ -61,14 +61,14 @@ func (m *Manager) unwatch(h *holding) {
 func (m *Manager) kickDog() {
 	select {
 	case m.dog.kick <- struct{}{}:
-	default: // it is going to look anyway
+	default: // a wake-up is already pending
 	}
 }
 
-// renewAt is when a lock is to be renewed: when a third of the TTL has gone by.
-// A lock that was extended for longer is asked for as often, because nothing
-// else tells of its loss. slack is how much earlier it may be, to come along
-// with others. The caller holds mu.
+// renewAt is the time of the next renewal: when a third of the TTL has passed. A lock that
+// was extended for longer is renewed just as often, because a renewal is how its loss is
+// noticed. slack is how much earlier it may be renewed together with others. The caller
+// holds mu.
 func (h *holding) renewAt() (at time.Time, slack time.Duration) {
 	at = h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
 	at = earlier(at, h.asked.Add(h.settings.ttl/3))
@@ -106,13 +106,12 @@ func (m *Manager) renewLoop() {
 	}
 }
 
-// idleLook is how long the loop sleeps at most, and goes on without a lock.
+// idleLook is the longest sleep of the loop, and so how long it runs without locks.
 const idleLook = 10 * time.Second
 
-// dueLocks returns the locks to renew, by their TTL, those whose time is over,
-// and when to look again. Those that are due soon come along, so that many locks
-// make few round trips. With no lock held, or at the end of the manager, the
-// loop ends.
+// dueLocks returns the locks to renew, grouped by TTL, those whose deadline has passed, and
+// the time of the next check. It includes locks that are due soon, so that many locks need
+// few round trips. The loop ends without locks or with the manager.
 func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, over []*holding, next time.Time, running bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +135,7 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 		case h.state != stateHeld:
 		case !h.deadline.After(now):
 			over = append(over, h)
-		case h.renewing: // its end kicks the loop
+		case h.renewing: // the end of the renewal wakes the loop
 			next = earlier(next, h.deadline)
 		case !at.After(now.Add(slack)):
 			if due == nil {
@@ -146,7 +145,7 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 			due[ttl] = append(due[ttl], h)
 			next = earlier(next, h.deadline)
 		default:
-			// Whatever else is to be done, the lock ends at its deadline.
+			// In any case the lock ends at its deadline.
 			next = earlier(next, earlier(at, h.deadline))
 		}
 		h.mu.Unlock()
@@ -155,9 +154,8 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 	return due, over, next, running
 }
 
-// renew extends the locks in batches of one TTL, each bounded by a third of it
-// so that a call that hangs leaves time for another try, and does not hold up
-// locks with a shorter life.
+// renew extends the locks in batches of one TTL. A third of the TTL bounds each batch, so that
+// a call that hangs leaves time for another try and does not delay locks with a shorter TTL.
 func (m *Manager) renew(due map[time.Duration][]*holding) {
 	for ttl, locks := range due {
 		for start := 0; start < len(locks); start += renewBatch {
@@ -168,8 +166,8 @@ func (m *Manager) renew(due map[time.Duration][]*holding) {
 }
 
 func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
-	// A lock that is held for long enough to be renewed is one that somebody
-	// may want to take by force, which its holder should learn of at once.
+	// An operator may take a lock by force that is held long enough to be renewed. Its
+	// holder should be notified at once.
 	m.startListening()
 	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()
@@ -185,8 +183,8 @@ func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
 	m.kickDog()
 }
 
-// endTaken ends locks that Redis does not hold for us any more. It asks for the
-// reason first, so that the context's cause can tell it.
+// endTaken ends locks that Redis no longer holds for us. It reads the reason first, to
+// include it in the context's cause.
 func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
 	if len(locks) == 0 {
 		return
@@ -196,17 +194,17 @@ func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
 	}
 }
 
-// whyTaken asks for the reasons, for a moment only: another may hold the locks
-// while the holders still work.
+// whyTaken reads the reasons within a short time limit, because other clients may hold the
+// locks while the former holders still work.
 func (m *Manager) whyTaken(ctx context.Context, locks []*holding) []string {
 	ctx, cancel := context.WithTimeout(ctx, min(locks[0].settings.ttl/20, m.cfg.reasonLimit))
 	defer cancel()
 	return m.store.reasons(ctx, locks)
 }
 
-// renewed records the outcome of one renewal. An error leaves the lock as it
-// is: the next round tries again, and the deadline ends it if none succeeds. A
-// lock that is not held any more is the caller's to end.
+// renewed records the outcome of one renewal. After an error the lock stays: the next round
+// retries, and the lock ends at its deadline if none succeeds. The caller must end a lock
+// that is no longer held.
 func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	ttl := h.settings.ttl
 	h.mu.Lock()
@@ -214,8 +212,8 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	late := time.Since(at)
 	h.renewing = false
 	if e.err != nil {
-		// The same locks are due at once; this keeps a Redis that is down from
-		// being called in a loop.
+		// The same locks are due at once; this pause prevents a busy loop while Redis is
+		// down.
 		h.retryAt = time.Now().Add(max(ttl/20, time.Millisecond))
 	}
 	h.mu.Unlock()

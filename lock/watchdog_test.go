@@ -16,7 +16,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// failing is a go-redis hook that a test breaks the way to Redis with.
+// failing is a go-redis hook by which a test makes calls to Redis fail.
 type failing struct {
 	how   atomic.Pointer[func(context.Context, []redis.Cmder) error]
 	after atomic.Pointer[func([]redis.Cmder)]
@@ -24,10 +24,10 @@ type failing struct {
 
 func (f *failing) set(how func(ctx context.Context, cmds []redis.Cmder) error) { f.how.Store(&how) }
 
-// delay holds back the answers of this script.
+// delay delays the replies of this script.
 func (f *failing) delay(script *redis.Script, d time.Duration) {
 	after := func(cmds []redis.Cmder) {
-		// What Redis does not know yet is asked for again, and not late.
+		// A script that Redis does not know yet is sent again, and that reply is not delayed.
 		if runs(cmds[0], script) && !redis.HasErrorPrefix(cmds[0].Err(), "NOSCRIPT") {
 			pass(d)
 		}
@@ -35,7 +35,7 @@ func (f *failing) delay(script *redis.Script, d time.Duration) {
 	f.after.Store(&after)
 }
 
-// hook refuses a call if how says so, and lets it through otherwise.
+// hook refuses a call if how returns an error, and makes it otherwise.
 func (f *failing) hook(ctx context.Context, cmds []redis.Cmder, next func() error) error {
 	if how := f.how.Load(); how != nil {
 		if err := (*how)(ctx, cmds); err != nil {
@@ -61,8 +61,8 @@ func hang(ctx context.Context, _ []redis.Cmder) error {
 	return ctx.Err()
 }
 
-// seldom is a fault that wants to be met at times, not in a loop: in this clock
-// no time would pass in one.
+// seldom is a fault that fails the test if it is hit in a busy loop: in a synctest bubble no time passes
+// in one.
 func seldom(t *testing.T, fault func(context.Context, []redis.Cmder) error) func(context.Context, []redis.Cmder) error {
 	t.Helper()
 	const limit = 1000
@@ -79,7 +79,7 @@ func seldom(t *testing.T, fault func(context.Context, []redis.Cmder) error) func
 	}
 }
 
-// alternating refuses and hangs by turns.
+// alternating refuses calls and lets them hang in turn.
 func alternating() func(context.Context, []redis.Cmder) error {
 	var calls atomic.Int64
 	return func(ctx context.Context, cmds []redis.Cmder) error {
@@ -90,10 +90,9 @@ func alternating() func(context.Context, []redis.Cmder) error {
 	}
 }
 
-// inOwnTime runs a test on a real Redis but with a clock of its own, which
-// stands still while Redis works: minutes pass in no time, and what happens at
-// a moment happens at that very moment. The manager polls, because a connection
-// that listens would stop this clock.
+// inOwnTime runs a test in a synctest bubble with calls to a Redis outside of it. The bubble's clock
+// does not advance during a call: minutes pass instantly, and timers fire at their exact time. The
+// manager polls, because a connection that listens would stop this clock.
 func inOwnTime(t *testing.T, rdb *redis.Client, cfg Config, test func(t *testing.T, m *Manager, f *failing)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -120,10 +119,9 @@ func inOwnTime(t *testing.T, rdb *redis.Client, cfg Config, test func(t *testing
 	})
 }
 
-// Given a Redis that is cut off from the moment on in which it granted the lock,
-// when it refuses calls, lets them hang, or both, then the context ends before
-// the key can expire, counted from before the acquire was sent, and no earlier
-// than the lock's validity ends.
+// Given a Redis that is cut off right after it granted the lock, when it refuses calls, lets them hang, or
+// both, then the context ends before the key can expire, counted from before the acquire was sent, and no
+// earlier than the lock's validity ends.
 func TestLock_Context_EndsBeforeKey(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -151,8 +149,8 @@ func TestLock_Context_EndsBeforeKey(t *testing.T) {
 	}
 }
 
-// endsWithin wants the lock to end when it is not valid any more: before the key
-// that was set after start, for this TTL, can expire.
+// endsWithin fails unless the lock ends with its validity: before the key that was set after start, for
+// this TTL, can expire.
 func endsWithin(t *testing.T, l *Lock, start time.Time, ttl time.Duration) {
 	t.Helper()
 	until := l.ValidUntil()
@@ -168,8 +166,8 @@ func endsWithin(t *testing.T, l *Lock, start time.Time, ttl time.Duration) {
 	}
 }
 
-// Given locks with different lives and a Redis that is cut off after some of
-// their renewals, then each ends before its own key can expire.
+// Given locks with different TTLs and a Redis that is cut off after some of their renewals, then each ends
+// before its own key can expire.
 func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -185,7 +183,7 @@ func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
 						locks = append(locks, specWith(t, m, resource(t), WithTTL(ttl)))
 					}
 					pass(after)
-					// Whatever is set before this is set for the TTL.
+					// Keys set before this have the TTL.
 					cut := time.Now()
 					f.set(seldom(t, fault))
 					for _, l := range locks {
@@ -197,9 +195,8 @@ func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
 	}
 }
 
-// Given a lock that was extended for long, when its key is deleted, then the
-// holder learns of it within one TTL all the same, and renewals in between do
-// not shorten what it was given.
+// Given a lock that was extended for a long time, when its key is deleted, then the holder still learns of
+// it within one TTL, and renewals in between do not shorten the lock.
 func TestLock_Extend_StillWatched(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -230,9 +227,8 @@ func TestLock_Extend_StillWatched(t *testing.T) {
 	})
 }
 
-// Given a lock that Redis does not hold for us any more, when the question for
-// the reason hangs, then the holder is told of the loss in a moment all the
-// same, by a renewal and by its own Extend.
+// Given a lock that Redis no longer holds, when the call for the reason hangs, then the holder is still
+// notified of the loss quickly, by a renewal and by its own Extend.
 func TestLock_Lost_ReasonHangs(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -260,7 +256,7 @@ func TestLock_Lost_ReasonHangs(t *testing.T) {
 					}
 					<-l.Context().Done()
 					if took := time.Since(<-asked); took > moment {
-						t.Errorf("the holder was told %s after Redis said it", took)
+						t.Errorf("the holder was notified %s after the reply of Redis", took)
 					}
 					if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) || strings.Contains(cause.Error(), "force") {
 						t.Errorf("cause = %v, want ErrLost and ErrNotHeld without a reason", cause)
@@ -271,9 +267,9 @@ func TestLock_Lost_ReasonHangs(t *testing.T) {
 	})
 }
 
-// lapses puts a moment into a script at which the lock's key expires, as it may
-// in the embedded engine: after the script has read it, before it extends it.
-func lapses(script string) *redis.Script {
+// expiresDuring changes a script so that the lock's key expires while it runs, as can happen in the
+// embedded engine: after the script has read the key, and before it extends it.
+func expiresDuring(script string) *redis.Script {
 	return redis.NewScript(`
 local engine = redis
 local redis = {pcall = engine.pcall, call = function(command, ...)
@@ -283,9 +279,8 @@ end}
 ` + script)
 }
 
-// Given a key that expires while a script runs that is to prolong it, then a
-// renewal says that the lock is not held, and an acquire that is repeated takes
-// it again: nobody believes to hold what is not there.
+// Given a key that expires while a script extends it, then a renewal reports that the lock is not held,
+// and a repeated acquire takes it again: no client believes that it holds a missing key.
 func TestLock_LapsesDuringScript(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -296,7 +291,7 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 			t.Fatalf("%T is no node", m.store)
 		}
 		l := mustAcquire(t, m, resource(t))
-		e := extended(lapses(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()))
+		e := extended(expiresDuring(extendLua).Run(ctx, rdb, []string{l.h.keys[keyLock]}, l.GuardValue(), slow.TTL.Milliseconds()))
 		if e.err != nil || e.held {
 			t.Errorf("extend: %+v, want that the lock is not held", e)
 		}
@@ -304,7 +299,7 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 
 		l = mustAcquire(t, m, resource(t))
 		again := &attempt{keys: l.h.keys, settings: l.h.settings, token: l.Token()}
-		r, err := granted(lapses(acquireLua+handoverLua+queueLua).Run(ctx, rdb, again.keys.list(), again.token, again.settings.meta,
+		r, err := granted(expiresDuring(acquireLua+handoverLua+queueLua).Run(ctx, rdb, again.keys.list(), again.token, again.settings.meta,
 			n.args.acquireFlags[0], n.args.ms(again.settings.ttl), n.args.rare))
 		if err != nil || !r.held || r.fence <= l.Fence() {
 			t.Errorf("acquire: %+v, err = %v; want a fence after %d", r, err, l.Fence())

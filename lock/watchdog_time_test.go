@@ -14,19 +14,18 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// askings notes when the watchdog asks, and does to each of its calls what the
-// test says.
-type askings struct {
+// renewalCalls records the times of the watchdog's calls and lets the test intercept each of them.
+type renewalCalls struct {
 	mu    sync.Mutex
 	began time.Time
 	asked []time.Duration // since began
-	// before runs before the call with this number, counted from 1; an error
-	// of it is the call's, and the call is not made.
+	// before runs before the call with this number, counted from 1; if it returns an error, that
+	// is the result, and the call is not made.
 	before func(ctx context.Context, call int) error
 }
 
 // hook is for failing.set.
-func (r *askings) hook(ctx context.Context, cmds []redis.Cmder) error {
+func (r *renewalCalls) hook(ctx context.Context, cmds []redis.Cmder) error {
 	if !runs(cmds[0], extendScript) {
 		return nil
 	}
@@ -40,38 +39,37 @@ func (r *askings) hook(ctx context.Context, cmds []redis.Cmder) error {
 	return r.before(ctx, call)
 }
 
-func (r *askings) calls() []time.Duration {
+func (r *renewalCalls) calls() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.asked)
 }
 
-// watched runs a test on a lock that is taken when its time begins.
-func watched(t *testing.T, ttl time.Duration, before func(ctx context.Context, call int) error, test func(t *testing.T, l *Lock, r *askings)) {
+// watched runs a test on a lock that is taken at the start of the bubble's clock.
+func watched(t *testing.T, ttl time.Duration, before func(ctx context.Context, call int) error, test func(t *testing.T, l *Lock, r *renewalCalls)) {
 	t.Helper()
 	inOwnTime(t, redistest.Embedded(t), Config{TTL: ttl, CallTimeout: ttl}, func(t *testing.T, m *Manager, f *failing) {
 		l := mustAcquire(t, m, resource(t))
-		r := &askings{began: time.Now(), before: before}
+		r := &renewalCalls{began: time.Now(), before: before}
 		f.set(r.hook)
 		test(t, l, r)
 	})
 }
 
-// after lets time go by until so long after the test began, and everything that
-// was to happen by then.
-func (r *askings) after(d time.Duration) {
+// after advances the clock to this time after the start, and waits until all goroutines are blocked.
+func (r *renewalCalls) after(d time.Duration) {
 	pass(d - time.Since(r.began))
 	synctest.Wait()
 }
 
-// Given a lock that is held for long, then it is renewed each time a third of its
-// TTL has gone by, and not more often.
+// Given a lock that is held for a long time, then it is renewed each time a third of its TTL has passed,
+// and not more often.
 func TestWatchdog_Time_Thirds(t *testing.T) {
 	t.Parallel()
-	// The keys' own time goes on outside: a TTL is longer than a busy machine may need
-	// for a few renewals.
+	// The keys expire by the real clock, so the TTL is longer than a few renewals can take on a busy
+	// machine.
 	for _, ttl := range []time.Duration{20 * time.Second, time.Minute, time.Hour} {
-		watched(t, ttl, nil, func(t *testing.T, l *Lock, r *askings) {
+		watched(t, ttl, nil, func(t *testing.T, l *Lock, r *renewalCalls) {
 			r.after(10 * ttl)
 			calls := r.calls()
 			last := time.Duration(0)
@@ -93,9 +91,9 @@ func TestWatchdog_Time_Thirds(t *testing.T) {
 	}
 }
 
-// Given a renewal whose answer takes a quarter of the TTL, then the lock is valid
-// from when the call was sent; and given one that takes longer than a third, then
-// it is given up and another is sent, in time to save the lock.
+// Given a renewal whose reply takes a quarter of the TTL, then the validity counts from when the call was
+// sent. Given one that takes longer than a third, then it is given up and another is sent, in time to keep
+// the lock.
 func TestWatchdog_Time_SlowRenewal(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
@@ -108,7 +106,7 @@ func TestWatchdog_Time_SlowRenewal(t *testing.T) {
 		}
 		return nil
 	}
-	watched(t, ttl, slow, func(t *testing.T, l *Lock, r *askings) {
+	watched(t, ttl, slow, func(t *testing.T, l *Lock, r *renewalCalls) {
 		r.after(ttl/3 + ttl/4)
 		calls := r.calls()
 		if len(calls) != 1 || !l.ValidUntil().Equal(r.began.Add(calls[0]+validity(ttl))) {
@@ -118,23 +116,22 @@ func TestWatchdog_Time_SlowRenewal(t *testing.T) {
 		if calls = r.calls(); context.Cause(l.Context()) != nil || len(calls) < 3 {
 			t.Fatalf("renewed at %v, cause %v", calls, context.Cause(l.Context()))
 		}
-		// The one that hangs is cut after a third of the TTL, and tried again a
-		// twentieth later.
+		// The renewal that hangs is cancelled after a third of the TTL and retried a twentieth
+		// later.
 		if again := calls[2] - calls[1]; again < ttl/3 || again > ttl/3+ttl/20+time.Millisecond {
-			t.Errorf("tried again after %s, want a third of %s and a twentieth", again, ttl)
+			t.Errorf("retried after %s, want a third of %s and a twentieth", again, ttl)
 		}
 		mustRelease(t, l)
 	})
 }
 
-// Given renewals that are refused, then they are tried again every twentieth of
-// the TTL, and the lock ends at its deadline with the cause that its time was
-// over, and not that somebody took it; with the last try heard, it lives.
+// Given refused renewals, then they are retried every twentieth of the TTL, and the lock ends at its
+// deadline with ErrLost but not ErrNotHeld. If the last try succeeds, the lock stays held.
 func TestWatchdog_Time_Refused(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
 	var tries int
-	watched(t, ttl, func(ctx context.Context, _ int) error { return refuse(ctx, nil) }, func(t *testing.T, l *Lock, r *askings) {
+	watched(t, ttl, func(ctx context.Context, _ int) error { return refuse(ctx, nil) }, func(t *testing.T, l *Lock, r *renewalCalls) {
 		until := l.ValidUntil()
 		r.after(until.Sub(r.began) - time.Nanosecond)
 		if context.Cause(l.Context()) != nil {
@@ -144,7 +141,7 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 		tries = len(calls)
 		for i := 1; i < len(calls); i++ {
 			if pause := calls[i] - calls[i-1]; pause < ttl/20 || pause > ttl/20+time.Millisecond {
-				t.Errorf("tried again after %s, want a twentieth of %s", pause, ttl)
+				t.Errorf("retried after %s, want a twentieth of %s", pause, ttl)
 			}
 		}
 		if tries < 10 {
@@ -152,7 +149,7 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 		}
 		r.after(until.Sub(r.began))
 		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || errors.Is(cause, ErrNotHeld) {
-			t.Errorf("at the deadline the cause is %v, want ErrLost and nothing of another holder", cause)
+			t.Errorf("at the deadline the cause is %v, want ErrLost without ErrNotHeld", cause)
 		}
 		r.after(3 * ttl)
 		if n := len(r.calls()); n != tries {
@@ -164,17 +161,16 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 			return refuse(ctx, nil)
 		}
 		return nil
-	}, func(t *testing.T, l *Lock, r *askings) {
+	}, func(t *testing.T, l *Lock, r *renewalCalls) {
 		r.after(2 * ttl)
 		if context.Cause(l.Context()) != nil {
-			t.Errorf("the last of %d tries was heard, and the lock is lost: %v", tries, context.Cause(l.Context()))
+			t.Errorf("the last of %d tries succeeded, and the lock is lost: %v", tries, context.Cause(l.Context()))
 		}
 		mustRelease(t, l)
 	})
 }
 
-// Given a lock that another has taken by force, when it is renewed, then it ends
-// at that renewal, and its cause says so.
+// Given a lock that was taken by force, when it is renewed, then it ends at that renewal, with that cause.
 func TestWatchdog_Time_Taken(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
@@ -182,7 +178,7 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 	inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, f *failing) {
 		name := resource(t)
 		l := mustAcquire(t, m, name)
-		r := &askings{began: time.Now()}
+		r := &renewalCalls{began: time.Now()}
 		f.set(r.hook)
 		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
 			t.Fatal(err)
@@ -190,7 +186,7 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 		select {
 		case <-l.Context().Done():
 		case <-time.After(ttl):
-			t.Fatal("the lock is another's for a whole TTL, and its holder does not hear of it")
+			t.Fatal("another client has had the lock for a whole TTL, and its former holder was not notified")
 		}
 		calls := r.calls()
 		if ended := time.Since(r.began); len(calls) != 1 || ended != calls[0] {

@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/pause"
 )
 
-// results are what is to be told to the queue of tasks that were handled.
+// results are the outcomes of handled tasks, to be sent to Redis.
 type results struct {
 	done []Leased
 	then []Completion
@@ -20,23 +20,23 @@ type results struct {
 func (o *results) len() int { return len(o.done) + len(o.then) + len(o.back) }
 
 const (
-	// maxUnsettled is from how many outcomes that wait for Redis on nothing more is
-	// fetched of their source. Workers do not wait: other sources need them.
+	// maxUnsettled is the number of outcomes waiting for Redis at which a source stops
+	// fetching. Workers do not wait, because other sources need them.
 	maxUnsettled = 2 * chunkTasks
-	// settleThen bounds how many tasks with followers are told within one
-	// fetchLimit: they take a call for each few, and a slow link must get through.
+	// settleThen is the number of tasks with follow-up tasks that are completed within
+	// one fetchLimit. They need a call per 16 tasks, and must finish on a slow link too.
 	settleThen = 64
 )
 
-// acker acknowledges or rejects the tasks of a queue that were handled. What comes while one call is under
-// way goes out with the next, so the busier the queue, the more tasks share a call.
+// acker acknowledges or rejects the handled tasks of a source. Outcomes that arrive
+// during a call go out with the next one, so a busier queue has more tasks per call.
 type acker struct {
 	s *source
 
 	mu      sync.Mutex
 	changed sync.Cond
 	pending results
-	until   time.Time // when the last of the leases ends
+	until   time.Time // end of the last of the leases
 	closed  bool
 }
 
@@ -46,7 +46,7 @@ func newAcker(s *source) *acker {
 	return t
 }
 
-// add takes outcomes over. It waits for nothing.
+// add queues outcomes. It does not block on Redis.
 func (t *acker) add(until time.Time, o results) {
 	if o.len() == 0 {
 		return
@@ -58,21 +58,21 @@ func (t *acker) add(until time.Time, o results) {
 	}
 	t.pending.done = append(t.pending.done, o.done...)
 	t.pending.then = append(t.pending.then, o.then...)
-	// What is handed back later goes in front, as it would with a call of its own.
+	// Tasks handed back later go in front, as they would with a call of their own.
 	t.pending.back = slices.Insert(t.pending.back, 0, o.back...)
 	if until.After(t.until) {
 		t.until = until
 	}
 }
 
-// full says that wait would wait.
+// full reports whether wait would block.
 func (t *acker) full() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pending.len() >= maxUnsettled
 }
 
-// wait waits until there is room for further outcomes, or ctx ends.
+// wait blocks until there is room for more outcomes, or ctx ends.
 func (t *acker) wait(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
 		t.mu.Lock()
@@ -87,7 +87,7 @@ func (t *acker) wait(ctx context.Context) {
 	}
 }
 
-// close lets loop end when it has told everything.
+// close ends loop after the pending outcomes are sent.
 func (t *acker) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,13 +115,13 @@ func (t *acker) loop() {
 	}
 }
 
-// settle tells one lot, again and again through failures of Redis until the
-// leases have ended: then the tasks are redelivered anyway.
+// settle sends one set of outcomes. It retries through failures of Redis until the
+// leases have ended, because the tasks are redelivered then.
 func (t *acker) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
 	t.s.failed(o.back)
-	told := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+	sent := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
+		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Ack(ctx, chunk...)
 			if err == nil {
 				t.missed(status, func(i int) Leased { return chunk[i] })
@@ -129,8 +129,8 @@ func (t *acker) settle(until time.Time, o results) {
 			return status, err
 		})
 	})
-	told = told && inChunks(o.then, settleThen, func(chunk []Completion) bool {
-		return t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+	sent = sent && inChunks(o.then, settleThen, func(chunk []Completion) bool {
+		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			status, err := q.Complete(ctx, chunk...)
 			if err != nil {
 				return nil, err
@@ -144,14 +144,14 @@ func (t *acker) settle(until time.Time, o results) {
 			return status, nil
 		})
 	})
-	// From the back: what is handed back goes to the front of the queue.
-	for to := len(o.back); told && to > 0; to -= chunkTasks {
+	// Last chunk first, because each chunk goes to the front of the queue.
+	for to := len(o.back); sent && to > 0; to -= chunkTasks {
 		tries := 0
-		told = t.tell(until, &stale, func(ctx context.Context) ([]Status, error) {
+		sent = t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
 			tries++
 			status, err := q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
 			if tries > 1 {
-				status = nil // stale may be what the try before has done
+				status = nil // an earlier try may have made the lease stale
 			}
 			return status, err
 		})
@@ -161,7 +161,7 @@ func (t *acker) settle(until time.Time, o results) {
 	}
 }
 
-// missed tells of the tasks that were gone when they were acknowledged.
+// missed reports the tasks that were missing when they were acknowledged.
 func (t *acker) missed(status []Status, task func(i int) Leased) {
 	if t.s.r.cfg.OnMissing == nil || count(status, StatusMissing) == 0 {
 		return
@@ -175,7 +175,7 @@ func (t *acker) missed(status []Status, task func(i int) Leased) {
 	t.s.r.cfg.OnMissing(context.WithoutCancel(t.s.r.work), gone)
 }
 
-// inChunks calls f for one part of items after the other as long as it says true.
+// inChunks calls f for one chunk of items after another while f returns true.
 func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
 	for from := 0; from < len(items); from += size {
 		if !f(items[from:min(from+size, len(items))]) {
@@ -185,8 +185,9 @@ func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
 	return true
 }
 
-// tell makes one call until it succeeds, and counts the leases it found stale. It is false when it gave up.
-func (t *acker) tell(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
+// repeat makes a call until it succeeds and counts the stale leases. It returns false
+// if it gave up.
+func (t *acker) repeat(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
 	return t.s.r.persist(until, func(ctx context.Context) error {
 		status, err := call(ctx)
 		if err == nil {
@@ -196,8 +197,8 @@ func (t *acker) tell(until time.Time, stale *int, call func(context.Context) ([]
 	})
 }
 
-// persist repeats f until it succeeds, the time is over or the drain is spent; it
-// tries at least once. It is false when f did not succeed.
+// persist repeats f until it succeeds, until has passed or the drain is over; it tries
+// at least once. It returns false if f did not succeed.
 func (r *runner) persist(until time.Time, f func(context.Context) error) bool {
 	for attempt := 1; ; attempt++ {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.work), fetchLimit)
@@ -222,4 +223,22 @@ func count(status []Status, want Status) int {
 		}
 	}
 	return n
+}
+
+// failed calls OnFailure for the failed attempts that count.
+func (s *source) failed(back []Rejection) {
+	if s.r.cfg.OnFailure == nil {
+		return
+	}
+	for i := range back {
+		r := &back[i]
+		if r.cause == nil || r.Uncounted {
+			continue
+		}
+		bound := s.Queue.cfg.MaxAttempts
+		if n := r.Task.MaxAttempts; n > 0 {
+			bound = n
+		}
+		s.r.cfg.OnFailure(r.Task, r.cause, r.Dead || r.Task.Attempt >= bound)
+	}
 }

@@ -36,8 +36,8 @@ func (r *refusal) hook() redis.Hook {
 	}}
 }
 
-// TestAcker_RedisAway: what handlers finished while Redis was away is
-// acknowledged when it is back.
+// TestAcker_RedisAway: tasks that finish during an outage of Redis are acknowledged
+// after it.
 func TestAcker_RedisAway(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -83,8 +83,8 @@ func TestAcker_RedisAway(t *testing.T) {
 	}
 }
 
-// TestAcker_Bounded: where outcomes cannot be told, nothing more is fetched, and
-// nothing is lost when they can.
+// TestAcker_Bounded: while outcomes cannot be sent, fetching stops; no task is lost
+// when Redis is back.
 func TestAcker_Bounded(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -110,11 +110,11 @@ func TestAcker_Bounded(t *testing.T) {
 				return nil
 			}})
 		waitFor(t, func() bool { return acks.refused.Load() >= 6 })
-		// One lot that is being told, one that waits, and what was fetched for them.
+		// One set of outcomes that is being sent, one that waits, and the tasks fetched meanwhile.
 		if n := seen.distinct(); n > 3*queue.MaxUnsettled {
 			t.Errorf("%d tasks were handled, none of them acknowledged", n)
 		}
-		// The workers are free for others.
+		// The workers are free for other sources.
 		for i := range 5 {
 			enqueue(t, other, queue.Task{ID: strconv.Itoa(i)})
 			receive(t, "a task of the other queue", handled)
@@ -133,7 +133,7 @@ func TestAcker_Bounded(t *testing.T) {
 	})
 }
 
-// TestAcker_BoundedShutdown: with as much as that untold, Run ends all the same.
+// TestAcker_BoundedShutdown: Run ends although the acker is full.
 func TestAcker_BoundedShutdown(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -151,14 +151,14 @@ func TestAcker_BoundedShutdown(t *testing.T) {
 		}, queue.RunConfig{Batch: 256, Workers: 4, Drain: 100 * time.Millisecond})
 		waitFor(t, func() bool { return acks.refused.Load() >= 3 && handled.Load() > queue.MaxUnsettled })
 		stop()
-		// What was not told keeps its leases, and so may what was to be told with it.
+		// Tasks whose outcome was not sent keep their leases, as may the rest of their call.
 		if s := stats(t, admin); s.Leased < int(handled.Load()) || s.Ready+s.Leased != 3000 {
 			t.Fatalf("%+v with %d handled", s, handled.Load())
 		}
 	})
 }
 
-// TestAcker_Mixed: each task of a batch gets what was said of it.
+// TestAcker_Mixed: each task of a batch gets its own verdict.
 func TestAcker_Mixed(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -200,7 +200,7 @@ func TestAcker_Mixed(t *testing.T) {
 			switch kind {
 			case "then", "wrapped":
 				if info := get(t, q, "next of "+task.ID); info.State != queue.StateDelayed || info.Attempt != 0 {
-					t.Errorf("what follows %s is %+v", task.ID, info)
+					t.Errorf("follow-up of %s is %+v", task.ID, info)
 				}
 				fallthrough
 			case "done", "nothing":
@@ -218,7 +218,8 @@ func TestAcker_Mixed(t *testing.T) {
 	})
 }
 
-// TestAcker_ThenNoRoom: where what follows has no room, the task is handled again, uncounted.
+// TestAcker_ThenNoRoom: if there is no room for a follow-up task, the task is handled
+// again, uncounted.
 func TestAcker_ThenNoRoom(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -255,7 +256,7 @@ func TestAcker_ThenNoRoom(t *testing.T) {
 	})
 }
 
-// TestAcker_ThenInvalid: an invalid follow-up is a failure of the task, with its reason.
+// TestAcker_ThenInvalid: an invalid follow-up task fails the task, with the reason.
 func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -285,7 +286,7 @@ func TestAcker_ThenInvalid(t *testing.T) {
 	})
 }
 
-// TestAcker_Stale: who hears of leases that were lost, for each way a task can go.
+// TestAcker_Stale: OnError reports lost leases for every verdict.
 func TestAcker_Stale(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]error{
@@ -296,7 +297,7 @@ func TestAcker_Stale(t *testing.T) {
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{})
 				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-				told := make(chan error, 10)
+				reported := make(chan error, 10)
 				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 					for _, task := range tasks {
 						if err := rdb.HSet(await.Context(t), q.EnqueueKeys()[4], task.ID, "2,0;Lother").Err(); err != nil {
@@ -304,9 +305,9 @@ func TestAcker_Stale(t *testing.T) {
 						}
 					}
 					return []error{verdict, verdict}
-				}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
-				if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
-					t.Fatalf("told %v, want the loss of two leases", err)
+				}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
+				if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
+					t.Fatalf("reported %v, want the loss of two leases", err)
 				}
 				wantStats(t, q, queue.Stats{Leased: 2})
 				stop()
@@ -315,7 +316,7 @@ func TestAcker_Stale(t *testing.T) {
 	}
 }
 
-// TestAcker_BackTwice: a lost reply to what was handed back is no lost lease.
+// TestAcker_BackTwice: a lost reply to a rejection is not reported as a lost lease.
 func TestAcker_BackTwice(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -331,23 +332,23 @@ func TestAcker_BackTwice(t *testing.T) {
 			}
 		}})
 		enqueue(t, admin, queue.Task{ID: "a"})
-		told := make(chan error, 10)
+		reported := make(chan error, 10)
 		stop := start(t, q, func(context.Context, []queue.Leased) []error {
 			return []error{queue.RetryIn(time.Hour, errors.New("broken"))}
-		}, queue.RunConfig{OnError: func(err error) { told <- err }})
-		if err := receive(t, "the lost reply", told); !errors.Is(err, errLost) {
+		}, queue.RunConfig{OnError: func(err error) { reported <- err }})
+		if err := receive(t, "the lost reply", reported); !errors.Is(err, errLost) {
 			t.Fatal(err)
 		}
 		stop()
 		wantStats(t, admin, queue.Stats{Delayed: 1})
-		for len(told) > 0 {
-			t.Errorf("told %v", <-told)
+		for len(reported) > 0 {
+			t.Errorf("reported %v", <-reported)
 		}
 	})
 }
 
-// TestAcker_ThenSlowly: many follow-ups take many calls, and each few have a
-// time limit of their own: on a slow link one for all would never be enough.
+// TestAcker_ThenSlowly: many follow-up tasks take many calls, which have several time
+// limits: on a slow link one limit for all of them would be too short.
 func TestAcker_ThenSlowly(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -391,7 +392,8 @@ func TestAcker_ThenSlowly(t *testing.T) {
 	})
 }
 
-// TestAcker_Order: what is handed back at once is in front, in order, however much it is.
+// TestAcker_Order: tasks handed back together are in front and in order, whatever their
+// number.
 func TestAcker_Order(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -403,7 +405,7 @@ func TestAcker_Order(t *testing.T) {
 		enqueue(t, q, numbered(1300)...)
 		ready, release := make(chan struct{}, 3), make(chan struct{})
 		defer close(release)
-		// Three batches of 433, which are handed back when the drain is spent.
+		// Three batches of 433, which are handed back at the end of the drain.
 		end := launch(t, q, func(context.Context, []queue.Leased) []error {
 			ready <- struct{}{}
 			<-release

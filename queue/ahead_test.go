@@ -17,10 +17,10 @@ import (
 	"flashsale/queue"
 )
 
-// farAhead makes a Run fetch as far ahead as it may, however slow the machine.
+// farAhead makes a Run prefetch the maximum, however slow the machine.
 const farAhead = time.Hour
 
-// blockOn is a handler that notes what it handles, and blocks at the task named.
+// blockOn is a handler that records its tasks and blocks at the named one.
 type blockOn struct {
 	id      string
 	blocked chan struct{} // closed when that began
@@ -50,8 +50,8 @@ func (b *blockOn) handled() []queue.Leased {
 	return slices.Clone(b.seen)
 }
 
-// TestAhead_HandedBack: what was fetched ahead when the handler became slow goes
-// back in order, uncounted, and another process handles it.
+// TestAhead_HandedBack: when the handler becomes slow, prefetched tasks are handed back
+// in order, uncounted, and another process handles them.
 func TestAhead_HandedBack(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -61,7 +61,7 @@ func TestAhead_HandedBack(t *testing.T) {
 		rest := numbered(230)[:30]
 		enqueue(t, q, slices.Concat(quick, []queue.Task{{ID: "slow"}}, rest)...)
 		h := newBlockOn("slow")
-		// They have to be seen before they are handed back, also on a busy machine.
+		// The test must see them before they are handed back, also on a busy machine.
 		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
 		}, 5*time.Second))
@@ -91,7 +91,7 @@ func TestAhead_HandedBack(t *testing.T) {
 	})
 }
 
-// TestAhead_None: a negative Ahead fetches nothing that has no worker.
+// TestAhead_None: a negative Ahead fetches only tasks for which a worker is free.
 func TestAhead_None(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -111,12 +111,12 @@ func TestAhead_None(t *testing.T) {
 		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
 		stop()
 		if n := most.Load(); n > 6 {
-			t.Errorf("%d tasks were in hand, want at most the 6 of three batches", n)
+			t.Errorf("%d tasks are leased, want at most the 6 of three batches", n)
 		}
 	})
 }
 
-// TestAhead_Default: while a handler takes long, nothing that comes is fetched for it.
+// TestAhead_Default: while a handler is slow, Run fetches no tasks for it.
 func TestAhead_Default(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -148,8 +148,8 @@ func TestAhead_Extended(t *testing.T) {
 		admin := process(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
-		// They are handed back later than the lease would have ended; until then
-		// nobody else gets them.
+		// They are handed back after the first end of the lease. Until then no other worker
+		// gets them.
 		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
 		}, 4*time.Second))
@@ -172,16 +172,16 @@ func TestAhead_Extended(t *testing.T) {
 	})
 }
 
-// TestAhead_LeaseLost: a task that is another's by now is not handled.
+// TestAhead_LeaseLost: a task that another worker has by now is not handled.
 func TestAhead_LeaseLost(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "lost"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
-			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { told <- err },
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { reported <- err },
 		}, limit))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 4 })
@@ -190,10 +190,10 @@ func TestAhead_LeaseLost(t *testing.T) {
 		if err := rdb.HSet(ctx, keys[4], "lost", "2,0;Lother").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 1 of them") {
-			t.Fatalf("told %v, want the loss of one lease", err)
+		if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 1 of them") {
+			t.Fatalf("reported %v, want the loss of one lease", err)
 		}
-		// As long as the other one holds it, nobody gets it.
+		// While the other worker holds it, no worker gets it.
 		if err := rdb.ZAdd(ctx, keys[2], redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "lost"}).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestAhead_LeaseLost(t *testing.T) {
 			t.Fatalf("handled %v", got)
 		}
 		if info := get(t, q, "lost"); info.State != queue.StateLeased || info.Attempt != 2 {
-			t.Fatalf("the other's task is %+v", info)
+			t.Fatalf("the other worker's task is %+v", info)
 		}
 	})
 }

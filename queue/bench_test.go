@@ -27,7 +27,7 @@ func BenchmarkQueue_RedisCPU(b *testing.B) {
 				backlog[i] = task(b)
 			}
 			enqueue(b, q, backlog...)
-			// Other workers hold leases at any time under load; a sorted set that
+			// Under load other workers always hold leases; a sorted set that
 			// empties between two batches would be another data structure.
 			if f := dequeue(b, q, 512); len(f.Tasks) != 512 {
 				b.Fatalf("leased %d tasks", len(f.Tasks))
@@ -71,7 +71,7 @@ func task(b *testing.B) queue.Task {
 	return queue.Task{ID: id.String(), Payload: []byte(strings.Repeat("x", 200))}
 }
 
-// scriptTime is how long EVALSHA has run on the server so far, in microseconds.
+// scriptTime is the total time of EVALSHA on the server, in microseconds.
 func scriptTime(b *testing.B, rdb *redis.Client) float64 {
 	b.Helper()
 	info, err := rdb.Info(context.Background(), "commandstats").Result()

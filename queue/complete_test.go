@@ -30,7 +30,7 @@ func TestQueue_Complete(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Second)
-		// The successor may take the key, and even the id, of what it follows.
+		// A follow-up task may have the id of the task that it follows.
 		wantComplete(t, q, queue.StatusOK, l[0],
 			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
 			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
@@ -51,7 +51,7 @@ func TestQueue_Complete(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteRefused: without the lease nothing follows.
+// TestQueue_CompleteRefused: without the lease no follow-up task is added.
 func TestQueue_CompleteRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -72,15 +72,15 @@ func TestQueue_CompleteRefused(t *testing.T) {
 				t.Fatalf("a refused completion changed %s", name)
 			}
 		}
-		// Each of a call stands for itself.
+		// Each completion of a call is independent.
 		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
 	})
 }
 
-// TestQueue_CompleteLostReply: a repeat after an unknown outcome adds nothing,
-// also when what followed is done by then.
+// TestQueue_CompleteLostReply: a repeat after an unknown outcome adds nothing, also if
+// the follow-up task is done by then.
 func TestQueue_CompleteLostReply(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -124,7 +124,7 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 		}
 		status, err := q.Extend(await.Context(t), l[0])
 		wantStatus(t, status, err, queue.StatusOK)
-		// The place of the task itself is room for one.
+		// The task itself makes room for one.
 		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "1"})
 		wantComplete(t, q, queue.StatusOK, l[1])
 		wantComplete(t, q, queue.StatusOK, l[2], queue.Task{ID: "2"}, queue.Task{ID: "3"})
@@ -132,7 +132,8 @@ func TestQueue_CompleteNoRoom(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteOverfull: where the bound was lowered, what ends without a successor needs no room.
+// TestQueue_CompleteOverfull: after the bound was lowered, a task without follow-up tasks
+// needs no room.
 func TestQueue_CompleteOverfull(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -145,7 +146,8 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteDuplicates: what is there already counts as added, and stays as it is.
+// TestQueue_CompleteDuplicates: a follow-up task that is already in the queue counts as
+// added and is not changed.
 func TestQueue_CompleteDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -160,7 +162,7 @@ func TestQueue_CompleteDuplicates(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteMany: more than one script call, each task with its own successors.
+// TestQueue_CompleteMany: in several script calls each task gets its own follow-up tasks.
 func TestQueue_CompleteMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -199,8 +201,8 @@ func TestQueue_CompleteMany(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteInHandler: a handler that completes one task of its batch
-// itself goes on with the others.
+// TestQueue_CompleteInHandler: a handler may complete one task of its batch itself and
+// continue with the others.
 func TestQueue_CompleteInHandler(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

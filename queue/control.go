@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Pause stops the taking of tasks, by all workers on all processes, from their
-// next fetch on. Tasks can still be added, and those that are leased are worked
-// on. It lasts until Resume, over restarts too. Errors: those of Redis.
+// Pause stops all workers in all processes from taking tasks, from their next fetch
+// on. Tasks can still be added, and leased tasks are finished. The pause lasts until
+// Resume, also across restarts. Errors: those of Redis.
 func (q *Queue) Pause(ctx context.Context) error {
 	if err := q.run(ctx, pauseScript, "1").Err(); err != nil {
 		return fmt.Errorf("pause queue: %w", err)
@@ -28,28 +28,27 @@ func (q *Queue) Resume(ctx context.Context) error {
 
 var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': StateLeased, 'x': StateDead, 'M': ""}
 
-// Cancel removes tasks for good, and returns per task the state in which it was;
-// empty for none. The handler of a task that was leased notices at the next extension
-// of its lease, when its context ends with ErrLeaseLost; what it does until then
-// is done. Errors: those of Redis; the states from the failing step on are then
-// unknown and missing.
+// Cancel removes tasks for good and returns the state in which each was, or "" for an
+// unknown id. The context of the handler of a leased task ends with ErrLeaseLost at
+// the next extension of the lease; the effects until then remain. Errors: those of
+// Redis; the result then ends before the failing step, whose outcome is unknown.
 func (q *Queue) Cancel(ctx context.Context, ids ...string) ([]State, error) {
 	return byID(ctx, q, "cancel", cancelScript, "0", ids, cancelStates)
 }
 
-// DeleteDead removes dead letters for good, up to 512 in one step: StatusOK, or
-// StatusMissing for an id that is not a dead letter. Errors: those of Redis; the
-// statuses from the failing step on are then missing.
+// DeleteDead removes dead letters for good, up to 512 in one step. Per id: StatusOK,
+// or StatusMissing if it is not a dead letter. Errors: those of Redis; the result
+// then ends before the failing step.
 func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error) {
 	return byID(ctx, q, "delete", cancelScript, "1", ids, map[byte]Status{'x': StatusOK, 'M': StatusMissing})
 }
 
-// RunNow makes delayed tasks and dead letters ready, in the order given and up to
-// 512 in one step. A dead letter's attempts are forgotten. Per task: StatusOK,
-// StatusMissing for an id that is neither delayed nor dead, or StatusFull for a
-// dead letter the queue has no room for.
-// Errors: ErrFull with at least one StatusFull, and those of Redis; the statuses
-// from the failing step on are then missing.
+// RunNow makes delayed tasks and dead letters ready, in the given order and up to 512
+// in one step. The attempts of a dead letter are reset. Per task: StatusOK,
+// StatusMissing if it is neither delayed nor dead, or StatusFull for a dead letter
+// for which the queue has no room.
+// Errors: ErrFull with at least one StatusFull, and those of Redis; the result then
+// ends before the failing step.
 func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
 	status, err := byID(ctx, q, "run now", runNowScript, q.cfg.MaxLength, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
 	if err == nil {
@@ -58,7 +57,7 @@ func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
 	return status, err
 }
 
-// byID runs a script on tasks by their ids, a bounded number in each call.
+// byID runs a script on the tasks with these ids, a bounded number per call.
 func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how any, ids []string, from map[byte]S) ([]S, error) {
 	out := make([]S, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
@@ -75,9 +74,10 @@ func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how 
 	return out, nil
 }
 
-// Empty removes all ready, delayed or dead tasks, 512 in each step, and returns how
-// many it removed. Tasks added meanwhile may stay. [Queue.Cancel] removes leased tasks.
-// Errors: ErrConfig for another state, and those of Redis; what was removed stays removed.
+// Empty removes all ready, delayed or dead tasks, 512 per step, and returns how many
+// it removed. Tasks added during the call may remain. Use [Queue.Cancel] for leased
+// tasks. Errors: ErrConfig for another state, and those of Redis; removed tasks stay
+// removed.
 func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error) {
 	key := stateKeys[state]
 	if key == 0 || state == StateLeased {
@@ -95,7 +95,7 @@ func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error)
 		if reply[1] == 0 {
 			break
 		}
-		if bound < 0 { // tasks that are added all the time do not keep this going
+		if bound < 0 { // bounds the loop if tasks are added continuously
 			bound = 1 + (int(reply[1])+chunkTasks-1)/chunkTasks
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-// tap lets a test see a client's commands, and lose the reply of one.
+// tap is a hook that observes a client's commands and can lose the reply of one.
 type tap struct {
 	seen func(name string)
 	lose func(name string) bool
@@ -39,7 +39,8 @@ func (p tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// sleeper is a process of its own, which says when it goes to sleep.
+// sleeper is a queue on its own client, as in another process, with a signal for each
+// blocking pop.
 func sleeper(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) (q *queue.Queue, asleep <-chan struct{}) {
 	t.Helper()
 	signal := make(chan struct{}, 1000)
@@ -77,7 +78,7 @@ func resume(t testing.TB, q *queue.Queue) {
 	}
 }
 
-// TestQueue_Pause: nothing is taken and nothing moves; all the rest goes on.
+// TestQueue_Pause: no task is taken and none changes its state; everything else works.
 func TestQueue_Pause(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -104,13 +105,13 @@ func TestQueue_Pause(t *testing.T) {
 		take(t, q, "expired", "new", "failed")
 		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 3})
 		if n, err := rdb.Exists(await.Context(t), prefix+"paused").Result(); err != nil || n != 0 {
-			t.Fatalf("a key of the pause is left: %d, %v", n, err)
+			t.Fatalf("the pause left a key: %d, %v", n, err)
 		}
 	})
 }
 
-// TestQueue_PauseRuns: the workers of two processes finish what they have, take
-// no more, and go on at once when the pause ends, however long they would sleep.
+// TestQueue_PauseRuns: the workers of two processes finish their tasks, take no more, and
+// continue at once when the pause ends, however long they would sleep.
 func TestQueue_PauseRuns(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -143,7 +144,7 @@ func TestQueue_PauseRuns(t *testing.T) {
 		if len(running) > 0 {
 			t.Fatalf("%s was taken from a paused queue", <-running)
 		}
-		// Both wake-ups of the work that waits go to workers that find the pause.
+		// The workers that get both wake-ups find the queue paused.
 		for i := range asleep {
 			for len(asleep[i]) > 0 {
 				<-asleep[i]
@@ -154,7 +155,8 @@ func TestQueue_PauseRuns(t *testing.T) {
 	})
 }
 
-// TestQueue_ResumeWakes: the one wake-up there was went to a worker that found the pause.
+// TestQueue_ResumeWakes: the end of a pause wakes a worker although a worker consumed the
+// only wake-up during the pause.
 func TestQueue_ResumeWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -232,7 +234,7 @@ func TestQueue_Cancel(t *testing.T) {
 	})
 }
 
-// TestQueue_CancelMany: more than one script call cancels.
+// TestQueue_CancelMany: Cancel takes more ids than one script call.
 func TestQueue_CancelMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -254,7 +256,8 @@ func TestQueue_CancelMany(t *testing.T) {
 	})
 }
 
-// TestQueue_CancelRunning: the handler of a cancelled task is told, and the task stays away.
+// TestQueue_CancelRunning: cancelling a task ends its handler's context, and the task does
+// not return to the queue.
 func TestQueue_CancelRunning(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

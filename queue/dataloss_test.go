@@ -12,21 +12,20 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_DataWentBack: given a Run that has worked for a while, when Redis stands
-// as it did some fetches ago, Run says so, once; and not before, although another
-// process fetches as well.
+// TestRun_DataWentBack: when Redis returns to the state of some fetches ago, a running Run
+// reports it once. It reports nothing before, although another process fetches too.
 func TestRun_DataWentBack(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		told, handled := make(chan error, 100), make(chan string, 100)
+		reported, handled := make(chan error, 100), make(chan string, 100)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			for i := range tasks {
 				handled <- tasks[i].ID
 			}
 			return nil
-		}, queue.RunConfig{OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{OnError: func(err error) { reported <- err }})
 		for _, id := range []string{"a", "b", "c"} {
 			enqueue(t, q, queue.Task{ID: id})
 			receive(t, id, handled)
@@ -35,22 +34,22 @@ func TestRun_DataWentBack(t *testing.T) {
 		if n, err := rdb.HGet(await.Context(t), prefix+"counts", "takes").Int(); err != nil || n != 3 {
 			t.Fatalf("%d calls took tasks, %v; want 3", n, err)
 		}
-		if len(told) > 0 {
-			t.Fatalf("told %v", <-told)
+		if len(reported) > 0 {
+			t.Fatalf("reported %v", <-reported)
 		}
 		if err := rdb.HSet(await.Context(t), prefix+"counts", "takes", 1).Err(); err != nil {
 			t.Fatal(err)
 		}
 		enqueue(t, q, queue.Task{ID: "d"})
 		receive(t, "d", handled)
-		if err := receive(t, "the loss", told); !errors.Is(err, queue.ErrDataLost) {
-			t.Fatalf("told %v, want ErrDataLost", err)
+		if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrDataLost) {
+			t.Fatalf("reported %v, want ErrDataLost", err)
 		}
 		enqueue(t, q, queue.Task{ID: "e"})
 		receive(t, "e", handled)
 		stop()
-		if len(told) > 0 {
-			t.Fatalf("told again: %v", <-told)
+		if len(reported) > 0 {
+			t.Fatalf("reported again: %v", <-reported)
 		}
 	})
 }

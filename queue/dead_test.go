@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -23,7 +22,7 @@ func bury(t testing.TB, q *queue.Queue, ids ...string) {
 	}
 }
 
-// TestQueue_DeadFates: dead letters are listed, run again and deleted, many in one call.
+// TestQueue_DeadFates: dead letters can be listed, retried and deleted, many in one call.
 func TestQueue_DeadFates(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -53,7 +52,7 @@ func TestQueue_DeadFates(t *testing.T) {
 	})
 }
 
-// TestQueue_DeadMany: a page of 512 dead letters is one script, whatever becomes of it.
+// TestQueue_DeadMany: retrying or deleting 512 dead letters is one script call.
 func TestQueue_DeadMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -92,7 +91,7 @@ func TestQueue_DeadMany(t *testing.T) {
 	})
 }
 
-// TestQueue_RunNowFull: a dead letter needs room, a delayed task has it.
+// TestQueue_RunNowFull: a dead letter needs room; a delayed task already has it.
 func TestQueue_RunNowFull(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -129,7 +128,7 @@ func TestQueue_RunNowDelayed(t *testing.T) {
 	})
 }
 
-// TestQueue_Empty: one state loses all its tasks, more than one step holds, and no other task is touched.
+// TestQueue_Empty: Empty removes all tasks of one state, in several steps, and no others.
 func TestQueue_Empty(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -161,55 +160,12 @@ func TestQueue_Empty(t *testing.T) {
 	})
 }
 
-// TestQueue_GetMany: more ids than one call carries are answered in their order.
-func TestQueue_GetMany(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: never})
-		tasks := numbered(1100)
-		enqueue(t, q, tasks...)
-		ids := make([]string, len(tasks), len(tasks)+1)
-		for i := range tasks {
-			ids[i] = tasks[i].ID
-		}
-		l := dequeue(t, q, 3).Tasks
-		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
-		ack(t, q, l[1])
-		found, err := q.Get(await.Context(t), append(ids, "none")...)
-		if err != nil || len(found) != len(ids)+1 {
-			t.Fatalf("%d answers, %v", len(found), err)
-		}
-		special := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: "", l[2].ID: queue.StateLeased, "none": ""}
-		for i, info := range found {
-			want, there := special[info.ID]
-			if !there {
-				want = queue.StateReady
-			}
-			if i < len(ids) && (info.ID != ids[i] || want != "" && string(info.Payload) != string(tasks[i].Payload)) || info.State != want {
-				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
-			}
-		}
-		if none, err := q.Get(await.Context(t)); err != nil || len(none) != 0 {
-			t.Errorf("of no ids: %v, %v", none, err)
-		}
-		payloads, err := q.Payloads(await.Context(t), append(ids, "none")...)
-		if err != nil || len(payloads) != len(found) {
-			t.Fatalf("%d payloads, %v", len(payloads), err)
-		}
-		for i := range found {
-			if string(payloads[i]) != string(found[i].Payload) || (payloads[i] == nil) != (found[i].State == "") {
-				t.Fatalf("payload %d: %q, want %q", i, payloads[i], found[i].Payload)
-			}
-		}
-	})
-}
-
 func TestQueue_DeadTrimmed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 3})
-		// Spread over more than one chunk, and by both ways to die.
+		// In more than one chunk, and by rejection as well as by expiry.
 		enqueue(t, q, numbered(250)...)
 		var back []queue.Rejection
 		for _, l := range dequeue(t, q, 250).Tasks {
@@ -245,69 +201,6 @@ func TestQueue_BodyMissing(t *testing.T) {
 		}
 		if dead := dead(t, q); len(dead) != 2 || dead[0].Payload != nil {
 			t.Fatalf("%+v", dead)
-		}
-	})
-}
-
-func TestQueue_PayloadEmpty(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		binary := string([]byte{0, 1, 255, '\r', '\n', 0})
-		enqueue(t, q, queue.Task{ID: "nil"}, queue.Task{ID: binary, Payload: []byte(binary)})
-		l := take(t, q, "nil", binary)
-		if l[0].Payload == nil || len(l[0].Payload) != 0 || string(l[1].Payload) != binary {
-			t.Fatalf("payloads %q and %q", l[0].Payload, l[1].Payload)
-		}
-	})
-}
-
-func TestQueue_Stats(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		wantStats(t, q, queue.Stats{})
-		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
-			t.Fatal(err)
-		}
-		s, err := q.Stats(await.Context(t))
-		if err != nil || s.OldestReady < time.Hour || s.OldestReady > time.Hour+time.Minute {
-			t.Fatalf("%+v, %v; want an age of an hour", s, err)
-		}
-		f := dequeue(t, q, 1)
-		if f.Next <= 0 || f.Next > 11*time.Second {
-			t.Fatalf("next in %v, want the end of the lease", f.Next)
-		}
-		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 1})
-		ack(t, q, f.Tasks...)
-		if f = dequeue(t, q, 1); f.Next < 59*time.Minute || f.Next > time.Hour+time.Second || f.More {
-			t.Fatalf("next in %v, want an hour", f.Next)
-		}
-	})
-}
-
-func TestQueue_Scan(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		tasks := numbered(2000)
-		enqueue(t, q, tasks...)
-		seen := make(map[string]string)
-		if err := q.Scan(await.Context(t), func(id string, payload []byte) error {
-			seen[id] = string(payload)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for _, task := range tasks {
-			if seen[task.ID] != string(task.Payload) {
-				t.Fatalf("%s has payload %q, want %q", task.ID, seen[task.ID], task.Payload)
-			}
-		}
-		stop := fmt.Errorf("stop")
-		if err := q.Scan(await.Context(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
-			t.Fatalf("scan goes on after %v", err)
 		}
 	})
 }

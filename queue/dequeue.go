@@ -4,40 +4,45 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// Fetched is what one Dequeue took.
+// Fetched is the result of one Dequeue.
 type Fetched struct {
-	// Tasks are leased to the caller, in the order in which they were to be taken. They may be none.
+	// Tasks are leased to the caller, in the order of the queue. There may be none.
 	Tasks []Leased
-	// Next is how long it takes until the next delayed task or lease end falls
-	// due; negative when there is none. Zero means now.
+	// Next is the time until the next delayed task falls due or the next lease ends;
+	// zero means now, and a negative value that there is neither.
 	Next time.Duration
-	// More says that another Dequeue would find tasks now.
+	// More reports whether another Dequeue would find tasks now.
 	More bool
 
-	birth string // of the queue: random, and another one after Redis lost everything
-	takes int64  // how many calls have taken tasks since; never less unless Redis went back in time
-	// strays is how many more payloads than tasks there are. Above 0 a fault has left
-	// tasks in no state.
+	birth string // random name of the queue; it changes after Redis lost everything
+	takes int64  // calls that have taken tasks since; it falls only if Redis lost writes
+	// strays is the number of payloads minus the number of tasks. Above 0, a fault has
+	// left tasks in no state.
 	strays int64
 }
 
 // Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
-// also promotes what fell due and reclaims expired leases, a bounded number per
-// call. It takes fewer than n tasks where their payloads are more than 4 MiB together,
-// though at least one. A reply that gets lost costs those tasks a lease and an attempt.
+// also promotes delayed tasks that are due and reclaims expired leases, a bounded
+// number per call. It takes fewer tasks if their payloads exceed 4 MiB together, but
+// at least one. If the reply is lost, its tasks stay leased until the lease expires
+// and have used an attempt.
 // Errors: ErrConfig for n out of bounds, and those of Redis.
 func (q *Queue) Dequeue(ctx context.Context, n int) (Fetched, error) {
 	return q.dequeue(ctx, n, defaultIdle)
 }
 
-// dequeue is Dequeue; horizon is how long other workers may sleep without
-// having looked at the queue, and so which due times one of them must be told of.
+// dequeue is Dequeue with a horizon: the longest time that other workers sleep
+// without checking the queue. If a task falls due sooner, one of them is woken to
+// wait for it.
 func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetched, error) {
 	if n < 1 || n > chunkTasks {
 		return Fetched{}, fmt.Errorf("dequeue: %w: n is %d, want 1 to %d", ErrConfig, n, chunkTasks)
@@ -56,7 +61,7 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	return f, nil
 }
 
-// fetchedHead is how many fields come before the tasks.
+// fetchedHead is the number of fields before the tasks in a reply.
 const fetchedHead = 5
 
 func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
@@ -82,7 +87,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 	var attempt, priority int
 	var options Options
 	for ; len(reply) > 0; reply = reply[3:] {
-		// Almost all tasks of a batch are at the same attempt: parse it once.
+		// Almost all tasks of a batch have the same head: parse it once.
 		if reply[2] != head {
 			head = reply[2]
 			value = head + ";L" + token
@@ -115,11 +120,161 @@ func parseHead(head string) (attempt, priority int, o Options, err error) {
 	return attempt, priority, o, err
 }
 
-// newToken is random, so that no lease is ever taken for another. crypto/rand.Read never fails.
+// newToken returns a random token that no other lease has. crypto/rand.Read never fails.
 func newToken() string {
 	var b [12]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		panic(err) // documented not to happen
 	}
 	return hex.EncodeToString(b[:])
+}
+
+// recallLimit bounds a clean-up command and the wait for a recalled waiter. It is a
+// variable because tests on a busy machine raise it.
+var recallLimit = time.Second
+
+const (
+	// ownListLife is how long the list of a recalled waiter outlives it.
+	ownListLife = 10 * time.Second
+	// blockSlack is how long after its timeout a blocking pop may return before the
+	// connection counts as dead.
+	blockSlack = 3 * time.Second
+)
+
+// Wait blocks until the queue wakes a worker or limit has passed. Both return nil;
+// call Dequeue then. It occupies one connection of the pool but sends nothing while
+// it waits. A wake-up reaches one waiter.
+// Errors: the context's cause, promptly, and those of Redis.
+func (q *Queue) Wait(ctx context.Context, limit time.Duration) error {
+	return q.wait(ctx, limit, false)
+}
+
+// wait is Wait; with exact it returns within milliseconds of the limit.
+//
+// Cancelling a blocking pop through its context closes the connection, which can
+// lose a token. Redis does not end the pop on time either, because it checks
+// timeouts ten times a second. So each waiter also listens on a list of its own,
+// and recall ends the pop with a push to that list.
+func (q *Queue) wait(ctx context.Context, limit time.Duration, exact bool) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait: %w", context.Cause(ctx))
+	}
+	if limit <= 0 {
+		return nil
+	}
+	// go-redis sends whole seconds.
+	timeout := (limit + time.Second - 1).Truncate(time.Second)
+	var alarm <-chan time.Time
+	if exact || timeout != limit {
+		timeout += time.Second
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		alarm = timer.C
+	}
+	w := &waiter{q: q, own: q.keys.own(newToken()), answer: make(chan popped), gone: make(chan struct{})}
+	defer close(w.gone)
+	go w.block(ctx, timeout)
+	var p popped
+	select {
+	case p = <-w.answer:
+	case <-alarm:
+		p = w.recall(ctx)
+	case <-ctx.Done():
+		p = w.recall(ctx)
+	}
+	if ctx.Err() != nil {
+		if p.token {
+			q.giveBack(ctx)
+		}
+		return fmt.Errorf("wait: %w", context.Cause(ctx))
+	}
+	return p.err
+}
+
+// waiter is one blocking pop in progress.
+type waiter struct {
+	q      *Queue
+	own    string        // the list on which only this waiter listens
+	answer chan popped   // unbuffered, so that a send succeeds only if wait receives it
+	gone   chan struct{} // closed when wait has returned
+}
+
+// popped is the result of a blocking pop.
+type popped struct {
+	token bool // a wake-up token, which must not be lost
+	own   bool // the recall
+	err   error
+}
+
+func (w *waiter) block(ctx context.Context, timeout time.Duration) {
+	pop, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+blockSlack)
+	defer cancel()
+	reply, err := w.q.rdb.BLPop(pop, timeout, w.own, w.q.keys.wake).Result()
+	p := popped{
+		token: len(reply) > 0 && reply[0] == w.q.keys.wake,
+		own:   len(reply) > 0 && reply[0] == w.own,
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		p.err = fmt.Errorf("wait: %w", err)
+	}
+	select {
+	case w.answer <- p:
+	case <-w.gone:
+		if p.token {
+			w.q.giveBack(ctx)
+		}
+	}
+}
+
+// recall ends the blocking pop and waits until it has ended. If Redis does not
+// answer within recallLimit, the pop ends with its own timeout.
+func (w *waiter) recall(ctx context.Context) popped {
+	clean, cancel := cleanUp(ctx)
+	defer cancel()
+	keys := append(append([]string(nil), w.q.keys.all...), w.own)
+	if err := recallScript.Run(clean, w.q.rdb, keys, ownListLife.Milliseconds()).Err(); err != nil {
+		return popped{err: fmt.Errorf("wait: end it: %w", err)}
+	}
+	select {
+	case p := <-w.answer:
+		if !p.own {
+			// The pop had already ended. If this fails, the list expires.
+			if err := w.q.rdb.Del(clean, w.own).Err(); err != nil && p.err == nil {
+				p.err = fmt.Errorf("wait: end it: %w", err)
+			}
+		}
+		return p
+	case <-clean.Done():
+		return popped{err: fmt.Errorf("wait: end it: %w", context.Cause(clean))}
+	}
+}
+
+// giveBack wakes another worker in place of this one. If it fails, workers check
+// the queue within RunConfig.MaxIdle anyway.
+func (q *Queue) giveBack(ctx context.Context) {
+	clean, cancel := cleanUp(ctx)
+	defer cancel()
+	if err := q.run(clean, wakeScript).Err(); err != nil {
+		return
+	}
+}
+
+// pass leaves a wake-up for another worker if tasks are ready, and reports whether
+// they are. Otherwise next is the time until a task may be ready, negative if unknown.
+func (q *Queue) pass(ctx context.Context) (ready bool, next time.Duration, err error) {
+	clean, cancel := cleanUp(ctx)
+	defer cancel()
+	reply, err := q.run(clean, passScript).Int64Slice()
+	if err == nil && len(reply) != 2 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return false, 0, fmt.Errorf("pass a wake-up on: %w", err)
+	}
+	return reply[0] == 1, time.Duration(reply[1]) * time.Millisecond, nil
+}
+
+// cleanUp returns a context for work that must be done even if ctx has ended.
+func cleanUp(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), recallLimit)
 }

@@ -21,8 +21,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestDrain_Order: at the end the tasks that wait for a worker go back in order,
-// and what is running after the time to drain in front of them, all uncounted.
+// TestDrain_Order: at the end of Run, waiting tasks are handed back in order, and the
+// tasks still running after Drain in front of them, all uncounted.
 func TestDrain_Order(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -57,8 +57,8 @@ func TestDrain_Order(t *testing.T) {
 	})
 }
 
-// TestDrain_FetchUnderWay: what a fetch brings after the end goes back, behind
-// what waited already, and no handler begins.
+// TestDrain_FetchUnderWay: tasks fetched after the end of Run are handed back behind the
+// waiting ones, and no handler begins.
 func TestDrain_FetchUnderWay(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -102,7 +102,7 @@ func TestDrain_FetchUnderWay(t *testing.T) {
 	})
 }
 
-// TestDrain_Spent: a task that takes longer than the time to drain is back in the queue.
+// TestDrain_Spent: a task that takes longer than Drain returns to the queue.
 func TestDrain_Spent(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -144,7 +144,7 @@ func labelled(t testing.TB, label string) (n int, stacks string) {
 	return n, stacks
 }
 
-// TestDrain_NoGoroutines: when Run has returned nothing of it is left, in whatever state it was.
+// TestDrain_NoGoroutines: Run leaves no goroutines behind, whatever it was doing.
 func TestDrain_NoGoroutines(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -172,7 +172,7 @@ func TestDrain_NoGoroutines(t *testing.T) {
 			if err := receive(t, "the end", ended); err != nil {
 				t.Fatal(err)
 			}
-			// The last of them are told to end and may take a moment.
+			// The last of them may take a moment to end.
 			waitFor(t, func() bool {
 				n, stacks := labelled(t, label)
 				if n > 0 && await.Context(t).Err() != nil {
@@ -184,7 +184,7 @@ func TestDrain_NoGoroutines(t *testing.T) {
 	})
 }
 
-// TestDrain_Cycles: Runs that start and stop under load lose nothing and do nothing twice.
+// TestDrain_Cycles: Runs that start and stop under load lose no task and repeat none.
 func TestDrain_Cycles(t *testing.T) {
 	t.Parallel()
 	testCycles(t, 30)
@@ -265,7 +265,7 @@ func testCycles(t *testing.T, cycles int) {
 	})
 }
 
-// TestDrain_RedisGone: with no Redis left Run ends all the same.
+// TestDrain_RedisGone: Run ends although Redis is gone.
 func TestDrain_RedisGone(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)

@@ -2,21 +2,20 @@ package queue
 
 import (
 	"context"
+	_ "embed" // for the script fragments
 	"fmt"
-	"time"
 )
 
 var enqueueStatus = map[byte]Status{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
 
-// Enqueue adds tasks in the order given and says per task what became of it. A
-// task is written whole or not at all. Calls of up to 512 tasks are one atomic
-// step; longer ones are several, in order.
+// Enqueue adds tasks in the given order and returns a status for each. Up to 512
+// tasks are added in one atomic step; more take several steps, in order.
 //
-// Errors: ErrInvalidTask, with nothing written; ErrFull when the queue had no room
-// for at least one task, which has StatusFull; otherwise those of Redis, where
-// the statuses from the failing step on are StatusUnknown. Repeating the call is
-// safe: what was added is then a duplicate, unless it was done meanwhile; then it
-// is added and handled again, which an idempotent handler tolerates.
+// Errors: ErrInvalidTask, with nothing written; ErrFull if at least one task has
+// StatusFull; otherwise those of Redis, with StatusUnknown from the failing step
+// on. Repeating the call is safe: a task that was added is then a duplicate. If it
+// was completed in the meantime it is added and handled again, which an idempotent
+// handler tolerates.
 func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 	for i := range tasks {
 		if err := tasks[i].validate(); err != nil {
@@ -41,7 +40,7 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 	return out, refused("enqueue", out)
 }
 
-// refused is the error of a call whose tasks the queue had no room for; nil where it had.
+// refused returns ErrFull if the queue had no room for some of the tasks, else nil.
 func refused(op string, status []Status) error {
 	n := 0
 	for _, s := range status {
@@ -55,34 +54,31 @@ func refused(op string, status []Status) error {
 	return fmt.Errorf("%s: %w: no capacity for %d of %d tasks", op, ErrFull, n, len(status))
 }
 
-// args appends what the scripts take of a task.
-func (t *Task) args(args []any) []any {
-	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
-}
+// EnqueueLua is a script fragment that adds tasks from inside another script, so
+// that the caller's own change and the resulting task are one atomic step.
+// Prepend it to the composing script, put [Queue.EnqueueKeys] anywhere in its
+// KEYS, and pass the number of keys that precede them as o:
+//
+//	queue_room(o, max_length)    how many tasks may still be added (a read);
+//	                             max_length is [Queue.MaxLength], passed in ARGV
+//	queue_known(o, n, ids)       known[i] is true if ids[i] already exists (a read)
+//	queue_add(o, now_us, n, ids, payloads [, priorities])
+//	                             adds ids[1..n] in order and wakes a worker
+//	queue_wake(o)                wakes a worker
+//
+// now_us is the Redis TIME in microseconds, as a number. queue_add makes no
+// checks: the composing script must call queue_room before its first write, and
+// queue_known too unless its ids are always new. All keys must be in one hash slot.
+//
+// Do not modify the variable.
+//
+//go:embed lua/fragment_enqueue.lua
+var EnqueueLua string
 
-func (t Task) validate() error {
-	if t.ID == "" || len(t.ID) > maxID {
-		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
-	}
-	if t.Priority < 0 || t.Priority > maxPriority {
-		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
-	}
-	return t.validateOptions()
-}
+// enqueueKeys is the number of keys, from the front of keys.all, that EnqueueLua uses.
+const enqueueKeys = 7
 
-// dueMillis rounds up, so that no task starts before its due time.
-func dueMillis(due time.Time) int64 {
-	if due.IsZero() {
-		return 0
-	}
-	return due.Add(time.Millisecond - time.Nanosecond).UnixMilli()
-}
-
-// ceilMillis is a duration in milliseconds, rounded up for the same reason.
-func ceilMillis(d time.Duration) int64 {
-	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond > 0 {
-		ms++
-	}
-	return ms
+// EnqueueKeys returns the keys of [EnqueueLua], in the order it expects.
+func (q *Queue) EnqueueKeys() []string {
+	return append([]string(nil), q.keys.all[:enqueueKeys]...)
 }

@@ -1,34 +1,49 @@
 package queue
 
-import "errors"
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // Sentinels of this package. Compare with errors.Is.
 var (
-	// ErrConfig: New or Run was given a setting outside its bounds.
+	// ErrConfig: a setting or an argument is out of bounds.
 	ErrConfig = errors.New("queue: invalid configuration")
-	// ErrInvalidTask: a task has no id or too long a one, or a priority outside 0 to 9.
+	// ErrInvalidTask: a field of a task is out of bounds, or too many tasks follow one.
 	ErrInvalidTask = errors.New("queue: invalid task")
 	// ErrFull: the queue holds MaxLength tasks.
 	ErrFull = errors.New("queue: full")
-	// ErrLeaseLost is the cause with which a handler's context ends when its lease ran out or went to another worker.
+	// ErrLeaseLost is the cause of a handler's context when a lease expired or another
+	// worker has the task.
 	ErrLeaseLost = errors.New("queue: lease lost")
-	// ErrDraining is the cause with which a handler's context ends when the time to drain is spent.
+	// ErrDraining is the cause of a handler's context at the end of RunConfig.Drain.
 	ErrDraining = errors.New("queue: draining")
-	// ErrAbandoned: a handler that ignores its context was still running when Run ended, and its tasks were handed
-	// back; or after its task's Timeout, and the attempt failed.
+	// ErrTimeout is the cause of a handler's context at the end of Task.Timeout.
+	ErrTimeout = errors.New("queue: task timed out")
+	// ErrAbandoned: a handler ignored the end of its context. At the end of Run its
+	// tasks were handed back; after a task's Timeout its attempt failed.
 	ErrAbandoned = errors.New("queue: handler abandoned")
-	// ErrDataLost: Redis forgot something of the queue, such as after a restart without
-	// its file, or a failover to a replica that lagged. Run tells OnError; tasks that
-	// are gone have to be added again by whoever knows of them.
+	// ErrDataLost: Redis lost data of the queue, for example by a restart without
+	// persistence or a failover to a lagging replica. Run reports it to OnError. The
+	// producer has to add the lost tasks again.
 	ErrDataLost = errors.New("queue: redis lost data")
-	// ErrTaskLost: tasks are in no state, such as after a command given by hand, and no
+	// ErrTaskLost: tasks are in no state, for example after a manual command, so no
 	// worker would take them. Run reports them to OnError and makes them ready.
 	ErrTaskLost = errors.New("queue: tasks are in no state")
-	// ErrDenied: Redis refuses the client's password, or its user may not run the
-	// queue's scripts and commands.
+	// ErrDenied: Redis rejected the client's password, or its user lacks a permission
+	// for the queue's scripts and commands.
 	ErrDenied = errors.New("queue: redis denies access")
-	// ErrReply: Redis answered a script with something it cannot have returned.
+	// ErrReply: a script's reply has an unexpected form.
 	ErrReply = errors.New("queue: unexpected reply")
-	// ErrRegistryFull: a Registry lists as many live workers as it may.
+	// ErrRegistryFull: the Registry already lists the maximum number of live workers.
 	ErrRegistryFull = errors.New("queue: too many workers")
 )
+
+// denied reports whether Redis rejected the client's password or permissions. The
+// message for a command denied inside a script depends on the version of Redis.
+func denied(err error) bool {
+	return redis.IsAuthError(err) || redis.IsPermissionError(err) || strings.Contains(err.Error(), "user executing the script") ||
+		strings.Contains(err.Error(), "ACL failure in script")
+}

@@ -32,7 +32,7 @@ func must(err error) {
 	}
 }
 
-// A task says what kind it is, how often it is tried, and how long a try may take.
+// A task has a type, a maximum number of attempts, and a timeout per attempt.
 func ExampleTask_options() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
@@ -48,7 +48,7 @@ func ExampleTask_options() {
 	// Output: invoice 3 30s
 }
 
-// While a queue is paused nothing is taken from it.
+// No task is taken from a paused queue.
 func ExampleQueue_Pause() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
@@ -69,7 +69,7 @@ func ExampleQueue_Pause() {
 	// resumed: 1
 }
 
-// A task is taken back, wherever it is.
+// A task can be cancelled in any state.
 func ExampleQueue_Cancel() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
@@ -83,7 +83,7 @@ func ExampleQueue_Cancel() {
 	// Output: ["ready" "delayed" ""]
 }
 
-// A state is read page by page.
+// Tasks of a state are listed page by page.
 func ExampleQueue_List() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
@@ -107,7 +107,7 @@ func ExampleQueue_List() {
 	// 3 invoice
 }
 
-// Somebody deleted a key by hand; the tasks are found and made ready again.
+// After a key was deleted by hand, Verify finds the tasks and makes them ready again.
 func ExampleQueue_Verify() {
 	q, rdb, closeAll := exampleQueue()
 	defer closeAll()
@@ -127,7 +127,7 @@ func ExampleQueue_Verify() {
 	// clean: true
 }
 
-// A task is done and the next one of its chain added, in one step.
+// Completing a task and adding its follow-up task is one step.
 func ExampleQueue_Complete() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()
@@ -175,7 +175,7 @@ func ExampleQueue_RunEach() {
 	// 0 0 1 no such user
 }
 
-// Counts are kept over all processes, since the queue exists.
+// The counters cover all processes since the queue was created.
 func ExampleQueue_Stats() {
 	q, _, closeAll := exampleQueue()
 	defer closeAll()

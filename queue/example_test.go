@@ -12,7 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// One process adds tasks and works on them.
+// One process adds tasks and processes them.
 func Example() {
 	server, err := miniredis.Run() // stands in for a Redis
 	if err != nil {

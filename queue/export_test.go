@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What the external tests of this package know of its inside.
+// Internals that the external tests of this package use.
 var (
 	AckHash      = ackScript.Hash()
 	CompleteHash = completeScript.Hash()
@@ -18,13 +18,13 @@ var (
 // MaxUnsettled is maxUnsettled.
 const MaxUnsettled = maxUnsettled
 
-// WithFetchPatience sets how long a fetch may keep the other sources waiting.
+// WithFetchPatience sets how long a fetch may hold up the other sources.
 func WithFetchPatience(c RunConfig, d time.Duration) RunConfig {
 	c.fetchPatience = d
 	return c
 }
 
-// WithAheadLimit sets how long what was fetched ahead waits before it is handed back.
+// WithAheadLimit sets how long a prefetched task waits before it is handed back.
 func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
 	c.aheadLimit = d
 	return c
@@ -35,7 +35,8 @@ func RaiseLimits() {
 	recallLimit, fetchLimit, defaultAheadLimit = time.Minute, time.Minute, time.Minute
 }
 
-// SeekStrays checks for strays once, as a fetch that has counted one does, and returns how many reports there were.
+// SeekStrays checks for strays once, as after a fetch that counted one, and returns the
+// number of reports.
 func SeekStrays(ctx context.Context, q *Queue) (reports int) {
 	(&strays{}).look(ctx, q, 1, func(error) { reports++ })
 	return reports

@@ -47,7 +47,7 @@ func newReplicated(t *testing.T) *replicated {
 	return r
 }
 
-// confirmed says whether the replica has all that was written.
+// confirmed reports whether the replica has all writes.
 func (r *replicated) confirmed(t *testing.T, within time.Duration) bool {
 	t.Helper()
 	n, err := r.master.Wait(t.Context(), 1, within).Result()
@@ -57,11 +57,10 @@ func (r *replicated) confirmed(t *testing.T, within time.Duration) bool {
 	return n == 1
 }
 
-// TestRun_Failover: given a master that dies, with a replica that lacks the last
-// of its writes, when the replica is promoted and the workers move to it, exactly
-// the tasks that WAIT had confirmed are handled; what was leased comes as the
-// second attempt when the lease ends, also where the replica never learned of its
-// acknowledgement; the ids of the lost tasks are free; and the queue is sound.
+// TestRun_Failover: a master dies and its replica, which lacks the last writes, is promoted.
+// Exactly the tasks that WAIT had confirmed are handled. A leased task is delivered as the
+// second attempt when its lease ends, even if it was acknowledged after the replica's last
+// write. The ids of the lost tasks are free, and the queue is consistent.
 func TestRun_Failover(t *testing.T) {
 	t.Parallel()
 	r, prefix := newReplicated(t), redistest.Prefix(t)
@@ -93,7 +92,7 @@ func TestRun_Failover(t *testing.T) {
 		delete(want, task.ID) // these are done for good
 	}
 	confirmed(add(100, 50), 1)
-	// From now on the replica hears nothing.
+	// From now on the replica gets no writes.
 	r.link.Blackhole(true)
 	lost := add(200, 40)
 	ack(t, q, leased[10:20]...)
@@ -116,7 +115,7 @@ func TestRun_Failover(t *testing.T) {
 	stop := start(t, promoted, func(_ context.Context, tasks []queue.Leased) []error {
 		seen.add(tasks)
 		return nil
-	}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 	awaitThat(t, "what the replica has is done", func() bool { return stats(t, promoted) == queue.Stats{} })
 	enqueue(t, promoted, queue.Task{ID: lost[0]})
 	want[lost[0]] = 1
@@ -133,9 +132,9 @@ func TestRun_Failover(t *testing.T) {
 	wantClean(t, promoted)
 }
 
-// TestRunAll_SlotsMove: given queues in three slots of a cluster, with producers
-// and workers, when each slot moves to another master and on to the next, every
-// task whose adding was confirmed is handled, and no attempt twice.
+// TestRunAll_SlotsMove: queues in three slots of a cluster are under load while each slot
+// moves to a second and then to a third master. Every confirmed task is handled, and no
+// attempt twice.
 func TestRunAll_SlotsMove(t *testing.T) {
 	t.Parallel()
 	servers := redistest.OwnCluster(t)

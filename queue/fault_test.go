@@ -16,7 +16,7 @@ import (
 	"flashsale/queue"
 )
 
-// clientOf returns a client of a server of the test's own.
+// clientOf returns a client of a server that only this test uses.
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
@@ -24,7 +24,7 @@ func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	return rdb
 }
 
-// ownEngine is an engine that nobody else disturbs, and that keeps nothing.
+// ownEngine is an engine that only this test uses, without persistence.
 func ownEngine(t *testing.T, engine string) *redis.Client {
 	t.Helper()
 	if engine == "embedded" {
@@ -33,8 +33,8 @@ func ownEngine(t *testing.T, engine string) *redis.Client {
 	return clientOf(t, redistest.Real(t, "--appendonly", "no"))
 }
 
-// proxied is a client over a proxy, which waits for replies as long as it takes. It
-// has connections ready: on a new one the first reply to be lost would be another.
+// proxied is a client over a proxy, without timeouts. Its connections are open in advance,
+// because on a new one the first lost reply would be that of the handshake.
 func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) {
 	t.Helper()
 	p := redistest.NewProxy(t, rdb.Options().Addr)
@@ -57,8 +57,8 @@ func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) 
 	return c, p
 }
 
-// loseReply makes a call whose reply is lost: when ran says that Redis has done
-// its part, the connections are cut. It returns what the call returned.
+// loseReply makes a call whose reply is lost: when ran reports that Redis has run the
+// command, the connections are cut. It returns the call's error.
 func loseReply[T any](t *testing.T, p *redistest.Proxy, ran func() bool, call func(context.Context) (T, error)) (T, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -74,7 +74,7 @@ func loseReply[T any](t *testing.T, p *redistest.Proxy, ran func() bool, call fu
 		done <- answer{value, err}
 	}()
 	awaitThat(t, "Redis has run the script", ran)
-	// No reply slips through between the two.
+	// No reply can arrive between the two.
 	p.Blackhole(true)
 	p.Sever()
 	p.DropReplies(false)
@@ -88,8 +88,8 @@ func loseReply[T any](t *testing.T, p *redistest.Proxy, ran func() bool, call fu
 	}
 }
 
-// knowScripts has Redis know the scripts that a test is going to lose the reply of:
-// otherwise it would lose the answer that Redis does not know the script.
+// knowScripts loads the scripts whose replies the test is going to lose. Otherwise it would
+// lose the NOSCRIPT reply.
 func knowScripts(t *testing.T, q *queue.Queue) {
 	t.Helper()
 	nobody := queue.Leased{ID: "nobody", Token: "nothing"}
@@ -100,9 +100,8 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 	wantStatus(t, status, err, queue.StatusMissing)
 }
 
-// TestQueue_RepliesLost: given that Redis does what a call asks and the reply is
-// lost, the call fails with an unknown outcome; repeated it succeeds, says that it
-// was done before, and changes nothing more.
+// TestQueue_RepliesLost: a call whose reply is lost after Redis ran it fails with an unknown
+// outcome. A repeat succeeds, reports that it was done before, and changes nothing.
 func TestQueue_RepliesLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -175,8 +174,8 @@ func sameContent(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// TestQueue_DequeueReplyLost: given that the reply to a fetch is lost, nobody gets
-// its tasks before the lease ends, and then they come once, as the second attempt.
+// TestQueue_DequeueReplyLost: if the reply to a dequeue is lost, no worker gets its tasks
+// before the lease ends. Then they are delivered once, as the second attempt.
 func TestQueue_DequeueReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -227,9 +226,8 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 	})
 }
 
-// TestRun_AckReplyLost: given that Redis takes a worker's acknowledgement and the
-// reply is lost, the worker repeats it, runs nothing again, and does not take it
-// for a lost lease.
+// TestRun_AckReplyLost: if the reply to an acknowledgement is lost, the worker repeats it,
+// runs nothing twice, and does not report a lost lease.
 func TestRun_AckReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -240,7 +238,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 		knowScripts(t, direct)
 		enqueue(t, direct, numbered(10)...)
 		var seen ledger
-		told := make(chan error, 1000)
+		reported := make(chan error, 1000)
 		var cut atomic.Bool
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
@@ -248,7 +246,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 				p.DropReplies(true)
 			}
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 		awaitThat(t, "Redis has the acknowledgement", func() bool { return stats(t, direct) == queue.Stats{} })
 		p.Blackhole(true)
 		p.Sever()
@@ -257,16 +255,16 @@ func TestRun_AckReplyLost(t *testing.T) {
 		enqueue(t, direct, queue.Task{ID: "after"})
 		awaitThat(t, "it goes on", func() bool { return stats(t, direct) == queue.Stats{} })
 		stop()
-		close(told)
+		close(reported)
 		failures := 0
-		for err := range told {
+		for err := range reported {
 			failures++
 			if errors.Is(err, queue.ErrLeaseLost) {
-				t.Errorf("told of %v", err)
+				t.Errorf("reported %v", err)
 			}
 		}
 		if failures == 0 {
-			t.Error("told of no failure: no reply was lost")
+			t.Error("no failure was reported: no reply was lost")
 		}
 		for id, n := range seen.runs {
 			if n != 1 {
@@ -279,8 +277,8 @@ func TestRun_AckReplyLost(t *testing.T) {
 	})
 }
 
-// TestRun_AckLost: given that Redis cannot be reached when a worker acknowledges,
-// the worker repeats it until it can, and nothing runs again.
+// TestRun_AckLost: while Redis is unreachable a worker repeats its acknowledgement until it
+// succeeds, and no task runs again.
 func TestRun_AckLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -289,17 +287,17 @@ func TestRun_AckLost(t *testing.T) {
 		client, p := proxied(t, rdb)
 		enqueue(t, direct, numbered(10)...)
 		var seen ledger
-		told := make(chan error, 1000)
-		// With these leases nothing but a repeated acknowledgement ends the tasks.
+		reported := make(chan error, 1000)
+		// With these leases only a repeated acknowledgement ends the tasks.
 		stop := start(t, newQueue(t, client, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
 			p.Refuse(true)
 			p.Sever()
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 		for range 3 {
-			if err := receive(t, "a failure", told); errors.Is(err, queue.ErrLeaseLost) {
-				t.Errorf("told of %v", err)
+			if err := receive(t, "a failure", reported); errors.Is(err, queue.ErrLeaseLost) {
+				t.Errorf("reported %v", err)
 			}
 		}
 		wantStats(t, direct, queue.Stats{Leased: 10})
@@ -317,9 +315,8 @@ func TestRun_AckLost(t *testing.T) {
 	})
 }
 
-// TestRun_ScriptFlushUnderLoad: given producers and two processes of workers,
-// when Redis is made to forget its scripts again and again, no call fails, and
-// every task is handled.
+// TestRun_ScriptFlushUnderLoad: repeated SCRIPT FLUSH under load from producers and two
+// worker processes fails no call, and every task is handled.
 func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := ownEngine(t, "redis"), redistest.Prefix(t)
@@ -329,10 +326,10 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: tell(t)})
+		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
 	}
 	q := newQueue(t, rdb, cfg)
-	p := produce(t, q, "a", tell(t))
+	p := produce(t, q, "a", onlyTimeouts(t))
 	for range 100 {
 		n := seen.distinct()
 		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
@@ -345,9 +342,9 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 	seen.check(t, p)
 }
 
-// TestRun_RedisKilledUnderLoad: given a Redis that writes through at each command
-// and is killed again and again while tasks are added and worked on, every task
-// whose adding was confirmed is handled, no attempt twice, and nothing is left.
+// TestRun_RedisKilledUnderLoad: a Redis that syncs its file at each command is killed
+// repeatedly under load. Every confirmed task is handled, no attempt twice, and nothing is
+// left.
 func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -390,17 +387,16 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	wantClean(t, q)
 }
 
-// TestRun_RedisLosesAll: given a Redis that keeps nothing, when it is killed and
-// started again, what it lost is lost: no task of before runs again, who works on
-// one is told at the next extension, the worker goes on with new tasks, and the
-// ids of the lost ones are free.
+// TestRun_RedisLosesAll: a Redis without persistence is killed and restarted. No earlier task
+// runs again, a running handler's context ends at the next extension, the worker continues
+// with new tasks, and the ids of the lost ones are free.
 func TestRun_RedisLosesAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--appendonly", "no")
 	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
 	var seen ledger
-	holding, cause, told := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
+	holding, cause, reported := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
 	stop := start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: processLease}),
 		func(ctx context.Context, tasks []queue.Leased) []error {
 			if tasks[0].ID == "held" {
@@ -411,7 +407,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 			}
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
 	enqueue(t, q, queue.Task{ID: "held"})
 	receive(t, "it is held", holding)
 	enqueue(t, q, numbered(20)...)
@@ -419,16 +415,16 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	if err := errors.Join(server.Kill(), server.Start()); err != nil {
 		t.Fatal(err)
 	}
-	if err := receive(t, "the handler is told", cause); !errors.Is(err, queue.ErrLeaseLost) {
+	if err := receive(t, "the end of the handler's context", cause); !errors.Is(err, queue.ErrLeaseLost) {
 		t.Errorf("the handler's context ended with %v, want ErrLeaseLost", err)
 	}
 	wantStats(t, q, queue.Stats{})
 	enqueue(t, q, queue.Task{ID: "held again"}, queue.Task{ID: "t000007"}, queue.Task{ID: "new"})
 	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
 	stop()
-	close(told)
+	close(reported)
 	var lease, data int
-	for err := range told {
+	for err := range reported {
 		if errors.Is(err, queue.ErrLeaseLost) {
 			lease++
 		}
@@ -437,7 +433,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 		}
 	}
 	if lease == 0 || data != 1 {
-		t.Errorf("OnError was told %d times of lost leases and %d times of lost data, want it of some and once", lease, data)
+		t.Errorf("OnError got %d reports of lost leases and %d of lost data, want some and one", lease, data)
 	}
 	if seen.distinct() != 3 || seen.runs["t000007"] != 1 || seen.runs["new"] != 1 || seen.runs["held again"] != 1 {
 		t.Errorf("handled %v, want the three tasks that were added afterwards, once each", seen.runs)

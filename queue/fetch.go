@@ -8,10 +8,10 @@ import (
 	"flashsale/internal/pause"
 )
 
-// fetchLoop asks the pool for leave to fetch, fetches, and waits where the queue
-// has nothing, until ctx ends; then it hands back what no worker has. So a Run has
-// one blocked connection per queue, and it is the last to look that watches the
-// next due time.
+// fetchLoop requests a grant from the pool, fetches, and waits while the queue is
+// empty, until ctx ends. Then it hands back the tasks that no worker has taken. A Run
+// so has one blocked connection per queue, and the process that fetched last waits for
+// the next due time.
 func (s *source) fetchLoop(ctx context.Context) {
 	defer func() { s.handBack(s.r.pool.clear(s), "handed back at shutdown") }()
 	f := fetcher{source: s, size: chunkTasks}
@@ -35,15 +35,15 @@ func (s *source) fetchLoop(ctx context.Context) {
 	}
 }
 
-// fetcher is what the loop of one source remembers.
+// fetcher is the state of the fetch loop of one source.
 type fetcher struct {
 	*source
-	size      int       // how many tasks are asked for at most
+	size      int       // maximum number of tasks per fetch
 	nextFetch time.Time // when lingering ends
-	birth     string    // of the queue, and how many calls had taken tasks,
-	takes     int64     // when it last looked
+	birth     string    // Fetched.birth of the last fetch
+	takes     int64     // Fetched.takes of the last fetch
 	strays    strays
-	// woken: it was told that there may be something, and nobody else was.
+	// woken: this loop consumed a wake-up and has not fetched since.
 	woken bool
 }
 
@@ -62,8 +62,8 @@ func (f *fetcher) turn(ctx context.Context) error {
 		f.r.cfg.OnFetch(err)
 	}
 	if err != nil {
-		// On a slow link the answer to a large batch may never arrive in
-		// time, and each one lost costs its tasks a lease and an attempt.
+		// On a slow link the reply with a large batch may never arrive in time, and the
+		// tasks of a lost reply have used an attempt.
 		f.size = max(min(n, f.size)/2, 1)
 		pool.failed(f.source)
 		return err
@@ -83,7 +83,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	f.renewer.add(h)
 	select {
 	case <-ctx.Done():
-		// No handler is to begin. The older ones are handed back later, in front of these.
+		// No handler may begin. Older tasks are handed back later, in front of these.
 		pool.fetched(f.source, nil, false, false)
 		f.handBack([]*fetch{h}, "handed back at shutdown")
 		return nil
@@ -100,12 +100,12 @@ func (f *fetcher) turn(ctx context.Context) error {
 	return nil
 }
 
-// leave waits for leave to fetch, and returns for how many tasks; 0 where there
-// is none to be had, or nothing to fetch.
+// leave waits for a grant from the pool and returns the number of tasks it may fetch; 0
+// if ctx has ended or the queue is empty.
 //
-// The workers may be busy for long, with other sources perhaps, and a wake-up
-// goes to one process only. So one that cannot be followed at once is passed on,
-// and where there is nothing to take, this goes on waiting for the next.
+// The workers may be busy for a long time, and a wake-up reaches only one process. So a
+// loop that cannot fetch at once passes its wake-up on, and waits for the next one if no
+// task is ready.
 func (f *fetcher) leave(ctx context.Context) (int, error) {
 	pool := f.r.pool
 	if f.acker.full() {
@@ -128,7 +128,7 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 			pool.withdraw(f.source)
 			return 0, f.wait(ctx, next)
 		}
-		// Where it failed, workers look on their own within their longest idle time.
+		// If it failed, other workers check the queue within RunConfig.MaxIdle anyway.
 	}
 	select {
 	case n := <-f.grant:
@@ -139,13 +139,13 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 	}
 }
 
-// compare reports when the queue is another than the one it knew, or that one as
-// it was some time ago. What was lost behind the last call that took tasks, or has
-// been made up for in number by others' calls, is not seen.
+// compare reports that the queue was recreated or is in an earlier state than at the
+// last fetch. It does not detect lost writes after the last call that took tasks, nor
+// lost calls that other workers' calls have replaced in number.
 func (f *fetcher) compare(got Fetched) {
 	switch {
 	case got.birth == "":
-		return // nothing is known
+		return // the script could not read it
 	case f.birth != "" && got.birth != f.birth:
 		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was recreated", ErrDataLost))
 	case got.birth == f.birth && got.takes < f.takes:
@@ -154,8 +154,8 @@ func (f *fetcher) compare(got Fetched) {
 	f.birth, f.takes = got.birth, got.takes
 }
 
-// seek searches for strays after a fetch. What that brought is with the workers by
-// then, and other sources may fetch meanwhile.
+// seek searches for strays after a fetch. The workers already have the fetched tasks,
+// and other sources may fetch during the search.
 func (f *fetcher) seek(ctx context.Context, n int64) {
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
 	defer cancel()
@@ -168,11 +168,11 @@ func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
 	return f.Queue.dequeue(whole, n, f.r.cfg.MaxIdle)
 }
 
-// wait sleeps until the queue has something.
+// wait sleeps until the queue may have ready tasks.
 func (f *fetcher) wait(ctx context.Context, next time.Duration) error {
 	limit, due := f.r.cfg.MaxIdle, false
 	if f.strays.reported > 0 {
-		limit = min(limit, strayEvery) // the check is to go on
+		limit = min(limit, strayEvery) // continue the check
 	}
 	if next >= 0 && next < limit {
 		limit, due = next, true

@@ -12,8 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// pair is a queue and the one to which what follows its tasks is added, with
-// their prefixes.
+// pair is a queue, the queue for its follow-up tasks, and their prefixes.
 func pair(t *testing.T, rdb redis.UniversalClient, first, second queue.Config) (q, f *queue.Queue, prefixes [2]string) {
 	t.Helper()
 	prefix := redistest.Prefix(t)
@@ -27,7 +26,7 @@ func pair(t *testing.T, rdb redis.UniversalClient, first, second queue.Config) (
 func TestQueue_Followers(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// The queue itself has no room for what follows, and the other has.
+		// The queue itself has no room for follow-up tasks; the other queue has.
 		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2}, queue.Config{MaxLength: 3})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
@@ -43,7 +42,7 @@ func TestQueue_Followers(t *testing.T) {
 		if string(got[0].Payload) != "2" || got[0].Attempt != 1 {
 			t.Errorf("%+v", got[0])
 		}
-		// Two are one too many for the other, where the task's own place is not.
+		// Two are one too many for the other queue, in which the task itself makes no room.
 		before, there := content(t, rdb, prefixes[0]), content(t, rdb, prefixes[1])
 		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due})
 		for i, was := range []map[string]string{before, there} {
@@ -53,24 +52,23 @@ func TestQueue_Followers(t *testing.T) {
 				}
 			}
 		}
-		// What is there already counts as added.
+		// A task that is already in the queue counts as added.
 		wantComplete(t, q, queue.StatusOK, l[1], queue.Task{ID: "later"})
 		wantStats(t, q, queue.Stats{})
 		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
-		// A repeat adds nothing, whatever it says.
+		// A repeat adds nothing.
 		wantComplete(t, q, queue.StatusMissing, l[1], queue.Task{ID: "more"})
 		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
 	})
 }
 
-// TestQueue_Followers_Wake: workers of the other queue sleep, and one is woken by
-// what follows a task of this one.
+// TestQueue_Followers_Wake: a follow-up task wakes a worker of the other queue.
 func TestQueue_Followers_Wake(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q, f, _ := pair(t, rdb, queue.Config{}, queue.Config{})
 		followed := make(chan string, 10)
-		// They would look on their own only when the test is over.
+		// On their own they would check the queue only after the test.
 		idle := queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { t.Log(err) }}
 		startEach(t, f, func(_ context.Context, task queue.Leased) error {
 			followed <- task.ID

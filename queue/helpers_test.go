@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most of the tests wait most of the time. The command line overrides this.
+	// Most tests spend most of their time waiting. The command line overrides this.
 	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// limit is how long a test waits for something that should happen at once.
+// limit is how long a test waits for an event that should be immediate.
 const limit = 5 * time.Minute
 
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
@@ -73,7 +73,7 @@ func dequeue(t testing.TB, q *queue.Queue, n int) queue.Fetched {
 	return f
 }
 
-// take dequeues exactly the ids given, in that order, waiting for them where need be.
+// take dequeues exactly the given ids, in that order, and waits for them if necessary.
 func take(t testing.TB, q *queue.Queue, ids ...string) []queue.Leased {
 	t.Helper()
 	ctx := await.Context(t)
@@ -151,7 +151,7 @@ func wantGone(t testing.TB, q *queue.Queue, id string) {
 	}
 }
 
-// stats are the depths of the queue, without what it has counted.
+// stats returns the number of tasks per state, without the counters.
 func stats(t testing.TB, q *queue.Queue) queue.Stats {
 	t.Helper()
 	s := counted(t, q)
@@ -174,7 +174,7 @@ func wantStats(t testing.TB, q *queue.Queue, want queue.Stats) {
 	}
 }
 
-// wantKeys fails unless exactly these of the queue's keys exist, besides the counts, which stay.
+// wantKeys fails unless exactly these keys of the queue exist, apart from the counters.
 func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 	t.Helper()
 	got, err := rdb.Keys(await.Context(t), prefix+"*").Result()

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Get looks tasks up by their ids, up to 512 in one step. The answers are in the
-// order of the ids; the State is empty where no task has that id. A task that a fault has
-// left in no state still has a Payload, see [Queue.Verify]. Errors: those of Redis.
+// Get returns tasks by their ids, up to 512 in one step and in the order of the ids.
+// The State is empty for an unknown id. A task that a fault has left in no state
+// still has a Payload, see [Queue.Verify]. Errors: those of Redis.
 func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 	out := make([]TaskInfo, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
@@ -34,8 +34,8 @@ func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 	return out, nil
 }
 
-// Payloads reads the payloads of tasks in any state, in the order of the ids; nil where no
-// task has that id. It costs Redis a tenth of [Queue.Get]. Errors: those of Redis.
+// Payloads returns the payloads of tasks in any state, in the order of the ids; nil for
+// an unknown id. It costs Redis a tenth of [Queue.Get]. Errors: those of Redis.
 func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
 	out := make([][]byte, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
@@ -54,14 +54,14 @@ func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
 	return out, nil
 }
 
-// stateKeys are the numbers of the states' keys in the scripts.
+// stateKeys are the numbers of the keys of the states; see newKeys.
 var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
 
-// List returns up to limit (1 to 512) tasks of a state after skipping offset:
-// ready and delayed ones in the order in which they are to run, leased ones by
-// the end of their lease, dead ones the latest first. Tasks that come or go
-// meanwhile shift the offsets. Errors: ErrConfig for values out of bounds, and
-// those of Redis.
+// List returns up to limit (1 to 512) tasks of a state after skipping offset: ready
+// and delayed tasks in the order in which they will run, leased tasks by the end of
+// the lease, dead letters latest first. Tasks that enter or leave the state between
+// calls shift the offsets. Errors: ErrConfig for values out of bounds, and those of
+// Redis.
 func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]TaskInfo, error) {
 	key, known := stateKeys[state]
 	if !known || offset < 0 || limit < 1 || limit > chunkTasks {
@@ -75,18 +75,18 @@ func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]Tas
 	return parseInfos(state, reply)
 }
 
-// DeadPlace is the place of a dead letter among those of its queue, by its time of death.
-// The zero value is before all of them.
+// DeadPlace is a position in the dead letters of a queue, which are ordered by time of
+// death. The zero value is before all of them.
 type DeadPlace struct {
 	At time.Time
 	ID string
 }
 
-// DeadAfter lists up to limit (1 to 512) dead letters behind a place, the earliest first,
-// of those that died by a time. The next page begins behind the At and ID of the last one
-// listed. Letters that are removed meanwhile shift nothing; where the letter that is the place
-// was removed, others of its millisecond may be listed again. It costs no more than the
-// page, however many letters there are.
+// DeadAfter lists up to limit (1 to 512) dead letters after a place that died no later
+// than by, earliest first. The place for the next page is At and ID of the last one
+// listed. Letters removed between pages do not shift the list; if the letter at the
+// place was removed, others of its millisecond may be listed again. The cost depends
+// only on the page, not on the number of dead letters.
 // Errors: ErrConfig for values out of bounds, and those of Redis.
 func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, limit int) ([]TaskInfo, error) {
 	if limit < 1 || limit > chunkTasks {
@@ -103,7 +103,7 @@ func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, li
 	return parseInfos(StateDead, reply)
 }
 
-// parseInfos reads what list.lua returns.
+// parseInfos reads the reply of list.lua.
 func parseInfos(state State, reply []string) ([]TaskInfo, error) {
 	const fields = 1 + infoFields
 	if len(reply)%fields != 0 {
@@ -120,7 +120,7 @@ func parseInfos(state State, reply []string) ([]TaskInfo, error) {
 	return out, nil
 }
 
-// parseFound reads what get.lua returns of one task, and returns what follows.
+// parseFound reads one task from the reply of get.lua and returns the rest of the reply.
 func parseFound(id string, reply []string) (TaskInfo, []string, error) {
 	const unknown, known = 3, 1 + infoFields
 	switch {
@@ -134,10 +134,11 @@ func parseFound(id string, reply []string) (TaskInfo, []string, error) {
 	}
 }
 
-// infoFields is how many strings get.lua and list.lua return of one task.
+// infoFields is the number of fields per task in the replies of get.lua and list.lua.
 const infoFields = 8
 
-// parseInfo reads score, attempt, priority, tag, text, whether there is a body, the body, options.
+// parseInfo reads the fields score, attempt, priority, tag, text, presence of the payload,
+// payload and options.
 func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 	var n [3]int64
 	for i := range n {
@@ -165,12 +166,13 @@ func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 	return info, nil
 }
 
-// ageing is what one level of priority is worth; queue_age_us in the scripts.
+// ageing is the waiting time that one level of priority counts for; queue_age_us in the
+// scripts.
 const ageing = time.Minute
 
-// Scan calls fn for every task that has a body, in any state, dead letters
-// included. Tasks that come or go meanwhile may be missed, and one may be seen
-// twice. It ends with the first error of fn. Errors: fn's, and those of Redis.
+// Scan calls fn for every task with a payload, in any state, dead letters included.
+// It may miss tasks that are added or removed during the scan, and may visit a task
+// twice. It stops at the first error of fn. Errors: fn's, and those of Redis.
 func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
 	var cursor uint64
 	for {
@@ -189,10 +191,44 @@ func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) err
 	}
 }
 
-// body is a payload as the scripts return it: present says whether it exists.
+// body reads a payload from a script's reply: present is "1" if it exists.
 func body(present, payload string) []byte {
 	if present != "1" {
 		return nil
 	}
 	return []byte(payload)
+}
+
+// Stats returns the number of tasks per state and the counters. Errors: those of Redis.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	reply, err := q.run(ctx, statsScript).StringSlice()
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	s, err := parseStats(reply)
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	return s, nil
+}
+
+// Load returns the current load of the queue. Errors: those of Redis.
+func (q *Queue) Load(ctx context.Context) (Load, error) {
+	reply, err := q.run(ctx, loadScript).StringSlice()
+	if err == nil && len(reply) != 5 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return Load{}, fmt.Errorf("queue load: %w", err)
+	}
+	var n [5]int64
+	for i, text := range reply {
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return Load{}, fmt.Errorf("queue load: %w: %w", ErrReply, err)
+		}
+	}
+	return Load{
+		Length: int(n[0]), Delayed: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
+		Minute: n[3], Done: n[4],
+	}, nil
 }

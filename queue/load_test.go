@@ -18,10 +18,9 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_DueOddMilliseconds: given hundreds of tasks that fall due at odd
-// moments from 871 ms on, added with the latest first while the workers sleep until
-// something far away, none starts before its moment by Redis's clock, and none
-// waits for an idle worker to look on its own.
+// TestRun_DueOddMilliseconds: hundreds of tasks fall due at odd times from 871 ms on. They
+// are added latest first while the workers wait for a task that is due much later. No task
+// starts early by the clock of Redis, and none waits until MaxIdle has passed.
 func TestRun_DueOddMilliseconds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -48,9 +47,9 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 					started[task.ID] = now
 				}
 				return nil
-			}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
+			}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 		}
-		// Both sleep, and one is to look again when this falls due.
+		// Both sleep, one of them until this task falls due.
 		receive(t, "the first sleeps", asleep[0])
 		receive(t, "the second sleeps", asleep[1])
 		enqueue(t, q, queue.Task{ID: "far", Due: redisTime(t, rdb).Add(never / 2)})
@@ -58,7 +57,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 		case <-asleep[0]:
 		case <-asleep[1]:
 		case <-time.After(patience):
-			t.Fatal("nobody looks at the far task")
+			t.Fatal("no worker waits for the far task")
 		}
 		due := make(map[string]time.Time)
 		begin := redisTime(t, rdb).Add(871 * time.Millisecond)
@@ -108,7 +107,7 @@ func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64)
 	}
 }
 
-// size is how many members a sorted set has.
+// size is the number of members of a sorted set.
 func size(t *testing.T, rdb redis.UniversalClient, key string) int {
 	t.Helper()
 	n, err := rdb.ZCard(await.Context(t), key).Result()
@@ -118,9 +117,8 @@ func size(t *testing.T, rdb redis.UniversalClient, key string) int {
 	return int(n)
 }
 
-// TestQueue_ManyAtOneMoment: given many tasks that fall due, or whose leases end,
-// at one moment, a single call moves at most 256 of each and says that there is
-// more; and with workers all are done.
+// TestQueue_ManyAtOneMoment: many tasks fall due, or their leases end, at the same time. A
+// single call moves at most 256 of each and reports More; workers finish all of them.
 func TestQueue_ManyAtOneMoment(t *testing.T) {
 	t.Parallel()
 	testManyAtOneMoment(t, map[string]int{"embedded": 800, "redis": 2000})
@@ -178,7 +176,7 @@ func testManyAtOneMoment(t *testing.T, totals map[string]int) {
 				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, MaxAttempts: 100}), func(_ context.Context, tasks []queue.Leased) []error {
 					seen.add(tasks)
 					return nil
-				}, queue.RunConfig{MaxIdle: never, OnError: tell(t)})
+				}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 			}
 			awaitThat(t, "all are done", func() bool { return stats(t, q) == queue.Stats{} })
 			seen.wantAll(t, total)
@@ -187,8 +185,8 @@ func testManyAtOneMoment(t *testing.T, totals map[string]int) {
 	}
 }
 
-// slowScripts is how many commands have been slow so far, where the engine counts
-// them. It is reported and decides nothing.
+// slowScripts is the number of slow commands so far, if the engine counts them. It is only
+// logged.
 func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
 	t.Helper()
 	if engine != "redis" {
@@ -207,8 +205,8 @@ func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
 	return n
 }
 
-// TestQueue_EightReclaim: given 1,000 leases that have ended and eight processes
-// that look at the same time, each task is taken over once, as the second attempt.
+// TestQueue_EightReclaim: eight processes dequeue concurrently after 1,000 leases have
+// expired; each task is taken over once, as the second attempt.
 func TestQueue_EightReclaim(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -274,16 +272,16 @@ func TestQueue_EightReclaim(t *testing.T) {
 	})
 }
 
-// TestQueue_LowPriorityRuns: given tasks of priority 9 that come faster than they
-// are taken, a task of priority 0 is taken before any of them that came nine
-// minutes after it, and after those that came sooner.
+// TestQueue_LowPriorityRuns: tasks of priority 9 arrive faster than they are taken. A task
+// of priority 0 is taken before those that arrived more than nine minutes after it, and
+// after those that arrived earlier.
 func TestQueue_LowPriorityRuns(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const worth = 9 * time.Minute
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		type span struct{ after, before time.Time } // when a task came, by the server's clock
+		type span struct{ after, before time.Time } // arrival of a task, by the server's clock
 		came := make(map[string]span)
 		last := redisTime(t, rdb)
 		add := func() {
@@ -295,7 +293,7 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		for range 20 {
 			add()
 		}
-		// As if it had been waiting for almost nine minutes when the last of these came.
+		// As if it had been waiting for almost nine minutes when the last of these arrived.
 		enqueue(t, q, queue.Task{ID: "low"})
 		low := last.Add(300*time.Millisecond - worth)
 		if err := rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
@@ -312,7 +310,7 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 				}
 				before++
 				if waited := came[task.ID].after.Sub(low); waited > worth {
-					t.Fatalf("%s came %v after the task of priority 0 and was taken first", task.ID, waited)
+					t.Fatalf("%s arrived %v after the task of priority 0 and was taken first", task.ID, waited)
 				}
 				delete(came, task.ID)
 				came[task.ID+" taken"] = span{}
@@ -324,15 +322,14 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		}
 		for id, at := range came {
 			if !strings.HasSuffix(id, " taken") && at.before.Sub(low) < worth {
-				t.Errorf("%s came %v after the task of priority 0, and waits although that was taken", id, at.before.Sub(low))
+				t.Errorf("%s arrived %v after the task of priority 0, and was not taken before it", id, at.before.Sub(low))
 			}
 		}
 		t.Logf("%d tasks of priority 9 were taken first", before)
 	})
 }
 
-// stepBack makes it as if the server's clock had been an hour ahead for all that
-// has come so far, and had just stepped back.
+// stepBack simulates a server clock that was an hour ahead and has just stepped back.
 func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -351,10 +348,9 @@ func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 	}
 }
 
-// TestQueue_OrderWithinOneMoment: given 1,000 tasks that come from two processes
-// and from another script, most of them while the stored arrival stands still
-// because the server's clock stepped back, they are taken in the order in which
-// they came.
+// TestQueue_OrderWithinOneMoment: 1,000 tasks arrive from two processes and from another
+// script, most of them after the server's clock stepped back. They are taken in the order
+// of arrival.
 func TestQueue_OrderWithinOneMoment(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -403,10 +399,9 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 	})
 }
 
-// TestRun_Poison: given one task of a hundred on which a handler of batches
-// fails, by a panic where it gets single tasks, or by an error that holds the
-// stack, the other 99 are done at their first attempt, and the one is a dead
-// letter with its reason and stack.
+// TestRun_Poison: one task of a hundred fails in a batch handler, by a panic in a batch of
+// one or by an error with the stack. The other 99 are done at their first attempt, and the
+// failing one becomes a dead letter with its reason and stack.
 func TestRun_Poison(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-// model is the queue as it should be: which task is where, with which lease.
+// model is the expected state of the queue: the state and the lease of each task.
 type model struct {
 	t   *testing.T
 	rdb *redis.Client
@@ -30,10 +30,10 @@ type model struct {
 	task    map[string]queue.Task
 	paused  bool
 	prefix  string
-	stale   []queue.Leased // leases that must never work again
+	stale   []queue.Leased // ended leases, which must never be accepted
 	next    int
 
-	processed, failed, died, given int64 // what the statistics count
+	processed, failed, died, given int64 // the counters of Stats
 }
 
 // TestQueue_Model drives all operations against the model.
@@ -66,7 +66,7 @@ func testModel(t *testing.T) {
 				"extend":  m.extend,
 				"expire":  m.expire,
 				"late":    m.late,
-				"dead":    m.mend,
+				"dead":    m.settleDead,
 
 				"complete": m.complete,
 				"cancel":   m.cancel,
@@ -92,7 +92,7 @@ func (m *model) enqueue(rt *rapid.T) {
 	}
 }
 
-// draw makes tasks, some with an id that is known.
+// draw makes tasks, some with an id that is already in the queue.
 func (m *model) draw(rt *rapid.T, n int) []queue.Task {
 	var tasks []queue.Task
 	known := m.known()
@@ -112,7 +112,7 @@ func (m *model) draw(rt *rapid.T, n int) []queue.Task {
 	return tasks
 }
 
-// admit adds a task to the model and says what becomes of it.
+// admit adds a task to the model and returns its status.
 func (m *model) admit(task queue.Task) queue.Status {
 	if _, known := m.attempt[task.ID]; known {
 		return queue.StatusDuplicate
@@ -139,7 +139,7 @@ func (m *model) finish(l queue.Leased) {
 	m.forget(l.ID)
 }
 
-// forget removes a task that is in no state any more.
+// forget removes a task that is in no state.
 func (m *model) forget(id string) {
 	delete(m.attempt, id)
 	delete(m.task, id)
@@ -153,7 +153,7 @@ func (m *model) spent(id string) bool {
 	return m.attempt[id] >= bound
 }
 
-// complete ends a task with 0 to 4 that follow, of which one may have its id.
+// complete ends a task with 0 to 4 follow-up tasks, of which one may have its id.
 func (m *model) complete(rt *rapid.T) {
 	l := m.anyLease(rt)
 	next := m.draw(rt, rapid.IntRange(0, 4).Draw(rt, "next"))
@@ -223,7 +223,7 @@ func (m *model) verify(rt *rapid.T) {
 
 func (m *model) dequeue(rt *rapid.T) {
 	n := rapid.IntRange(1, 6).Draw(rt, "n")
-	if rapid.Bool().Draw(rt, "woken") { // as a worker that slept, with the token
+	if rapid.Bool().Draw(rt, "woken") { // as a worker woken by the token
 		if err := m.rdb.Del(await.Context(m.t), m.q.EnqueueKeys()[6]).Err(); err != nil {
 			rt.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func (m *model) dequeue(rt *rapid.T) {
 	}
 }
 
-// more says that somebody who looks finds a task.
+// more reports whether another dequeue would find a task.
 func (m *model) more() bool { return len(m.ready) > 0 && !m.paused }
 
 func (m *model) ack(rt *rapid.T) {
@@ -286,7 +286,7 @@ func (m *model) extend(rt *rapid.T) {
 	m.settled(rt, "extend", func() ([]queue.Status, error) { return m.q.Extend(await.Context(m.t), l) })
 }
 
-// expire moves one lease's end to the past and has somebody dequeue.
+// expire moves the end of one lease to the past and dequeues.
 func (m *model) expire(rt *rapid.T) {
 	if m.paused {
 		rt.Skip("a paused queue reclaims nothing")
@@ -324,8 +324,8 @@ func (m *model) late(rt *rapid.T) {
 	}
 }
 
-// mend retries or discards a dead task.
-func (m *model) mend(rt *rapid.T) {
+// settleDead retries or discards a dead task.
+func (m *model) settleDead(rt *rapid.T) {
 	if len(m.dead) == 0 {
 		rt.Skip("nothing is dead")
 	}
@@ -374,7 +374,7 @@ func (m *model) check(rt *rapid.T) {
 	if n, err := m.rdb.LLen(ctx, keys[6]).Result(); err != nil || n > 1 {
 		rt.Fatalf("%d wake tokens, %v", n, err)
 	} else if n == 0 && m.more() {
-		rt.Fatalf("%d ready and nobody would be woken", len(m.ready))
+		rt.Fatalf("%d ready and no worker would be woken", len(m.ready))
 	}
 }
 

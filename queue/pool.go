@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// defaultFetchPatience is how long a fetch may keep the other sources of a Run
-// waiting. One whose Redis does not answer goes on without its place.
+// defaultFetchPatience is how long a fetch may hold up the other sources of a Run. After
+// that they continue without waiting for it.
 const defaultFetchPatience = 500 * time.Millisecond
 
-// pool shares the workers of a Run among its sources. It decides who may fetch,
-// and how many, and holds what waits for a worker.
+// pool shares the workers of a Run among its sources. It decides which source may fetch
+// and how many tasks, and holds the tasks that wait for a worker.
 type pool struct {
 	workers int
 	strict  bool
@@ -21,40 +21,40 @@ type pool struct {
 	limitAhead time.Duration
 	patience   time.Duration // RunConfig.fetchPatience
 	sources    []*source
-	stop       <-chan struct{} // closed when Run is to end
+	stop       <-chan struct{} // closed when Run's context has ended
 	gone       chan struct{}   // closed when no worker is left
 
 	mu       sync.Mutex
-	work     sync.Cond // there is some, or the pool is closed
+	work     sync.Cond // signals that tasks are waiting or the pool is closed
 	closed   bool
-	serving  int           // workers, but for those that hang
-	hung     int           // that a handler was given up in, which still runs
-	idle     int           // workers that wait for work
-	waiting  int           // tasks that wait for workers
-	reserved int           // tasks that are being fetched
-	ahead    float64       // for how many handler calls tasks may wait while all workers are busy
-	took     time.Duration // a moving average of a handler call
-	turn     float64       // the highest pass at which a source was let fetch
-	running  []*batch      // in the order in which they began
+	serving  int           // workers, without those in hung
+	hung     int           // workers blocked in a handler that was given up
+	idle     int           // workers waiting for tasks
+	waiting  int           // tasks waiting for workers
+	reserved int           // tasks being fetched
+	ahead    float64       // handler calls for which tasks may wait while all workers are busy
+	took     time.Duration // moving average of the duration of a handler call
+	turn     float64       // highest pass at which a source was granted a fetch
+	running  []*batch      // in the order of their start
 }
 
-// place is what the pool keeps of a source.
+// place is the pool's state of one source.
 type place struct {
-	// grant is where leave to fetch comes: how many tasks at most.
+	// grant delivers the permission to fetch, with the maximum number of tasks.
 	grant  chan int
 	asking bool
-	// loaded: as far as is known it has tasks. While it has, the others are
-	// compared with it even when it does not ask at this moment.
+	// loaded: the source is believed to have tasks. It then takes part in the choice of
+	// the next source even while it is not asking.
 	loaded bool
-	// more: the last fetch left some.
+	// more: tasks were left after the last fetch.
 	more bool
-	// pass is how many tasks were taken, over the weight; who has the least is
-	// next (stride scheduling, Waldspurger and Weihl 1995).
+	// pass is the number of tasks fetched divided by the weight. The source with the
+	// lowest pass is next (stride scheduling, Waldspurger and Weihl 1995).
 	pass     float64
-	fetches  []*fetch    // that wait, the oldest first
-	waiting  int         // tasks of these
-	reserved int         // tasks that are being fetched
-	late     *time.Timer // ends that when it takes too long
+	fetches  []*fetch    // waiting for workers, oldest first
+	waiting  int         // tasks in fetches
+	reserved int         // tasks being fetched
+	late     *time.Timer // ends the reservation if the fetch takes too long
 	failing  bool        // the last fetch failed
 }
 
@@ -71,20 +71,21 @@ func newPool(cfg RunConfig) *pool {
 	return p
 }
 
-// ask asks for leave to fetch. It comes on s.grant, and is ended by fetched or withdraw.
+// ask requests permission to fetch, which arrives on s.grant. The source then calls
+// fetched, failed or withdraw.
 func (p *pool) ask(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !s.loaded {
 		s.loaded = true
-		// The share that it did not use while it had nothing is forgotten.
+		// A source has no claim to the share that it did not use while it had no tasks.
 		s.pass = max(s.pass, p.turn)
 	}
 	s.asking = true
 	p.dispatch()
 }
 
-// withdraw says that the source is not going to fetch now, whether it had leave or not.
+// withdraw cancels a request or a grant of the source.
 func (p *pool) withdraw(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +98,7 @@ func (p *pool) withdraw(s *source) {
 	p.dispatch()
 }
 
-// dispatch lets the source whose turn it is fetch, if there is room.
+// dispatch grants the next source a fetch, if there is room.
 func (p *pool) dispatch() {
 	next := p.next()
 	if next == nil || !next.asking || p.closed {
@@ -121,7 +122,7 @@ func (p *pool) dispatch() {
 	}
 }
 
-// limit lets the others go on when the fetch of a source takes too long.
+// limit makes the other sources continue if the fetch of a source takes too long.
 func (p *pool) limit(s *source) {
 	var timer *time.Timer
 	timer = time.AfterFunc(p.patience, func() {
@@ -134,8 +135,8 @@ func (p *pool) limit(s *source) {
 	s.late = timer
 }
 
-// overtake lets the others go on while a source fetches. What it brings in the
-// end may be more than there is room for, by one fetch.
+// overtake makes the other sources continue while a source is fetching. Its tasks may
+// then exceed the room by one fetch.
 func (p *pool) overtake(s *source) {
 	p.unreserve(s)
 	s.loaded = false
@@ -151,10 +152,10 @@ func (p *pool) unreserve(s *source) {
 	}
 }
 
-// room is how many tasks the source may fetch now.
+// room is the number of tasks that the source may fetch now.
 func (p *pool) room(of *source) int {
-	// A worker that is about to take what waits has no room for more, even if it
-	// gets less than a batch: what is fetched then would wait for its handler.
+	// A worker about to take waiting tasks has no room for more, even if it gets less
+	// than a batch: tasks fetched for it would wait until its handler returns.
 	free := p.idle
 	for _, s := range p.sources {
 		free -= calls(s, s.waiting+s.reserved)
@@ -162,23 +163,24 @@ func (p *pool) room(of *source) int {
 	now := max(free, 0) * of.batch()
 	wanted := now
 	if ahead := p.aheadOf(of); (of.more || p.contested(of)) && 2*(p.waiting+p.reserved) <= ahead {
-		// Half of the room for tasks ahead is free.
+		// At least half of the room for prefetched tasks is free.
 		wanted = now + ahead - p.waiting - p.reserved
 	}
 	return min(wanted, chunkTasks, max(now, p.share(of)))
 }
 
-// calls is how many handler calls n tasks of a source take.
+// calls is the number of handler calls for n tasks of a source.
 func calls(s *source, n int) int { return (n + s.batch() - 1) / s.batch() }
 
-// aheadOf is how many tasks may wait while all workers are busy, if they are of that source.
+// aheadOf is the number of tasks that may wait while all workers are busy, counted in
+// batches of that source.
 func (p *pool) aheadOf(s *source) int {
 	return int(min(chunkTasks, p.ahead*float64(s.batch())))
 }
 
-// contested says that another source has tasks too. It could fetch ahead so that
-// no worker is ever free, and one that does not know of more of its own, because
-// it came just now, would wait for ever.
+// contested reports whether another source has tasks too. That source could prefetch so
+// much that no worker ever becomes idle, and a source that does not yet know whether it
+// has more tasks would then starve.
 func (p *pool) contested(by *source) bool {
 	for _, s := range p.sources {
 		if s != by && s.loaded {
@@ -188,7 +190,7 @@ func (p *pool) contested(by *source) bool {
 	return false
 }
 
-// share bounds how much is fetched ahead at a time of one source of several.
+// share bounds one prefetch of a source by its weight among the loaded sources.
 func (p *pool) share(of *source) int {
 	weights := 0
 	for _, s := range p.sources {
@@ -199,7 +201,7 @@ func (p *pool) share(of *source) int {
 	return max(1, p.aheadOf(of)*of.Weight/weights)
 }
 
-// next is the source whose turn it is, or nil.
+// next is the source that fetches next, or nil.
 func (p *pool) next() *source {
 	var next *source
 	for _, s := range p.sources {
@@ -214,7 +216,7 @@ func (p *pool) next() *source {
 	return next
 }
 
-// failed ends what was granted to a source: nobody knows what it has.
+// failed ends the grant of a source whose fetch failed. Whether it has tasks is unknown.
 func (p *pool) failed(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,8 +225,8 @@ func (p *pool) failed(s *source) {
 	p.dispatch()
 }
 
-// fetched ends what was granted to a source. h is what came of it, or nil; more
-// says that there is more, and soon that the source is going to ask again at once.
+// fetched ends the grant of a source. h has the fetched tasks, or is nil; more reports
+// whether tasks were left, and soon whether the source is about to ask again.
 func (p *pool) fetched(s *source, h *fetch, more, soon bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +245,8 @@ func (p *pool) fetched(s *source, h *fetch, more, soon bool) {
 	p.dispatch()
 }
 
-// take waits for the next batch, whose handler is to run on work; nil when Run is to end.
+// take waits for the next batch; work is the parent of its handler's context. It
+// returns nil when Run ends.
 func (p *pool) take(work context.Context) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,12 +268,12 @@ func (p *pool) take(work context.Context) *batch {
 	b := p.pop()
 	b.begin(work)
 	p.running = append(p.running, b)
-	p.dispatch() // it may be time to fetch ahead
+	p.dispatch() // there may be room to prefetch
 	return b
 }
 
-// over says that no handler call is to begin. The end of Run's context is seen here
-// at once, and closed comes a moment later.
+// over reports whether no more handler calls may begin. Run sets closed shortly after
+// its context ends, so stop is checked too.
 func (p *pool) over() bool {
 	select {
 	case <-p.stop:
@@ -280,8 +283,8 @@ func (p *pool) over() bool {
 	}
 }
 
-// pop takes up to a batch of the tasks that wait, all of one source: the first
-// that has any where the order is strict, otherwise the one that waits longest.
+// pop takes up to a batch of waiting tasks from one source: with strict order the first
+// that has any, otherwise the one that has waited longest.
 func (p *pool) pop() *batch {
 	var from *source
 	for _, s := range p.sources {
@@ -306,8 +309,8 @@ func (p *pool) pop() *batch {
 	return b
 }
 
-// finished says that a handler call is over and how long it took. It is true where
-// another worker has taken the place of the one that made the call.
+// finished records the end of a handler call and its duration. It returns true if the
+// worker must end because another has replaced it.
 func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -322,13 +325,13 @@ func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
 	p.remove(b)
 	p.took += (took - p.took) / 8
 	if took > p.took {
-		p.took = took // one slow call is enough to be careful
+		p.took = took // prefetch less after a single slow call
 	}
 	p.ahead = max(0, float64(p.workers)*float64(p.window)/float64(max(p.took, time.Microsecond)))
 	return false
 }
 
-// remove takes a batch from those that run.
+// remove deletes a batch from the running ones.
 func (p *pool) remove(b *batch) {
 	p.running = slices.DeleteFunc(p.running, func(r *batch) bool { return r == b })
 	if p.closed {
@@ -336,9 +339,9 @@ func (p *pool) remove(b *batch) {
 	}
 }
 
-// giveUp takes a task from a handler that did not return when its time was over,
-// and fails it. given is false where the handler has returned just now; replace
-// says that another worker is to begin.
+// giveUp fails the task of a handler that did not return after its Timeout. given is
+// false if the handler has returned in the meantime; replace reports whether the caller
+// must start another worker.
 func (p *pool) giveUp(b *batch) (given, replace bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -358,8 +361,8 @@ func (p *pool) giveUp(b *batch) (given, replace bool) {
 	return true, true
 }
 
-// watch hands back what was fetched ahead and has waited too long, because the
-// handlers have become slow since. It ends with quit.
+// watch hands back prefetched tasks that have waited too long because the handlers have
+// become slower. It ends with quit.
 func (p *pool) watch(quit <-chan struct{}) {
 	tick := time.NewTicker(p.limitAhead / 2)
 	defer tick.Stop()
@@ -375,24 +378,24 @@ func (p *pool) watch(quit <-chan struct{}) {
 	}
 }
 
-// overdue removes what waits of a source if the first of it has waited too long.
-// What came later would wait longer still, and handed back later it would get in
-// front of what is older. For the same reason nothing is removed while a fetch is
-// under way; without room for tasks ahead it is the last one.
+// overdue removes all waiting tasks of a source if the oldest has waited too long.
+// Later tasks would wait even longer, and if they were handed back separately they
+// would overtake the older ones. For the same reason nothing is removed during a
+// fetch; with ahead at 0 that fetch is the last one.
 func (p *pool) overdue(s *source) []*fetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle > 0 || len(s.fetches) == 0 || time.Since(s.fetches[0].at) <= p.limitAhead {
 		return nil
 	}
-	p.ahead = 0 // until a call shows that it may be more again
+	p.ahead = 0 // until a handler call returns
 	if s.reserved > 0 {
 		return nil
 	}
 	return p.drop(s)
 }
 
-// clear removes what waits of a source.
+// clear removes all waiting tasks of a source.
 func (p *pool) clear(s *source) []*fetch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -406,7 +409,7 @@ func (p *pool) drop(s *source) []*fetch {
 	return fetches
 }
 
-// close ends fetching and taking.
+// close ends granting fetches and taking batches.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,8 +417,8 @@ func (p *pool) close() {
 	p.work.Broadcast()
 }
 
-// abandon takes the tasks of all handlers that still run from them, and returns how
-// many handlers run, with those that were given up before.
+// abandon hands back the tasks of all running handlers. It returns the number of
+// handlers that are still running, including those given up earlier.
 func (p *pool) abandon() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -428,7 +431,7 @@ func (p *pool) abandon() (n int) {
 		}
 		s.acker.add(all.until, results{back: all.back})
 	}
-	// The others returned just now. The acker must not end before it has heard of them.
+	// The others have just returned. The acker must get their outcomes before it ends.
 	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
 		p.work.Wait()
 	}

@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// bench is a pool whose sources and workers the test plays.
+// bench is a pool for which the test plays the sources and workers.
 func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	t.Helper()
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
@@ -27,7 +27,7 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	return r.pool, r.sources
 }
 
-// granted is how many tasks the source may fetch; 0 where it may not.
+// granted is the number of tasks that the source may fetch; 0 without a grant.
 func granted(s *source) int {
 	select {
 	case n := <-s.grant:
@@ -37,14 +37,14 @@ func granted(s *source) int {
 	}
 }
 
-// brought is a fetch of n tasks, numbered from there on.
+// brought is a fetch of n tasks, with consecutive numbers from the given one on.
 func brought(s *source, name string, from, n int) *fetch {
 	h := newFetch(s, leases(name, from, n, time.Now().Add(time.Hour)))
 	s.renewer.add(h)
 	return h
 }
 
-// free makes n workers idle, as far as the pool knows.
+// free makes the pool believe that n workers are idle.
 func (p *pool) free(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func ids(b *batch) string {
 	return strings.Join(all, " ")
 }
 
-// TestPool_Shares: of two sources that have tasks, each is served by its weight.
+// TestPool_Shares: two sources with tasks are served by their weights.
 func TestPool_Shares(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 3, 1)
@@ -88,8 +88,8 @@ func TestPool_Shares(t *testing.T) {
 	}
 }
 
-// TestPool_NoBurst: what a source did not use while it had nothing is not made
-// up for, also when the others happen to be between two fetches as it returns.
+// TestPool_NoBurst: a source cannot catch up on the share that it did not use, even if it
+// returns while the others are between two fetches.
 func TestPool_NoBurst(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1, 1)
@@ -106,7 +106,7 @@ func TestPool_NoBurst(t *testing.T) {
 		p.ask(b)
 		p.free(1)
 		if granted(b) != 1 {
-			t.Fatal("alone, b was not served")
+			t.Fatal("b got no grant while only b asked")
 		}
 		serve(b, false) // it lingers
 	}
@@ -128,8 +128,7 @@ func TestPool_NoBurst(t *testing.T) {
 	}
 }
 
-// TestPool_WorkerSpokenFor: a worker that is about to take something is not free
-// for more.
+// TestPool_WorkerSpokenFor: no tasks are fetched for a worker that is about to take a batch.
 func TestPool_WorkerSpokenFor(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 8, Workers: 2}, 1, 1)
@@ -137,20 +136,20 @@ func TestPool_WorkerSpokenFor(t *testing.T) {
 	p.ask(s[1])
 	p.free(1)
 	if n := granted(s[0]); n != 8 {
-		t.Fatalf("leave for %d, want a batch", n)
+		t.Fatalf("granted %d, want a batch", n)
 	}
 	p.fetched(s[0], brought(s[0], "t", 0, 1), false, true)
 	p.ask(s[0])
 	if a, b := granted(s[0]), granted(s[1]); a+b != 0 {
-		t.Fatalf("leave for %d and %d, but the worker is going to be busy", a, b)
+		t.Fatalf("granted %d and %d, but the worker is about to be busy", a, b)
 	}
 	p.free(1)
 	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 8 {
-		t.Fatalf("leave for %d and %d, want a batch for the second", a, b)
+		t.Fatalf("granted %d and %d, want a batch for the second", a, b)
 	}
 }
 
-// TestPool_SlowFetch: a source whose fetch hangs does not keep the others waiting for long.
+// TestPool_SlowFetch: a source whose fetch hangs does not hold up the others for long.
 func TestPool_SlowFetch(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{false, true} {
@@ -160,7 +159,7 @@ func TestPool_SlowFetch(t *testing.T) {
 			p.ask(s[1])
 			p.free(1)
 			if granted(s[0]) != 4 || granted(s[1]) != 0 {
-				t.Fatal("the first was not let fetch alone")
+				t.Fatal("the first was not the only one with a grant")
 			}
 			<-time.After(defaultFetchPatience - time.Nanosecond)
 			synctest.Wait()
@@ -172,23 +171,23 @@ func TestPool_SlowFetch(t *testing.T) {
 			if granted(s[1]) != 4 {
 				t.Fatal("the second waits for the first")
 			}
-			// What comes late is taken all the same, and counts once.
+			// Tasks that arrive late are still taken, and count once.
 			p.fetched(s[0], brought(s[0], "late", 0, 4), false, false)
 			if p.reserved != 4 || p.waiting != 4 {
 				t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
 			}
 			p.fetched(s[1], nil, false, false)
-			// After a failure nobody waits for it at all, until it was well again.
+			// After a failure the others do not wait for it at all, until a fetch succeeds.
 			p.failed(s[0])
 			p.free(1)
 			for _, failing := range []bool{true, false} {
 				p.ask(s[0])
 				if granted(s[0]) == 0 {
-					t.Fatal("it is not let fetch")
+					t.Fatal("it got no grant")
 				}
 				p.ask(s[1])
 				if got := granted(s[1]) > 0; got != failing {
-					t.Fatalf("failing %v: the second was let fetch: %v", failing, got)
+					t.Fatalf("failing %v: the second got a grant: %v", failing, got)
 				}
 				p.fetched(s[0], nil, false, false)
 				p.withdraw(s[1])
@@ -196,13 +195,13 @@ func TestPool_SlowFetch(t *testing.T) {
 			<-time.After(2 * defaultFetchPatience)
 			synctest.Wait()
 			if p.reserved != 0 {
-				t.Fatalf("%d reserved, and nobody fetches", p.reserved)
+				t.Fatalf("%d reserved, and no source fetches", p.reserved)
 			}
 		})
 	}
 }
 
-// TestPool_QuickFetch: the time of one fetch is not taken for that of the next.
+// TestPool_QuickFetch: the timer of one fetch does not end the next one.
 func TestPool_QuickFetch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +221,7 @@ func TestPool_QuickFetch(t *testing.T) {
 			p.fetched(s[0], nil, true, true)
 			p.ask(s[0])
 		}
-		// Nor is it for who only asks.
+		// Nor does it affect a source that is only asking.
 		if granted(s[0]) != 4 {
 			t.Fatal("no leave")
 		}
@@ -232,7 +231,7 @@ func TestPool_QuickFetch(t *testing.T) {
 		synctest.Wait()
 		p.free(1)
 		if granted(s[0]) != 4 {
-			t.Fatal("its question is forgotten")
+			t.Fatal("its request is lost")
 		}
 		p.withdraw(s[0])
 		if p.reserved != 0 {
@@ -241,8 +240,8 @@ func TestPool_QuickFetch(t *testing.T) {
 	})
 }
 
-// TestPool_Newcomer: where all workers are kept busy by what is fetched ahead,
-// another source gets its turn, although it does not know how much it has.
+// TestPool_Newcomer: while prefetched tasks keep all workers busy, another source still gets
+// its turn, although it does not know whether it has more tasks.
 func TestPool_Newcomer(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{false, true} {
@@ -259,7 +258,7 @@ func TestPool_Newcomer(t *testing.T) {
 		p.ask(s[0])
 		for turns := 0; granted(s[0]) == 0; turns++ {
 			if turns == 20 {
-				t.Fatalf("strict %v: no leave for the first", strict)
+				t.Fatalf("strict %v: no grant for the first", strict)
 			}
 			if n := granted(s[1]); n > 0 {
 				p.fetched(s[1], brought(s[1], "b", 0, n), true, true)
@@ -290,7 +289,7 @@ func TestPool_Fill(t *testing.T) {
 	}
 }
 
-// TestPool_StrictTake: of what waits, the first source's is taken first.
+// TestPool_StrictTake: with strict order, waiting tasks of the first source are taken first.
 func TestPool_StrictTake(t *testing.T) {
 	t.Parallel()
 	for strict, want := range map[bool]string{true: "a0", false: "b0"} {
@@ -305,7 +304,7 @@ func TestPool_StrictTake(t *testing.T) {
 	}
 }
 
-// TestPool_Ahead: how much is fetched ahead follows how long handlers take.
+// TestPool_Ahead: the duration of handler calls determines how much is prefetched.
 func TestPool_Ahead(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -325,7 +324,7 @@ func TestPool_Ahead(t *testing.T) {
 			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, n, tt.want)
 		}
 	}
-	// One slow call is enough; many quick ones make up for it.
+	// A single slow call lowers it; many quick ones raise it again.
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
 	p.finished(&batch{}, time.Microsecond)
 	p.finished(&batch{}, 40*time.Millisecond)
@@ -340,7 +339,8 @@ func TestPool_Ahead(t *testing.T) {
 	}
 }
 
-// TestPool_Overdue: what waits too long goes back with all that is behind it, once no worker is free.
+// TestPool_Overdue: while no worker is free, a task that has waited too long is handed back
+// with all tasks behind it.
 func TestPool_Overdue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -378,7 +378,7 @@ func TestPool_Overdue(t *testing.T) {
 			t.Fatalf("handed back %q, want a2 a3", got)
 		}
 		if p.ahead != 0 {
-			t.Fatalf("%v are still fetched ahead", p.ahead)
+			t.Fatalf("%v are still prefetched", p.ahead)
 		}
 		if got := reasons(s[1]); got != "b0" || p.waiting != 0 {
 			t.Fatalf("handed back %q, %d waiting, want b0", got, p.waiting)
@@ -386,12 +386,12 @@ func TestPool_Overdue(t *testing.T) {
 		close(quit)
 		<-watched
 		if len(s[0].renewer.fetches) != 1 {
-			t.Fatalf("%d fetches are kept, want the one that is worked on", len(s[0].renewer.fetches))
+			t.Fatalf("%d fetches are kept, want the one that is being handled", len(s[0].renewer.fetches))
 		}
 	})
 }
 
-// reasons names what was handed back.
+// reasons lists the ids of the tasks that were handed back.
 func reasons(s *source) string {
 	var all []string
 	for _, r := range s.acker.pending.back {
@@ -403,8 +403,8 @@ func reasons(s *source) string {
 	return strings.Join(all, " ")
 }
 
-// TestPool_Abandon: the tasks of handlers that run on are handed back in order, and
-// what another returned at that moment is learned of first.
+// TestPool_Abandon: the tasks of handlers that keep running are handed back in order, after
+// the outcome of a handler that returns at the same moment.
 func TestPool_Abandon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,7 +415,7 @@ func TestPool_Abandon(t *testing.T) {
 		for range n / 2 {
 			running = append(running, p.take(t.Context()))
 		}
-		slices.Reverse(running[3].tasks) // a handler may do that
+		slices.Reverse(running[3].tasks) // a handler may reorder its tasks
 		p.close()
 		late := running[5]
 		if _, first := late.end(); !first {
@@ -426,7 +426,7 @@ func TestPool_Abandon(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-abandoned:
-			t.Fatal("Run would end without what a handler returned")
+			t.Fatal("Run would end without the outcome of a handler")
 		default:
 		}
 		p.finished(late, 0)
@@ -447,7 +447,7 @@ func TestPool_Abandon(t *testing.T) {
 	})
 }
 
-// TestQueue_Pass: a wake-up is passed on where there is something to take, and only there.
+// TestQueue_Pass: a wake-up is passed on only if a task is ready.
 func TestQueue_Pass(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -503,13 +503,13 @@ func TestQueue_Pass(t *testing.T) {
 	})
 }
 
-// TestPool_OverdueAfterFetch: while a fetch is under way, older tasks that have waited
-// too long stay, so that both go back in the order in which they came.
+// TestPool_OverdueAfterFetch: during a fetch, older tasks that have waited too long stay, so
+// that both fetches are handed back in the order of arrival.
 func TestPool_OverdueAfterFetch(t *testing.T) {
 	t.Parallel()
 	p, all := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: time.Hour}, 1)
 	s := all[0]
-	p.finished(&batch{}, time.Millisecond) // from now on tasks are fetched ahead
+	p.finished(&batch{}, time.Millisecond) // from now on tasks are prefetched
 	p.free(1)
 	p.ask(s)
 	if granted(s) == 0 {
@@ -524,7 +524,7 @@ func TestPool_OverdueAfterFetch(t *testing.T) {
 		t.Fatal("no second fetch was granted")
 	}
 	if got := p.overdue(s); got != nil {
-		t.Fatalf("%d fetches were handed back beside a fetch under way", len(got))
+		t.Fatalf("%d fetches were handed back during a fetch", len(got))
 	}
 	young := brought(s, "young", 0, 2)
 	p.fetched(s, young, true, true)

@@ -20,22 +20,21 @@ import (
 	"flashsale/queue"
 )
 
-// patience bounds what must happen across processes, restarts and leases; long,
+// patience is the time limit for events across processes, restarts and leases. It is long,
 // because it only delays a failure.
 const patience = 2 * time.Minute
 
-// never is an idle time that no test waits for: what would only happen after it
-// does not happen.
+// never is an idle time so long that no test reaches its end.
 const never = 10 * time.Minute
 
 // processLease is short enough to wait for and long enough for a busy machine.
 const processLease = 2 * time.Second
 
-// killedLease is that of tasks which their holder renews until it is killed: it must
-// not end before, although another process is being started meanwhile.
+// killedLease is the lease of tasks whose holder renews it until it is killed. It must not
+// end earlier, although another process is starting at the same time.
 const killedLease = 6 * time.Second
 
-// What a child process is told by its parent.
+// The environment variables that a parent sets for a child process.
 const (
 	addrVar   = "QUEUE_TEST_ADDR"
 	prefixVar = "QUEUE_TEST_PREFIX"
@@ -49,9 +48,9 @@ func startProcess(t *testing.T, rdb *redis.Client, prefix, role string) *rediste
 	return redistest.Reexec(t, test, addrVar+"="+rdb.Options().Addr, prefixVar+"="+prefix, roleVar+"="+role)
 }
 
-// processQueue is the queue of a child process, on a client with the patience of
-// one that may be frozen during a call. It says when it goes to sleep, in the
-// list that sleeps counts.
+// processQueue is the queue of a child process. Its client has long timeouts, because the
+// process may be stopped during a call. It records each blocking pop in the list that
+// sleeps counts.
 func processQueue(t *testing.T, cfg queue.Config) (*redis.Client, *queue.Queue) {
 	t.Helper()
 	o := redistest.Options(os.Getenv(addrVar))
@@ -73,7 +72,7 @@ func processQueue(t *testing.T, cfg queue.Config) (*redis.Client, *queue.Queue) 
 
 func sleepsKey(prefix, role string) string { return prefix + "test:sleeps:" + role }
 
-// sleeps is how often the process of that role has gone to sleep.
+// sleeps is the number of blocking pops of the process with that role.
 func sleeps(t *testing.T, rdb *redis.Client, prefix, role string) int {
 	t.Helper()
 	n, err := rdb.Get(await.Context(t), sleepsKey(prefix, role)).Int()
@@ -95,20 +94,20 @@ func untilToldToEnd(t *testing.T) context.Context {
 	return ctx
 }
 
-// wantSaid fails unless the next line the process says is this one.
+// wantSaid fails unless this is the next line that the process prints.
 func wantSaid(t *testing.T, c *redistest.Child, want string) {
 	t.Helper()
 	select {
 	case line, ok := <-c.Lines():
 		if !ok || line != want {
-			t.Fatalf("the process says %q, want %q", line, want)
+			t.Fatalf("the process printed %q, want %q", line, want)
 		}
 	case <-time.After(patience):
-		t.Fatalf("the process does not say %q", want)
+		t.Fatalf("the process did not print %q", want)
 	}
 }
 
-// wantEnd fails unless the process ends on its own, and well.
+// wantEnd fails unless the process ends on its own with exit code 0.
 func wantEnd(t *testing.T, c *redistest.Child) {
 	t.Helper()
 	select {
@@ -121,7 +120,7 @@ func wantEnd(t *testing.T, c *redistest.Child) {
 	}
 }
 
-// awaitThat is waitFor with patience for what takes a lease or another process.
+// awaitThat is waitFor with patience, for events that need a lease or another process.
 func awaitThat(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	late := time.NewTimer(patience)
@@ -137,9 +136,9 @@ func awaitThat(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// noted writes down that a task is handled, by Redis's clock, and has the task's
-// effect unless it was had before: KEYS are the notes, the task's effect and the
-// number of effects, ARGV who, id and attempt.
+// noted records that a task is handled, by the clock of Redis, and applies the task's effect
+// once. KEYS are the notes, the task's effect and the number of effects; ARGV are role, id
+// and attempt.
 var noted = redis.NewScript(`
 local t = redis.call('TIME')
 redis.call('RPUSH', KEYS[1], table.concat({ARGV[1], ARGV[2], ARGV[3], t[1] .. string.format('%06d', t[2])}, ' '))
@@ -161,7 +160,7 @@ func takeNote(ctx context.Context, rdb *redis.Client, prefix, who string, task q
 	return noted.Run(ctx, rdb, keys, who, task.ID, task.Attempt).Err()
 }
 
-// notes returns what was written down, and how many effects there were.
+// notes returns the records and the number of effects.
 func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects int) {
 	t.Helper()
 	lines, err := rdb.LRange(await.Context(t), prefix+"test:notes", 0, -1).Result()
@@ -185,10 +184,9 @@ func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects 
 	return all, effects
 }
 
-// TestRun_ProcessKilled: given a process that is killed (SIGKILL) while it holds
-// 64 leases and has had half of the effects, and another that sleeps, then the
-// other runs all 64 again when the leases end, not before, each once and as the
-// second attempt, and no effect is had twice.
+// TestRun_ProcessKilled: a process is killed (SIGKILL) while it holds 64 leases and has
+// applied half of the effects. A sleeping process runs all 64 tasks again when the leases
+// end, not before, each once and as the second attempt. No effect is applied twice.
 func TestRun_ProcessKilled(t *testing.T) {
 	if redistest.IsChild() {
 		holdOrInherit(t)
@@ -227,7 +225,7 @@ func TestRun_ProcessKilled(t *testing.T) {
 			if n.attempt != 2 {
 				t.Errorf("%s ran again as attempt %d, want 2", n.id, n.attempt)
 			}
-			// Where the leases ended under the test's eyes, their ends are not known.
+			// If the leases ended before the test read them, their ends are not known.
 			if len(leases) == 64 && n.at.Before(leases[0].At) {
 				t.Errorf("%s ran again at %v, the first lease ends at %v", n.id, n.at, leases[0].At)
 			}
@@ -245,8 +243,8 @@ func TestRun_ProcessKilled(t *testing.T) {
 	})
 }
 
-// holdOrInherit is the part of both processes: the holder has half of the effects
-// and then holds on to its tasks, the heir runs what comes.
+// holdOrInherit runs in both processes: the holder applies half of the effects and then
+// keeps its tasks, and the heir runs every task that it gets.
 func holdOrInherit(t *testing.T) {
 	rdb, q := processQueue(t, queue.Config{Lease: killedLease})
 	prefix, role := os.Getenv(prefixVar), os.Getenv(roleVar)
@@ -262,16 +260,15 @@ func holdOrInherit(t *testing.T) {
 			}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{Batch: 64, Workers: 1, MaxIdle: never, OnError: onlyTimeouts(t)})
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-// TestRun_ProcessStopped: given a process that is stopped (SIGSTOP) for longer
-// than its leases, and another that has taken its tasks over, when the first goes
-// on, its acknowledgement is stale, its handler's context ends with ErrLeaseLost,
-// and the other's leases stand.
+// TestRun_ProcessStopped: a process is stopped (SIGSTOP) for longer than its leases, and
+// another takes over its tasks. When the first continues, its acknowledgement is stale, its
+// handler's context ends with ErrLeaseLost, and the leases of the other are unchanged.
 func TestRun_ProcessStopped(t *testing.T) {
 	if redistest.IsChild() {
 		acknowledgeLate(t)
@@ -280,7 +277,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		// The one who takes over keeps its leases for as long as the test may take.
+		// The process that takes over keeps its leases for as long as the test may take.
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
 		enqueue(t, q, numbered(3)...)
 		stalled := startProcess(t, rdb, prefix, "stalled")
@@ -300,7 +297,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		if err := stalled.Continue(); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, told of the loss: true"} {
+		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, loss reported: true"} {
 			wantSaid(t, stalled, want)
 		}
 		wantEnd(t, stalled)
@@ -323,13 +320,13 @@ func TestRun_ProcessStopped(t *testing.T) {
 	})
 }
 
-// acknowledgeLate is the stopped process's part: it acknowledges at once when it
-// goes on, before it looks at anything, and once more by returning.
+// acknowledgeLate runs in the stopped process: it acknowledges as soon as it continues, and
+// once more by returning.
 func acknowledgeLate(t *testing.T) {
 	_, q := processQueue(t, queue.Config{Lease: processLease})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := make(chan error, 1000)
+	reported := make(chan error, 1000)
 	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
 		defer cancel()
 		redistest.Say("holds %d", len(tasks))
@@ -347,19 +344,18 @@ func acknowledgeLate(t *testing.T) {
 		<-ctx.Done()
 		redistest.Say("lease lost: %v", errors.Is(context.Cause(ctx), queue.ErrLeaseLost))
 		return nil
-	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { told <- err }})
-	close(told)
+	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+	close(reported)
 	lost := false
-	for err := range told {
+	for err := range reported {
 		lost = lost || errors.Is(err, queue.ErrLeaseLost)
 	}
-	redistest.Say("ended: %v, told of the loss: %v", err, lost)
+	redistest.Say("ended: %v, loss reported: %v", err, lost)
 }
 
-// TestRun_ProcessTerminated: given processes with a task that takes far longer
-// than their drain, when they get SIGTERM they end on their own, and the task,
-// and what was fetched with it, is ready again with no attempt counted; also when
-// the handler does not heed its context, and reports success in the end.
+// TestRun_ProcessTerminated: processes with a task that takes far longer than their drain
+// end on their own after SIGTERM. The task and those fetched with it are ready again,
+// uncounted, even if the handler ignores its context and reports success in the end.
 func TestRun_ProcessTerminated(t *testing.T) {
 	if redistest.IsChild() {
 		workUntilTerminated(t)
@@ -400,7 +396,7 @@ func workUntilTerminated(t *testing.T) {
 	_, q := processQueue(t, queue.Config{})
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
 	defer stop()
-	over := make(chan struct{}) // when Run has ended: nobody is left behind
+	over := make(chan struct{}) // after Run has ended: no process is left behind
 	returned := make(chan struct{})
 	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
 		defer close(returned)
@@ -421,9 +417,8 @@ func workUntilTerminated(t *testing.T) {
 	redistest.Say("ended: %v", err)
 }
 
-// TestQueue_PauseProcesses: given two processes under constant load, when the
-// queue is paused, nothing is taken from their next fetch on, though tasks come
-// and wake them; when it is resumed, they go on.
+// TestQueue_PauseProcesses: two processes under constant load take no task from a paused
+// queue from their next fetch on, although new tasks wake them. After Resume they continue.
 func TestQueue_PauseProcesses(t *testing.T) {
 	if redistest.IsChild() {
 		goRound(t)
@@ -455,7 +450,7 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The first sleep from now on may follow a fetch from before the pause; the second does not.
+		// The next sleep may follow a fetch from before the pause; the second one does not.
 		from := map[string]int{}
 		for _, role := range roles {
 			from[role] = sleeps(t, rdb, prefix, role)
@@ -484,7 +479,7 @@ func TestQueue_PauseProcesses(t *testing.T) {
 	})
 }
 
-// goRound is the processes' part: a task comes again and again, until there was enough.
+// goRound runs in the processes: each task adds itself again until the test has enough.
 func goRound(t *testing.T) {
 	rdb, q := processQueue(t, queue.Config{Lease: never})
 	prefix, role := os.Getenv(prefixVar), os.Getenv(roleVar)
@@ -500,7 +495,7 @@ func goRound(t *testing.T) {
 			return []error{queue.Snooze(time.Millisecond)}
 		}
 		return nil
-	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: tell(t)})
+	}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: onlyTimeouts(t)})
 	if err != nil {
 		t.Error(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"flashsale/queue"
 )
 
-// attempts remembers how often each attempt of each task was handled.
+// attempts counts how often each attempt of each task was handled.
 type attempts struct {
 	mu   sync.Mutex
 	runs map[string]map[int]int
@@ -39,7 +39,7 @@ func (a *attempts) distinct() int {
 	return len(a.runs)
 }
 
-// wantAll fails unless so many tasks were handled, and no attempt twice.
+// wantAll fails unless this number of tasks was handled, and no attempt twice.
 func (a *attempts) wantAll(t *testing.T, total int) {
 	t.Helper()
 	a.mu.Lock()
@@ -56,10 +56,9 @@ func (a *attempts) wantAll(t *testing.T, total int) {
 	}
 }
 
-// check fails unless every task that was surely added was handled, nothing else
-// than what was perhaps added, and no attempt twice; where the outcome of adding
-// it was unknown and it was added again, once for each time: it may have been done
-// meanwhile.
+// check fails unless every confirmed task was handled, no task that was never added, and no
+// attempt twice. A task that was added again after an unknown outcome may be handled once
+// per addition, because it may have been done in between.
 func (a *attempts) check(t *testing.T, p *producer) {
 	t.Helper()
 	a.mu.Lock()
@@ -88,9 +87,9 @@ func (a *attempts) check(t *testing.T, p *producer) {
 	t.Logf("%d tasks added for sure, %d perhaps, %d handled, %d further attempts", len(p.sure), len(p.maybe), len(a.runs), again)
 }
 
-// tell is for the errors of a Run that is to have none, but that a server on a busy
-// machine does not answer in time.
-func tell(t *testing.T) func(error) {
+// onlyTimeouts is the OnError of a Run without faults: it allows only timeouts, which occur on a
+// busy machine.
+func onlyTimeouts(t *testing.T) func(error) {
 	return func(err error) {
 		var network net.Error
 		if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout() {
@@ -101,22 +100,22 @@ func tell(t *testing.T) func(error) {
 	}
 }
 
-// producer adds tasks until it is told to stop, and knows which of them Redis has
-// confirmed. Every other time that an outcome is unknown it repeats the call.
+// producer adds tasks until end is called, and records which of them Redis has confirmed. It
+// repeats every second call whose outcome is unknown.
 type producer struct {
 	q           *queue.Queue
 	name        string
 	onError     func(error)
 	sure, maybe map[string]bool
-	repeated    map[string]int // id -> how often it was added again after an unknown outcome
+	repeated    map[string]int // id -> number of repeated additions after an unknown outcome
 	confirmed   atomic.Int64
 	failures    atomic.Int64
 	stop        chan struct{}
 	ended       chan struct{}
 }
 
-// produce starts a producer. It waits where the queue is full, so that the load
-// is bounded by the queue's length.
+// produce starts a producer. It waits while the queue is full, so that the queue's length
+// bounds the load.
 func produce(t *testing.T, q *queue.Queue, name string, onError func(error)) *producer {
 	p := &producer{
 		q: q, name: name, onError: onError, sure: make(map[string]bool), maybe: make(map[string]bool), repeated: make(map[string]int),

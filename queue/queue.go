@@ -1,47 +1,50 @@
 // Package queue is a durable task queue on Redis sorted sets: delivery at least
 // once, leases instead of locks, and no polling.
 //
-// A task is in one of four sorted sets (ready, delayed, leased, dead); its payload
-// is in a hash. Taking a task gives it a lease. When a worker dies its leases run
-// out, and the next worker that dequeues takes the tasks over. Every change is one script, so a task is never in two
-// states or in none. Time is the Redis server's.
+// A task is in one of four sorted sets (ready, delayed, leased, dead), and its
+// payload is in a hash. Dequeuing a task gives it a lease. When a worker dies, its
+// leases expire, and the next worker that dequeues takes over the tasks. Every
+// change is one script, so a task is always in exactly one state. All times are
+// those of the Redis server's clock.
 //
-// Keys share one hash tag, so a queue lives in one slot of a cluster.
-// [EnqueueLua] lets another script of that slot add tasks atomically.
+// All keys share one hash tag, so a queue lives in one slot of a cluster.
+// [EnqueueLua] lets another script in that slot add tasks atomically.
 //
 // The client given to [New] should have MaxRetries: -1 and
-// ContextTimeoutEnabled: true; every operation may be repeated by the caller
-// after an unknown outcome.
+// ContextTimeoutEnabled: true. Callers may repeat any operation whose outcome is
+// unknown.
 package queue
 
 import (
+	"context"
+	_ "embed" // for the script fragments
 	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Config configures a queue. The zero value of a field means its default;
-// anything out of bounds is an error of [New].
+// Config configures a queue. The zero value of a field selects its default;
+// [New] rejects values out of bounds.
 type Config struct {
 	// Prefix begins every key and includes a hash tag: "fs:{p0}:q:orders:". Required.
 	Prefix string
-	// Lease is how long a dequeued task belongs to its taker unless extended.
-	// Default 10 s, at least 50 ms; under 1 s is meant for tests.
+	// Lease is how long a dequeued task belongs to its worker unless it is extended.
+	// Default 10 s, at least 50 ms; less than 1 s is meant for tests.
 	Lease time.Duration
-	// MaxAttempts is how many times a task is delivered before it is dead. Default 20.
+	// MaxAttempts is how many times a task is delivered before it becomes a dead letter. Default 20.
 	MaxAttempts int
 	// BackoffBase and BackoffMax bound the delay after a failed attempt: a random
 	// time up to BackoffBase * 2^(attempt-1), at most BackoffMax. Defaults 250 ms and 1 min.
 	BackoffBase, BackoffMax time.Duration
 	// MaxLength bounds ready, delayed and leased tasks together. Default 1,000,000.
 	MaxLength int
-	// MaxDead bounds the dead letters; the oldest go first, with their bodies. Default 10,000.
+	// MaxDead bounds the dead letters; the oldest are dropped first, with their payloads. Default 10,000.
 	MaxDead int
-	// Followers is the queue to which the tasks that follow others are added, by
-	// Complete and by Then, in the same step: for what is due much later, so that it
-	// does not count for this queue's MaxLength. Its keys must have the same hash tag.
-	// Each process of a queue needs the same. Default: the queue itself.
+	// Followers is the queue to which Complete and Then add follow-up tasks. A
+	// separate queue keeps tasks that are due much later from counting towards this
+	// queue's MaxLength. Its keys must have the same hash tag, and every process must
+	// configure the same one. Default: the queue itself.
 	Followers *Queue
 }
 
@@ -51,16 +54,15 @@ const (
 	maxBackoff    = 30 * 24 * time.Hour
 	chunkTasks    = 512     // tasks per script call, which bounds how long one script runs
 	moveBound     = 256     // due tasks promoted, and expired leases reclaimed, per dequeue
-	maxReason     = 4096    // bytes of a failure's reason that are kept
-	maxFetched    = 4 << 20 // bytes of payload that a dequeue takes, unless one task has more
+	maxReason     = 4096    // bytes kept of a failure's reason
+	maxFetched    = 4 << 20 // bytes of payload per dequeue, unless a single task has more
 	defaultIdle   = 5 * time.Second
 	maxPriority   = 9
 	maxID         = 255 // bytes; dequeue.lua relies on it
 	maxAttemptCap = 1_000_000
 )
 
-// Queue is one named queue. It is safe for concurrent use and holds nothing
-// that has to be closed.
+// Queue is one named queue. It is safe for concurrent use and needs no closing.
 type Queue struct {
 	rdb  redis.UniversalClient
 	cfg  Config
@@ -96,6 +98,17 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	return q, nil
 }
 
+// Prefix is the prefix of the queue's keys; see [Config].
+func (q *Queue) Prefix() string { return q.keys.prefix }
+
+// MaxLength is the bound on ready, delayed and leased tasks together, the
+// argument of queue_room in [EnqueueLua].
+func (q *Queue) MaxLength() int { return q.cfg.MaxLength }
+
+func (q *Queue) run(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
+	return s.Run(ctx, q.rdb, q.keys.all, args...)
+}
+
 func (c Config) withDefaults() Config {
 	setDefault(&c.Lease, 10*time.Second)
 	setDefault(&c.MaxAttempts, 20)
@@ -124,7 +137,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// setDefault gives a setting left at its zero value its default.
+// setDefault sets a zero value to its default.
 func setDefault[T comparable](v *T, def T) {
 	var zero T
 	if *v == zero {

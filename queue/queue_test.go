@@ -23,17 +23,17 @@ func TestNew(t *testing.T) {
 		cfg queue.Config
 		ok  bool
 	}{
-		"defaults":         {queue.Config{Prefix: "fs:{p0}:q:"}, true},
-		"no hash tag":      {queue.Config{Prefix: "fs:q:"}, false},
-		"empty hash tag":   {queue.Config{Prefix: "fs:{}:q:"}, false},
-		"open hash tag":    {queue.Config{Prefix: "fs:{p0:q:"}, false},
-		"lease":            {queue.Config{Prefix: "{p}", Lease: time.Millisecond}, false},
-		"negative lease":   {queue.Config{Prefix: "{p}", Lease: -time.Second}, false},
-		"attempts":         {queue.Config{Prefix: "{p}", MaxAttempts: -1}, false},
-		"backoff":          {queue.Config{Prefix: "{p}", BackoffBase: time.Minute, BackoffMax: time.Second}, false},
-		"large base alone": {queue.Config{Prefix: "{p}", BackoffBase: time.Hour}, true},
-		"length":           {queue.Config{Prefix: "{p}", MaxLength: -1}, false},
-		"dead":             {queue.Config{Prefix: "{p}", MaxDead: -1}, false},
+		"defaults":       {queue.Config{Prefix: "fs:{p0}:q:"}, true},
+		"no hash tag":    {queue.Config{Prefix: "fs:q:"}, false},
+		"empty hash tag": {queue.Config{Prefix: "fs:{}:q:"}, false},
+		"open hash tag":  {queue.Config{Prefix: "fs:{p0:q:"}, false},
+		"lease":          {queue.Config{Prefix: "{p}", Lease: time.Millisecond}, false},
+		"negative lease": {queue.Config{Prefix: "{p}", Lease: -time.Second}, false},
+		"attempts":       {queue.Config{Prefix: "{p}", MaxAttempts: -1}, false},
+		"backoff":        {queue.Config{Prefix: "{p}", BackoffBase: time.Minute, BackoffMax: time.Second}, false},
+		"large base":     {queue.Config{Prefix: "{p}", BackoffBase: time.Hour}, true},
+		"length":         {queue.Config{Prefix: "{p}", MaxLength: -1}, false},
+		"dead":           {queue.Config{Prefix: "{p}", MaxDead: -1}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -198,14 +198,14 @@ func TestQueue_LeaseExpires(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("x")}, queue.Task{ID: "b"})
 		first := take(t, q, "a", "b")
 		enqueue(t, q, queue.Task{ID: "c"})
-		// A slow lease for the second round, so that it does not expire under the test.
+		// A long lease for the second round, so that it does not expire during the test.
 		slow := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		waitFor(t, func() bool { return dequeueOnly(t, slow, "a") })
 		second := get(t, slow, "a")
 		if second.Attempt != 2 || second.State != queue.StateLeased {
 			t.Fatalf("after expiry: %+v", second)
 		}
-		// What was taken before goes first again: b before c, and each once.
+		// Reclaimed tasks come first: b before c, and each once.
 		rest := take(t, slow, "b", "c")
 		if rest[0].Attempt != 2 || rest[1].Attempt != 1 {
 			t.Fatalf("attempts %d and %d, want 2 and 1", rest[0].Attempt, rest[1].Attempt)
@@ -228,7 +228,7 @@ func TestQueue_LeaseExpires(t *testing.T) {
 	})
 }
 
-// dequeueOnly takes one task and says whether it is the one named.
+// dequeueOnly takes one task and reports whether it is the named one.
 func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
 	t.Helper()
 	f := dequeue(t, q, 1)
@@ -240,8 +240,7 @@ func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
 	return false
 }
 
-// waitFor asks until cond holds. The pause between the questions is not what
-// is waited for, so a slow machine only asks less often.
+// waitFor polls cond until it holds. A slow machine only polls less often.
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -252,7 +251,7 @@ func waitFor(t testing.TB, cond func() bool) {
 			t.Fatal("did not happen in time")
 		case <-time.After(pause):
 		}
-		pause = min(pause*3/2, 20*time.Millisecond) // most questions are scripts, and each costs a millisecond
+		pause = min(pause*3/2, 20*time.Millisecond) // most conditions run a script, which costs a millisecond
 	}
 }
 
@@ -389,7 +388,7 @@ func TestQueue_Backoff(t *testing.T) {
 		seen := make(map[time.Duration]bool)
 		for attempt := 1; attempt <= 60; attempt++ {
 			l := take(t, q, "a")[0]
-			// The attempt Reject is told decides the width; the meta keeps its own count.
+			// The Attempt passed to Reject decides the range; the meta keeps its own count.
 			before := redisTime(t, rdb)
 			reject(t, q, queue.Rejection{Task: l, Delay: -1})
 			bound := limit
@@ -467,8 +466,8 @@ func TestQueue_ScriptFlush(t *testing.T) {
 	wantStats(t, q, queue.Stats{Dead: 1})
 }
 
-// TestQueue_MemoryFull: where Redis refuses what needs memory, adding fails
-// whole, and the queue can still be worked off.
+// TestQueue_MemoryFull: when Redis refuses commands that need memory, adding tasks writes
+// nothing, and the tasks in the queue can still be processed.
 func TestQueue_MemoryFull(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -483,7 +482,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 	if again := take(t, q, "t000016"); again[0].Attempt != 1 {
 		t.Fatalf("%+v", again)
 	}
-	// The first of what expires is at its last attempt, so that a burial comes first.
+	// The first expired lease belongs to a last attempt, so that a dead letter comes first.
 	if err := rdb.HSet(ctx, q.EnqueueKeys()[4], old[0].ID, "2,0;Lx").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -519,7 +518,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 		done += len(f.Tasks)
 	}
 	if s := stats(t, q); s.Ready != 0 || s.Delayed != 0 || done < 18 {
-		t.Fatalf("%d tasks worked off, left %+v", done, s)
+		t.Fatalf("%d tasks done, left %+v", done, s)
 	}
 	if info := get(t, q, old[0].ID); info.State != queue.StateDead {
 		t.Fatalf("%+v", info)

@@ -14,7 +14,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestQueue_ConflictsWriteNothing: a task with the id of another, in whatever state that is, leaves nothing.
+// TestQueue_ConflictsWriteNothing: adding a task whose id is in the queue, in any state,
+// writes nothing.
 func TestQueue_ConflictsWriteNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -40,9 +41,9 @@ func TestQueue_ConflictsWriteNothing(t *testing.T) {
 	})
 }
 
-// TestQueue_FullWritesNothing: given a full queue, adding, completing with more
-// than one task to follow, retrying a dead letter and a script that adds on its
-// own account are refused, and change nothing in any key.
+// TestQueue_FullWritesNothing: in a full queue, adding, completing with more than one
+// follow-up task, retrying a dead letter and adding from another script are refused, and
+// change no key.
 func TestQueue_FullWritesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -89,7 +90,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		if left, err := rdb.Get(await.Context(t), stock).Int(); err != nil || left != 5 {
 			t.Errorf("the script that was refused left a stock of %d, %v", left, err)
 		}
-		// With room for one, the first is written whole and the others not at all.
+		// With room for one, the first is written completely and the others not at all.
 		ack(t, q, l[1])
 		status, err := q.Enqueue(await.Context(t), many...)
 		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusFull}
@@ -110,9 +111,9 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 	})
 }
 
-// TestQueue_BodyDeleted: given tasks in every state whose bodies were deleted by
-// hand, those that are to run become dead letters with that reason, by taking or
-// by repair, the others run, and the queue is sound afterwards.
+// TestQueue_BodyDeleted: payloads of tasks in every state are deleted by hand. Dequeuing or a
+// repair makes the waiting ones dead letters with that reason, the other tasks run, and the
+// queue is consistent afterwards.
 func TestQueue_BodyDeleted(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -130,7 +131,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
 				t.Fatalf("found %+v", r)
 			}
-			// Who works on such a task may finish it.
+			// A worker that has such a task may finish it.
 			status, err := q.Ack(await.Context(t), l[1])
 			wantStatus(t, status, err, queue.StatusOK)
 			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
@@ -156,7 +157,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			if !maps.Equal(got, want) {
 				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
 			}
-			// A retry does not bring the body back.
+			// A retry does not restore the payload.
 			runNow(t, q, "dead")
 			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
 				t.Errorf("took %v", names(f.Tasks))

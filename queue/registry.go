@@ -13,18 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RegistryConfig configures a Registry. The zero value of a field means its
-// default; anything out of bounds is an error of [NewRegistry].
+// RegistryConfig configures a Registry. The zero value of a field selects its default;
+// [NewRegistry] rejects values out of bounds.
 type RegistryConfig struct {
 	// Key is the hash that lists the workers. Required.
 	Key string
-	// Every is the time between two heartbeats of a worker. Default 5 s, at least 10 ms.
+	// Every is the interval between heartbeats of a worker. Default 5 s, at least 10 ms.
 	Every time.Duration
 	// Silence is how long after its last heartbeat a worker counts as live, at least
-	// Every. Each process of a service needs the same value. Default: three times Every.
+	// Every. All processes of a service need the same value. Default: three times Every.
 	Silence time.Duration
-	// Keep is how long the key outlives the last heartbeat of any worker, and with it
-	// what is known about past ones; at least Silence. Default 30 days.
+	// Keep is the TTL of the key after the last heartbeat of any worker, and so of the
+	// times of past workers; at least Silence. Default 30 days.
 	Keep time.Duration
 }
 
@@ -39,9 +39,9 @@ const (
 	beatLimit = 3 * time.Second
 )
 
-// Registry lists the processes that work on the queues of a service, so that an
-// operator sees whether any is alive. It lives in one hash, and all times in it are
-// those of the Redis server's clock. It is safe for concurrent use.
+// Registry lists the worker processes of a service, so that an operator sees whether
+// any is alive. It is stored in one hash, with times of the Redis server's clock. It is
+// safe for concurrent use.
 type Registry struct {
 	rdb redis.UniversalClient
 	cfg RegistryConfig
@@ -69,22 +69,22 @@ func NewRegistry(rdb redis.UniversalClient, cfg RegistryConfig) (*Registry, erro
 
 // Worker is one live process of a Registry.
 type Worker struct {
-	ID        string // random, chosen at its start
+	ID        string // random, chosen at the start of the process
 	Host      string
 	Version   string // empty if unknown
 	StartedAt time.Time
 	SeenAt    time.Time // its last heartbeat
-	FetchedAt time.Time // when it last fetched tasks, as of that heartbeat; zero: never
+	FetchedAt time.Time // its last fetch before that heartbeat; zero: never
 }
 
-// Workers is what a Registry knows at one moment. Its times are UTC and those of
-// the Redis server's clock, to the millisecond.
+// Workers is the content of a Registry at one moment. Its times are UTC, by the Redis
+// server's clock and to the millisecond.
 type Workers struct {
 	Now time.Time
-	// Live are the workers with a recent heartbeat, the oldest first.
+	// Live are the workers with a recent heartbeat, oldest first.
 	Live []Worker
 	// SeenAt and FetchedAt are the last heartbeat and the last fetch of any worker,
-	// past ones included. Zero: none within RegistryConfig.Keep.
+	// including past workers. Zero: none within RegistryConfig.Keep.
 	SeenAt, FetchedAt time.Time
 }
 
@@ -114,7 +114,7 @@ func parseWorkers(reply []string, silence time.Duration) (w Workers, err error) 
 			w.SeenAt, err = parseMillis(value)
 		case id == ":fetched":
 			w.FetchedAt, err = parseMillis(value)
-		case strings.HasPrefix(id, ":"): // of a later version
+		case strings.HasPrefix(id, ":"): // a field of a later version
 		default:
 			var one Worker
 			one, err = parseWorker(id, value)
@@ -167,17 +167,16 @@ type Registration struct {
 	version  string
 	started  time.Time
 	fetched  atomic.Pointer[time.Time] // nil: never
-	beat     atomic.Pointer[time.Time] // when Run last went round; nil: it has not begun
 }
 
-// Register makes the entry of a worker process that starts now; Run writes it. host
-// says where it runs, and version may be empty; spaces and control characters in
-// them become underscores, and what is longer than 100 bytes is cut off.
+// Register creates the entry of a worker process that starts now; Run writes it to
+// Redis. version may be empty. Spaces and control characters in host and version become
+// underscores, and both are cut to 100 bytes.
 func (r *Registry) Register(host, version string) *Registration {
 	return &Registration{registry: r, id: newToken(), host: oneWord(host), version: oneWord(version), started: time.Now()}
 }
 
-// oneWord makes a text fit an entry, whose fields are separated by spaces.
+// oneWord makes a text a field of an entry, whose fields are separated by spaces.
 func oneWord(text string) string {
 	const longest = 100
 	text = strings.Map(func(c rune) rune {
@@ -189,38 +188,31 @@ func oneWord(text string) string {
 	return text[:min(len(text), longest)]
 }
 
-// Fetched notes that tasks were fetched just now, for the next heartbeat. Call it
-// from RunConfig.OnFetch.
+// Fetched records that tasks were fetched now, for the next heartbeat. Call it from
+// RunConfig.OnFetch.
 func (g *Registration) Fetched() {
 	now := time.Now()
 	g.fetched.Store(&now)
 }
 
-// SinceFetch is how long ago Fetched was called, and false if it never was.
-func (g *Registration) SinceFetch() (time.Duration, bool) { return since(&g.fetched) }
-
-// SinceBeat is how long ago Run last began a heartbeat, whether Redis answered or
-// not, and false before Run has begun. It says whether the loop of Run is alive.
-func (g *Registration) SinceBeat() (time.Duration, bool) { return since(&g.beat) }
-
-func since(at *atomic.Pointer[time.Time]) (time.Duration, bool) {
-	t := at.Load()
+// SinceFetch returns the time since the last call of Fetched, and false if there was
+// none.
+func (g *Registration) SinceFetch() (time.Duration, bool) {
+	t := g.fetched.Load()
 	if t == nil {
 		return 0, false
 	}
 	return time.Since(*t), true
 }
 
-// Run sends a heartbeat at once and then at intervals until ctx ends; then it
-// removes the entry. onError learns of the first of several heartbeats in a row that
-// fail, and of a removal that fails: the entry then expires.
+// Run sends a heartbeat at once and then at intervals until ctx ends; then it removes
+// the entry. It reports to onError the first of consecutive failed heartbeats, and a
+// failed removal; the entry expires then.
 func (g *Registration) Run(ctx context.Context, onError func(error)) {
 	tick := time.NewTicker(g.registry.cfg.Every)
 	defer tick.Stop()
 	failing := false
 	for {
-		now := time.Now()
-		g.beat.Store(&now)
 		err := g.send(ctx, false)
 		if err != nil && !failing && ctx.Err() == nil {
 			onError(err)
@@ -237,8 +229,8 @@ func (g *Registration) Run(ctx context.Context, onError func(error)) {
 	}
 }
 
-// send sends a heartbeat, or the removal of the entry. It is not cut off by the end
-// of ctx: a heartbeat that arrives after the removal would bring the entry back.
+// send sends a heartbeat or the removal of the entry. The end of ctx does not cancel
+// it: a heartbeat that arrives after the removal would restore the entry.
 func (g *Registration) send(ctx context.Context, leaving bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatLimit)
 	defer cancel()

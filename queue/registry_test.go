@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,8 +50,8 @@ func join(t testing.TB, g *queue.Registration, onError func(error)) (leave func(
 	return leave
 }
 
-// TestRegistry: a worker is listed while it runs, with what is known of it, and a
-// clean stop removes it at once; when it was there and had fetched stays known.
+// TestRegistry: a worker is listed with its data while it runs, and a clean stop removes it
+// at once. The times of the last heartbeat and fetch remain.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -61,7 +62,7 @@ func TestRegistry(t *testing.T) {
 			t.Fatalf("an empty registry: %+v", w)
 		}
 		g := r.Register("host a\n"+strings.Repeat("x", 200), "v1.2")
-		leave := join(t, g, tell(t))
+		leave := join(t, g, onlyTimeouts(t))
 		waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 		one := listed(t, r).Live[0]
 		if !strings.HasPrefix(one.Host, "host_a_x") || len(one.Host) != 100 || one.Version != "v1.2" || one.ID == "" {
@@ -76,7 +77,7 @@ func TestRegistry(t *testing.T) {
 		g.Fetched()
 		waitFor(t, func() bool { return !listed(t, r).FetchedAt.IsZero() })
 		waitFor(t, func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
-		other := join(t, r.Register("b", ""), tell(t))
+		other := join(t, r.Register("b", ""), onlyTimeouts(t))
 		waitFor(t, func() bool { return len(listed(t, r).Live) == 2 })
 		if w := listed(t, r); w.Live[0].ID != one.ID || w.Live[1].Host != "b" || w.Live[1].Version != "" {
 			t.Errorf("the oldest is first: %+v", w.Live)
@@ -91,14 +92,14 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("after all have left: %+v", w)
 		}
 		if ttl, err := rdb.PTTL(await.Context(t), key).Result(); err != nil || ttl <= 0 {
-			t.Errorf("the key has no end: %v, %v", ttl, err)
+			t.Errorf("the key has no TTL: %v, %v", ttl, err)
 		}
 	})
 }
 
-// TestRegistry_Killed: a worker that dies without a word is live for as long as its
-// silence is allowed, by the server's clock, and its entry goes with the next
-// heartbeat of another. The server's clock is years off this host's.
+// TestRegistry_Killed: a killed worker counts as live until Silence has passed by the server's
+// clock, and the next heartbeat of another removes its entry. The server's clock is years off
+// this host's.
 func TestRegistry_Killed(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
@@ -111,7 +112,7 @@ func TestRegistry_Killed(t *testing.T) {
 	r := newRegistry(t, rdb, cfg)
 	g := r.Register("a", "")
 	g.Fetched()
-	join(t, g, tell(t)) // the next heartbeat is an hour away
+	join(t, g, onlyTimeouts(t)) // the next heartbeat is an hour away
 	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 	if w := listed(t, r); !w.Now.Equal(now) || !w.SeenAt.Equal(now) || now.Sub(w.FetchedAt) > limit || now.Sub(w.Live[0].StartedAt) > limit {
 		t.Fatalf("times are the server's: %+v", w)
@@ -124,7 +125,7 @@ func TestRegistry_Killed(t *testing.T) {
 	if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.Equal(now) {
 		t.Errorf("after its silence: %+v", w)
 	}
-	leave := join(t, r.Register("b", ""), tell(t))
+	leave := join(t, r.Register("b", ""), onlyTimeouts(t))
 	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
 	if fields, err := rdb.HLen(await.Context(t), key).Result(); err != nil || fields != 3 {
 		t.Errorf("%d fields, %v: want the other worker and two times", fields, err)
@@ -132,12 +133,11 @@ func TestRegistry_Killed(t *testing.T) {
 	leave()
 	server.FastForward(2 * time.Hour)
 	if w := listed(t, r); !w.SeenAt.IsZero() || server.Exists(key) {
-		t.Errorf("what is known of past workers never ends: %+v", w)
+		t.Errorf("the times of past workers never expire: %+v", w)
 	}
 }
 
-// TestRegistry_Full: the registry is bounded, and says so; a worker that has left
-// makes room.
+// TestRegistry_Full: a full registry returns ErrRegistryFull; a worker that leaves makes room.
 func TestRegistry_Full(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -172,13 +172,15 @@ func TestRegistry_Full(t *testing.T) {
 	})
 }
 
-// TestRegistry_RedisAway: heartbeats go on through an outage and tell of it once.
+// TestRegistry_RedisAway: heartbeats continue through an outage, which is reported once.
 func TestRegistry_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
 	t.Cleanup(func() { closeClient(t, rdb) })
 	r := newRegistry(t, rdb, queue.RegistryConfig{Every: 10 * time.Millisecond, Silence: time.Hour})
+	var calls atomic.Int64
+	rdb.AddHook(tap{seen: func(string) { calls.Add(1) }})
 	var mu sync.Mutex
 	var errs []error
 	g := r.Register("a", "")
@@ -187,10 +189,9 @@ func TestRegistry_RedisAway(t *testing.T) {
 	server.SetError("LOADING the test says so")
 	count := func() int { mu.Lock(); defer mu.Unlock(); return len(errs) }
 	waitFor(t, func() bool { return count() == 1 })
-	lastBeat := func() time.Time { d, _ := g.SinceBeat(); return time.Now().Add(-d) }
-	for range 5 { // heartbeats that fail; they are 10 ms apart
-		last := lastBeat()
-		waitFor(t, func() bool { return lastBeat().Sub(last) > 5*time.Millisecond })
+	for failed, last := 0, calls.Load(); failed < 5; failed++ {
+		waitFor(t, func() bool { return calls.Load() > last })
+		last = calls.Load()
 	}
 	server.SetError("")
 	seen := listed(t, r).SeenAt
@@ -219,8 +220,7 @@ func TestNewRegistry_ErrConfig(t *testing.T) {
 	}
 }
 
-// TestRun_OnFetch: each attempt to fetch is reported, with its error, by an idle
-// worker too.
+// TestRun_OnFetch: OnFetch gets each attempt to fetch with its error, also of an idle worker.
 func TestRun_OnFetch(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

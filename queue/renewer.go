@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// renewer extends the leases of what a source has fetched and not yet settled,
-// and ends the handlers' contexts when they are lost.
+// renewer extends the leases of a source's fetched and unsettled tasks, and ends the
+// handlers' contexts when leases are lost.
 type renewer struct {
 	s    *source
 	quit chan struct{}
@@ -33,12 +33,12 @@ func (k *renewer) remove(h *fetch) {
 	delete(k.fetches, h)
 }
 
-// close ends loop, and waits for nothing.
+// close ends loop without waiting for it.
 func (k *renewer) close() { close(k.quit) }
 
-// loop extends every lease that has less than two thirds of its length left,
-// looking often enough that one is not extended later than at half of it, and
-// more often while that fails.
+// loop extends every lease with less than two thirds of its time left. It checks often
+// enough to extend a lease before half of its time has passed, and more often while
+// extending fails.
 func (k *renewer) loop() {
 	lease := k.s.Queue.cfg.Lease
 	every, again := lease/6, lease/10
@@ -68,8 +68,8 @@ func (k *renewer) loop() {
 	}
 }
 
-// expire gives up the leases that were not extended in time, and returns when
-// the next one ends; zero when nothing is held.
+// expire gives up the leases that were not extended in time and returns the end of the
+// next one; zero if there is none.
 func (k *renewer) expire() (next time.Time) {
 	now := time.Now()
 	for _, h := range k.held() {
@@ -85,7 +85,7 @@ func (k *renewer) expire() (next time.Time) {
 	return next
 }
 
-// held lists what has a task that is not settled.
+// held lists the fetches with unsettled tasks.
 func (k *renewer) held() []*fetch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,8 +96,8 @@ func (k *renewer) held() []*fetch {
 	return all
 }
 
-// extend extends what is due for it, before the first of these leases ends. It is
-// false when that failed.
+// extend extends the leases that are due, within the time that the first of them has
+// left. It returns false if that failed.
 func (k *renewer) extend(ctx context.Context) bool {
 	q := k.s.Queue
 	var due []*fetch
@@ -105,7 +105,8 @@ func (k *renewer) extend(ctx context.Context) bool {
 	var first time.Time
 	for _, h := range k.held() {
 		end := h.until()
-		// One that has ended may still be worked on. It must not cost the others their time.
+		// A handler may still be working under an ended lease. Its deadline must not cut
+		// the call for the other leases short.
 		if left := time.Until(end); left <= 0 || left >= q.cfg.Lease*2/3 {
 			continue
 		}
@@ -149,8 +150,8 @@ func (k *renewer) extend(ctx context.Context) bool {
 	return true
 }
 
-// lose ends the contexts of the handlers that work on tasks whose leases are
-// gone, and keeps others from beginning. A nil set means all of the fetch.
+// lose ends the contexts of handlers whose tasks have lost their leases, and keeps
+// waiting tasks from starting. A nil set means all tasks of the fetch.
 func (k *renewer) lose(h *fetch, lost map[string]bool) {
 	n := 0
 	ended := make(map[*batch]bool)

@@ -12,7 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// TestRenewer_Many: leases are extended however many there are.
+// TestRenewer_Many: leases are extended whatever their number.
 func TestRenewer_Many(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -33,7 +33,7 @@ func TestRenewer_Many(t *testing.T) {
 		}
 		began := redisTime(t, rdb)
 		waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > lease*3/2 })
-		// Those that no handler has yet may come, but none a second time.
+		// Tasks that no handler has yet may be delivered, but none a second time.
 		f := dequeue(t, q, 512)
 		for _, task := range f.Tasks {
 			if task.Attempt > 1 {
@@ -47,8 +47,8 @@ func TestRenewer_Many(t *testing.T) {
 	})
 }
 
-// TestRenewer_Refused: extensions that fail for a while do no harm, and those that
-// fail for longer end the handler before another can have the task.
+// TestRenewer_Refused: extensions may fail for a while. If they fail for longer, the handler's
+// context ends before another worker can get the task.
 func TestRenewer_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -64,7 +64,7 @@ func TestRenewer_Refused(t *testing.T) {
 			}
 		}})
 		enqueue(t, admin, queue.Task{ID: "a"})
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		h := make(chan context.Context, 1)
 		release := make(chan struct{})
 		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
@@ -74,10 +74,10 @@ func TestRenewer_Refused(t *testing.T) {
 			h <- ctx
 			<-release
 			return []error{ctx.Err()}
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
 		ctx := receive(t, "the handler", h)
 		extensions.on.Store(true)
-		if err := receive(t, "a refusal", told); !errors.Is(err, errRefused) {
+		if err := receive(t, "a refusal", reported); !errors.Is(err, errRefused) {
 			t.Fatal(err)
 		}
 		extensions.on.Store(false)
@@ -92,7 +92,7 @@ func TestRenewer_Refused(t *testing.T) {
 		}
 		var last error
 		for !errors.Is(last, queue.ErrLeaseLost) {
-			last = receive(t, "the loss", told)
+			last = receive(t, "the loss", reported)
 		}
 		close(release)
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })

@@ -14,9 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// line stands in the place of a connection: it notes when leases are to be
-// extended, and answers as the test says. Nothing leaves the process, so that a
-// test's clock is its own.
+// line replaces the connection: it records the extensions and returns the answers that the
+// test chooses. No network is used, so the test can run in a synctest bubble.
 type line struct {
 	mu    sync.Mutex
 	asked []time.Duration // since the test began, in order
@@ -70,13 +69,13 @@ func all(_ context.Context, _, n int) (string, error) { return strings.Repeat("K
 // timedLease is divided by six and by ten without a rest.
 const timedLease = 6 * time.Second
 
-// keeping is a renewer at work, in a bubble of its own time.
+// keeping is a running renewer in a synctest bubble.
 type keeping struct {
 	*line
 	t       *testing.T
 	renewer *renewer
 	source  *source
-	errs    []error // what OnError heard
+	errs    []error // errors passed to OnError
 }
 
 func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
@@ -113,13 +112,13 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 	})
 }
 
-func (k *keeping) told() []error {
+func (k *keeping) reported() []error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.errs)
 }
 
-// begins hands n tasks that were just leased to a handler.
+// begins passes n newly leased tasks to a handler.
 func (k *keeping) begins(name string, n int) *batch {
 	h := newFetch(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
 	k.renewer.add(h)
@@ -130,20 +129,19 @@ func (k *keeping) begins(name string, n int) *batch {
 
 func (k *keeping) until(b *batch) time.Duration { return b.parts[0].fetch.until().Sub(k.began) }
 
-// after lets time go by until so long after the test began, and everything that
-// was to happen by then.
+// after advances the clock to this time after the start of the test, and waits until all
+// goroutines are blocked.
 func (k *keeping) after(d time.Duration) {
 	<-time.After(d - time.Since(k.began))
 	synctest.Wait()
 }
 
-// phases are when a lease begins between two looks of the renewer's, which come
-// every sixth of a lease.
+// phases are starts of a lease between two checks of the renewer, which checks every sixth of
+// a lease.
 var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 - time.Nanosecond, timedLease / 4}
 
-// TestRenewer_Time_Extends: a lease is extended when less than two thirds of it
-// are left and no later than at half, however long its handler takes; and not
-// any more once it is settled.
+// TestRenewer_Time_Extends: a lease is extended when less than two thirds of it are left, and
+// at half at the latest, however long its handler takes. It is not extended once settled.
 func TestRenewer_Time_Extends(t *testing.T) {
 	t.Parallel()
 	for _, phase := range phases {
@@ -159,20 +157,20 @@ func TestRenewer_Time_Extends(t *testing.T) {
 				}
 				last = at
 			}
-			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.told()) != 0 {
-				t.Errorf("after ten leases: until %s, cause %v, told of %v", k.until(b), context.Cause(b.ctx), k.told())
+			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.reported()) != 0 {
+				t.Errorf("after ten leases: until %s, cause %v, reported %v", k.until(b), context.Cause(b.ctx), k.reported())
 			}
 			b.end()
 			k.after(20 * timedLease)
 			if n := len(k.calls()) - len(calls); n != 0 {
-				t.Errorf("%d extensions of what is settled", n)
+				t.Errorf("%d extensions after the task was settled", n)
 			}
 		})
 	}
 }
 
-// TestRenewer_Time_SlowAnswer: an extension counts from when it was sent, not from
-// when its answer came; one that hangs is given up with the lease.
+// TestRenewer_Time_SlowAnswer: an extension counts from when it was sent, not from its reply;
+// one that hangs is given up with the lease.
 func TestRenewer_Time_SlowAnswer(t *testing.T) {
 	t.Parallel()
 	const way = timedLease / 4
@@ -200,9 +198,9 @@ func TestRenewer_Time_SlowAnswer(t *testing.T) {
 	})
 }
 
-// TestRenewer_Time_Refused: while extensions fail they are tried again every tenth
-// of the lease; the handler's context ends when the lease does, within a
-// millisecond and with the cause; after that nobody asks for it.
+// TestRenewer_Time_Refused: failing extensions are retried every tenth of the lease. The
+// handler's context ends with the lease, within a millisecond and with the cause; after that
+// the lease is not extended.
 func TestRenewer_Time_Refused(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
@@ -217,18 +215,18 @@ func TestRenewer_Time_Refused(t *testing.T) {
 			calls := k.calls()
 			for i := 1; i < len(calls); i++ {
 				if pause := calls[i] - calls[i-1]; pause > timedLease/10 {
-					t.Errorf("tried again after %s, want a tenth of %s", pause, timedLease)
+					t.Errorf("retried after %s, want a tenth of %s", pause, timedLease)
 				}
 			}
-			if told := k.told(); len(calls) < 4 || len(told) != len(calls) {
-				t.Errorf("tried at %v, and told of %v", calls, told)
+			if reported := k.reported(); len(calls) < 4 || len(reported) != len(calls) {
+				t.Errorf("tried at %v, and reported %v", calls, reported)
 			}
-			k.after(phase + timedLease + time.Millisecond) // as fine as the renewer looks
+			k.after(phase + timedLease + time.Millisecond) // the resolution of the renewer's timer
 			if !errors.Is(context.Cause(b.ctx), ErrLeaseLost) {
 				t.Fatalf("at the end of the lease: %v", context.Cause(b.ctx))
 			}
-			if told := k.told(); !errors.Is(told[len(told)-1], ErrLeaseLost) {
-				t.Errorf("told of %v, want the loss at last", told)
+			if reported := k.reported(); !errors.Is(reported[len(reported)-1], ErrLeaseLost) {
+				t.Errorf("reported %v, want the loss last", reported)
 			}
 			k.after(phase + 3*timedLease)
 			if n := len(k.calls()) - len(calls); n != 0 {
@@ -238,12 +236,11 @@ func TestRenewer_Time_Refused(t *testing.T) {
 	}
 }
 
-// TestRenewer_Time_Recovers: an extension that comes through at the last try saves
-// the lease.
+// TestRenewer_Time_Recovers: an extension that succeeds at the last try keeps the lease.
 func TestRenewer_Time_Recovers(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
-	const tries = 4 // one more comes before the end
+	const tries = 4 // one more follows before the end
 	keep(t, func(ctx context.Context, call, n int) (string, error) {
 		if call <= tries {
 			return "", failed
@@ -259,18 +256,18 @@ func TestRenewer_Time_Recovers(t *testing.T) {
 	})
 }
 
-// TestRenewer_Time_Lost: a lease that is another's ends its handler's context at
-// once, and no other's; what is left of its fetch goes on.
+// TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context,
+// at once; the other tasks of the fetch continue.
 func TestRenewer_Time_Lost(t *testing.T) {
 	t.Parallel()
 	keep(t, func(_ context.Context, call, n int) (string, error) {
 		text := strings.Repeat("K", n)
 		if call == 1 {
-			text = "S" + text[1:] // of the task that was leased first
+			text = "S" + text[1:] // reply for the task that was leased first
 		}
 		return text, nil
 	}, func(t *testing.T, k *keeping) {
-		// One fetch in two handlers' hands: the first task is lost.
+		// Two handlers share one fetch: the first task is lost.
 		h := newFetch(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
 		k.renewer.add(h)
 		first, second := &batch{source: k.source, parts: []part{{h, 0, 2}}}, &batch{source: k.source, parts: []part{{h, 2, 4}}}
@@ -290,7 +287,7 @@ func TestRenewer_Time_Lost(t *testing.T) {
 		defer k.mu.Unlock()
 		for i, ids := range k.tasks[1:] {
 			if !slices.Equal(ids, []string{"a1", "a2", "a3"}) {
-				t.Errorf("extension %d is of %v; a0 is another's", i+2, ids)
+				t.Errorf("extension %d is of %v; another worker has a0", i+2, ids)
 			}
 		}
 	})

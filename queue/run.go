@@ -9,100 +9,79 @@ import (
 	"time"
 )
 
-// BatchHandler works on leased tasks and says per task, in the same order, how
-// it went. A nil slice says that all are done. Per task:
-//
-//   - nil: done, acknowledged
-//   - an error made by [Discard]: dead letter now
-//   - one made by [RetryIn]: again after that time; the attempt counts
-//   - one made by [Snooze]: again after that time; the attempt does not count
-//   - one made by [Then]: done, and the tasks that follow are added in the same step
-//   - any other: again after the queue's backoff, or dead after Config.MaxAttempts
-//
-// The verdict may be wrapped. A panic fails every task of the batch, with the
-// stack in the reason. The queue extends the leases while the handler runs. ctx
-// ends with the cause [ErrLeaseLost] when a lease of the batch was lost all the
-// same, and with [ErrDraining] when the time to drain is spent; an error returned
-// after that does not count as an attempt.
-//
-// A task may be delivered more than once. The handler must make its effect
-// idempotent by the task's id.
-type BatchHandler func(ctx context.Context, tasks []Leased) []error
-
-// RunConfig configures Run. The zero value of a field means its default;
-// anything out of bounds is an error of Run.
+// RunConfig configures Run. The zero value of a field selects its default; Run rejects
+// values out of bounds.
 type RunConfig struct {
-	// Batch is how many tasks one call of a BatchHandler gets at most, 1 to 512.
-	// Default 256. A Handler gets one.
+	// Batch is the maximum number of tasks per call of a BatchHandler, 1 to 512.
+	// Default 256. A Handler gets one task.
 	Batch int
-	// Workers is how many handler calls run concurrently. Default 2.
+	// Workers is the number of handler calls that run concurrently. Default 2.
 	Workers int
-	// Ahead says how far tasks are fetched before a worker is free for them: what
-	// the workers will start within about this time, judged by how long handler
-	// calls took lately, and at most 512 tasks. They are under lease meanwhile. When
-	// one has waited for half a second after all, it and those behind it go back to
-	// the queue uncounted, for others.
-	// Default 10 ms; negative: nothing is fetched ahead.
+	// Ahead bounds prefetching: Run fetches the tasks that the workers will start
+	// within about this time, judged by the recent duration of handler calls, and at
+	// most 512. Prefetched tasks are leased. If one waits for half a second, it and
+	// those behind it are handed back uncounted, for other processes.
+	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
-	// Strict serves the sources of RunAll in the order given: one is fetched from
-	// only when those before it have nothing ready. Otherwise their weights count.
-	// Either way a fetch that fails, or takes longer than half a second, is not waited for.
+	// Strict serves the sources of RunAll in the given order: a source is fetched from
+	// only if the sources before it have nothing ready. Otherwise the weights decide.
+	// Either way, a fetch that fails or takes more than half a second does not hold up
+	// the other sources.
 	Strict bool
-	// Drain is how long running handlers get after the context of Run ended.
-	// Default 10 s. What is not finished then is handed back.
+	// Drain is how long running handlers may continue after the context of Run has
+	// ended. Unfinished tasks are handed back then. Default 10 s.
 	Drain time.Duration
-	// MaxIdle is the longest an idle worker waits without looking at the queue, at
-	// least 10 ms. It only matters when a wake-up was lost with a dying process. Default 5 s.
+	// MaxIdle is the longest time that an idle worker waits before it checks the queue,
+	// at least 10 ms. It matters only if a wake-up was lost with a dying process.
+	// Default 5 s.
 	MaxIdle time.Duration
-	// Linger says how long after fetching these tasks the next fetch should come at
-	// the earliest, so that it finds a fuller batch: for a handler such as a
-	// database transaction, which costs little more for more tasks. It is asked
-	// after a fetch that was short of Batch and found tasks; a worker that had
-	// nothing to do picks up the first task at once in any case. It must not keep
-	// the slice. More than a second counts as a second. Single tasks do not wait for
-	// others, so it is not asked for a source with Each. Default: no lingering.
+	// Linger returns the minimum time from fetching these tasks to the next fetch, which
+	// then finds a fuller batch. It suits a handler such as a database transaction,
+	// which costs little more for more tasks. It is called after a fetch that found
+	// fewer tasks than Batch, but at least one; an idle worker still starts the first
+	// task at once. It must not keep the slice. More than a second counts as a second.
+	// It is not called for a source with Each. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
-	// OnError gets failures of Redis, panics, lost leases and what else goes wrong
-	// beside the handlers' errors. It is called from several goroutines and must not
-	// block. Default: the default logger of log/slog logs them.
+	// OnError gets failures of Redis, panics, lost leases and all other problems except
+	// the handlers' errors. It is called from several goroutines and must not block.
+	// Default: log them with the default logger of log/slog.
 	OnError func(error)
-	// OnFailure is called for each attempt that failed, with the task, the handler's
-	// error, panic or ErrTimeout, and whether the task is a dead letter now. Attempts
-	// that do not count are not reported, nor those of a worker that died: the next
-	// one has a higher Attempt. It is called from one goroutine per source; the tasks'
-	// outcomes wait for it. Default: not called.
+	// OnFailure is called for each failed attempt, with the task, the handler's error,
+	// panic or ErrTimeout, and whether the task is now a dead letter. It is not called
+	// for uncounted attempts, nor for those of a worker that died: the next delivery
+	// has a higher Attempt. It is called from one goroutine per source, and the tasks
+	// are settled after it returns. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
-	// OnMissing is told of tasks whose handler has done its work, and of which Redis
-	// knew nothing any more when they were to be acknowledged: it has lost them, or
-	// another worker has done them after a lease had ended, or an acknowledgement
-	// went through though its answer did not come. What follows such a task was not
-	// added. Acknowledging goes on when it returns; ctx does not end. Default: nobody is told.
+	// OnMissing gets the tasks that were handled but no longer in Redis when they were
+	// to be acknowledged: Redis lost them, another worker did them after the lease had
+	// ended, or an earlier acknowledgement succeeded but its reply was lost. Follow-up
+	// tasks of such a task were not added. Acknowledging continues when it returns; ctx
+	// does not end. Default: not called.
 	OnMissing func(ctx context.Context, tasks []Leased)
-	// OnFetch is called after each attempt to fetch tasks, with its error: nil when
-	// Redis answered, also if no task was ready. An idle worker fetches once in
-	// MaxIdle, so a long silence means that the handlers are busy or stuck. It is
-	// called from one goroutine per source and must not block. Default: not called.
+	// OnFetch is called after each attempt to fetch tasks, with its error: nil if Redis
+	// answered, even if no task was ready. An idle worker fetches once per MaxIdle, so a
+	// longer gap means that the handlers are busy or stuck. It is called from one
+	// goroutine per source and must not block. Default: not called.
 	OnFetch func(err error)
-	// aheadLimit is how long a task that was fetched ahead waits for a worker before
-	// it is handed back; only tests set it.
+	// aheadLimit is how long a prefetched task waits for a worker before it is handed
+	// back; only tests set it.
 	aheadLimit time.Duration
-	// fetchPatience is how long a fetch may keep the other sources waiting; only
-	// tests set it.
+	// fetchPatience is how long a fetch may hold up the other sources; only tests set it.
 	fetchPatience time.Duration
 }
 
-// fetchLimit bounds one command of Run. Commands that change leases are not cut
-// short when Run's context ends: a lost reply would cost the tasks a lease. A variable
-// for the tests, as recallLimit.
+// fetchLimit bounds one command of Run. The end of Run's context does not cancel
+// commands that change leases, because a lost reply would leave tasks leased without a
+// worker. Tests raise it, as they do recallLimit.
 var fetchLimit = 3 * time.Second
 
-// defaultAheadLimit is that of RunConfig; a variable for the same reason.
+// defaultAheadLimit is the default of RunConfig.aheadLimit. Tests raise it.
 var defaultAheadLimit = 500 * time.Millisecond
 
 const (
-	// cancelGrace is how long a handler gets to return after its context ended with ErrDraining.
+	// cancelGrace is how long a handler may take to return after its context has ended.
 	cancelGrace = 250 * time.Millisecond
-	// Redis is asked again after a failure within these bounds.
+	// These bound the pause before a failed command is repeated.
 	redisBackoffBase = 50 * time.Millisecond
 	redisBackoffMax  = time.Second
 	// maxLinger bounds what RunConfig.Linger may ask for.
@@ -111,36 +90,44 @@ const (
 	maxWeight    = 1000
 )
 
-// Source is one of several queues that share the workers of RunAll.
+// Source is one of the queues that share the workers of RunAll.
 type Source struct {
 	Queue *Queue
-	// Handler works on batches of tasks, and Each on single ones. One of them is set.
+	// Handler processes batches of tasks, and Each single tasks. Set exactly one.
 	Handler BatchHandler
 	Each    Handler
-	// Weight is this queue's share of the tasks where several have some ready,
-	// 1 (default) to 1000.
+	// Weight is the share of this queue while several have ready tasks, 1 (default) to
+	// 1000.
 	Weight int
 }
 
-// Run works on the queue's tasks until ctx ends, through whatever happens to
-// Redis meanwhile, and then drains: it fetches no more, gives running handlers
-// RunConfig.Drain to finish, acknowledges what they did and hands the rest back
-// with the attempt uncounted. No handler call begins once ctx has ended.
+// Run processes the queue's tasks until ctx ends; it survives outages of Redis. Then it
+// drains: it stops fetching, gives running handlers RunConfig.Drain to finish,
+// acknowledges finished tasks and hands back the rest, uncounted. No handler call
+// begins after ctx has ended.
 //
-// It returns nil after that, ErrAbandoned when a handler was still running,
-// ErrConfig, before doing anything, for settings out of bounds, and ErrDenied when
-// Redis refuses the first fetch because of the client's password or permissions.
+// It returns nil after that; ErrAbandoned if a handler was still running; ErrConfig,
+// before doing anything, for settings out of bounds; and ErrDenied if Redis rejects the
+// first fetch because of the client's password or permissions.
 //
-// A batch is settled as a whole, when its handler returns. For tasks that have
-// nothing to do with each other use [Queue.RunEach].
+// A batch is settled as a whole when its handler returns. Use [Queue.RunEach] for
+// independent tasks.
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
 }
 
-// RunAll is [Queue.Run] for several queues that share the workers. While several
-// of them have tasks ready they are served by their weights, counted in tasks, or
-// in strict order where RunConfig says so; a queue with none takes nothing from
-// the others. A queue whose Redis fails does not stop the others.
+// RunEach is [Queue.Run] for single tasks: up to RunConfig.Workers handlers run
+// concurrently, and each task is acknowledged when its handler returns. Tasks that
+// finish at about the same time share one acknowledgement, and free workers share one
+// fetch.
+func (q *Queue) RunEach(ctx context.Context, h Handler, cfg RunConfig) error {
+	return RunAll(ctx, []Source{{Queue: q, Each: h}}, cfg)
+}
+
+// RunAll is [Queue.Run] for several queues that share the workers. While several of
+// them have ready tasks, they are served by weight, counted in tasks, or in strict
+// order with RunConfig.Strict. A queue without ready tasks reserves no share, and a
+// queue whose Redis fails does not stop the others.
 func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 	setDefault(&cfg.Batch, 256)
 	setDefault(&cfg.Workers, 2)
@@ -198,14 +185,14 @@ func validateSources(sources []Source) error {
 	return nil
 }
 
-// runner is one Run under way. Tasks go from the sources' fetchers to the pool,
-// from there to the workers, and from those to the sources' ackers; a renewer
-// extends the leases of what is between fetcher and acker.
+// runner is one call of Run. Tasks go from the sources' fetchers to the pool, from
+// there to the workers, and then to the sources' ackers. A renewer extends the leases
+// of all tasks between fetcher and acker.
 type runner struct {
 	cfg     RunConfig
 	pool    *pool
 	sources []*source
-	// work ends when the time to drain is spent; handlers run on it.
+	// work is the handlers' context. It ends after RunConfig.Drain.
 	work context.Context
 	cut  context.CancelCauseFunc
 	deny context.CancelCauseFunc // ends Run with ErrDenied
@@ -217,10 +204,10 @@ type source struct {
 	r       *runner
 	renewer *renewer
 	acker   *acker
-	place   // the pool's
+	place   // guarded by the pool's mutex
 }
 
-// batch is how many tasks one call of the handler gets at most.
+// batch is the maximum number of tasks per handler call.
 func (s *source) batch() int {
 	if s.Each != nil {
 		return 1
@@ -274,7 +261,7 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	renewers.Wait()
 	for _, s := range r.sources {
-		// A wake-up that reached this Run too late belongs to another worker.
+		// Another worker must get a wake-up that reached this Run too late.
 		s.Queue.giveBack(ctx)
 	}
 	if abandoned > 0 {
@@ -283,9 +270,8 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the workers. When the time to drain is spent it hands the
-// tasks of those that ignore their context back, and says how many those are:
-// whatever they still do, their tasks are other workers' now.
+// await waits for the workers. After RunConfig.Drain and cancelGrace it hands back the
+// tasks of handlers that ignore their context, and returns the number of handlers.
 func (r *runner) await() (abandoned int) {
 	over := r.work.Done()
 	grace := time.NewTimer(time.Hour)

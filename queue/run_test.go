@@ -17,14 +17,14 @@ import (
 	"flashsale/queue"
 )
 
-// start runs the queue in the background; the function returned stops it and
-// fails the test unless Run ends well.
+// start runs the queue in the background; the returned function stops it and fails the test
+// if Run returns an error.
 func start(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunConfig) (stop func()) {
 	t.Helper()
 	return stopping(t, launch(t, q, h, cfg))
 }
 
-// stopping makes of the end of a Run one that fails the test unless it ends well.
+// stopping wraps the end of a Run and fails the test if it returns an error.
 func stopping(t testing.TB, end func() error) (stop func()) {
 	t.Helper()
 	stop = sync.OnceFunc(func() {
@@ -42,7 +42,7 @@ func launch(t testing.TB, q *queue.Queue, h queue.BatchHandler, cfg queue.RunCon
 	return launched(func(ctx context.Context) error { return q.Run(ctx, h, cfg) })
 }
 
-// launched runs in the background until the function returned is called.
+// launched runs in the background until the returned function is called.
 func launched(run func(ctx context.Context) error) (end func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
@@ -58,7 +58,7 @@ func launched(run func(ctx context.Context) error) (end func() error) {
 	}
 }
 
-// serially handles a batch task by task.
+// serially handles a batch one task after the other.
 func serially(h queue.Handler) queue.BatchHandler {
 	return func(ctx context.Context, tasks []queue.Leased) []error {
 		errs := make([]error, len(tasks))
@@ -182,22 +182,22 @@ func TestRun_HandlerBroken(t *testing.T) {
 			t.Parallel()
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-				told := make(chan error, 1)
-				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { told <- err }})
+				reported := make(chan error, 1)
+				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { reported <- err }})
 				enqueue(t, q, queue.Task{ID: "a"})
 				waitFor(t, func() bool { return stats(t, q).Dead == 1 })
 				want := tt.reason
 				if info := get(t, q, "a"); !strings.Contains(info.Reason, want) {
 					t.Fatalf("reason %q does not contain %q", info.Reason, want)
 				}
-				if err := <-told; !strings.Contains(err.Error(), want) {
-					t.Fatalf("OnError was told %q, not %q", err, want)
+				if err := <-reported; !strings.Contains(err.Error(), want) {
+					t.Fatalf("OnError got %q, want %q", err, want)
 				}
-				// The worker lives on.
+				// The worker continues.
 				enqueue(t, q, queue.Task{ID: "b"})
 				waitFor(t, func() bool { return stats(t, q).Dead == 2 })
-				if err := <-told; err == nil {
-					t.Fatal("OnError was told of no error")
+				if err := <-reported; err == nil {
+					t.Fatal("OnError got no error")
 				}
 				stop()
 			})
@@ -228,7 +228,7 @@ func TestRun_DrainFinishes(t *testing.T) {
 		}()
 		<-running
 		cancel()
-		// The batch runs on although Run's context has ended; then it is acknowledged.
+		// The batch continues although Run's context has ended; then it is acknowledged.
 		select {
 		case err := <-ended:
 			t.Fatalf("Run ended before its handler: %v", err)
@@ -335,7 +335,7 @@ func TestRun_LeaseLost(t *testing.T) {
 	})
 }
 
-// TestRun_RedisRestarts kills Redis under load again and again.
+// TestRun_RedisRestarts kills Redis under load repeatedly.
 func TestRun_RedisRestarts(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -369,7 +369,7 @@ func TestRun_RedisRestarts(t *testing.T) {
 	}
 }
 
-// TestRun_WorkerDies: what a dead worker had leased runs again, each task once.
+// TestRun_WorkerDies: the tasks that a dead worker had leased run again, each once.
 func TestRun_WorkerDies(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -379,7 +379,7 @@ func TestRun_WorkerDies(t *testing.T) {
 		if n := len(dequeue(t, dead, 64).Tasks); n != 64 {
 			t.Fatalf("leased %d", n)
 		}
-		// The others have the time that a busy machine needs.
+		// The others have enough time on a busy machine.
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		var seen ledger
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {

@@ -1,9 +1,9 @@
 package queue
 
 import (
-	"context"
 	"embed"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -11,8 +11,8 @@ import (
 //go:embed lua/*.lua
 var luaFiles embed.FS
 
-// The scripts, each with the fragments in front of it. go-redis sends EVALSHA
-// and falls back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
+// The scripts, each with its fragments prepended. go-redis sends EVALSHA and falls
+// back to EVAL, so a SCRIPT FLUSH or a restart costs one round trip.
 var (
 	enqueueScript  = script("fragment_put", "enqueue")
 	dequeueScript  = script("dequeue")
@@ -34,17 +34,16 @@ var (
 	verifyScript   = script("verify")
 	completeScript = script("fragment_put", "fragment_counts", "complete")
 
-	// These two work on a Registry and not on a queue's keys.
+	// These two work on the key of a Registry, not on a queue's keys.
 	workersBeatScript = script("workers_beat")
 	workersListScript = script("workers_list")
 )
 
-// script composes one script's text from the common fragments and the files
-// named. It panics when a file is missing, which
-// only a broken build can cause.
+// script composes a script from the common fragments and the named files. It
+// panics if a file is missing, which only a broken build can cause.
 func script(files ...string) *redis.Script {
-	// A local of that name, so that a script which works on two queues can have
-	// the fragments work on the other's keys: the global one is not to be changed.
+	// A script that works on two queues sets this local to the other queue's keys
+	// before it calls a fragment. The global KEYS must not be changed.
 	text := "local KEYS = KEYS\n"
 	for _, file := range append([]string{"fragment_enqueue", "fragment_common"}, files...) {
 		b, err := luaFiles.ReadFile("lua/" + file + ".lua")
@@ -56,12 +55,8 @@ func script(files ...string) *redis.Script {
 	return redis.NewScript(text)
 }
 
-func (q *Queue) run(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
-	return s.Run(ctx, q.rdb, q.keys.all, args...)
-}
-
-// letters runs a script that answers one letter per task, and checks that it
-// did. Each letter is translated by from.
+// letters reads the reply of a script that returns one letter per task and
+// translates each letter by from.
 func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
 	text, err := cmd.Text()
 	if err != nil {
@@ -79,4 +74,52 @@ func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
 		out[i] = s
 	}
 	return out, nil
+}
+
+// keys are the queue's Redis keys. Every script gets all of them in this order, so
+// that a key has the same number in every script.
+type keys struct {
+	prefix string
+	all    []string
+
+	body, wake string // those that Go code uses by name
+}
+
+func newKeys(prefix string) (keys, error) {
+	if hashTag(prefix) == "" {
+		return keys{}, fmt.Errorf("%w: Prefix %q has no hash tag such as {p0}", ErrConfig, prefix)
+	}
+	k := keys{
+		prefix: prefix,
+		body:   prefix + "body",
+		wake:   prefix + "wake",
+	}
+	k.all = []string{
+		prefix + "ready",   // 1: sorted set, arrival in microseconds minus the value of the priority
+		prefix + "delayed", // 2: sorted set, due in ms
+		prefix + "leased",  // 3: sorted set, lease end in ms
+		k.body,             // 4: hash, id -> payload
+		prefix + "meta",    // 5: hash, id -> attempt, priority, options, and the lease's token or the last reason
+		prefix + "clock",   // 6: string, the last arrival in microseconds
+		k.wake,             // 7: list, at most one token
+		prefix + "dead",    // 8: sorted set, time of death in ms
+		prefix + "paused",  // 9: exists while the queue is paused
+		prefix + "counts",  // 10: hash, the counters of Stats; see stats.go
+	}
+	return k, nil
+}
+
+// own is the list on which only one waiter listens. A push to it ends that
+// waiter's blocking pop without using up the token of another waiter.
+func (k keys) own(waiter string) string { return k.wake + ":" + waiter }
+
+// hashTag is the part of the key that Redis Cluster hashes: the text between the
+// first '{' and the next '}', or "" without such a pair.
+func hashTag(prefix string) string {
+	_, after, ok := strings.Cut(prefix, "{")
+	tag, _, closed := strings.Cut(after, "}")
+	if !ok || !closed {
+		return ""
+	}
+	return tag
 }

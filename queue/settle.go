@@ -12,26 +12,26 @@ import (
 
 var ackStatus = map[byte]Status{'K': StatusOK, 'S': StatusStale, 'M': StatusMissing, 'F': StatusFull}
 
-// Rejection gives one leased task back.
+// Rejection returns one leased task to the queue.
 type Rejection struct {
 	Task Leased
-	// Delay is how long the task waits before it may run again. Negative: the
-	// queue's backoff for this attempt. Zero: at once, behind what is ready, or in
-	// front of it when Uncounted.
+	// Delay is the time until the task may run again. Negative: the queue's backoff
+	// for this attempt. Zero: at once, behind the ready tasks, or in front of them if
+	// Uncounted is set.
 	Delay time.Duration
-	// Uncounted gives the attempt back: the task was not worked on.
+	// Uncounted means that this attempt does not count, because nothing was done.
 	Uncounted bool
 	// Dead makes the task a dead letter now.
 	Dead bool
-	// Reason is kept with the task, up to 4 KiB.
+	// Reason is stored with the task, up to 4 KiB.
 	Reason string
-	cause  error // the failure that OnFailure gets
+	cause  error // passed to OnFailure
 }
 
 // Ack removes tasks that are done. Per task: StatusOK, StatusStale or StatusMissing.
-// Repeating it after an unknown outcome is safe, and then says StatusMissing. What a
-// handler of Run returns for a task that it has acknowledged itself is ignored.
-// Errors: those of Redis, with Unknown from the failing step on.
+// After an unknown outcome a repeat is safe; it returns StatusMissing if the first
+// call succeeded. Run ignores the verdict of a handler that has acknowledged the task
+// itself. Errors: those of Redis, with StatusUnknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
 		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
@@ -42,29 +42,21 @@ func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return status, err
 }
 
-// ended notes that this process has ended the lease, where it has.
-func (l *Leased) ended(s Status) {
-	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
-		l.hold.settled.Store(true)
-		l.hold.over.Store(true)
-	}
-}
-
-// Completion is a task that is done and what follows from it.
+// Completion is a finished task with its follow-up tasks.
 type Completion struct {
 	Task Leased
-	// Next are added in the same step, at most 64 of them, to Config.Followers. One whose id is in the
-	// queue already counts as added.
+	// Next are the follow-up tasks, at most 64, which are added to Config.Followers in
+	// the same step. One whose id is already in the queue counts as added.
 	Next []Task
 }
 
 const maxNext = 64
 
-// Complete acknowledges tasks and adds those that follow, each task in one step
-// with its own: neither happens without the other. Per task: StatusOK,
-// StatusStale, StatusMissing or StatusFull. Repeating it after an unknown
-// outcome is safe, and then says StatusMissing. What a handler of Run
-// returns for a task that it has completed itself is not looked at.
+// Complete acknowledges tasks and adds their follow-up tasks. Each task and its
+// follow-up tasks are one atomic step. Per task: StatusOK, StatusStale,
+// StatusMissing or StatusFull. After an unknown outcome a repeat is safe; it returns
+// StatusMissing if the first call succeeded. Run ignores the verdict of a handler
+// that has completed the task itself.
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Status, error) {
 	for _, c := range completions {
@@ -72,7 +64,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Stat
 			return make([]Status, len(completions)), fmt.Errorf("complete task %q: %w", c.Task.ID, err)
 		}
 	}
-	const few = 16 // with what follows them, as much work as a chunk of others
+	const few = 16 // with their follow-up tasks they are as much work as a chunk of single tasks
 	out := make([]Status, 0, len(completions))
 	for from := 0; from < len(completions); from += few {
 		chunk := completions[from:min(from+few, len(completions))]
@@ -95,7 +87,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Stat
 	return out, nil
 }
 
-// validateNext checks what is to follow one task.
+// validateNext checks the follow-up tasks of one task.
 func validateNext(next []Task) error {
 	if len(next) > maxNext {
 		return fmt.Errorf("%w: %d tasks follow, want at most %d", ErrInvalidTask, len(next), maxNext)
@@ -109,8 +101,8 @@ func validateNext(next []Task) error {
 }
 
 // Extend makes the leases end a full Config.Lease from now. Per task: StatusOK,
-// StatusStale or StatusMissing. The LeaseUntil of the tasks given is not changed: add the
-// lease to the time before the call. Errors: as Ack.
+// StatusStale or StatusMissing. It does not change LeaseUntil: the new end is the
+// time before the call plus Config.Lease. Errors: as Ack.
 func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return settle("extend", tasks, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
@@ -118,10 +110,10 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	})
 }
 
-// Reject gives tasks back: to run again after a delay, at once, or never. A
-// counted rejection of a task at its last attempt makes it a dead letter. Per
-// task: StatusOK, StatusStale or StatusMissing. What a handler of Run returns for a task that it
-// has rejected itself is not looked at. Errors: as Ack.
+// Reject returns tasks to the queue, to run again after a delay or at once, or as
+// dead letters. A counted rejection of the last attempt makes the task a dead
+// letter. Per task: StatusOK, StatusStale or StatusMissing. Run ignores the verdict
+// of a handler that has rejected the task itself. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, error) {
 	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
 		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
@@ -151,7 +143,7 @@ func (r Rejection) mode() string {
 	}
 }
 
-// settle sends items in chunks and gathers their statuses.
+// settle sends items in chunks and collects their statuses.
 func settle[T any](op string, items []T, send func(chunk []T) *redis.Cmd) ([]Status, error) {
 	out := make([]Status, 0, len(items))
 	for from := 0; from < len(items); from += chunkTasks {
@@ -173,7 +165,7 @@ func leaseArgs(args []any, tasks []Leased) []any {
 	return args
 }
 
-// clip bounds a reason, and keeps it valid UTF-8 for whoever shows it.
+// clip bounds the length of a reason and keeps it valid UTF-8, so that it can be shown.
 func clip(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
@@ -181,8 +173,8 @@ func clip(reason string) string {
 	return strings.ToValidUTF8(reason, "?")
 }
 
-// fullJitter is a random time between a millisecond and base * 2^(attempt-1),
-// capped. The full width spreads the retries of tasks that failed together.
+// fullJitter returns a random time from 1 ms to base * 2^(attempt-1), capped at
+// limit. The full range spreads the retries of tasks that failed together.
 func fullJitter(base, limit time.Duration, attempt int) time.Duration {
 	bound := base
 	for i := 1; i < attempt && bound < limit; i++ {

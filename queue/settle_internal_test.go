@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestLeased_Over: whoever ends a lease notes it, in all copies, and only then.
+// TestLeased_Over: ending a lease marks all copies of the task, and only then.
 func TestLeased_Over(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -75,7 +75,7 @@ func TestLeased_Over(t *testing.T) {
 			if f.Tasks[1].hold.over.Load() {
 				t.Errorf("%s: the lease of another task is over", name)
 			}
-			// A task that no Dequeue returned has nothing to note it in.
+			// A task that was not returned by Dequeue has no hold.
 			if _, err := q.Ack(ctx, Leased{ID: f.Tasks[1].ID, Token: f.Tasks[1].Token}); err != nil {
 				t.Fatal(err)
 			}

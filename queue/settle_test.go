@@ -13,8 +13,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_SettledInHandler: a handler that acknowledges or rejects one task of
-// its batch itself goes on with the others.
+// TestRun_SettledInHandler: a handler may acknowledge or reject one task of its batch itself
+// and continue with the others.
 func TestRun_SettledInHandler(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(ctx context.Context, q *queue.Queue, task queue.Leased) error{
@@ -46,7 +46,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 					// Until the leases have been extended, by the server's clock.
 					before := get(t, q, "long").At
 					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
-					// And once more, so that the renewer has read the first answer.
+					// And once more, so that the renewer has read the first reply.
 					before = get(t, q, "long").At
 					waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before) })
 					ended <- context.Cause(ctx)
@@ -62,7 +62,7 @@ func TestRun_SettledInHandler(t *testing.T) {
 				}
 				stop() // once all is settled
 				if lost.Load() {
-					t.Error("what the handler settled itself counts as a lost lease")
+					t.Error("a task that the handler settled itself counts as a lost lease")
 				}
 			})
 		})

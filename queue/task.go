@@ -1,81 +1,197 @@
 package queue
 
 import (
+	"fmt"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
 
-// Task is what a producer adds.
+// Task is a task as a producer adds it.
 type Task struct {
-	// ID names the task. A second task of the same id is refused as long as the
-	// first is in the queue in any state, dead letters included. 1 to 255 bytes,
-	// any of them. Required.
+	// ID names the task. A second task with the same id is a duplicate while the
+	// first is in the queue in any state, dead letters included. 1 to 255 bytes of
+	// any value. Required.
 	ID string
-	// Payload is kept as it is and not looked into. Nil is stored as empty.
+	// Payload is stored unchanged. Nil is stored as empty.
 	Payload []byte
-	// Due is when the task may start at the earliest, by the Redis server's
-	// clock and rounded up to the millisecond. Zero means now.
+	// Due is the earliest start, by the Redis server's clock and rounded up to the
+	// millisecond. Zero means now.
 	Due time.Time
-	// Priority is 0 (default) to 9. A level is worth a minute of waiting, so a
-	// task of priority 0 is taken before fresh ones of priority 9 once it is nine
-	// minutes older.
+	// Priority is 0 (default) to 9. Each level counts as one minute of waiting, so a
+	// task of priority 0 runs before new tasks of priority 9 once it is nine minutes
+	// older.
 	Priority int
-	// Type names what kind of task this is, for handlers and for who looks; up to 64 bytes.
+	// Type is the kind of task, for handlers and operators; up to 64 bytes.
 	Type string
-	// MaxAttempts is how many times the task is delivered before it is dead, in
-	// place of Config.MaxAttempts; 0 for that.
+	// MaxAttempts overrides Config.MaxAttempts for this task; 0 keeps the queue's.
 	MaxAttempts int
-	// Timeout is how long one attempt may take in a handler of single tasks (see
-	// [Handler]), in whole milliseconds; 0 for no limit.
+	// Timeout bounds one attempt of a [Handler], in whole milliseconds; 0 for no
+	// limit. A BatchHandler has no timeout.
 	Timeout time.Duration
 }
 
-// Leased is a task taken by Dequeue, with the lease on it.
+const maxType = 64 // bytes of Task.Type
+
+func (t Task) validate() error {
+	if t.ID == "" || len(t.ID) > maxID {
+		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
+	}
+	if t.Priority < 0 || t.Priority > maxPriority {
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
+	}
+	return t.validateOptions()
+}
+
+func (t *Task) validateOptions() error {
+	switch {
+	case len(t.Type) > maxType:
+		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
+	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
+		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
+	case t.Timeout < 0:
+		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
+	}
+	return nil
+}
+
+// args appends the fields of a task in the order in which the scripts read them.
+func (t *Task) args(args []any) []any {
+	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
+}
+
+// options encodes the task's options for its meta value; see
+// lua/fragment_common.lua. The result is "" or begins with a comma.
+func (t *Task) options() string {
+	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 {
+		return ""
+	}
+	var b strings.Builder
+	if t.Type != "" {
+		b.WriteString(",y" + url.QueryEscape(t.Type))
+	}
+	if t.MaxAttempts > 0 {
+		b.WriteString(",m" + strconv.Itoa(t.MaxAttempts))
+	}
+	if t.Timeout > 0 {
+		b.WriteString(",t" + strconv.FormatInt(ceilMillis(t.Timeout), 10))
+	}
+	return b.String()
+}
+
+// dueMillis rounds up, so that no task starts before its due time.
+func dueMillis(due time.Time) int64 {
+	if due.IsZero() {
+		return 0
+	}
+	return due.Add(time.Millisecond - time.Nanosecond).UnixMilli()
+}
+
+// ceilMillis converts a duration to milliseconds, rounding up for the same reason.
+func ceilMillis(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
+
+// Options are the optional settings of a task.
+type Options struct {
+	Type        string        // Task.Type
+	MaxAttempts int           // Task.MaxAttempts; 0 for the queue's
+	Timeout     time.Duration // Task.Timeout; 0 for none
+}
+
+// parseOptions reads the output of Task.options. It skips the options that the
+// scripts add for their own use and those of later versions.
+func parseOptions(text string) (o Options, err error) {
+	if text == "" {
+		return o, nil
+	}
+	for part := range strings.SplitSeq(text[1:], ",") {
+		if part == "" {
+			continue
+		}
+		value := part[1:]
+		switch part[0] {
+		case 'y':
+			o.Type, err = url.QueryUnescape(value)
+		case 'm':
+			o.MaxAttempts, err = strconv.Atoi(value)
+		case 't':
+			var ms int64
+			ms, err = strconv.ParseInt(value, 10, 64)
+			o.Timeout = time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		}
+		if err != nil {
+			return o, fmt.Errorf("%w: option %q: %w", ErrReply, part, err)
+		}
+	}
+	return o, nil
+}
+
+// Leased is a dequeued task with its lease.
 type Leased struct {
 	// ID and Payload are the task's.
 	ID      string
 	Payload []byte
-	// Attempt counts the deliveries of this task, this one included, from 1.
+	// Attempt counts the deliveries of this task, including this one.
 	Attempt int
-	// Token names the lease. It is opaque.
+	// Token identifies the lease. It is opaque.
 	Token string
 	// Priority is the task's.
 	Priority int
-	// Options are how its producer wants it treated.
+	// Options are those that the producer set.
 	Options
-	// LeaseUntil is when the lease ends at the earliest, on this process's
-	// monotonic clock: it counts from before the request was sent.
+	// LeaseUntil is the earliest end of the lease, on this process's monotonic
+	// clock. It is counted from before the request was sent.
 	LeaseUntil time.Time
-	// hold is what this process knows of the lease. Copies share it.
+	// hold is this process's state of the lease. Copies of the task share it.
 	hold *hold
 }
 
-// hold is what became of a lease.
+// hold is the state of a lease in this process.
 type hold struct {
-	// over is set once the lease has ended or was given up, so that whoever extends
-	// it does not take that for a loss.
+	// over is set once the lease has ended or was given up. The renewer then leaves
+	// it out and does not report it as lost.
 	over atomic.Bool
-	// settled is set once Ack, Complete or Reject of this process has ended it: Run
-	// has nothing to say of the task any more.
+	// settled is set once Ack, Complete or Reject in this process has ended the
+	// lease. Run then ignores the handler's verdict on the task.
 	settled atomic.Bool
 }
 
-// Status says what became of one task given to a call.
+// settled reports whether this process has ended the lease.
+func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
+
+// ended marks the lease as ended if the status says that it was settled.
+func (l *Leased) ended(s Status) {
+	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
+		l.hold.settled.Store(true)
+		l.hold.over.Store(true)
+	}
+}
+
+// Status is the outcome of a call for one task.
 type Status uint8
 
-// The outcomes. Only StatusOK changed anything.
+// The outcomes. Only StatusOK means that the task was changed.
 const (
-	// StatusUnknown is left where the call failed: it may have taken effect. Repeat it.
+	// StatusUnknown: the call failed and may have taken effect. Repeat it.
 	StatusUnknown Status = iota
-	// StatusOK: it was done.
+	// StatusOK: the task was changed as requested.
 	StatusOK
-	// StatusDuplicate: a task of that id is in the queue already. Enqueue only.
+	// StatusDuplicate: a task with that id is already in the queue. Only from Enqueue.
 	StatusDuplicate
-	// StatusFull: the queue has no room for the task, or for the tasks that were to follow it.
+	// StatusFull: the queue has no room for the task or its follow-up tasks.
 	StatusFull
-	// StatusStale: the lease ended, and the task waits or belongs to another worker.
+	// StatusStale: the lease has ended; the task is waiting or another worker has it.
 	StatusStale
-	// StatusMissing: no such task, or not in the state the call works on: it is done, or never was.
+	// StatusMissing: there is no such task in the state that the call works on. It is
+	// done, or never existed.
 	StatusMissing
 )
 
@@ -95,18 +211,19 @@ const (
 	StateDead    State = "dead"
 )
 
-// TaskInfo is one task as it stands.
+// TaskInfo describes one task in the queue.
 type TaskInfo struct {
 	ID       string
 	State    State
-	Payload  []byte // nil where the body is missing
+	Payload  []byte // nil if the payload is missing
 	Priority int
 	Options
 	// Attempt counts the deliveries so far.
 	Attempt int
-	// At is when a delayed task falls due, a lease ends or a dead task died (to the
-	// millisecond), and when a ready task arrived.
+	// At is the due time of a delayed task, the end of a lease or the time of death,
+	// to the millisecond; for a ready task it is the time of arrival.
 	At time.Time
-	// Reason is why the last attempt failed, or why the task is dead. It is empty while the task is leased.
+	// Reason is why the last attempt failed, or why the task is a dead letter. It is
+	// empty while the task is leased.
 	Reason string
 }

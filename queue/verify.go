@@ -4,32 +4,33 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
-	// Tasks is how many ids were looked at; one that moved meanwhile may count twice.
+	// Tasks is the number of ids checked; a task that changed its state during the call
+	// may count twice.
 	Tasks int
-	// Lost are tasks that have a body or a record and are in no state. Repair
-	// makes them ready, or drops the record that has no body.
+	// Lost are tasks that have a payload or a record but no state. Repair makes them
+	// ready, or drops a record without payload.
 	Lost []string
-	// Doubled are tasks in several states. Repair keeps the one closest to running.
+	// Doubled are tasks in several states. Repair keeps the state closest to running.
 	Doubled []string
-	// Bodiless are tasks that wait or are leased without a body. Repair makes them dead letters.
+	// Bodiless are waiting or leased tasks without a payload. Repair makes them dead letters.
 	Bodiless []string
 }
 
-// Clean says that nothing was found.
+// Clean reports whether Verify found no problem.
 func (r Report) Clean() bool { return len(r.Lost)+len(r.Doubled)+len(r.Bodiless) == 0 }
 
-// Verify looks at every task and checks that it is in exactly one state and has
-// what it needs; with repair it repairs what it finds. It works in small atomic
-// steps, so it may run at any time. Such findings come from commands given by
-// hand, or a Redis that lost a key of the queue. Run does this automatically when it
-// finds that tasks are in no state.
-// Errors: those of Redis; the report then says what was found so far.
+// Verify checks that every task is in exactly one state and has its payload; with
+// repair it also repairs the inconsistent ones. It works in small atomic steps, so it
+// may run at any time. Inconsistencies come from manual commands, or from a Redis that
+// lost a key of the queue. Run repairs automatically when it counts tasks in no state.
+// Errors: those of Redis; the report then holds the findings so far.
 func (q *Queue) Verify(ctx context.Context, repair bool) (Report, error) {
 	v := newVerifier(q, repair)
 	for !v.done() {
@@ -44,9 +45,9 @@ type verifier struct {
 	q      *Queue
 	repair string
 	report Report
-	found  map[string]bool // reported already: an id is met in several keys
-	key    int             // of verifyKeys, and the cursor in it
-	cursor uint64
+	found  map[string]bool // already reported; an id occurs in several keys
+	key    int             // index in verifyKeys
+	cursor uint64          // position in that key
 }
 
 func newVerifier(q *Queue, repair bool) *verifier {
@@ -57,17 +58,17 @@ func newVerifier(q *Queue, repair bool) *verifier {
 	return v
 }
 
-// verifyKeys are the numbers of the keys that a verifier goes through, records
-// first: they are small, and every task that was leased has one.
+// verifyKeys are the numbers of the keys that a verifier scans. It begins with the
+// records, which are small and exist for every task that was leased.
 var verifyKeys = []int{5, 4, 1, 2, 3, 8}
 
-// verifyBodies is how many payloads are read in a page. Redis sends them with their ids.
+// verifyBodies is the number of payloads per page. Redis sends them with their ids.
 const verifyBodies = 64
 
-// done says that all keys were gone through.
+// done reports whether all keys were scanned.
 func (v *verifier) done() bool { return v.key == len(verifyKeys) }
 
-// page checks the ids of the next page of a hash or sorted set. A small one is one page.
+// page checks the ids on the next page of a key.
 func (v *verifier) page(ctx context.Context) error {
 	number := verifyKeys[v.key]
 	name := v.q.keys.all[number-1]
@@ -126,4 +127,53 @@ func (v *verifier) check(ctx context.Context, ids []string) error {
 		}
 	}
 	return nil
+}
+
+const (
+	// strayPages is the maximum number of pages that one check for strays reads, and
+	// strayEvery the minimum time between two checks.
+	strayPages = 16
+	strayEvery = time.Second
+)
+
+// strays finds tasks that a fault has left in no state, which no worker would ever
+// take. Each fetch counts them by comparing the sizes of keys. Tasks are read, in
+// pages, only while that count is above zero.
+type strays struct {
+	check    *verifier
+	next     time.Time
+	reported int64
+}
+
+// look reports n strays to onError, makes ready those that it finds and reports them.
+func (s *strays) look(ctx context.Context, q *Queue, n int64, onError func(error)) {
+	if n <= 0 {
+		*s = strays{}
+		return
+	}
+	if n != s.reported {
+		s.reported = n
+		onError(fmt.Errorf("%w: %d of them", ErrTaskLost, n))
+	}
+	if time.Now().Before(s.next) {
+		return
+	}
+	for range strayPages {
+		if s.check == nil || s.check.done() {
+			s.check = newVerifier(q, true)
+		}
+		err := s.check.page(ctx)
+		if lost := s.check.report.Lost; len(lost) > 0 {
+			onError(fmt.Errorf("%w: %q are ready again", ErrTaskLost, lost))
+		}
+		s.check.report, s.check.found = Report{}, make(map[string]bool)
+		if err != nil {
+			onError(err)
+			break
+		}
+		if s.check.done() {
+			break
+		}
+	}
+	s.next = time.Now().Add(strayEvery)
 }

@@ -64,7 +64,7 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 	return all
 }
 
-// TestQueue_VerifyBusy: beside workers and producers it finds nothing, and repairs nothing.
+// TestQueue_VerifyBusy: while workers and producers are active, Verify finds and repairs nothing.
 func TestQueue_VerifyBusy(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -103,13 +103,13 @@ func TestQueue_VerifyBusy(t *testing.T) {
 		}
 		stop()
 		if looked == 0 {
-			t.Fatal("nothing was looked at")
+			t.Fatal("nothing was checked")
 		}
 		wantClean(t, q)
 	})
 }
 
-// TestQueue_VerifyCounts: it looks at every task of every state.
+// TestQueue_VerifyCounts: Verify checks every task of every state.
 func TestQueue_VerifyCounts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -122,15 +122,15 @@ func TestQueue_VerifyCounts(t *testing.T) {
 		enqueue(t, q, numbered(1100)...)
 		enqueue(t, q, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
 		r := verify(t, q, false)
-		// Each is met in the set of its state, and again as body, and as record where it has one.
+		// Each is counted in the set of its state, as payload, and as record if it has one.
 		if !r.Clean() || r.Tasks < 1103 {
-			t.Fatalf("%+v, want at least 1103 tasks looked at", r)
+			t.Fatalf("%+v, want at least 1103 tasks checked", r)
 		}
 	})
 }
 
-// TestQueue_VerifyFinds makes each kind of damage by hand. Looking changes
-// nothing, and after the repair nothing is left to find.
+// TestQueue_VerifyFinds makes each kind of damage by hand. Verify without repair changes nothing,
+// and after a repair it finds nothing.
 func TestQueue_VerifyFinds(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -170,7 +170,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		check(verify(t, q, false))
 		for name, dump := range content(t, rdb, prefix) {
 			if dump != before[name] {
-				t.Fatalf("looking changed %s", name)
+				t.Fatalf("Verify without repair changed %s", name)
 			}
 		}
 		check(verify(t, q, true))
@@ -204,7 +204,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 	})
 }
 
-// TestQueue_VerifyWakes: what the repair makes ready is worked on at once.
+// TestQueue_VerifyWakes: a task that the repair makes ready runs at once.
 func TestQueue_VerifyWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -1,15 +1,15 @@
--- Takes the lock from whoever holds it, and hands it to the next live waiter.
+-- Takes the lock from its holder and hands it to the next live waiter.
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua), 5 forced: token
 --       of the former holder, a space, the reason
--- ARGV: 1 reason, 2 flags: "r" where PUBLISH counts every receiver, 3 claim
+-- ARGV: 1 reason, 2 flags: "r" if PUBLISH counts every receiver, 3 claim
 --       ms, 4 ms to keep the reason
 -- Returns {1, value the key held, 1 if a waiter was handed the lock}
---         {0, "", 0} nobody holds it
---         {-1, "", 0} a key of another type is in the way
+--         {0, "", 0} the lock is free
+--         {-1, "", 0} one of the keys has another type
 --
--- Atomic, because the holder that is looked at must be the one that is put out.
--- handover.lua stands before it in the same script.
+-- Atomic, because the holder that is read must be the one that loses the lock.
+-- handover.lua precedes it in the same script.
 
 local value = redis.pcall('GET', KEYS[1])
 local stored = redis.pcall('GET', KEYS[4])
@@ -19,7 +19,7 @@ if not value then return {0, '', 0} end
 
 local manager, token = lock_split(value)
 
--- Its process hears of it at once if it listens, and at its next renewal if not.
+-- Its process is notified at once if it listens, and otherwise at its next renewal.
 if not lock_broken(redis.pcall('GET', KEYS[5])) then
   redis.call('SET', KEYS[5], token .. ' ' .. ARGV[1], 'PX', ARGV[4])
 end

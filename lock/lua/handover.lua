@@ -8,20 +8,20 @@ local function lock_now()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
--- What a script answers when a read failed: {-1} for a key of another type,
--- the error itself otherwise, nil when the read is good.
+-- The reply of a script if a read failed: {-1} for a key of another type, the
+-- error itself otherwise, nil if the read succeeded.
 local function lock_broken(reply)
   if type(reply) ~= 'table' or not reply.err then return nil end
   if string.find(reply.err, 'WRONGTYPE', 1, true) then return {-1, 0, 0, 0} end
   return reply
 end
 
--- The next fencing token. It exceeds the last one stored, and the clock keeps
--- it rising when everything stored was lost. A stored value that could not be
--- counted on exactly was not written here and is passed over.
+-- The next fencing token. It exceeds the last one stored, and the clock keeps it
+-- rising if all stored data was lost. A stored value above the exact range of a
+-- number was not written here and is ignored.
 local function lock_mint(stored, now_us)
   local last = 0
-  -- "nan" and the like are no number that was written here.
+  -- "nan" and similar values were not written here.
   if stored then last = tonumber(string.match(stored, '^(%d+)w?$') or '0') end
   if not (last >= 0 and last < 9007199254740000) then last = 0 end
   last = math.floor(last)
@@ -29,12 +29,12 @@ local function lock_mint(stored, now_us)
   return now_us
 end
 
--- How long the last fencing token is kept: a day. After that the clock of Redis
--- alone keeps tokens rising.
+-- The TTL of the last fencing token: a day. After that only the clock of Redis
+-- keeps tokens rising.
 local lock_fence_ms = 86400000
 
 -- Stores that `token` holds the lock for ttl_ms with this fencing token, and
--- whether somebody waits, so that the short ways of the scripts know it.
+-- whether there are waiters, for the fast paths of the scripts.
 local function lock_set(lock_key, waiters_key, fence_key, token, meta, fence, ttl_ms)
   local text = string.format('%.0f', fence)
   redis.call('SET', lock_key, token .. ':' .. text .. meta, 'PX', ttl_ms)
@@ -42,8 +42,8 @@ local function lock_set(lock_key, waiters_key, fence_key, token, meta, fence, tt
   redis.call('SET', fence_key, text, 'PX', lock_fence_ms)
 end
 
--- Marks that somebody waits, unless it is marked. The mark goes with the first
--- lock_set after the queue is empty.
+-- Marks that there are waiters, unless it is marked already. The first lock_set
+-- after the queue is empty removes the mark.
 local function lock_mark(fence_key, stored)
   if stored and string.sub(stored, -1) == 'w' then return end
   redis.call('SET', fence_key, (stored or '0') .. 'w', 'PX', lock_fence_ms)
@@ -55,7 +55,7 @@ local function lock_leave(waiters_key, seen_key, member)
 end
 
 -- Splits a waiter's entry "<manager>.<random>[:<metadata>]" into its manager,
--- its token and ":<metadata>" or "". A stranger's entry has manager "".
+-- its token and ":<metadata>" or "". A foreign entry has manager "".
 local function lock_split(member)
   local colon = string.find(member, ':', 1, true) or #member + 1
   local token = string.sub(member, 1, colon - 1)
@@ -63,18 +63,17 @@ local function lock_split(member)
   return string.sub(token, 1, dot - 1), token, string.sub(member, colon)
 end
 
--- Chooses who gets the free lock: the first live waiter, dead ones being
--- dropped on the way, at most 1024 in one call. The chosen waiter has been sent
--- `news` on the channel of its process, unless that process polls (its name
--- begins with "~"). Where the number of receivers can be trusted (one
--- Redis, not a cluster) a waiter whose process does not listen is passed over
--- in favour of the next that does, so dead processes cost nothing; it keeps its
--- place in case it is only reconnecting. `own` is chosen without news: its
--- owner reads the script's reply; it is '' for a caller that does not wait, and
--- then chosen where no waiter is left that would get the message. A user
--- without permission to publish hands the lock to no listener, who would not
--- learn of it: the lock stays free for the first waiter that asks, which is
--- `own` if there is one.
+-- Chooses the waiter that gets the free lock: the first live one. Dead ones are
+-- removed, at most 1024 in one call. `news` is sent to the chosen waiter on the
+-- channel of its process, unless that process polls (its name begins with "~").
+-- If the number of receivers is reliable (one Redis, not a cluster), a waiter
+-- whose process does not listen is skipped in favour of the next that does, so
+-- dead processes cost nothing; it keeps its place in case it is reconnecting.
+-- `own` is chosen without a message, because its owner reads the script's reply.
+-- It is '' for a caller that does not wait, and is then chosen if no waiter would
+-- get the message. A user without permission to publish does not hand the lock to
+-- a listener, which would not be notified: the lock stays free for the first
+-- waiter that asks, which is `own` if there is one.
 local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   local now_ms = math.floor(now_us / 1000)
   local index, deaf = 0, nil
@@ -100,7 +99,7 @@ end
 
 -- Gives the free lock to the first live waiter for claim_ms. Returns that
 -- waiter's entry; `own` when it is next, to be stored by the caller with its
--- full TTL; nil when nobody waits.
+-- full TTL; nil without waiters.
 local function lock_hand_over(own, stored, now_us, claim_ms, trust_receivers)
   local lock_key, waiters_key, seen_key, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
   local fence = lock_mint(stored, now_us)

@@ -1,14 +1,14 @@
--- Looks at a lock without touching it.
+-- Reads the state of a lock without changing it.
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua)
 -- ARGV: 1 how many waiters to list at most
 -- Returns {value or "", ms left (-1 without TTL, -2 not held), last fencing
 --          token or "", waiters, then for each one listed: its entry and 1 if
 --          it counts as alive}
---         {-1} a key of another type is in the way
+--         {-1} one of the keys has another type
 --
--- Atomic, because the holder, its time and its queue should be of one moment.
--- handover.lua stands before it in the same script.
+-- Atomic, because the holder, its TTL and its queue should belong to one moment.
+-- handover.lua precedes it in the same script.
 
 local value = redis.pcall('GET', KEYS[1])
 local waiting = redis.pcall('ZCARD', KEYS[2])

@@ -3,13 +3,12 @@
 --
 -- KEYS: 1 lock, 2 fence, 3 forced (see force_release.lua)
 -- ARGV: 1 token, 2 fencing token of the whole lock, 3 ":<metadata>" or "", 4
---       TTL ms, 5 "1" to take the lock where nobody holds it
--- Returns 1, or 0 when another holds it, -1 when nobody does and it was not to
---         be taken
+--       TTL ms, 5 "1" to take the lock if it is free
+-- Returns 1; 0 if another holds it; -1 if it is free and was not to be taken
 --
 -- Atomic, because between comparing and writing the lock could pass to another.
--- The key's life is never shortened, and the stored fencing token never falls:
--- whoever takes this node next mints a greater one than the whole lock has.
+-- The key's TTL is never shortened, and the stored fencing token never falls: the
+-- next holder on this node gets a greater one than the whole lock has.
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' and value.err then return 0 end
@@ -17,7 +16,7 @@ local mine = ARGV[1] .. ':'
 if not value or string.sub(value, 1, #mine) ~= mine then
   if value then return 0 end
   if ARGV[5] ~= '1' then return -1 end
-  -- A lock that was taken by force is not put back.
+  -- A lock that was taken by force is not restored.
   local forced = redis.pcall('GET', KEYS[3])
   if type(forced) == 'string' and string.sub(forced, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then return 0 end
 end

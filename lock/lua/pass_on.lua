@@ -1,4 +1,4 @@
--- The rest of release.lua, after handover.lua: somebody waits, or the token may
+-- The rest of release.lua, after handover.lua: there are waiters, or the token may
 -- have a place in the queue. KEYS, ARGV and replies as there.
 
 local token, member = ARGV[1], ARGV[2]
@@ -14,7 +14,7 @@ if member ~= '' and not queue_broken then lock_leave(KEYS[2], KEYS[3], member) e
 local mine = token .. ':'
 if type(value) ~= 'string' or string.sub(value, 1, #mine) ~= mine then return 0 end
 
--- A stranger's key where the queue should be must not keep the lock held.
+-- A foreign key in place of the queue must not keep the lock held.
 if queue_broken then
   redis.call('DEL', KEYS[1])
   return 1

@@ -1,5 +1,5 @@
--- The rest of acquire.lua, after handover.lua: the lock is held, or somebody
--- waits for it, or something is out of order. KEYS, ARGV and replies as there.
+-- The rest of acquire.lua, after handover.lua: the lock is held, has waiters, or
+-- has a foreign value. KEYS, ARGV and replies as there.
 
 local token, meta, flags, ttl_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local alive_ms, claim_ms, grace_ms, queue_ms = string.match(ARGV[5], '(%d+) (%d+) (%d+) (%d+)')
@@ -17,7 +17,7 @@ if bad then return bad end
 local mine = token .. ':'
 if value and string.sub(value, 1, #mine) == mine then
   -- Never shortened, so a repeat that arrives late cannot undo an extension.
-  -- Where the key lapsed this very moment the lock is free (see extend.lua).
+  -- If the key has just expired the lock is free (see extend.lua).
   if redis.call('PTTL', KEYS[1]) > ttl_ms or redis.call('PEXPIRE', KEYS[1], ttl_ms) == 1 then
     return {1, tonumber(string.match(value, '^%d+', #mine + 1) or '0'), 0, now_us}
   end
@@ -47,8 +47,8 @@ if value then
   return {0, tonumber(grace_ms), 1, now_us}
 end
 
--- Free although somebody waits: its holder died, or a handover was not
--- claimed. Whoever comes by passes the lock on in the order of arrival.
+-- Free although there are waiters: its holder died, or a handover was not
+-- claimed. Any caller passes the lock on in the order of arrival.
 local next_member = lock_hand_over(own or '', stored, now_us, claim_ms, string.find(flags, 'r', 1, true))
 if next_member and next_member ~= (own or '') then return {0, tonumber(claim_ms), 0, now_us} end
 if not next_member and redis.call('ZCARD', KEYS[2]) > 0 then return {0, 0, 0, now_us} end

@@ -1,9 +1,9 @@
--- Gives up what a token has: its place in the queue, and the lock if it holds
--- it, which goes straight to the next live waiter.
+-- Removes a token's place in the queue, and the lock if the token holds it; the
+-- lock goes directly to the next live waiter.
 --
 -- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua)
 -- ARGV: 1 token, 2 its waiter entry "<token>[:<metadata>]" if it may have a
---       place in the queue, or "", 3 "r" where PUBLISH counts every
+--       place in the queue, or "", 3 "r" if PUBLISH counts every
 --       receiver, 4 claim ms
 -- Returns 0 the token did not hold the lock, 1 it did, 2 it did and a waiter was
 --         handed the lock

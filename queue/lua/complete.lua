@@ -1,13 +1,13 @@
--- Acknowledges leased tasks and adds those that are to follow each, as one step per task.
+-- Acknowledges leased tasks and adds their follow-up tasks, as one step per task.
 --
--- KEYS  those of fragment_common.lua; then the same of the queue to which what follows is added
--- ARGV  1 max_length of the queue to which what follows is added; then per task: id, lease token as the meta holds
---       it, number of tasks that follow, and those as enqueue.lua takes them
+-- KEYS  those of fragment_common.lua; then the same keys of the queue for the follow-up tasks
+-- ARGV  1 max_length of the queue for the follow-up tasks; then per task: id, lease token as the meta holds it,
+--       number of follow-up tasks, and their fields as in enqueue.lua
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing, F no room
---       for what was to follow, and nothing changed
--- Atomic because a task that is done without its successor, or twice with it, is what this is there to
--- prevent. A repeat after a lost reply finds the task missing and adds nothing. What was to follow and is in
--- the queue already counts as added.
+--       for the follow-up tasks, and nothing changed
+-- Atomic because a task must never be done without its follow-up tasks, nor add them twice. A repeat after a
+-- lost reply finds the task missing and adds nothing. A follow-up task that is already in the queue counts as
+-- added.
 
 local own, others = KEYS, {unpack(KEYS, 11, 20)}
 local same = own[1] == others[1]

@@ -2,7 +2,7 @@
 --
 -- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
---       6 max_dead, 7 horizon in ms: what falls due sooner than this must have a worker that knows of it,
+--       6 max_dead, 7 horizon in ms: a worker must be waiting for any task that falls due sooner than this,
 --       8 how many bytes of payload to take at most, though at least one task
 -- A paused queue gives nothing, and moves nothing.
 --
@@ -81,8 +81,8 @@ end
 
 local reply, filled = {'0', '-1', '', '0', '0'}, 5
 
--- How long tasks waited: of up to 16 all are looked at, of more 16 that are evenly spaced in their order, each
--- standing for its neighbours. A bucket's number is that of its upper bound in ms; there is one more without.
+-- How long tasks waited. Up to 16 tasks are all counted; of more, 16 evenly spaced ones are counted, each with
+-- a weight. A bucket has the number of its upper bound in ms; one more bucket has no bound.
 local wait_bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000}
 local ranks, weights, arrivals, waits = {}, {}, {}, {}
 
@@ -192,7 +192,7 @@ local function take()
   end
 end
 
--- A mark that is another than before, or a number that went back, tells whoever looks that Redis lost data.
+-- A changed birth mark, or a number that went back, shows that Redis lost data.
 local function mark()
   local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[10], 'takes')
   local birth = redis.pcall('HGET', KEYS[10], 'birth')
@@ -214,7 +214,7 @@ if buried > 0 then
   queue_buried(buried, max_dead)
 end
 
--- Rounded up by the part of the millisecond already gone, so that who waits this long is not early.
+-- Rounded up by the part of the millisecond already gone, so that a worker that waits this long is not early.
 local function left(due_ms)
   return due_ms and math.max(0, due_ms - now_ms)
 end

@@ -31,7 +31,7 @@ local function queue_meta(attempt, priority, tag, text, options)
   return string.format('%d,%d', attempt, priority) .. options .. ';' .. tag .. text
 end
 
--- queue_back(options) -> what b says, or nil, and the options without it
+-- queue_back(options) -> the value of b, or nil, and the options without it
 local function queue_back(options)
   local since = string.match(options, ',b(%d+)')
   if not since then
@@ -40,7 +40,7 @@ local function queue_back(options)
   return tonumber(since), (string.gsub(options, ',b%d+', ''))
 end
 
--- queue_tally(field, n) -> what the statistics count now. What is wrong with them must not stop a task.
+-- queue_tally(field, n) -> the new count. A corrupt counter must not stop a task.
 local function queue_tally(field, n)
   return redis.pcall('HINCRBY', KEYS[10], field, n)
 end
@@ -50,8 +50,8 @@ local function queue_max(options, default)
   return tonumber(string.match(options, ',m(%d+)') or default)
 end
 
--- queue_front(n) -> the first of n consecutive scores in front of every ready task. What was taken
--- and came back unworked keeps its turn.
+-- queue_front(n) -> the first of n consecutive scores in front of every ready task. A task that is handed
+-- back unprocessed keeps its place.
 local function queue_front(now_us, n)
   local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
   local score = now_us

@@ -1,4 +1,4 @@
--- Tells how much waits, for how long, and how much was done: what decides whether more may come.
+-- Returns the load of the queue for admission control: how many tasks wait, for how long, and how many were done.
 --
 -- KEYS  those of fragment_common.lua
 -- Returns strings: tasks that count for the maximum length, those of them that are delayed, age of the ready task at

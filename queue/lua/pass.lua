@@ -1,9 +1,8 @@
 -- Passes a wake-up on: leaves a token on the wake list where a dequeue would find tasks.
 --
 -- KEYS  those of fragment_common.lua
--- Returns 1 where it would, else 0; ms until it is worth looking: until the next delayed task or lease end falls
---       due; -1 where that is not known
--- Atomic so that no task arrives between the look, which finds nothing, and the answer.
+-- Returns 1 if it would, else 0; ms until the next delayed task falls due or the next lease ends, -1 if unknown
+-- Atomic so that no task arrives between the check, which finds nothing, and the reply.
 
 if redis.call('EXISTS', KEYS[9]) == 1 then
   return {0, -1}

@@ -1,9 +1,9 @@
--- Calls one waiter back from its blocking pop, through the list on which it alone listens.
+-- Ends one waiter's blocking pop, through the list on which only that waiter listens.
 --
 -- KEYS  those of fragment_common.lua, and 11 the waiter's own list
--- ARGV  1 ms after which the list goes away, where its waiter is gone already
+-- ARGV  1 TTL of the list in ms, in case its waiter is gone already
 -- Returns nothing
--- Atomic because a list without an end of life would stay for ever.
+-- Atomic because a list without a TTL would stay forever.
 
 redis.call('DEL', KEYS[11]) -- a Redis at its memory limit lets a script through that removes first
 redis.call('RPUSH', KEYS[11], '1')

@@ -14,8 +14,8 @@ local now_ms = math.floor(now_us / 1000)
 local ceil_ms = math.ceil(now_us / 1000)
 local status, later, failed, buried, ready = {}, {}, 0, 0, 0
 
--- What failed and wants no delay goes behind what arrived before now; what is handed back unworked
--- goes to the front. The loop below runs backwards, so that the front keeps the order given.
+-- A failed task without delay goes behind those that arrived before now; an unprocessed one that is handed
+-- back goes to the front. The loop below runs backwards, so that the front keeps the given order.
 local front -- the lowest score of a ready task, looked up once: for each task anew it takes most of the time
 local function place(i, counted, priority)
   local score = now_us - priority * queue_age_us - n + i

@@ -4,9 +4,10 @@
 -- ARGV  1 "1" to repair, 2 max_dead, then ids
 -- Returns a string with one letter per id: k well or gone, o a body or meta in no state, s in several states,
 --       b waiting or leased without a body
--- Atomic because a task that moves while it is looked at would seem to be lost or doubled.
+-- Atomic because a task that changes its state during the check would seem to be lost or doubled.
 --
--- Repair loses nothing: what is in no state becomes ready, of several states the one closest to running stays, and a task without a body becomes a dead letter with that reason.
+-- Repair loses nothing: a task in no state becomes ready, one in several states keeps the state closest to running,
+-- and one without a body becomes a dead letter with that reason.
 
 local repair = ARGV[1] == '1'
 local now_us = queue_now()

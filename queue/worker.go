@@ -1,21 +1,22 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
 )
 
-// errGoexit fails the tasks whose handler ended its goroutine.
+// errGoexit is the failure of tasks whose handler called runtime.Goexit.
 var errGoexit = errors.New("queue: handler ended its goroutine")
 
-// worker handles batches until the pool is closed, or another worker has its place.
+// worker handles batches until the pool is closed or a new worker replaces it.
 func (r *runner) worker() {
 	var b *batch
 	defer func() {
 		if b != nil && !b.replaced {
-			go r.worker() // a handler ended its goroutine; nothing else does
+			go r.worker() // only a handler that calls runtime.Goexit leads here
 		}
 	}()
 	for {
@@ -29,10 +30,10 @@ func (r *runner) worker() {
 	}
 }
 
-// handle runs the handler on one batch and passes on how it went.
+// handle runs the handler on one batch and passes the outcome on.
 func (r *runner) handle(b *batch) {
 	began := time.Now()
-	failure := errGoexit // stays where the handler ends its goroutine
+	failure := errGoexit // unless the handler returns or panics
 	var errs []error
 	defer func() {
 		if v := recover(); v != nil {
@@ -59,10 +60,10 @@ func (r *runner) handle(b *batch) {
 	}
 }
 
-// finish hands a batch that was handled to the acker, unless its tasks were
-// settled already because the handler ignored the end of its context.
+// finish hands a handled batch to the acker, unless its tasks were settled earlier
+// because the handler had been abandoned.
 func (r *runner) finish(b *batch, errs []error, took time.Duration) {
-	// Before the end, which gives up all leases alike.
+	// Before end, which marks all leases as ended.
 	o := sortOut(b.tasks, errs, b.ctx.Err() != nil)
 	until, first := b.end()
 	if first {
@@ -71,10 +72,10 @@ func (r *runner) finish(b *batch, errs []error, took time.Duration) {
 	b.replaced = r.pool.finished(b, took)
 }
 
-// sortOut sorts tasks by what their handler said of them. Those that it has
-// settled itself are left out: the queue knows of them.
+// sortOut groups tasks by the handler's verdicts. It leaves out the tasks that the
+// handler has settled itself.
 func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
-	left := 0 // how many are neither done nor to be handed back
+	left := 0 // number of tasks that the handler has settled
 	for i := range tasks {
 		var err error
 		if errs != nil {
@@ -93,7 +94,7 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 		o.done = tasks
 		return o
 	}
-	// A slice of its own: the handler may have kept the one it got.
+	// A new slice, because the handler may have kept the one it got.
 	o.done = make([]Leased, 0, done)
 	for i := range tasks {
 		if (errs == nil || errs[i] == nil) && !tasks[i].settled() {
@@ -103,5 +104,38 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 	return o
 }
 
-// settled says that this process has ended the lease.
-func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
+// call runs the source's handler on a batch.
+func (r *runner) call(b *batch) []error {
+	if b.source.Each == nil {
+		return b.source.Handler(b.ctx, b.tasks)
+	}
+	ctx, task := b.ctx, b.tasks[0]
+	if task.Timeout > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
+		defer cancel()
+		end := max(task.Timeout, task.Timeout+cancelGrace) // the sum may be too large
+		late := time.AfterFunc(end, func() { r.giveUp(b) })
+		defer late.Stop()
+		ctx = limited
+	}
+	err := b.source.Each(ctx, task)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(context.Cause(ctx), ErrTimeout) {
+		err = errors.Join(ErrTimeout, err)
+	}
+	return []error{err}
+}
+
+// giveUp fails the task of a handler that did not return after the Timeout, and starts
+// a worker to replace the blocked one.
+func (r *runner) giveUp(b *batch) {
+	given, replace := r.pool.giveUp(b)
+	if given {
+		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.tasks[0].ID, ErrTimeout, ErrAbandoned))
+	}
+	if replace {
+		go r.worker()
+	}
+}

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// fetch is what one fetch brought, until the last of it is settled.
+// fetch holds the tasks of one fetch until the last of them is settled.
 type fetch struct {
 	source *source
 	tasks  []Leased
-	taken  int       // tasks from the front that workers have; the pool's
-	at     time.Time // when it came
-	left   atomic.Int32
+	taken  int          // number of tasks, from the front, that workers have; guarded by the pool's mutex
+	at     time.Time    // when the tasks arrived
+	left   atomic.Int32 // tasks that are not settled
 
 	mu   sync.Mutex
-	end  time.Time // when the leases end, at the earliest
-	runs []*batch  // those that work on some of it
+	end  time.Time // earliest end of the leases
+	runs []*batch  // running batches with tasks of this fetch
 }
 
 func newFetch(s *source, tasks []Leased) *fetch {
@@ -32,13 +32,13 @@ func (h *fetch) until() time.Time {
 	return h.end
 }
 
-// part is some consecutive tasks of a fetch.
+// part is a range of tasks of a fetch.
 type part struct {
 	fetch    *fetch
 	from, to int
 }
 
-// release says that a part of the fetch is no longer in the workers' hands.
+// release ends the renewal of the leases of a part.
 func (p part) release() {
 	for i := range p.fetch.tasks[p.from:p.to] {
 		p.fetch.tasks[p.from+i].hold.over.Store(true)
@@ -48,10 +48,10 @@ func (p part) release() {
 	}
 }
 
-// returned gathers tasks that nobody has worked on, in the order in which they came.
+// returned collects unprocessed tasks that are handed back, in the order of their arrival.
 type returned struct {
 	back  []Rejection
-	until time.Time // when the last of the leases ends
+	until time.Time // end of the last of the leases
 }
 
 func (r *returned) add(p part, until time.Time, reason string) {
@@ -65,9 +65,9 @@ func (r *returned) add(p part, until time.Time, reason string) {
 	}
 }
 
-// handBack gives back what no worker has taken. The fetches must have left the
-// pool, all that waited at once: what is handed back goes to the front of the
-// queue, and so would get in front of what was handed back before.
+// handBack returns the tasks that no worker has taken to the front of the queue. The
+// caller must remove all waiting fetches from the pool together: tasks handed back
+// later would overtake those handed back earlier.
 func (s *source) handBack(fetches []*fetch, reason string) {
 	var all returned
 	for _, h := range fetches {
@@ -78,24 +78,24 @@ func (s *source) handBack(fetches []*fetch, reason string) {
 	s.acker.add(all.until, results{back: all.back})
 }
 
-// batch is what one handler call works on.
+// batch holds the tasks of one handler call.
 type batch struct {
 	source *source
 	parts  []part
-	tasks  []Leased        // the handler's
+	tasks  []Leased        // passed to the handler
 	lost   int             // tasks whose leases had ended
-	ctx    context.Context // the handler's
+	ctx    context.Context // passed to the handler
 	cancel context.CancelCauseFunc
-	ended  atomic.Bool // by whoever settles it, once: its worker, or an abandoning Run
+	ended  atomic.Bool // set once, by the worker or by a Run that abandons the handler
 
-	abandoned bool // by Run at its end; the pool's
-	givenUp   bool // because the task's time was over; the pool's
-	replaced  bool // another worker has taken the place of its worker, whose field this is
+	abandoned bool // Run ended before the handler returned; guarded by the pool's mutex
+	givenUp   bool // the task's Timeout passed; guarded by the pool's mutex
+	replaced  bool // a new worker replaces the one of this batch; only that one uses the field
 }
 
-// begin makes the handler's context known to the renewer, and leaves out tasks
-// whose lease was lost while they waited. The handler may reorder what it gets,
-// so that is a copy of what the renewer looks at.
+// begin registers the handler's context with the renewer, and leaves out tasks whose
+// lease was lost while they waited. The handler gets a copy of the slice, because it
+// may reorder it while the renewer reads the original.
 func (b *batch) begin(work context.Context) {
 	b.ctx, b.cancel = context.WithCancelCause(work)
 	now, n := time.Now(), 0
@@ -106,7 +106,7 @@ func (b *batch) begin(work context.Context) {
 	for _, p := range b.parts {
 		p.fetch.mu.Lock()
 		p.fetch.runs = append(p.fetch.runs, b)
-		ended := !now.Before(p.fetch.end) // and the renewer was not in time to see it
+		ended := !now.Before(p.fetch.end) // before the renewer noticed
 		p.fetch.mu.Unlock()
 		for i := p.from; i < p.to; i++ {
 			t := &p.fetch.tasks[i]
@@ -120,8 +120,8 @@ func (b *batch) begin(work context.Context) {
 	}
 }
 
-// end ends the handler's context and returns until when the leases run. It is
-// false for whoever comes second.
+// end ends the handler's context and returns the end of the leases. first is false if
+// the batch had already ended.
 func (b *batch) end() (until time.Time, first bool) {
 	if !b.ended.CompareAndSwap(false, true) {
 		return until, false
@@ -144,10 +144,11 @@ func (b *batch) end() (until time.Time, first bool) {
 	return until, true
 }
 
-// abandon takes the batch's tasks from its handler. It is false where that has returned.
+// abandon hands back the tasks of a running handler. It returns false if the handler
+// has returned.
 func (b *batch) abandon(to *returned) bool {
 	var all returned
-	for _, p := range b.parts { // and not b.tasks, which are the handler's
+	for _, p := range b.parts { // not b.tasks, which the handler may change
 		all.add(p, p.fetch.until(), "handed back at shutdown")
 	}
 	if _, first := b.end(); !first {
@@ -161,7 +162,7 @@ func (b *batch) abandon(to *returned) bool {
 	return true
 }
 
-// covers says that the batch works on the task at i of the fetch.
+// covers reports whether the batch includes the task at index i of the fetch.
 func (b *batch) covers(h *fetch, i int) bool {
 	for _, p := range b.parts {
 		if p.fetch == h && p.from <= i && i < p.to {

@@ -22,7 +22,7 @@ func infoNames(tasks []queue.TaskInfo) []string {
 	return ids
 }
 
-// wantPages reads a state page by page and compares it with one order.
+// wantPages reads a state page by page and compares the order.
 func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) {
 	t.Helper()
 	for _, limit := range []int{1, 2, 512} {
@@ -58,7 +58,7 @@ func TestQueue_List(t *testing.T) {
 		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
 			wantPages(t, q, state)
 		}
-		// The times of death and the ends of the leases are set by hand to be apart.
+		// The test sets different times of death and ends of leases.
 		at := func(key string, score float64, id string) {
 			t.Helper()
 			if err := rdb.ZAddXX(await.Context(t), key, redis.Z{Score: score, Member: id}).Err(); err != nil {
@@ -87,12 +87,12 @@ func TestQueue_List(t *testing.T) {
 		wantPages(t, q, queue.StateLeased, "l3", "l1", "l2")
 		wantPages(t, q, queue.StateDead, "x1", "x3", "x2")
 
-		// List and Get say the same.
+		// List and Get agree.
 		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
 			for _, info := range list(t, q, state) {
 				one := get(t, q, info.ID)
 				if fmt.Sprintf("%+v", one) != fmt.Sprintf("%+v", info) {
-					t.Errorf("List says %+v, Get %+v", info, one)
+					t.Errorf("List returns %+v, Get %+v", info, one)
 				}
 			}
 		}
@@ -108,7 +108,8 @@ func TestQueue_List(t *testing.T) {
 	})
 }
 
-// TestQueue_ListMany: a page of more than a script takes at a time keeps each task with its own.
+// TestQueue_ListMany: on a page larger than one step of the script, each task has its own
+// fields.
 func TestQueue_ListMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -146,8 +147,8 @@ func TestQueue_ListErrConfig(t *testing.T) {
 	}
 }
 
-// TestQueue_DeadAfter goes through the dead letters by time of death while some come and
-// go: each that stays is listed once, also of those that died in one millisecond.
+// TestQueue_DeadAfter pages through the dead letters while some are added and removed: each
+// one that stays is listed once, even if several died in the same millisecond.
 func TestQueue_DeadAfter(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -188,7 +189,7 @@ func TestQueue_DeadAfter(t *testing.T) {
 		deleteDead(t, q, "a1") // before the place
 		next(1500, 1, "a3")
 		runNow(t, q, "a3")  // the place itself
-		next(1500, 1, "a2") // once more: it died in the millisecond of the place
+		next(1500, 1, "a2") // listed again: it died in the millisecond of the place
 		next(1500, 9, "b1", "b2")
 		next(1500, 9)
 		next(5000, 9, "c1")
@@ -197,6 +198,87 @@ func TestQueue_DeadAfter(t *testing.T) {
 			if _, err := q.DeadAfter(await.Context(t), place, time.Now(), limit); !errors.Is(err, queue.ErrConfig) {
 				t.Errorf("limit %d: %v", limit, err)
 			}
+		}
+	})
+}
+
+// TestQueue_GetMany: Get takes more ids than one call carries and keeps their order.
+func TestQueue_GetMany(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		tasks := numbered(1100)
+		enqueue(t, q, tasks...)
+		ids := make([]string, len(tasks), len(tasks)+1)
+		for i := range tasks {
+			ids[i] = tasks[i].ID
+		}
+		l := dequeue(t, q, 3).Tasks
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+		ack(t, q, l[1])
+		found, err := q.Get(await.Context(t), append(ids, "none")...)
+		if err != nil || len(found) != len(ids)+1 {
+			t.Fatalf("%d answers, %v", len(found), err)
+		}
+		special := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: "", l[2].ID: queue.StateLeased, "none": ""}
+		for i, info := range found {
+			want, there := special[info.ID]
+			if !there {
+				want = queue.StateReady
+			}
+			if i < len(ids) && (info.ID != ids[i] || want != "" && string(info.Payload) != string(tasks[i].Payload)) || info.State != want {
+				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
+			}
+		}
+		if none, err := q.Get(await.Context(t)); err != nil || len(none) != 0 {
+			t.Errorf("of no ids: %v, %v", none, err)
+		}
+		payloads, err := q.Payloads(await.Context(t), append(ids, "none")...)
+		if err != nil || len(payloads) != len(found) {
+			t.Fatalf("%d payloads, %v", len(payloads), err)
+		}
+		for i := range found {
+			if string(payloads[i]) != string(found[i].Payload) || (payloads[i] == nil) != (found[i].State == "") {
+				t.Fatalf("payload %d: %q, want %q", i, payloads[i], found[i].Payload)
+			}
+		}
+	})
+}
+
+func TestQueue_PayloadEmpty(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		binary := string([]byte{0, 1, 255, '\r', '\n', 0})
+		enqueue(t, q, queue.Task{ID: "nil"}, queue.Task{ID: binary, Payload: []byte(binary)})
+		l := take(t, q, "nil", binary)
+		if l[0].Payload == nil || len(l[0].Payload) != 0 || string(l[1].Payload) != binary {
+			t.Fatalf("payloads %q and %q", l[0].Payload, l[1].Payload)
+		}
+	})
+}
+
+func TestQueue_Scan(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		tasks := numbered(2000)
+		enqueue(t, q, tasks...)
+		seen := make(map[string]string)
+		if err := q.Scan(await.Context(t), func(id string, payload []byte) error {
+			seen[id] = string(payload)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			if seen[task.ID] != string(task.Payload) {
+				t.Fatalf("%s has payload %q, want %q", task.ID, seen[task.ID], task.Payload)
+			}
+		}
+		stop := fmt.Errorf("stop")
+		if err := q.Scan(await.Context(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
+			t.Fatalf("scan goes on after %v", err)
 		}
 	})
 }

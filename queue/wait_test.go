@@ -28,7 +28,7 @@ func blocked(t testing.TB, rdb *redis.Client, n int) {
 	})
 }
 
-// calls is how often clients called the commands, by the server's own count.
+// calls is the number of calls of these commands, by the server's statistics.
 func calls(t testing.TB, rdb *redis.Client, commands ...string) int {
 	t.Helper()
 	info, err := rdb.Info(await.Context(t), "commandstats").Result()
@@ -87,14 +87,13 @@ func TestQueue_WaitCancelled(t *testing.T) {
 		if err := q.Wait(ctx, time.Hour); !errors.Is(err, stop) {
 			t.Fatalf("%v, want the cause", err)
 		}
-		// Its connection was not lost and holds no other test's reply.
+		// The connection was kept and has no pending reply.
 		enqueue(t, q, queue.Task{ID: "a"})
 		take(t, q, "a")
 	})
 }
 
-// TestQueue_WaitCancelledWhileBlocked makes sure that the pop was under way,
-// and that a wake-up is not lost with it.
+// TestQueue_WaitCancelledWhileBlocked: cancelling Wait during its blocking pop loses no wake-up.
 func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -149,19 +148,19 @@ func TestQueue_WaitWokenByEarlierDue(t *testing.T) {
 		}
 		enqueue(t, q, queue.Task{ID: "near", Due: time.Now().Add(time.Minute)})
 		if err := q.Wait(ctx, 10*limit); err != nil {
-			t.Fatalf("an earlier due time woke nobody: %v", err)
+			t.Fatalf("an earlier due time woke no worker: %v", err)
 		}
 		enqueue(t, q, queue.Task{ID: "now"})
 		l := take(t, q, "now")
 		drain()
 		reject(t, q, queue.Rejection{Task: l[0], Delay: time.Second})
 		if err := q.Wait(ctx, 10*limit); err != nil {
-			t.Fatalf("an earlier retry woke nobody: %v", err)
+			t.Fatalf("an earlier retry woke no worker: %v", err)
 		}
 	})
 }
 
-// TestQueue_WakeChain: one wake-up is enough to start as many workers as there is work for.
+// TestQueue_WakeChain: one wake-up starts as many workers as the ready tasks need.
 func TestQueue_WakeChain(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -190,7 +189,7 @@ func TestQueue_WakeChain(t *testing.T) {
 	})
 }
 
-// TestRun_Idle: an idle worker sends next to nothing, and yet starts a task when it arrives.
+// TestRun_Idle: an idle worker sends almost no commands, and yet starts a task when it arrives.
 func TestRun_Idle(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -208,7 +207,7 @@ func TestRun_Idle(t *testing.T) {
 	}, queue.RunConfig{MaxIdle: time.Hour, Workers: 4})
 	blocked(t, admin, 1)
 	before := calls(t, admin, "evalsha", "eval", "blpop")
-	// What is observed here is that nothing happens, which takes time to pass on the server's clock.
+	// The test observes that nothing happens, so time has to pass on the server's clock.
 	began := redisTime(t, admin)
 	waitFor(t, func() bool { return redisTime(t, admin).Sub(began) > 1500*time.Millisecond })
 	if sent := calls(t, admin, "evalsha", "eval", "blpop") - before; sent > 0 {
@@ -234,4 +233,36 @@ func TestRun_Idle(t *testing.T) {
 		t.Fatal("a delayed task did not start")
 	}
 	stop()
+}
+
+// TestRun_NextDueHandedOn: two processes sleep and one of them is woken to wait for two delayed
+// tasks. While it is busy with the first, the other runs the second at its due time.
+func TestRun_NextDueHandedOn(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		began, second := make(chan struct{}), make(chan struct{})
+		for range 2 {
+			other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
+				if tasks[0].ID == "second" {
+					close(second)
+					return nil
+				}
+				close(began)
+				select {
+				case <-second:
+				case <-ctx.Done():
+				}
+				return nil
+			}, queue.RunConfig{Batch: 1, Workers: 1, MaxIdle: 10 * time.Minute})
+			receive(t, "a worker goes to sleep", asleep)
+		}
+		now := serverTime(t, rdb)
+		enqueue(t, q, queue.Task{ID: "first", Due: now.Add(300 * time.Millisecond)},
+			queue.Task{ID: "second", Due: now.Add(1500 * time.Millisecond)})
+		receive(t, "the first", began)
+		receive(t, "the second, while the first keeps its worker", second)
+	})
 }

@@ -34,7 +34,7 @@ func runEach(ctx context.Context, q *queue.Queue, h queue.Handler, cfg queue.Run
 	return q.RunEach(ctx, h, cfg)
 }
 
-// TestRunEach_Concurrency: as many tasks run concurrently as there are workers, each in its own call.
+// TestRunEach_Concurrency: RunConfig.Workers tasks run concurrently, each in its own call.
 func TestRunEach_Concurrency(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -68,8 +68,8 @@ func TestRunEach_Concurrency(t *testing.T) {
 	})
 }
 
-// TestRunEach_StopAcknowledges: tasks that finished before a stop are acknowledged,
-// whatever becomes of the others.
+// TestRunEach_StopAcknowledges: tasks that finished before a stop are acknowledged even if
+// others hang.
 func TestRunEach_StopAcknowledges(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -103,8 +103,8 @@ func TestRunEach_StopAcknowledges(t *testing.T) {
 	})
 }
 
-// TestRunEach_StopStartsNothing: after the context of Run has ended no task starts;
-// those that were fetched go back in order, uncounted.
+// TestRunEach_StopStartsNothing: no task starts after the context of Run has ended; fetched
+// tasks are handed back in order, uncounted.
 func TestRunEach_StopStartsNothing(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -183,13 +183,13 @@ func TestRunEach_CancelOne(t *testing.T) {
 	})
 }
 
-// TestRunEach_Hanging: a handler that ignores the end of its task's time fails that
-// task, and neither keeps its worker nor the acknowledgements of others.
+// TestRunEach_Hanging: a handler that ignores its task's Timeout fails the task. It blocks
+// neither a worker nor the acknowledgements of others.
 func TestRunEach_Hanging(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-		told := make(chan error, 100)
+		reported := make(chan error, 100)
 		hangs := queue.Task{ID: "hangs", Timeout: 10 * time.Millisecond}
 		enqueue(t, q, append([]queue.Task{hangs}, numbered(99)...)...)
 		release, returned := make(chan struct{}), make(chan struct{})
@@ -199,15 +199,15 @@ func TestRunEach_Hanging(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { told <- err }})
+		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
 		if info := get(t, q, hangs.ID); info.Attempt != 1 || !strings.Contains(info.Reason, queue.ErrTimeout.Error()) {
 			t.Errorf("the dead letter is %+v", info)
 		}
-		if err := receive(t, "the report", told); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), hangs.ID) {
-			t.Errorf("told %v, want ErrAbandoned with the task's id", err)
+		if err := receive(t, "the report", reported); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), hangs.ID) {
+			t.Errorf("reported %v, want ErrAbandoned with the task's id", err)
 		}
-		// What it says later is not looked at, and Run ends well once it has returned.
+		// Its later verdict is ignored, and Run ends without an error once it has returned.
 		close(release)
 		receive(t, "the handler's end", returned)
 		stop()
@@ -215,7 +215,8 @@ func TestRunEach_Hanging(t *testing.T) {
 	})
 }
 
-// TestRunEach_HangingAtStop: Run says when a handler that was given up is still running.
+// TestRunEach_HangingAtStop: Run returns ErrAbandoned while a handler that was given up is
+// still running.
 func TestRunEach_HangingAtStop(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -239,9 +240,8 @@ func TestRunEach_HangingAtStop(t *testing.T) {
 	})
 }
 
-// TestRunEach_Timeout: a task's context ends after the task's own time; a task
-// without a Timeout has no deadline. The dead letter says both what ended it and
-// what its handler said.
+// TestRunEach_Timeout: a task's context ends after its Timeout; a task without a Timeout has
+// no deadline. The dead letter has both ErrTimeout and the handler's error.
 func TestRunEach_Timeout(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

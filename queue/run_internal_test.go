@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestAcker_Wait: who waits for room in the acker gets it when there is some, and stops when told.
+// TestAcker_Wait: wait returns when the acker has room, or when its context ends.
 func TestAcker_Wait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,8 +30,8 @@ func TestAcker_Wait(t *testing.T) {
 		if !full.full() {
 			t.Fatal("not full")
 		}
-		full.add(time.Now(), results{back: make([]Rejection, 1)}) // waits for nothing
-		for _, how := range []string{"told", "room"} {
+		full.add(time.Now(), results{back: make([]Rejection, 1)}) // does not block
+		for _, how := range []string{"cancelled", "room"} {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
@@ -58,32 +58,33 @@ func TestAcker_Wait(t *testing.T) {
 	})
 }
 
-// TestBatch_Begin: what lost its lease while it waited is left out, whoever noticed.
+// TestBatch_Begin: a task that lost its lease while it waited is left out, whether or not the
+// renewer has noticed.
 func TestBatch_Begin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
-		var told []error
-		s[0].r.cfg.OnError = func(err error) { told = append(told, err) }
+		var reported []error
+		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
 		short := brought(s[0], "a", 0, 2)
 		short.end = time.Now().Add(time.Second)
 		p.fetched(s[0], short, true, true)
 		h := brought(s[0], "b", 0, 3)
 		p.fetched(s[0], h, true, true)
 		s[0].renewer.lose(h, map[string]bool{"token" + "b1": true})
-		<-time.After(time.Second) // and the renewer was not there to see it
+		<-time.After(time.Second) // and the renewer has not noticed
 		b := p.take(t.Context())
 		if got := ids(b); got != "b0 b2" {
 			t.Fatalf("handled %q, want b0 b2", got)
 		}
 		if &b.tasks[0] == &h.tasks[0] {
-			t.Fatal("the handler could change what the renewer works with")
+			t.Fatal("the handler could change the renewer's slice")
 		}
 		s[0].Handler = func(context.Context, []Leased) []error { return nil }
 		s[0].r.handle(b)
-		if len(told) != 2 || !errors.Is(told[0], ErrLeaseLost) || !errors.Is(told[1], ErrLeaseLost) ||
-			!strings.HasSuffix(told[1].Error(), ": 2 of them") {
-			t.Fatalf("told %v", told)
+		if len(reported) != 2 || !errors.Is(reported[0], ErrLeaseLost) || !errors.Is(reported[1], ErrLeaseLost) ||
+			!strings.HasSuffix(reported[1].Error(), ": 2 of them") {
+			t.Fatalf("reported %v", reported)
 		}
 		if len(s[0].acker.pending.done) != 2 || len(s[0].renewer.fetches) != 0 {
 			t.Fatalf("%d settled, %d fetches kept", len(s[0].acker.pending.done), len(s[0].renewer.fetches))
@@ -91,7 +92,7 @@ func TestBatch_Begin(t *testing.T) {
 	})
 }
 
-// TestBatch_Lost: the loss of a lease ends the handler that works on it, and no other.
+// TestBatch_Lost: the loss of a lease ends the context of its handler, and no other.
 func TestBatch_Lost(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 2, Workers: 2}, 1)
@@ -112,7 +113,7 @@ func TestBatch_Lost(t *testing.T) {
 	}
 }
 
-// leases are n tasks as a fetch brings them.
+// leases returns n tasks as in a fetch.
 func leases(name string, from, n int, until time.Time) []Leased {
 	holds := make([]hold, n)
 	tasks := make([]Leased, n)
@@ -141,7 +142,7 @@ func (c cancels) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestFetcher_TooLate: what comes after the end of Run is given to no worker.
+// TestFetcher_TooLate: no worker gets tasks that arrive after the end of Run.
 func TestFetcher_TooLate(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -170,8 +171,8 @@ func TestFetcher_TooLate(t *testing.T) {
 	}
 }
 
-// TestRenewer_OneEnded: a lease that was lost, and whose handler still runs, is no
-// reason to lose the others.
+// TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
+// others.
 func TestRenewer_OneEnded(t *testing.T) {
 	t.Parallel()
 	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
@@ -201,11 +202,11 @@ func TestRenewer_OneEnded(t *testing.T) {
 		t.Fatalf("the other ends at %v and was not extended", end)
 	}
 	if end := fetches[0].until(); end.After(now) {
-		t.Fatalf("what has ended was extended to %v", end)
+		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }
 
-// TestAcker_LaterInFront: what is handed back later goes in front, told with one call or two.
+// TestAcker_LaterInFront: tasks handed back later go in front, whether in one call or two.
 func TestAcker_LaterInFront(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)

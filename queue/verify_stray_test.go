@@ -16,8 +16,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_FindsStrays: a task whose entry in leased, ready or delayed was lost is
-// reported and runs again, without a call of Verify.
+// TestRun_FindsStrays: a task whose entry in leased, ready or delayed was lost is reported and
+// runs again, without a call of Verify.
 func TestRun_FindsStrays(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -56,8 +56,8 @@ func TestRun_FindsStrays(t *testing.T) {
 	})
 }
 
-// TestRun_StraysBounded: the commands of a fetch do not depend on how many tasks the
-// queue holds, and while tasks are in no state a bounded number is checked at once.
+// TestRun_StraysBounded: the commands of a fetch do not depend on the number of tasks, and while
+// tasks are in no state each check reads a bounded number.
 func TestRun_StraysBounded(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -101,8 +101,8 @@ func TestRun_StraysBounded(t *testing.T) {
 	}
 }
 
-// TestDequeue_Bytes: a fetch takes as many tasks as have 4 MiB of payload together,
-// though at least one, whichever way they were added.
+// TestDequeue_Bytes: a dequeue takes at most 4 MiB of payload, but at least one task, however the
+// tasks were added.
 func TestDequeue_Bytes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -121,13 +121,13 @@ func TestDequeue_Bytes(t *testing.T) {
 		}
 		first := wantBatch(6, true) // a fourth big one is too much
 		second := wantBatch(6, false)
-		// A task that comes back is as big as before.
+		// A task that is handed back is as big as before.
 		for _, l := range append(first, second...) {
 			reject(t, q, queue.Rejection{Task: l, Reason: "again, ,l1"})
 		}
 		wantBatch(6, true)
 		wantBatch(6, false)
-		// One that is larger than the bound is taken alone.
+		// A task above the bound is taken on its own.
 		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t", Priority: 1}
 		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")}, huge)
 		must(rdb.Set(await.Context(t), "stock"+q.Prefix(), 9, 0).Err())
@@ -140,9 +140,9 @@ func TestDequeue_Bytes(t *testing.T) {
 	})
 }
 
-// TestQueue_EqualDue: delayed tasks that are due in the same millisecond are taken in
-// the order they were added, over several calls and more than are promoted at once,
-// and so are tasks that were given back for the same time.
+// TestQueue_EqualDue: delayed tasks that are due in the same millisecond are taken in the order in
+// which they were added, over several calls and promotions. The same holds for tasks rejected with
+// the same due time.
 func TestQueue_EqualDue(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -180,7 +180,7 @@ func TestQueue_EqualDue(t *testing.T) {
 	})
 }
 
-// TestRun_StraysLater: the tasks that a fetch brought do not wait for the check.
+// TestRun_StraysLater: fetched tasks do not wait for the check.
 func TestRun_StraysLater(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
@@ -216,13 +216,13 @@ func TestRun_StraysLater(t *testing.T) {
 	stop()
 }
 
-// TestRun_StraysIdle: an idle worker goes on with the check, however long it may sleep.
+// TestRun_StraysIdle: an idle worker continues the check, whatever its MaxIdle.
 func TestRun_StraysIdle(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
-		tasks := numbered(2_000) // more than are checked at once
+		tasks := numbered(2_000) // more than one check reads
 		for i := range tasks {
 			tasks[i].Due = time.Now().Add(time.Hour)
 		}
@@ -247,7 +247,7 @@ func TestRun_StraysIdle(t *testing.T) {
 	})
 }
 
-// TestDequeue_NoCount: tasks are taken although those in no state cannot be counted.
+// TestDequeue_NoCount: tasks are taken even if strays cannot be counted.
 func TestDequeue_NoCount(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -14,7 +14,7 @@ import (
 	"flashsale/queue"
 )
 
-// oddities are strings that a format with separators could trip over.
+// oddities are strings that could break a format with separators.
 var oddities = []string{
 	"plain", ",", ";", "%", ":", " ", "+", "a,m1,t1,f;Lx", ",w1", "%2C%3B", "ünïcödé 日本", "nul\x00inside", "\xff\xfe", "\r\n", "(%d+)[.*]$",
 }
@@ -43,7 +43,7 @@ func dead(t testing.TB, q *queue.Queue) []queue.TaskInfo {
 	return list(t, q, queue.StateDead)
 }
 
-// wantOptions checks one task in its state, by every way of looking at it.
+// wantOptions checks one task in its state, by Get, List and Dequeue.
 func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Task) {
 	t.Helper()
 	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}
@@ -67,7 +67,7 @@ func takeOptions(t testing.TB, q *queue.Queue, task queue.Task, attempt int) que
 	return l
 }
 
-// TestQueue_OptionsLast follows one task through every state and back.
+// TestQueue_OptionsLast: a task keeps its options through every state.
 func TestQueue_OptionsLast(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -128,7 +128,7 @@ func TestQueue_OptionsOdd(t *testing.T) {
 	})
 }
 
-// TestQueue_MaxAttemptsOfTask: the task's bound is in place of the queue's, be it lower or higher.
+// TestQueue_MaxAttemptsOfTask: the task's bound overrides the queue's, lower or higher.
 func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

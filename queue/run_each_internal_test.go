@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestRunEach_HangingBound: as many handlers that hang are replaced as there are
-// workers. Beyond that a place is free again when one of them returns.
+// TestRunEach_HangingBound: at most RunConfig.Workers hanging handlers are replaced. Beyond
+// that a worker is free only when one of them returns.
 func TestRunEach_HangingBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -20,11 +20,11 @@ func TestRunEach_HangingBound(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 64, Workers: workers}, 1)
 		r := s[0].r
 		r.work = t.Context()
-		var began, told atomic.Int32
+		var began, reported atomic.Int32
 		r.cfg.OnError = func(err error) {
-			told.Add(1)
+			reported.Add(1)
 			if !errors.Is(err, ErrTimeout) || !errors.Is(err, ErrAbandoned) {
-				t.Errorf("told %v", err)
+				t.Errorf("reported %v", err)
 			}
 		}
 		release := make(chan struct{})
@@ -44,8 +44,8 @@ func TestRunEach_HangingBound(t *testing.T) {
 		want := func(when string, n, abandoned int32) {
 			t.Helper()
 			synctest.Wait()
-			if began.Load() != n || told.Load() != abandoned {
-				t.Fatalf("%s: %d began and %d were abandoned, want %d and %d", when, began.Load(), told.Load(), n, abandoned)
+			if began.Load() != n || reported.Load() != abandoned {
+				t.Fatalf("%s: %d began and %d were abandoned, want %d and %d", when, began.Load(), reported.Load(), n, abandoned)
 			}
 			<-time.After(time.Second + cancelGrace)
 		}
@@ -75,7 +75,7 @@ func TestRunEach_HangingBound(t *testing.T) {
 	})
 }
 
-// TestPool_Each: all free workers get their single tasks with one fetch.
+// TestPool_Each: one fetch serves all free workers with single tasks.
 func TestPool_Each(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 64, Workers: 10}, 1)
@@ -83,7 +83,7 @@ func TestPool_Each(t *testing.T) {
 	p.free(10)
 	p.ask(s[0])
 	if n := granted(s[0]); n != 10 {
-		t.Fatalf("leave for %d tasks, want 10", n)
+		t.Fatalf("granted %d tasks, want 10", n)
 	}
 	p.fetched(s[0], brought(s[0], "a", 0, 10), true, true)
 	for range 10 {
@@ -93,8 +93,8 @@ func TestPool_Each(t *testing.T) {
 	}
 }
 
-// TestRunEach_LongestTimeout: a handler with the longest Timeout there is has that
-// time, and is not abandoned at once because a sum is too large.
+// TestRunEach_LongestTimeout: a handler with the maximum Timeout is not abandoned at once by
+// an integer overflow.
 func TestRunEach_LongestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"flashsale/queue"
 )
 
-// sell is a script such as another package composes: it takes n units and adds
-// a task for each, or does nothing where stock or queue do not have room.
+// sell is a script as another package would compose it: it takes n units and adds a task
+// for each, or does nothing if the stock or the room in the queue is insufficient.
 var sell = redis.NewScript(queue.EnqueueLua + `
 local n, ids, payloads = tonumber(ARGV[2]), {}, {}
 for i = 1, n do
@@ -111,7 +111,7 @@ func TestEnqueueLua_Wakes(t *testing.T) {
 		if err != nil || answer != "sold" {
 			t.Fatal(answer, err)
 		}
-		// Unwoken, Wait would end with an error, at the end of the test's context.
+		// Without a wake-up, Wait would fail at the end of the test's context.
 		if err := <-woken; err != nil {
 			t.Fatal(err)
 		}

@@ -32,14 +32,14 @@ func TestQueue_StatsTotals(t *testing.T) {
 		l := dequeue(t, q, 5).Tasks
 		wantCounted(t, q, 0, 0, 0)
 
-		// Acknowledged: each once, however often it is said.
+		// Acknowledged: each counts once, however often it is acknowledged.
 		ack(t, q, l[0], l[1], l[0])
 		ack(t, q, l[0])
 		wantComplete(t, q, queue.StatusOK, l[2], queue.Task{ID: "next"})
 		wantComplete(t, q, queue.StatusMissing, l[2])
 		wantCounted(t, q, 3, 0, 0)
 
-		// Failed: what is handed back or snoozed has not.
+		// Failed: a task that is handed back or snoozed does not count.
 		for _, r := range []queue.Rejection{{Uncounted: true}, {Uncounted: true, Delay: time.Millisecond}} {
 			r.Task = l[3]
 			reject(t, q, r)
@@ -67,7 +67,7 @@ func TestQueue_StatsTotals(t *testing.T) {
 		dequeue(t, q, 1)
 		wantCounted(t, q, 3, 4, 2)
 
-		// A task without its body is dead, and nobody failed. What the bound drops has died all the same.
+		// A task without a payload dies without a failed attempt. A dropped dead letter still counts.
 		enqueue(t, q, queue.Task{ID: "bodiless"})
 		must(rdb.HDel(ctx, q.EnqueueKeys()[3], "bodiless").Err())
 		dequeue(t, q, 1)
@@ -109,7 +109,7 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 			if s := counted(t, q); s.PerMinute != want || s.Processed != sum {
 				return fmt.Errorf("%v, want %v", s.PerMinute, want)
 			}
-			// The first of a minute cleans up.
+			// The first acknowledgement of a minute sums up old minutes.
 			enqueue(t, q, numbered(3)...)
 			l := dequeue(t, q, 3).Tasks
 			ack(t, q, l[0])
@@ -148,7 +148,7 @@ func TestQueue_StatsPerMinute(t *testing.T) {
 	})
 }
 
-// arrived moves the time since when a task has been ready.
+// arrived changes the time since when a task has been ready.
 func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.Duration, priority int, ids ...string) {
 	t.Helper()
 	at := float64(serverTime(t, rdb).Add(-ago).UnixMicro() - int64(priority)*time.Minute.Microseconds())
@@ -160,7 +160,7 @@ func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.D
 	}
 }
 
-// bucket is the number of that for waits in the middle of which d lies.
+// bucket is the index of the bucket that contains d.
 func bucket(d time.Duration) int {
 	var w queue.Waits
 	for i := range w {
@@ -171,7 +171,8 @@ func bucket(d time.Duration) int {
 	panic("the last has no bound")
 }
 
-// wantWaits fails unless exactly these waits were counted since before, and returns what is counted now.
+// wantWaits fails unless exactly these waits were counted since before, and returns the new
+// counts.
 func wantWaits(t testing.TB, q *queue.Queue, before queue.Waits, want map[int]int64) queue.Waits {
 	t.Helper()
 	now := counted(t, q).Waits
@@ -183,8 +184,8 @@ func wantWaits(t testing.TB, q *queue.Queue, before queue.Waits, want map[int]in
 	return now
 }
 
-// TestQueue_StatsWaits: the waits here are so far from a bucket's bounds that the
-// time the test takes does not matter.
+// TestQueue_StatsWaits: the waits are so far from the bounds of a bucket that the duration of
+// the test does not matter.
 func TestQueue_StatsWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -208,7 +209,7 @@ func TestQueue_StatsWaits(t *testing.T) {
 		take(t, q, "e")
 		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1})
 
-		// Where the clock stepped back, what seems to arrive later has not waited.
+		// After the clock stepped back, a task that seems to arrive later has not waited.
 		enqueue(t, q, queue.Task{ID: "f"})
 		arrived(t, rdb, q, -time.Hour, 0, "f")
 		take(t, q, "f")
@@ -216,8 +217,8 @@ func TestQueue_StatsWaits(t *testing.T) {
 	})
 }
 
-// TestQueue_StatsWaitsAgain: a task that comes back counts from when it was ready
-// again, although it is put in front of older ones; and nothing is left of that.
+// TestQueue_StatsWaitsAgain: the wait of a task that was handed back counts from then, although
+// it is in front of older ones; the mark for that is removed.
 func TestQueue_StatsWaitsAgain(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]func(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, l queue.Leased){
@@ -257,7 +258,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 	}
 }
 
-// TestQueue_StatsWaitsMark: what marks a task that came back goes with its state.
+// TestQueue_StatsWaitsMark: the mark of a task that was handed back is removed with its state.
 func TestQueue_StatsWaitsMark(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -277,7 +278,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 			queue.Rejection{Task: l[2], Uncounted: true, Delay: time.Hour})
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		if !marked("lost") || !marked("bodiless") || marked("later") {
-			t.Fatal("what is in front because it came back is to be marked, and nothing else")
+			t.Fatal("only a task that was handed back must be marked")
 		}
 		if info := get(t, q, "lost"); info.Type != "x" || info.State != queue.StateReady {
 			t.Fatalf("%+v", info)
@@ -287,7 +288,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 		must(rdb.ZAdd(ctx, prefix+"ready", redis.Z{Score: 1, Member: "bodiless"}).Err())
 		verify(t, q, true)
 		if marked("lost") || marked("bodiless") {
-			t.Fatal("marked although it did not come back")
+			t.Fatal("marked although it was not handed back")
 		}
 		if info := get(t, q, "bodiless"); info.State != queue.StateDead || info.Type != "x" {
 			t.Fatalf("%+v", info)
@@ -296,8 +297,8 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 	})
 }
 
-// TestQueue_StatsWaitsSampled: in a large batch the weights sum to what was taken,
-// and follow the order.
+// TestQueue_StatsWaitsSampled: in a large batch the weights sum to the number of tasks, and
+// follow the order.
 func TestQueue_StatsWaitsSampled(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -327,7 +328,7 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 			if got := w.Total() - before.Total(); got != int64(n) {
 				t.Fatalf("%d waits counted of %d", got, n)
 			}
-			// One sample stands for this many at most, so the border may be off by as many.
+			// This is the largest weight of a sample, so the border may be off by as many.
 			off := float64(n)/16 + 1
 			if n == 16 {
 				off = 0
@@ -342,7 +343,7 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 	})
 }
 
-// TestQueue_StatsBroken: wrong statistics stop no task.
+// TestQueue_StatsBroken: corrupt counters stop no task.
 func TestQueue_StatsBroken(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -371,7 +372,7 @@ func TestQueue_StatsBroken(t *testing.T) {
 			wantStats(t, q, queue.Stats{Dead: 1})
 			deleteDead(t, q, "b")
 		}
-		// What another version counts is passed over.
+		// Counters of another version are ignored.
 		must(rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1).Err())
 		if s := counted(t, q); s.Processed != 3 || s.Waits.Total() != 0 {
 			t.Fatalf("%+v", s)
@@ -419,4 +420,29 @@ func TestStats_Throughput(t *testing.T) {
 			t.Errorf("over %d minutes: %v, want %v", minutes, got, want)
 		}
 	}
+}
+
+func TestQueue_Stats(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		wantStats(t, q, queue.Stats{})
+		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
+			t.Fatal(err)
+		}
+		s, err := q.Stats(await.Context(t))
+		if err != nil || s.OldestReady < time.Hour || s.OldestReady > time.Hour+time.Minute {
+			t.Fatalf("%+v, %v; want an age of an hour", s, err)
+		}
+		f := dequeue(t, q, 1)
+		if f.Next <= 0 || f.Next > 11*time.Second {
+			t.Fatalf("next in %v, want the end of the lease", f.Next)
+		}
+		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 1})
+		ack(t, q, f.Tasks...)
+		if f = dequeue(t, q, 1); f.Next < 59*time.Minute || f.Next > time.Hour+time.Second || f.More {
+			t.Fatalf("next in %v, want an hour", f.Next)
+		}
+	})
 }

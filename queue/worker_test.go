@@ -15,8 +15,8 @@ import (
 	"flashsale/queue"
 )
 
-// TestWorker_Broken: a handler that panics or ends its goroutine fails its tasks
-// and costs no worker.
+// TestWorker_Broken: a handler that panics or ends its goroutine fails its tasks; the number of
+// workers stays the same.
 func TestWorker_Broken(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(){"panic": explode, "goexit": runtime.Goexit} {
@@ -25,7 +25,7 @@ func TestWorker_Broken(t *testing.T) {
 			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 				enqueue(t, q, numbered(12)...)
-				told := make(chan error, 100)
+				reported := make(chan error, 100)
 				var active, most atomic.Int32
 				arrived, release := make(chan struct{}, 100), make(chan struct{})
 				stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
@@ -39,10 +39,10 @@ func TestWorker_Broken(t *testing.T) {
 					<-release
 					active.Add(-1)
 					return nil
-				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { told <- err }})
+				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { reported <- err }})
 				for range 6 {
-					if err := receive(t, "a failure", told); err == nil {
-						t.Error("told of no failure")
+					if err := receive(t, "a failure", reported); err == nil {
+						t.Error("no failure was reported")
 					}
 				}
 				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
@@ -63,18 +63,18 @@ func TestWorker_Broken(t *testing.T) {
 	}
 }
 
-// TestWorker_Abandoned: what an abandoned handler does later changes nothing,
-// also where its tasks could not be handed back: their leases are not extended.
+// TestWorker_Abandoned: an abandoned handler can change nothing later, even if its tasks could not
+// be handed back; their leases are not extended.
 func TestWorker_Abandoned(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		for _, told := range []bool{true, false} {
+		for _, handedBack := range []bool{true, false} {
 			prefix := redistest.Prefix(t)
 			cfg := queue.Config{Prefix: prefix, Lease: 2 * time.Second}
 			admin := newQueue(t, rdb, cfg)
 			load(t, admin)
 			rejects := refusal{hash: queue.RejectHash}
-			rejects.on.Store(!told)
+			rejects.on.Store(!handedBack)
 			enqueue(t, admin, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 			running, release, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			end := launch(t, process(t, rdb, cfg, rejects.hook()), func(context.Context, []queue.Leased) []error {
@@ -87,26 +87,26 @@ func TestWorker_Abandoned(t *testing.T) {
 			if err := end(); !errors.Is(err, queue.ErrAbandoned) {
 				t.Fatalf("%v, want ErrAbandoned", err)
 			}
-			if told {
+			if handedBack {
 				wantStats(t, admin, queue.Stats{Ready: 2})
 			} else {
 				wantStats(t, admin, queue.Stats{Leased: 2})
 			}
 			got := take(t, admin, "a", "b") // waits for the leases to end
-			want := map[bool]int{true: 1, false: 2}[told]
+			want := map[bool]int{true: 1, false: 2}[handedBack]
 			if got[0].Attempt != want || got[1].Attempt != want {
-				t.Errorf("told %v: attempts %d and %d, want %d", told, got[0].Attempt, got[1].Attempt, want)
+				t.Errorf("handed back %v: attempts %d and %d, want %d", handedBack, got[0].Attempt, got[1].Attempt, want)
 			}
 			close(release)
 			receive(t, "the handler's end", returned)
 			if status := ack(t, admin, got...); status[0] != queue.StatusOK || status[1] != queue.StatusOK {
-				t.Errorf("told %v: the abandoned handler changed something: %v", told, status)
+				t.Errorf("handed back %v: the abandoned handler changed something: %v", handedBack, status)
 			}
 		}
 	})
 }
 
-// TestWorker_OwnsTasks: a handler may reorder its tasks; what it says is of the order it leaves.
+// TestWorker_OwnsTasks: a handler may reorder its tasks; its verdicts follow the new order.
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -138,7 +138,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 	})
 }
 
-// TestWorker_Serial: a handler call is the only one of its worker.
+// TestWorker_Serial: a worker makes one handler call at a time.
 func TestWorker_Serial(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {

@@ -24,10 +24,10 @@ func startAll(t testing.TB, cfg queue.RunConfig, sources ...queue.Source) (stop 
 	return stopping(t, launched(func(ctx context.Context) error { return queue.RunAll(ctx, sources, cfg) }))
 }
 
-// script is a hook that sees the scripts a client calls, by their hash.
+// script is a hook that observes a client's script calls, by hash.
 type script struct {
-	before func(hash string) error // an error is the call's, and it is not made
-	after  func(hash string)       // a call that went well
+	before func(hash string) error // its error is returned instead of making the call
+	after  func(hash string)       // called after a successful call
 	at     func(context.Context, string)
 }
 
@@ -63,7 +63,7 @@ func (s script) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 var errRefused = errors.New("refused by the test")
 
-// process is a queue on a client of its own, as another process has it.
+// process is a queue on its own client, as in another process.
 func process(t testing.TB, rdb redis.UniversalClient, cfg queue.Config, hooks ...redis.Hook) *queue.Queue {
 	t.Helper()
 	other := redistest.Second(t, rdb)
@@ -73,7 +73,7 @@ func process(t testing.TB, rdb redis.UniversalClient, cfg queue.Config, hooks ..
 	return newQueue(t, other, cfg)
 }
 
-// load makes every script known to the server, so that a hook sees each by its hash.
+// load loads every script into the server, so that a hook sees each by its hash.
 func load(t testing.TB, q *queue.Queue) {
 	t.Helper()
 	ctx := await.Context(t)
@@ -125,16 +125,15 @@ func TestRunAll_Weights(t *testing.T) {
 					}
 				}
 				if n < 750-tt.off || n > 750+tt.off {
-					t.Errorf("%d of the first 1000 are of the queue with weight 3 of 4", n)
+					t.Errorf("%d of the first 1000 belong to the queue with weight 3 of 4", n)
 				}
 			})
 		})
 	}
 }
 
-// TestRunAll_Strict: the second queue is served when the first is empty. No fetch
-// is given up here, however long the machine takes for it: that would let the
-// second queue in.
+// TestRunAll_Strict: the second queue is served only when the first is empty. The test raises
+// fetchPatience, because after a slow fetch the second queue would be served.
 func TestRunAll_Strict(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -162,8 +161,8 @@ func TestRunAll_Strict(t *testing.T) {
 	})
 }
 
-// TestRunAll_NewTask: a task that arrives in an idle queue is the next after what
-// was fetched before, however much the other has.
+// TestRunAll_NewTask: a task that arrives in an idle queue runs right after the tasks already
+// fetched, however many the other queue has.
 func TestRunAll_NewTask(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -209,7 +208,7 @@ func TestRunAll_NewTask(t *testing.T) {
 	}
 }
 
-// TestRunAll_Empty: a queue that has nothing is left alone, and takes no turns.
+// TestRunAll_Empty: an empty queue is not polled and takes no turns.
 func TestRunAll_Empty(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -224,15 +223,15 @@ func TestRunAll_Empty(t *testing.T) {
 		startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: time.Hour},
 			queue.Source{Queue: a, Handler: h}, queue.Source{Queue: b, Handler: h})
 		waitFor(t, func() bool { return handled.Load() == 500 })
-		// The connection's greeting, one look, with and without its script known, and the blocking pop.
+		// The connection's handshake, one fetch by EVALSHA and EVAL, and the blocking pop.
 		if n := sent.Load(); n > 8 {
-			t.Errorf("an empty queue was sent %d commands beside 500 tasks of the other", n)
+			t.Errorf("an empty queue was sent %d commands besides 500 tasks of the other", n)
 		}
 	})
 }
 
-// TestRunAll_OneRedisAway: a queue whose server is gone, or does not answer, stops
-// no other, and goes on when that is back.
+// TestRunAll_OneRedisAway: a queue whose server is gone or does not answer stops no other
+// queue, and continues when the server is back.
 func TestRunAll_OneRedisAway(t *testing.T) {
 	t.Parallel()
 	for _, frozen := range []bool{false, true} {
@@ -278,7 +277,7 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 				}
 			}
 			if err := receive(t, "a failure", failed); err == nil {
-				t.Error("told of no failure")
+				t.Error("no failure was reported")
 			}
 			if err := srv.Start(); err != nil {
 				t.Fatal(err)
@@ -289,8 +288,8 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 	}
 }
 
-// TestRunAll_WakeUpPassedOn: a process whose workers are busy with another queue
-// keeps no wake-up to itself, for a task that is due as for one that will be.
+// TestRunAll_WakeUpPassedOn: a process whose workers are busy with another queue passes a
+// wake-up on, for a ready task as well as for a delayed one.
 func TestRunAll_WakeUpPassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -365,8 +364,8 @@ func TestRunAll_Config(t *testing.T) {
 	}
 }
 
-// TestRunAll_IdleCost: beside its blocking pops an idle Run sends one command
-// each, whatever the number of workers.
+// TestRunAll_IdleCost: an idle Run sends one command per blocking pop, whatever the number of
+// workers.
 func TestRunAll_IdleCost(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -384,7 +383,7 @@ func TestRunAll_IdleCost(t *testing.T) {
 		startAll(t, queue.RunConfig{Workers: 8, MaxIdle: time.Second}, queue.Source{Queue: a, Handler: h})
 		waitFor(t, func() bool { return pops.Load() == 4 })
 		if n := others.Load(); n > 4 {
-			t.Errorf("%d commands beside 3 pops of a second", n)
+			t.Errorf("%d commands besides 3 pops of a second", n)
 		}
 	})
 }

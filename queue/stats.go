@@ -1,0 +1,181 @@
+package queue
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Load is the input of admission control: how many tasks are waiting, and how fast
+// they are done. It costs Redis less than Stats.
+type Load struct {
+	// Length is the number of tasks that count towards MaxLength: ready, delayed and
+	// leased.
+	Length int
+	// Delayed is how many of them are in the delayed set: not due yet, or due but not
+	// yet promoted by a dequeue.
+	Delayed int
+	// OldestReady is how long the task at the head of the ready set has been waiting; 0
+	// if there is none.
+	OldestReady time.Duration
+	// Minute is the current minute since 1970 by the clock of Redis, and Done the number
+	// of tasks acknowledged in it so far. The difference between two calls in the same
+	// minute gives the rate.
+	Minute, Done int64
+}
+
+// Stats are the number of tasks per state at one moment, and counters since the queue
+// was created. The scripts keep the counters in Redis, for all processes together and
+// as durably as the tasks.
+type Stats struct {
+	Ready, Delayed, Leased, Dead int
+	// OldestReady is how long the task at the head of the ready set has been waiting;
+	// zero if there is none. With priorities another task may be older.
+	OldestReady time.Duration
+	// Paused reports whether the queue is paused; see Queue.Pause.
+	Paused bool
+
+	// Processed counts the tasks that Ack and Complete acknowledged.
+	Processed int64
+	// Failed counts failed attempts: counted rejections, and leases that expired, when
+	// they are reclaimed. A task may count several times.
+	Failed int64
+	// Died counts the tasks that became dead letters, including those that were retried
+	// or dropped later.
+	Died int64
+	// PerMinute is the number of tasks acknowledged in each of the last 60 full minutes
+	// of the server's clock, oldest first. It excludes the current minute.
+	PerMinute [statMinutes]int64
+	// Waits is the distribution of the time between ready and dequeued.
+	Waits Waits
+}
+
+const statMinutes = 60
+
+// Throughput is the average number of tasks acknowledged per second over the last
+// full minutes. minutes is clamped to 1 to 60.
+func (s Stats) Throughput(minutes int) float64 {
+	minutes = min(max(minutes, 1), statMinutes)
+	sum := int64(0)
+	for _, n := range s.PerMinute[statMinutes-minutes:] {
+		sum += n
+	}
+	return float64(sum) / (time.Duration(minutes) * time.Minute).Seconds()
+}
+
+// Waits is a histogram of deliveries by how long the task had been ready: since it
+// arrived, fell due, or was returned to the ready set. Waits[i] counts waits above
+// Bound(i-1) and up to Bound(i), so the counts are not cumulative. A Dequeue of up to
+// 16 tasks counts each of them; a larger one samples 16 evenly spaced tasks and weights
+// them, so that the total is the number of deliveries.
+type Waits [16]int64
+
+// waitBounds are the upper bounds of all buckets except the last; wait_bounds in
+// dequeue.lua.
+var waitBounds = [len(Waits{}) - 1]time.Duration{
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second,
+	2 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 10 * time.Minute,
+}
+
+// Bound is the upper bound of bucket i: 1, 2, 5, 10, 20, 50, 100, 200 and 500 ms, 1, 2,
+// 5 and 10 s, 1 and 10 min, and the longest Duration for the last. It is zero for i
+// below 0.
+func (w Waits) Bound(i int) time.Duration {
+	switch {
+	case i < 0:
+		return 0
+	case i >= len(waitBounds):
+		return math.MaxInt64
+	default:
+		return waitBounds[i]
+	}
+}
+
+// Total is the number of deliveries counted.
+func (w Waits) Total() int64 {
+	sum := int64(0)
+	for _, n := range w {
+		sum += n
+	}
+	return sum
+}
+
+// Quantile estimates the wait that a fraction p (0 to 1) of the deliveries did not
+// exceed: 0.5 for the median. It interpolates within a bucket, so the error is at most
+// the width of the bucket. For the last bucket, which has no upper bound, it returns
+// 10 min. It is zero if nothing was counted.
+func (w Waits) Quantile(p float64) time.Duration {
+	rank := min(max(p, 0), 1) * float64(w.Total())
+	below := 0.0
+	for i, n := range w {
+		count := float64(n)
+		if n == 0 || below+count < rank {
+			below += count
+			continue
+		}
+		from := w.Bound(i - 1)
+		if i == len(waitBounds) {
+			return from
+		}
+		return from + time.Duration(float64(w.Bound(i)-from)*(rank-below)/count)
+	}
+	return 0
+}
+
+func parseStats(reply []string) (s Stats, err error) {
+	const fixed = 7
+	if len(reply) < fixed || (len(reply)-fixed)%2 != 0 {
+		return Stats{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	var n [fixed]int64
+	for i := range n {
+		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return Stats{}, fmt.Errorf("%w: %w", ErrReply, err)
+		}
+	}
+	s = Stats{
+		Ready: int(n[0]), Delayed: int(n[1]), Leased: int(n[2]), Dead: int(n[3]),
+		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1,
+	}
+	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
+		if counts[0] == "birth" { // no number; see dequeue.lua
+			continue
+		}
+		value, err := strconv.ParseInt(counts[1], 10, 64)
+		if err != nil {
+			return Stats{}, fmt.Errorf("%w: count %q: %w", ErrReply, counts[0], err)
+		}
+		s.count(counts[0], value, n[6])
+	}
+	return s, nil
+}
+
+// count reads one field of the hash counts: m<minute since 1970> has the tasks
+// acknowledged in that minute, processed those of older minutes, w<bucket, from 1> the
+// waits, and failed and died the totals. Unknown fields of a later version are skipped.
+func (s *Stats) count(field string, value, minute int64) {
+	switch field {
+	case "processed":
+		s.Processed += value
+	case "failed":
+		s.Failed = value
+	case "died":
+		s.Died = value
+	}
+	if text, ok := strings.CutPrefix(field, "m"); ok {
+		if m, err := strconv.ParseInt(text, 10, 64); err == nil {
+			s.Processed += value
+			if m < minute && m >= minute-statMinutes { // the minute before this one is the last
+				s.PerMinute[statMinutes-(minute-m)] = value
+			}
+		}
+	}
+	if text, ok := strings.CutPrefix(field, "w"); ok {
+		if b, err := strconv.Atoi(text); err == nil && b >= 1 && b <= len(s.Waits) {
+			s.Waits[b-1] = value
+		}
+	}
+}
