@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// cases break one rule each, or come as near to it as they may.
+// cases break one rule each, or almost break it.
 var cases = []struct {
 	name string
 	make func(r *run)
-	want string // the findings, one but for a reason; "" where nothing is wrong
+	want string // the findings, usually one; "" if there are none
 }{
 	{"nothing is wrong", func(*run) {}, ""},
 
@@ -267,7 +267,7 @@ var cases = []struct {
 		erin(r, 201, Confirmed)
 		r.lamp().Initial = 3
 		r.settle()
-	}, Oversold + " " + LedgerWrong}, // no ledger can balance then
+	}, Oversold + " " + LedgerWrong}, // the ledger cannot balance then
 	{"less is held than was wanted", func(r *run) { r.lose("b"); r.deafen("bob"); r.lamp().Exhausted = true }, Unsold},
 	{"less is held than was wanted, by less than a purchase", func(r *run) {
 		r.final = Final{Items: []Item{{ID: "lamp", Initial: 3, Limit: 2}}}
@@ -368,7 +368,7 @@ var cases = []struct {
 		r.restock(1, 100, -1).Status = 200
 		r.call("frank", 2, 3).refuses(409, "sold_out")
 		r.lamp().Restocked = -1
-		r.lamp().Initial = 4 // of which three are left to be sold
+		r.lamp().Initial = 4 // of which three can be sold
 		r.final.Ledgers = nil
 		r.call("grace", 0, 1) // without an answer
 		r.settle()
@@ -416,7 +416,7 @@ var cases = []struct {
 	}, SoldOutEarly},
 }
 
-// refunded makes erin buy and the shop's backend pay, and then the shop refund.
+// refunded makes erin buy, the shop's backend pay, and then the shop refund.
 func refunded(r *run, order string, from, to int64, restocked bool) {
 	o := erin(r, 201, Confirmed)
 	o.Status, o.Restocked = Refunded, restocked
@@ -425,7 +425,7 @@ func refunded(r *run, order string, from, to int64, restocked bool) {
 	r.settle()
 }
 
-// erin buys a fourth lamp, and has a row of it.
+// erin makes erin buy a fourth lamp and adds its row.
 func erin(r *run, status int, state string) *Order {
 	r.more(1)
 	r.call("erin", 100, 110).answers(status, "e", state)
@@ -434,7 +434,7 @@ func erin(r *run, status int, state string) *Order {
 	return r.of("e")
 }
 
-// more puts more lamps on sale, so that nobody was refused for want of one.
+// more increases the stock, so that no call was refused because the stock was too low.
 func (r *run) more(units int64) {
 	r.lamp().Initial += units
 	r.final.Ledgers = nil
@@ -442,7 +442,7 @@ func (r *run) more(units int64) {
 	r.settle()
 }
 
-// bury makes a row a dead letter, which holds its unit.
+// bury turns a row into a dead letter, which holds its unit.
 func (r *run) bury(id string) {
 	r.drop(id)
 	r.settle()
@@ -458,7 +458,7 @@ func reject(r *run, id, reason string) {
 	r.settle()
 }
 
-// deafen leaves a buyer's calls without an answer.
+// deafen removes the answers to a buyer's calls.
 func (r *run) deafen(user string) {
 	for i := range r.calls {
 		if c := &r.calls[i]; c.User == user {
@@ -473,8 +473,7 @@ func (r *run) restock(from, to, units int64) *Call {
 	return c
 }
 
-// TestCheck_EveryFence: each token below the highest so far counts, also when it
-// is higher than the one right before it.
+// Each token below the highest so far counts, even if it is higher than the one before it.
 func TestCheck_EveryFence(t *testing.T) {
 	t.Parallel()
 	r := good()

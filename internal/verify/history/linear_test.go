@@ -9,11 +9,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// patience bounds a search; it only delays a failure.
+// patience bounds a search. It only delays a failure.
 const patience = 2 * time.Minute
 
-// linearCases are small histories, most of them right to who looks at keys and
-// sums alone.
+// linearCases are small histories. Most of them pass a check of only keys and sums.
 var linearCases = []struct {
 	name string
 	make func(r *run)
@@ -123,7 +122,7 @@ var linearCases = []struct {
 	{"Redis has no sale", func(r *run) { r.lamp().Loaded, r.lamp().Left = false, 7 }, true},
 }
 
-// resold makes the shop refund alice's order, and frank buy its unit.
+// resold makes the shop refund alice's order and frank buy its unit.
 func resold(r *run, from, to, boughtFrom, boughtTo int64, restocked bool) {
 	r.call("", from, to).about(Refund, "", "a").answers(200, "a", Refunded)
 	r.of("a").Status, r.of("a").Restocked = Refunded, restocked
@@ -132,7 +131,7 @@ func resold(r *run, from, to, boughtFrom, boughtTo int64, restocked bool) {
 	r.settle()
 }
 
-// cancelled makes alice cancel her order, and frank buy its unit.
+// cancelled makes alice cancel her order and frank buy its unit.
 func cancelled(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.call("", from, to).about(Cancel, "alice", "a").answers(200, "a", Cancelled)
 	r.of("a").Status = Cancelled
@@ -141,7 +140,7 @@ func cancelled(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.settle()
 }
 
-// restocked brings one more lamp, and frank buys it.
+// restocked adds one lamp, which frank buys.
 func restocked(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.restock(from, to, 1).Status = 200
 	r.lamp().Restocked = 1
@@ -173,14 +172,14 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// TestLinearizable_Undecided: a search that is too long says so.
+// A search that takes too long returns ErrUndecided.
 func TestLinearizable_Undecided(t *testing.T) {
 	t.Parallel()
 	r := good()
 	if err := Linearizable(r.calls, &r.final, 0); !errors.Is(err, ErrUndecided) {
 		t.Errorf("without time: %v", err)
 	}
-	// Forty who may each have taken a unit, of which one is missing.
+	// Forty buyers may each have taken a unit, and one unit is missing.
 	r.more(40)
 	for i := range 40 {
 		user := fmt.Sprintf("u%d", i)
@@ -194,8 +193,8 @@ func TestLinearizable_Undecided(t *testing.T) {
 	}
 }
 
-// TestLinearizable_Model: what the model of a right shop does is linearizable,
-// and with more units at its end is not.
+// A history of the model of a correct shop is linearizable. With more units left at its end it
+// is not.
 func TestLinearizable_Model(t *testing.T) {
 	t.Parallel()
 	searched := 0
@@ -210,7 +209,7 @@ func TestLinearizable_Model(t *testing.T) {
 		if err := Linearizable(r.calls, &r.final, patience); err != nil {
 			rt.Fatalf("a right history: %v", err)
 		}
-		r.final.Items[0].Left += 1000 // more than restocks without an answer can have brought
+		r.final.Items[0].Left += 1000 // more than unanswered restocks can have added
 		if err := Linearizable(r.calls, &r.final, patience); !errors.Is(err, ErrNotLinearizable) {
 			rt.Fatalf("with units too many: %v", err)
 		}
