@@ -6,7 +6,6 @@
 // It never sends a request twice, follows no redirects and keeps no cookies: a load generator
 // must know exactly what was sent. It parses strictly: an answer that another client might
 // interpret differently is an error.
-//
 package wire
 
 import (

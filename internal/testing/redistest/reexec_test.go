@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// listen returns the next line the child says, or fails.
+// listen returns the next line that the child writes with Say, or fails.
 func listen(t *testing.T, c *Child) string {
 	t.Helper()
 	limit := time.NewTimer(patience)
@@ -70,7 +70,7 @@ func TestReexec(t *testing.T) {
 	}
 }
 
-// All of what a child says before it dies arrives, however late it is read.
+// Everything that a child writes before it dies arrives, even if it is read late.
 func TestReexec_LastWords(t *testing.T) {
 	t.Parallel()
 	const lines = 500
@@ -153,7 +153,7 @@ func TestChild_Wait_ErrNoTest(t *testing.T) {
 	}
 }
 
-// verdicts collects what a helper says about the test it is given.
+// verdicts collects the failures that a helper reports.
 type verdicts struct {
 	testing.TB
 	cleanups []func()
@@ -175,7 +175,7 @@ func (v *verdicts) end() {
 	}
 }
 
-// A child's failure counts even if the test never looks.
+// A child's failure counts even if the test never checks.
 func TestReexec_UnseenEnd(t *testing.T) {
 	t.Parallel()
 	if IsChild() {

@@ -15,7 +15,7 @@ func TestServer_Replica(t *testing.T) {
 	if err := rdb.Set(ctx, "before", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The copy takes its time: a replica that is returned too early has nothing.
+	// Delay the copy: a replica that is returned too early has no data.
 	if err := rdb.ConfigSet(ctx, "repl-diskless-sync-delay", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestServer_Pause(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel accepts the connection; nobody answers on it.
+	// The kernel accepts the connection, but the server does not answer.
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	if err := rdb.Set(brief, "k", "v", 0).Err(); err == nil {

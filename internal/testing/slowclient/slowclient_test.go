@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server serves h with bounds on the time to read, and returns its address and
-// how many connections it holds.
+// server serves h with a limit on the time to read, and returns its address and the number of
+// connections it holds.
 func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string, held *atomic.Int64) {
 	t.Helper()
 	held = new(atomic.Int64)
@@ -45,8 +45,7 @@ func TestHeaders(t *testing.T) {
 	})
 	c := Headers(t, addr, 20)
 	await.True(t, "all are connected", func() bool { return c.Open() == 20 && held.Load() == 20 })
-	// The server's bound ends them although they give signs of life, and they
-	// come again.
+	// The server's limit ends them although they send bytes, and they reconnect.
 	await.True(t, "the server has ended all, twice", func() bool { return c.Ended() >= 40 })
 	c.Stop()
 	c.Stop()
@@ -75,7 +74,7 @@ func TestBodies(t *testing.T) {
 	c.Stop()
 }
 
-// Where nobody listens they keep trying, and not as fast as they can.
+// Without a server they keep trying, but not in a busy loop.
 func TestHeaders_Refused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

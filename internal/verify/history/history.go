@@ -7,8 +7,6 @@
 //
 // Every finding of Check is a broken promise, because Check only uses facts that the clients
 // could know. The comment of each rule names the faults that it therefore cannot detect.
-//
-// clients could not know. What it therefore cannot see stands beside each rule.
 package history
 
 // The operations of a Call.
