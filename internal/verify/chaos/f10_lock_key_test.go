@@ -30,7 +30,7 @@ func init() {
 	})
 }
 
-// harm is what is done to the key of a lock that is held.
+// harm is a change to the key of a held lock.
 type harm struct {
 	name string
 	do   func(ctx context.Context, rdb *redis.Client, key string) error
@@ -52,7 +52,7 @@ var harms = []harm{
 	}},
 }
 
-// harmLocks does each harm to each item's lock while somebody holds it.
+// harmLocks applies each harm to each item's lock while a process holds it.
 func harmLocks(ctx context.Context, r *run) {
 	blow := 0
 	for _, i := range r.plan.order(len(harms)) {
@@ -73,7 +73,7 @@ func harmLocks(ctx context.Context, r *run) {
 	}
 }
 
-// metric reads one of a process's figures; 0 where it has none.
+// metric reads a metric of a process; 0 if it has no such metric.
 func (r *run) metric(ctx context.Context, m *member, name string) float64 {
 	text, err := fetch(ctx, m.OpsURL()+"/metrics")
 	if err != nil {

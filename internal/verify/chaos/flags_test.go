@@ -58,13 +58,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// silent keeps the Redis client from telling on every line what the faults do.
+// silent keeps the Redis client from logging the faults.
 type silent struct{}
 
 // Printf drops a line.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// prepare checks the flags and sets what they leave open.
+// prepare checks the flags and sets defaults.
 func prepare() (code int, err error) {
 	switch {
 	case options.engine != "redis":
