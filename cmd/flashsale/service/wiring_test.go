@@ -14,8 +14,8 @@ import (
 	"flashsale/catalog"
 )
 
-// TestRecovery_Wired: a new connection to Redis nudges the recovery, and the stock tells it
-// and the catalogue all that it notices.
+// A new connection to Redis nudges the recovery, and the stock notifies the recovery and the
+// catalogue of its events.
 func TestRecovery_Wired(t *testing.T) {
 	t.Parallel()
 	s, err := settingsOf("--data-dir=" + t.TempDir())
