@@ -19,8 +19,8 @@ import (
 	"flashsale/handler/auth"
 )
 
-// TestBadRequests sends what nobody should send, over the wire. Each gets its
-// code, and none takes anything.
+// TestBadRequests sends malformed requests over the network. Each gets its problem code, and
+// none takes any units.
 func TestBadRequests(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
@@ -129,7 +129,7 @@ func TestBadRequests(t *testing.T) {
 		if rows := s.rows(item); len(rows) != 0 {
 			t.Errorf("rows: %+v", rows)
 		}
-		// And whoever did all that may still buy.
+		// The client can still buy after that.
 		if p := c.buy(item, "mallory", "k", untilCommitted...); p.verdict() != "201" {
 			t.Errorf("a good request: %s", p.verdict())
 		}
@@ -137,11 +137,11 @@ func TestBadRequests(t *testing.T) {
 	})
 }
 
-// ambiguous are requests of which two readers could disagree where they end.
+// ambiguous are requests with an ambiguous end, on which two HTTP parsers could disagree.
 func ambiguous(path, token string) []string {
 	head := "POST " + path + " HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer " + token +
 		"\r\nContent-Type: application/json\r\nIdempotency-Key: smuggled\r\n"
-	body := `{"quantity":0}` // refused in any case, so that a 400 and a 422 take the same: nothing
+	body := `{"quantity":0}` // refused in any case, so that neither a 400 nor a 422 takes units
 	good := head + "Content-Length: 14\r\n\r\n" + `{"quantity":1}`
 	return []string{
 		"GET " + path + " HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + good,
@@ -154,8 +154,8 @@ func ambiguous(path, token string) []string {
 	}
 }
 
-// rawAnswer sends bytes with another request right behind them, and wants one
-// refusal at most, and then the end of the connection.
+// rawAnswer sends bytes with another request immediately after them, and wants at most one
+// refusal and then the end of the connection.
 func rawAnswer(t *testing.T, c *client, raw string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", c.target.Addr)
@@ -171,7 +171,7 @@ func rawAnswer(t *testing.T, c *client, raw string) {
 	}
 	got, err := io.ReadAll(conn)
 	if err != nil && len(got) == 0 {
-		return // closed without a word, which is clean too
+		return // closing without an answer is also correct
 	}
 	if lines := statusLine.FindAllSubmatch(got, -1); len(lines) != 1 || lines[0][1][0] == '2' {
 		t.Errorf("%q\ngot %d answers: %q", raw, len(lines), got)
@@ -180,8 +180,8 @@ func rawAnswer(t *testing.T, c *client, raw string) {
 
 var statusLine = regexp.MustCompile(`HTTP/1\.\d (\d{3})`)
 
-// longLine sends a request line that does not end, on a connection that was used
-// before. It is refused once it is too long.
+// longLine sends an endless request line on a connection that was used before. It is refused
+// once it is too long.
 func longLine(t *testing.T, c *client) {
 	t.Helper()
 	conn, err := net.Dial("tcp", c.target.Addr)

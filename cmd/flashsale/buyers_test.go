@@ -13,8 +13,7 @@ import (
 	"flashsale/handler/auth"
 )
 
-// TestBuyers_ExportAndErase: an admin takes a copy of what is held about a buyer
-// and has it erased; the sale goes on as it was.
+// An admin exports the data of a buyer and has it erased; the sale continues unchanged.
 func TestBuyers_ExportAndErase(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
@@ -39,7 +38,7 @@ func TestBuyers_ExportAndErase(t *testing.T) {
 			len(held.Payments) != 1 || held.Payments[0].Reference != "psp-1" || len(held.Holdings) != 1 {
 			t.Fatalf("export: %d %s", a.Status, a.Body)
 		}
-		// The commit may be known before the queue has let go of the task.
+		// The answer may arrive before the task is removed from the queue.
 		var erased struct {
 			Pseudonym string
 			Orders    int
@@ -78,7 +77,8 @@ func TestBuyers_ExportAndErase(t *testing.T) {
 					t.Fatal(err)
 				}
 				if bytes.Contains(raw, []byte(alice)) {
-					// A reader may have kept the log from being cut off, which a repeat does.
+					// A reader may have prevented the truncation of the log, which a repeat
+					// performs.
 					c.admin("POST", "/v1/admin/buyers/"+alice+"/erase", map[string]any{"reason": "letter 7"})
 					return false, file
 				}

@@ -53,7 +53,7 @@ func readPage(t *testing.T, p *process.P, path string, headers ...string) page {
 	return got
 }
 
-// counted reads one figure of a process's metrics.
+// counted reads one metric of a process.
 func counted(t *testing.T, p *process.P, line string) float64 {
 	t.Helper()
 	metrics, err := dialAddr(t, p.OpsURL()).do("GET", "/metrics", "", "")
@@ -73,9 +73,9 @@ func counted(t *testing.T, p *process.P, line string) float64 {
 	return 0
 }
 
-// TestCatalog_Processes: on four processes an item is seen by all as soon as it is
-// created, changed, restocked or paused at one of them, also where it was asked for
-// before; and a crowd of readers costs the database next to nothing.
+// With four processes, each sees an item as soon as another has created, changed, restocked or
+// paused it, even if it was requested there before. Many page readers cause almost no load on
+// the database.
 func TestCatalog_Processes(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -146,14 +146,14 @@ func TestCatalog_Processes(t *testing.T) {
 	for i, p := range apis {
 		asked += counted(t, p, "flashsale_catalog_questions_total") - before[i]
 	}
-	// The clock has questions of its own, a few a second; the readers' must not add up.
+	// The clock sends a few commands per second. Readers must not add any.
 	byClock := 10 * float64(len(apis)) * time.Since(began).Seconds()
 	if asked > readers*pages/20+byClock {
 		t.Errorf("%d pages cost %g questions to the database", readers*pages, asked)
 	}
 }
 
-// TestCatalog_HTTP: what a browser and a cache in between rely on, from a real server.
+// TestCatalog_HTTP checks the headers on which browsers and caches rely, with a real server.
 func TestCatalog_HTTP(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
@@ -190,9 +190,8 @@ func TestCatalog_HTTP(t *testing.T) {
 	})
 }
 
-// TestCommand_ItemWarm makes items warm as an operator does at the terminal: a sale
-// that Redis has lost is loaded before its first buyer comes, and one that runs is
-// left as it is.
+// TestCommand_ItemWarm warms items with the command: a sale that Redis has lost is loaded
+// before its first purchase, and a loaded one is left unchanged.
 func TestCommand_ItemWarm(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)

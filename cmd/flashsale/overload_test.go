@@ -10,9 +10,9 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestOverload_Age keeps the database from taking orders until the oldest of them is
-// late: then no purchase waits for its commit, and all are taken as long as there is
-// room. Once the database is back, purchases wait again.
+// TestOverload_Age blocks the commits until the oldest order is late: then no purchase waits
+// for its commit, and all are accepted as long as the queue has capacity. Once the database is
+// back, purchases wait again.
 func TestOverload_Age(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
@@ -20,7 +20,7 @@ func TestOverload_Age(t *testing.T) {
 	c := dial(t, s.api(append(noLimit, "--queue-age", "1s")...))
 	item := s.newItem(c, 1000, 1)
 	unlock := s.lockDatabase()
-	// The worker holds as many as it can take; the others wait in the queue.
+	// The worker leases as many as it can; the others wait in the queue.
 	got := crowd(600, func(i int) purchase {
 		return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async"))
 	})
@@ -46,14 +46,14 @@ func TestOverload_Age(t *testing.T) {
 	s.audit(c, item, 1, got)
 }
 
-// TestOverload_Full fills the queue while nothing drains it: purchases are refused at
-// the door, with a time to come back that tells of the standstill, and let in by
-// themselves when there is room.
+// TestOverload_Full fills the queue while no worker runs: purchases are refused early, with a
+// Retry-After that accounts for the missing worker, and accepted again automatically once there
+// is capacity.
 func TestOverload_Full(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	const room = 50
-	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...)) // and no worker
+	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...)) // without a worker
 	item := s.newItem(c, 1000, 1)
 	got := crowd(room, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
 	only(t, got, "202")

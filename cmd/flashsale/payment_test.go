@@ -11,8 +11,8 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestCommand_Payment: an operator sees money that paid nothing, marks it as
-// refunded, refunds paid orders, and finds all of it in the figures and the ledger.
+// An operator lists payments that paid for no order, marks one as refunded, refunds paid
+// orders, and finds the refunds in the metrics and the ledger.
 func TestCommand_Payment(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)

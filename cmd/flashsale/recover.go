@@ -59,7 +59,7 @@ func newRecover() *cobra.Command {
 	return c
 }
 
-// recovery is one run of the command recover.
+// recovery is one run of the recover command.
 type recovery struct {
 	settings *config.Settings
 	decision order.RecoverFrom
@@ -107,7 +107,7 @@ func (r *recovery) run(c *cobra.Command) (err error) {
 	return r.decide(c, store, rdb, partitions)
 }
 
-// decide finds the stopped items, and carries out the decision.
+// decide finds the stopped items and applies the decision.
 func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
 	h, err := order.NewHighWater(ctx, order.HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions})
@@ -151,7 +151,7 @@ func (r *recovery) decide(c *cobra.Command, store *order.Store, rdb redis.Univer
 	return r.report(ctx, c, recoverer, stopped, path)
 }
 
-// report carries out the decision, and prints what was done about each item.
+// report applies the decision, and prints the result for each item.
 func (r *recovery) report(ctx context.Context, c *cobra.Command, recoverer *order.Recoverer, stopped []order.Behind, path string) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")

@@ -10,16 +10,16 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestServe_Killed ends the all-in-one process in the middle of a burst, twice,
-// and starts it again in the same place. The embedded engine has forgotten
-// everything by then; the database has every order that was answered 201.
+// TestServe_Killed kills the all-in-one process twice during a burst and restarts it in the
+// same place. The embedded engine has lost its data each time; the database has every order
+// that was answered 201.
 func TestServe_Killed(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	const buyers, stock = 600, 400
 	p := s.serve(noLimit...)
 	item := s.newItem(dial(t, p), stock, 1)
-	told := make([]string, buyers) // the order each buyer was told of
+	told := make([]string, buyers) // the order in each buyer's answer
 	var done []purchase
 	for round := range 2 {
 		c := dial(t, p)
