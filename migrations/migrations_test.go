@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // the driver of the one dialect
+	_ "github.com/mattn/go-sqlite3" // the driver of the only dialect
 
 	"flashsale/internal/testing/await"
 )
@@ -39,7 +39,7 @@ func newMigrator(t *testing.T, db *sql.DB) *Migrator {
 	return m
 }
 
-// schema lists what the database holds, as the statements that made it.
+// schema lists the statements of the database's schema.
 func schema(t *testing.T, db *sql.DB) []string {
 	t.Helper()
 	rows, err := db.QueryContext(await.Context(t), "SELECT name || ': ' || COALESCE(sql, '') FROM sqlite_master ORDER BY name")
@@ -61,7 +61,7 @@ func schema(t *testing.T, db *sql.DB) []string {
 	return out
 }
 
-// tables are the names of the schema's tables of ours.
+// tables are the names of our tables in the schema.
 func tables(t *testing.T, db *sql.DB) []string {
 	t.Helper()
 	var out []string
@@ -132,7 +132,7 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	if again := schema(t, db); !slices.Equal(first, again) {
 		t.Errorf("the schema after up, down, up is\n%s\nand was\n%s", strings.Join(again, "\n"), strings.Join(first, "\n"))
 	}
-	// Another database's epoch must not be met again by chance: it is a time.
+	// The epoch is a time, so that it differs from that of any other database.
 	var epoch int64
 	if err := db.QueryRowContext(await.Context(t), "SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,8 @@ func TestMigrator_Check(t *testing.T) {
 	}
 }
 
-// TestMigrator_Check_WritesNothing compares the file's bytes: a process that
-// only checks may not be allowed to write.
+// TestMigrator_Check_WritesNothing compares the file's bytes: a process that only checks may
+// have no write permission.
 func TestMigrator_Check_WritesNothing(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(t *testing.T, path string){
@@ -228,7 +228,7 @@ func TestMigrator_Check_WritesNothing(t *testing.T) {
 func TestMigrator_Up_Fails(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
-	// Something of ours is there already, of unknown origin.
+	// A table of unknown origin already has one of our names.
 	if _, err := db.ExecContext(await.Context(t), "CREATE TABLE orders (x)"); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestMigrator_Up_Fails(t *testing.T) {
 	if n, err := m.Up(await.Context(t)); err == nil || n != 0 {
 		t.Errorf("up onto a foreign table: %d, %v, want an error", n, err)
 	}
-	// A step is whole or not there.
+	// A step is applied completely or not at all.
 	if got := tables(t, db); !slices.Equal(got, []string{"orders"}) {
 		t.Errorf("a failed step left the tables %v", got)
 	}
@@ -255,8 +255,7 @@ func TestNew_UnknownDialect(t *testing.T) {
 	}
 }
 
-// TestMigrator_KeepsRows: a shop that sells already is taken a step up, and
-// back, with its orders.
+// A database with orders keeps them when it is migrated one step up and down.
 func TestMigrator_KeepsRows(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
@@ -293,8 +292,8 @@ func TestMigrator_KeepsRows(t *testing.T) {
 	there()
 }
 
-// TestVersion follows the database down from the newest migration, and leaves one
-// that was never migrated as it is.
+// TestVersion migrates the database down step by step, and leaves a database that was never
+// migrated unchanged.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
@@ -325,8 +324,8 @@ func TestVersion(t *testing.T) {
 	want(0)
 }
 
-// TestMigrator_Payments: amounts that were recorded before they had ids keep their
-// meaning up and down, and orders can be refunded after the step and not before it.
+// Amounts that were recorded before they had ids keep their meaning up and down. Orders can be
+// refunded after the step, but not before it.
 func TestMigrator_Payments(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
@@ -419,8 +418,8 @@ func TestMigrator_Payments(t *testing.T) {
 	}
 }
 
-// TestMigrator_Lineage: a backup from before databases had a lineage gets the lineage of
-// the database that it was taken of, and another database gets another one.
+// A backup from before databases had a lineage gets the lineage of its original database, and
+// another database gets a different one.
 func TestMigrator_Lineage(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")

@@ -9,8 +9,8 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestMigrator_Storage: every column of every order is the same after the step, and after
-// it is undone; the key stays unique, and both ways leave no second copy of the orders.
+// Every column of every order is the same after the step and after its reversal. The key stays
+// unique, and both directions leave no second copy of the orders.
 func TestMigrator_Storage(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "?_secure_delete=on")
@@ -95,8 +95,8 @@ func TestMigrator_Storage(t *testing.T) {
 	check("up again", want)
 }
 
-// TestOnDisk: a migration keeps nothing that grows with the database in memory, and leaves
-// the connection as it was.
+// A migration keeps no data in memory that grows with the database, and leaves the connection
+// unchanged.
 func TestOnDisk(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
