@@ -22,7 +22,7 @@ var (
 	now    = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// clock is a clock that tests move by hand.
+// clock is a clock that tests set.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -54,7 +54,7 @@ func newVerifier(t testing.TB, c auth.Config) *auth.Verifier {
 
 func b64(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
-// hs256 signs a header and claims as they are written, sensible or not.
+// hs256 signs a header and claims as given, valid or not.
 func hs256(header, claims string) string {
 	signed := b64(header) + "." + b64(claims)
 	mac := hmac.New(sha256.New, secret)
@@ -64,7 +64,7 @@ func hs256(header, claims string) string {
 
 const goodHeader = `{"alg":"HS256","typ":"JWT"}`
 
-// goodClaims returns good claims with some replaced; nil removes one.
+// goodClaims returns valid claims with some replaced; nil removes one.
 func goodClaims(t testing.TB, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{
@@ -90,8 +90,8 @@ func TestVerifier_Verify(t *testing.T) {
 	plain := good(nil)
 	parts := strings.Split(plain, ".")
 	tampered := parts[0] + "." + b64(goodClaims(t, map[string]any{"sub": "mallory"})) + "." + parts[2]
-	// 32 bytes leave two bits of the last character unused; setting one is
-	// another spelling of the same signature.
+	// 32 bytes leave two bits of the last character unused. Setting one gives another encoding
+	// of the same signature.
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, plain[len(plain)-1])
 	respelled := plain[:len(plain)-1] + string(alphabet[last|1])
@@ -192,7 +192,7 @@ func TestVerifier_Verify(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := newVerifier(t, auth.Config{Secret: secret, Leeway: -1})
-			// The second time, whatever is cached must not change the verdict.
+			// The second time, a cache entry must not change the result.
 			for range 2 {
 				id, err := v.Verify(tc.token)
 				if !errors.Is(err, tc.want) {
@@ -211,7 +211,7 @@ func TestVerifier_Verify(t *testing.T) {
 	}
 }
 
-// Clocks differ: each time in a token is good for the leeway beyond what it says.
+// Clocks differ: each time in a token is extended by the leeway.
 func TestVerifier_Verify_leeway(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -240,7 +240,7 @@ func TestVerifier_Verify_leeway(t *testing.T) {
 				{"iat", late.Add(time.Second), auth.ErrNotYetValid},
 			} {
 				token := hs256(goodHeader, goodClaims(t, map[string]any{c.claim: c.at.Unix()}))
-				for range 2 { // also from the cache
+				for range 2 { // the second time from the cache
 					id, err := v.Verify(token)
 					if !errors.Is(err, c.want) {
 						t.Errorf("%s %s from now: %v, want %v", c.claim, c.at.Sub(now), err, c.want)
@@ -257,7 +257,7 @@ func TestVerifier_Verify_leeway(t *testing.T) {
 	}
 }
 
-// A cached token ends when it says, and when the cache says.
+// A cached token ends at its expiry, or when its cache entry does.
 func TestVerifier_Verify_cached(t *testing.T) {
 	t.Parallel()
 	c := &clock{now: now}
@@ -281,7 +281,7 @@ func TestVerifier_Verify_cached(t *testing.T) {
 	}
 }
 
-// Tokens that share the cache's only place never get each other's identity.
+// Tokens that share the only slot of the cache never get each other's identity.
 func TestVerifier_Verify_oneSlot(t *testing.T) {
 	t.Parallel()
 	v := newVerifier(t, auth.Config{Secret: secret, CacheSlots: 1})
@@ -321,7 +321,7 @@ func TestNewVerifier_Err(t *testing.T) {
 	}
 }
 
-// The library that signs agrees with the verification written here.
+// The signing library agrees with this package's verification.
 func TestSignToken(t *testing.T) {
 	t.Parallel()
 	token, err := auth.SignToken(secret, "svc", auth.RoleService, time.Minute, now)
