@@ -12,7 +12,7 @@ import (
 	"flashsale/order"
 )
 
-// door is an Admission in the test's hand.
+// door is an admission control that the test sets.
 type door struct {
 	wait       time.Duration
 	shut, late bool
@@ -28,8 +28,8 @@ func (d *door) Admit(string) (time.Duration, error) {
 func (d *door) Late(string) bool          { return d.late }
 func (d *door) Wait(string) time.Duration { return d.wait }
 
-// TestAdmission_Shut refuses purchases before anything else is looked at, and all
-// other routes go on.
+// TestAdmission_Shut: purchases are refused before any other check, and all other routes keep
+// working.
 func TestAdmission_Shut(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.Limits.RateBuyer = 1 })
@@ -66,7 +66,7 @@ func TestAdmission_Shut(t *testing.T) {
 	}
 }
 
-// TestAdmission_Database refuses purchases with 503 while the database takes no writes.
+// TestAdmission_Database refuses purchases with 503 while the database does not accept writes.
 func TestAdmission_Database(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", order.ErrDatabase)} })
@@ -81,7 +81,8 @@ func TestAdmission_Database(t *testing.T) {
 	}
 }
 
-// TestAdmission_InFlight counts whoever was let in out again, however it ended.
+// TestAdmission_InFlight: each admitted purchase is removed from the count, no matter how it
+// ends.
 func TestAdmission_InFlight(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Limits.InFlight = 1; c.Limits.RateBuyer = -1 })
@@ -103,7 +104,8 @@ func TestAdmission_InFlight(t *testing.T) {
 	}
 }
 
-// TestAdmission_Late answers at once who would wait for a commit that comes late.
+// TestAdmission_Late: purchases are answered immediately, without a wait, while commits are
+// late.
 func TestAdmission_Late(t *testing.T) {
 	t.Parallel()
 	d := &door{late: true}
@@ -123,7 +125,7 @@ func TestAdmission_Late(t *testing.T) {
 	}
 }
 
-// TestAdmission_Full tells who found the queue full when there will be room.
+// TestAdmission_Full: the refusal for a full queue says when there will be capacity.
 func TestAdmission_Full(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 7*time.Second + 1} })
@@ -137,7 +139,7 @@ func TestAdmission_Full(t *testing.T) {
 	}
 }
 
-// BenchmarkRefused is what a purchase costs for which there is no room.
+// BenchmarkRefused measures a purchase refused for lack of capacity.
 func BenchmarkRefused(b *testing.B) {
 	s := open(b, func(c *Config) { c.Admission = &door{wait: time.Second, shut: true} })
 	r := purchaseRequest(b, `{"quantity":1}`)

@@ -14,7 +14,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeBuyers hands on what the test says.
+// fakeBuyers passes on the test's data.
 type fakeBuyers struct {
 	export func(user string, to order.BuyerRecords) error
 	erase  func(user string, e order.Erasure) (order.Erased, error)
@@ -88,7 +88,7 @@ func TestExportBuyer(t *testing.T) {
 	}
 }
 
-// exported is the order of the test above, as an export spells it.
+// exported is the order of the test above in the format of an export.
 func exported(status string) string {
 	return `{"id":"o1","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":0,"currency":"EUR","status":"` + status +
 		`","created_at":"2030-01-02T03:04:05.678Z","idempotency_key":"k\"1"}`
@@ -112,8 +112,8 @@ func TestExportBuyer_Err(t *testing.T) {
 	}
 }
 
-// TestExportBuyer_BrokenOff: a failure in the middle cuts the connection, so that
-// nobody takes what came for the whole.
+// TestExportBuyer_BrokenOff: a failure during the export closes the connection, so that a
+// client cannot take the part for the whole.
 func TestExportBuyer_BrokenOff(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
@@ -140,7 +140,7 @@ func TestExportBuyer_BrokenOff(t *testing.T) {
 	}
 }
 
-// TestBuyers_Long: both may take longer than the server allows to a purchase.
+// TestBuyers_Long: both may take longer than the server allows for a purchase.
 func TestBuyers_Long(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
@@ -233,7 +233,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	wantProblem(t, s.post(t, "/v1/admin/buyers/alice/erase?reason=asked", "root", auth.RoleAdmin, "{}").Result(), 400, "unknown_parameter")
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
-	// One that stopped half-way has no Idempotency-Key to be repeated with.
+	// A partial erasure can be repeated without an Idempotency-Key.
 	b.erase = func(string, order.Erasure) (order.Erased, error) { return order.Erased{}, order.ErrDatabase }
 	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
 	if detail, _ := got["detail"].(string); !strings.Contains(detail, "continues where it stopped") || strings.Contains(detail, "Key") {

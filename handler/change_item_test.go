@@ -17,7 +17,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeChanges records what reaches it, and answers with the item of the tests.
+// fakeChanges records its calls, and answers with the item of the tests.
 type fakeChanges struct {
 	mu       sync.Mutex
 	changes  []order.ItemChange
@@ -70,14 +70,14 @@ func (f *fakeChanges) Restock(_ context.Context, id string, r order.Restock, by 
 	return item, f.replayed, err
 }
 
-// calls is how often anything was asked for.
+// calls is the number of calls.
 func (f *fakeChanges) calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.by)
 }
 
-// fakeTrail has the entries it is given.
+// fakeTrail is an audit log with given entries.
 type fakeTrail struct {
 	asked   []order.AuditFilter
 	entries []order.AuditEntry
@@ -140,7 +140,7 @@ func TestChangeItem(t *testing.T) {
 	}
 }
 
-// TestChangeItem_Match: which versions a change is meant for.
+// TestChangeItem_Match: the versions to which a change applies.
 func TestChangeItem_Match(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]order.Match{
@@ -152,7 +152,7 @@ func TestChangeItem_Match(t *testing.T) {
 		`, "4",,"5",`:            {4, 5},
 		`W/"4"`:                  {},
 		`W/"4", "5"`:             {5},
-		`"04", "+4", "4 ", "x"`:  nil, // a space is in no tag
+		`"04", "+4", "4 ", "x"`:  nil, // a tag contains no space
 		`"04","+4","x","","4,5"`: {},
 		`"99999999999999999999"`: {},
 	} {
@@ -253,7 +253,7 @@ func TestChangeItem_BadRequests(t *testing.T) {
 	wantProblem(t, s.send(t, "PATCH", "/v1/admin/items/nope", "root", auth.RoleAdmin, `{"name":"a"}`, "If-Match", "*").Result(), 404, "item_not_found")
 }
 
-// TestChanges_Refusals: each error of a change has its answer, on every route.
+// TestChanges_Refusals: each error of a change has its answer on every route.
 func TestChanges_Refusals(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -438,7 +438,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestChanges_ClientGone: a client that leaves causes no internal error.
+// TestChanges_ClientGone: a client that disconnects causes no internal error.
 func TestChanges_ClientGone(t *testing.T) {
 	t.Parallel()
 	s := open(t)

@@ -14,7 +14,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeWorkers says what it is told to.
+// fakeWorkers returns the test's status.
 type fakeWorkers struct {
 	status order.WorkerStatus
 	err    error
@@ -24,8 +24,8 @@ func (f *fakeWorkers) WorkerStatus(context.Context) (order.WorkerStatus, error) 
 	return f.status, f.err
 }
 
-// TestReady_Workers: missing workers are shown and leave the API ready; what cannot be
-// known about them is not shown.
+// TestReady_Workers: missing workers are shown, but the API stays ready. An unknown state of
+// the workers is not shown.
 func TestReady_Workers(t *testing.T) {
 	t.Parallel()
 	const trouble = "none live since 2030-01-02T03:04:05Z"
@@ -64,12 +64,12 @@ func TestReady_Workers(t *testing.T) {
 	}
 }
 
-// TestOps_Health: the operator's address says whether the process is ready and alive.
+// TestOps_Health: the operators' address reports whether the process is ready and alive.
 func TestOps_Health(t *testing.T) {
 	t.Parallel()
 	var part, alive error
 	ask := func(path string) *httptest.ResponseRecorder {
-		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one has looked at nothing yet
+		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one, without a cached result
 			Ready:   []Check{{Name: "worker", Probe: func(context.Context) error { return part }}},
 			Workers: &fakeWorkers{status: order.WorkerStatus{Trouble: "none live"}},
 			Alive:   func() error { return alive },
@@ -94,7 +94,7 @@ func TestOps_Health(t *testing.T) {
 	want("/healthz", 503, `{"status":"unavailable"}`)
 }
 
-// seriesOf counts the series of the edge's own metrics.
+// seriesOf counts the series of the package's own metrics.
 func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
 	t.Helper()
 	families, err := g.Gather()
@@ -108,7 +108,7 @@ func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
 	return n
 }
 
-// TestMetrics_Lazy: a series of a route or a code exists from its first use on.
+// TestMetrics_Lazy: the series of a route or a code is created at its first use.
 func TestMetrics_Lazy(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -129,8 +129,8 @@ func TestMetrics_Lazy(t *testing.T) {
 	}
 }
 
-// TestMetrics_LazyAllocations: once a counter has been used, it is not looked up again,
-// and using it allocates nothing.
+// TestMetrics_LazyAllocations: after its first use, a counter is not looked up again, and
+// incrementing it allocates nothing.
 func TestMetrics_LazyAllocations(t *testing.T) {
 	m, err := newMetrics(nil)
 	if err != nil {

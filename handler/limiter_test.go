@@ -36,14 +36,14 @@ func TestLimiter(t *testing.T) {
 	if !take("a") || take("a") {
 		t.Error("after 100 ms there is exactly one token")
 	}
-	// The generations turn; a bucket in use survives it with its debt.
+	// The generations change; a bucket in use keeps its level.
 	for range 50 {
 		now = now.Add(100 * time.Millisecond)
 		if !take("a") || take("a") {
 			t.Fatal("a bucket in use was forgotten")
 		}
 	}
-	// One left alone is full again and no fuller.
+	// An unused one is full again, but not above its burst.
 	now = now.Add(time.Hour)
 	for i := range 4 {
 		if got := take("a"); got != (i < 3) {
@@ -52,7 +52,7 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// Whatever the number of keys, what is kept stays bounded.
+// The memory is bounded, whatever the number of keys.
 func TestLimiter_Bound(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(1, 1000)
@@ -117,7 +117,7 @@ func TestRate_Buyer(t *testing.T) {
 	if n := len(s.orders.purchases()); n != 1 {
 		t.Errorf("%d purchases, want 1", n)
 	}
-	// The bucket is the buyer's on every route, and only theirs.
+	// All routes share the buyer's bucket, and other buyers have their own.
 	wantProblem(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Result(), 429, "rate_limited")
 	if w := s.get(t, "/v1/orders", "bob", auth.RoleBuyer); w.Code != 200 {
 		t.Errorf("another buyer: %d", w.Code)
@@ -129,7 +129,7 @@ func TestRate_Buyer(t *testing.T) {
 	}
 }
 
-// Without a trusted proxy X-Forwarded-For means nothing.
+// Without a trusted proxy X-Forwarded-For is ignored.
 func TestRate_Address(t *testing.T) {
 	t.Parallel()
 	limited := func(c *Config) { c.Limits.RateAddress = 5 }

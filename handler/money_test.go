@@ -14,7 +14,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeMoney records what reaches it and answers what the test says.
+// fakeMoney records its calls and returns the test's results.
 type fakeMoney struct {
 	lists    []order.PaymentFilter
 	orders   []string
@@ -203,8 +203,8 @@ func TestRefundOrder(t *testing.T) {
 	}
 }
 
-// TestGetOrder_Payments: an admin sees what was received for an order; its buyer
-// and the shop's backend see the order as before.
+// TestGetOrder_Payments: an admin sees the amounts received for an order; its buyer and the
+// shop's backend do not.
 func TestGetOrder_Payments(t *testing.T) {
 	t.Parallel()
 	s, m := withMoney(t)
@@ -228,7 +228,7 @@ func TestGetOrder_Payments(t *testing.T) {
 	wantProblem(t, s.get(t, path, "root", auth.RoleAdmin).Result(), 503, "unavailable")
 }
 
-// TestPayOrder_Log: every amount that pays nothing is logged with its reference.
+// TestPayOrder_Log: every amount that paid for no order is logged with its reference.
 func TestPayOrder_Log(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -247,7 +247,7 @@ func TestPayOrder_Log(t *testing.T) {
 	}
 }
 
-// TestListOrders_Refunded: refunded is a status to filter by.
+// TestListOrders_Refunded: refunded is a valid status filter.
 func TestListOrders_Refunded(t *testing.T) {
 	t.Parallel()
 	s := open(t)

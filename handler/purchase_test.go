@@ -74,7 +74,7 @@ func TestPurchase_Answers(t *testing.T) {
 	}
 }
 
-// What stands behind the edge refuses; the table says how it is told.
+// Each refusal of a dependency has the answer in the table.
 func TestPurchase_Refusals(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -106,7 +106,7 @@ func TestPurchase_Refusals(t *testing.T) {
 				s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) { return order.Placed{}, err }
 				resp := s.do(purchaseRequest(t, `{"quantity":1}`)).Result()
 				body := wantProblem(t, resp, tc.status, tc.code)
-				// Each of a crowd is given a time of its own.
+				// Each client gets its own time.
 				if got := resp.Header.Get("Retry-After"); got != tc.retry && (tc.status != 503 || got != "2") {
 					t.Errorf("Retry-After = %q, want %q", got, tc.retry)
 				}
@@ -120,7 +120,7 @@ func TestPurchase_Refusals(t *testing.T) {
 	}
 }
 
-// change is what makes a purchase a bad one.
+// change makes a valid purchase invalid.
 type change func(r *http.Request)
 
 func header(name string, values ...string) change {
@@ -141,7 +141,7 @@ func path(raw string) change {
 
 func method(m string) change { return func(r *http.Request) { r.Method = m } }
 
-// badPurchase is a purchase that is refused.
+// badPurchase is a purchase that must be refused.
 type badPurchase struct {
 	body   string
 	change change
@@ -275,7 +275,7 @@ func TestPurchase_NoSuchRoute(t *testing.T) {
 	})
 }
 
-// wantRefused sends each purchase. Nothing may be bought, and no other origin admitted.
+// wantRefused sends each purchase. None may be placed, and no other origin may be allowed.
 func wantRefused(t *testing.T, cases map[string]badPurchase) {
 	t.Helper()
 	for name, tc := range cases {
@@ -307,7 +307,7 @@ func wantRefused(t *testing.T, cases map[string]badPurchase) {
 	}
 }
 
-// What is unusual and right is taken.
+// Unusual but valid requests are accepted.
 func TestPurchase_GoodRequests(t *testing.T) {
 	t.Parallel()
 	const good = `{"quantity":1}`
@@ -430,8 +430,8 @@ func TestPurchase_MaxInFlight(t *testing.T) {
 	}
 }
 
-// The context of a client that has left reaches the purchase. One that has only closed
-// its sending side learns that the outcome is unknown.
+// The context of a client that has disconnected reaches the purchase. A client that has only
+// closed its sending side learns that the outcome is unknown.
 func TestPurchase_ClientGone(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -476,8 +476,8 @@ func TestPurchase_BodyCut(t *testing.T) {
 	}
 }
 
-// A purchase costs the edge four allocations; the race detector empties pools
-// at random, hence the slack.
+// A purchase causes four allocations in this package. The race detector empties pools at
+// random, so the test allows a few more.
 func TestPurchase_Allocs(t *testing.T) {
 	s := open(t, func(c *Config) { behind(c).orderService = quickOrders{} })
 	r := purchaseRequest(t, "")

@@ -17,7 +17,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeReconciler answers as a test tells it.
+// fakeReconciler returns the test's report.
 type fakeReconciler func(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error)
 
 func (f fakeReconciler) Reconcile(ctx context.Context, o order.ReconcileOptions) (order.ReconcileReport, error) {
@@ -108,7 +108,7 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, open(t).post(t, reconcilePath, "root", auth.RoleAdmin, "").Result(), 404, "route_not_found")
 }
 
-// TestReconcile_Long: it may take longer than the server allows to a purchase.
+// TestReconcile_Long: it may take longer than the server allows for a purchase.
 func TestReconcile_Long(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
@@ -123,7 +123,7 @@ func TestReconcile_Long(t *testing.T) {
 	s.wantInTime(t, brief, reconcilePath, "")
 }
 
-// wantInTime posts to a server with such limits, and wants an answer of 200.
+// wantInTime posts to a server with short limits, and wants a 200.
 func (s *shop) wantInTime(t *testing.T, brief time.Duration, path, body string) {
 	t.Helper()
 	srv := NewServer(s)

@@ -13,7 +13,7 @@ import (
 	"flashsale/order"
 )
 
-// Clients that are slow are told so, or cut off; they buy nothing.
+// Slow clients get 408 or are disconnected, and place no order.
 func TestServer_Slow(t *testing.T) {
 	t.Parallel()
 	t.Run("headers", func(t *testing.T) {
@@ -62,8 +62,8 @@ func (c countConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Chunks without end are read up to 64 KiB, then the answer comes although the
-// client goes on sending.
+// Endless chunks are read up to 64 KiB. Then the answer is sent although the client keeps
+// sending.
 func TestServer_EndlessChunks(t *testing.T) {
 	t.Parallel()
 	s := open(t)
@@ -74,7 +74,7 @@ func TestServer_EndlessChunks(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for {
-			// Each write may be the one that finds the connection closed.
+			// Any write may find the connection closed.
 			if _, err := io.WriteString(w, "400\r\n"+strings.Repeat(" ", 1024)+"\r\n"); err != nil {
 				return
 			}
@@ -82,7 +82,7 @@ func TestServer_EndlessChunks(t *testing.T) {
 	}()
 	wantProblem(t, w.answer(t), 413, "body_too_large")
 	<-ended
-	// The headers, the chunks' framing and one buffer read ahead come on top.
+	// Plus the headers, the chunks' framing and one read-ahead buffer.
 	if got := read.Load(); got > maxDrain+8<<10 {
 		t.Errorf("%d bytes were read", got)
 	}
@@ -122,7 +122,7 @@ func TestReadBody_Bound(t *testing.T) {
 	}
 }
 
-// A wait longer than the limit for reading is not cut short by it.
+// The read timeout does not cut off a longer wait.
 func TestServer_LongWait(t *testing.T) {
 	t.Parallel()
 	_, resp := answerWithin(t, rawPurchase(t, withLength(wireBody), wireBody), func(limit time.Duration) http.Handler {

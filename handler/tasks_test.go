@@ -13,7 +13,7 @@ import (
 	"flashsale/order"
 )
 
-// fakeTasks answers with what it is given, and remembers what it was asked.
+// fakeTasks returns the test's results, and records its calls.
 type fakeTasks struct {
 	asked []string
 	err   error
@@ -95,7 +95,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// TestTasks_Workers: the operator's page of the queues shows the workers.
+// TestTasks_Workers: the operators' page of the queues shows the workers.
 func TestTasks_Workers(t *testing.T) {
 	t.Parallel()
 	workers := &fakeWorkers{}

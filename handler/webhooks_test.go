@@ -20,7 +20,7 @@ const (
 	hookPath  = "/v1/admin/webhooks/" + someHook
 )
 
-// fakeWebhooks records what reaches it.
+// fakeWebhooks records its calls.
 type fakeWebhooks struct {
 	calls   []string
 	created order.NewEndpoint
@@ -94,7 +94,7 @@ func (f *fakeWebhooks) Redeliver(_ context.Context, endpoint, event string, by o
 	return f.call("redeliver "+endpoint+" "+event, by)
 }
 
-// openHooks makes a shop with webhooks, and a function that calls it as an admin.
+// openHooks makes a shop with webhooks, and a function that makes requests as an admin.
 func openHooks(t *testing.T) (*fakeWebhooks, func(method, path, body string) *httptest.ResponseRecorder) {
 	t.Helper()
 	f := &fakeWebhooks{}
@@ -154,7 +154,7 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Bodies shows what of a body reaches who is asked.
+// TestWebhooks_Bodies: the fields of a body are passed on.
 func TestWebhooks_Bodies(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
@@ -259,7 +259,8 @@ func TestWebhooks_Errors(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Roles: they are the admin's alone, and nobody's where there are none.
+// TestWebhooks_Roles: only admins may use webhooks, and without webhooks the routes do not
+// exist.
 func TestWebhooks_Roles(t *testing.T) {
 	t.Parallel()
 	f := &fakeWebhooks{}
@@ -275,7 +276,7 @@ func TestWebhooks_Roles(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Cursor: a cursor goes on in its own list and in no other.
+// TestWebhooks_Cursor: a cursor is only valid in its own list.
 func TestWebhooks_Cursor(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
