@@ -12,8 +12,8 @@ import (
 )
 
 // SignOfLife is how long a subscription may be silent before it is pinged. If there is no
-// answer within the same time, the connection is considered broken. TCP alone would detect this
-// only after most of a minute.
+// answer within the same time, the connection is considered broken. Without the ping this would
+// take most of a minute.
 const SignOfLife = 500 * time.Millisecond
 
 // ErrSilent means that a subscription did not answer a ping.
