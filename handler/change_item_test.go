@@ -77,14 +77,14 @@ func (f *fakeChanges) calls() int {
 	return len(f.by)
 }
 
-// fakeTrail is an audit log with given entries.
-type fakeTrail struct {
+// fakeAuditLog is an audit log with given entries.
+type fakeAuditLog struct {
 	asked   []order.AuditFilter
 	entries []order.AuditEntry
 	more    bool
 }
 
-func (f *fakeTrail) Audit(_ context.Context, filter order.AuditFilter) ([]order.AuditEntry, bool, error) {
+func (f *fakeAuditLog) Audit(_ context.Context, filter order.AuditFilter) ([]order.AuditEntry, bool, error) {
 	f.asked = append(f.asked, filter)
 	return f.entries, f.more, nil
 }
@@ -398,11 +398,11 @@ func TestAudit(t *testing.T) {
 	if w := s.get(t, "/v1/admin/audit", "root", auth.RoleAdmin); w.Code != 200 || w.Body.String() != `{"entries":[],"next_cursor":""}` {
 		t.Errorf("an empty audit: %d %s", w.Code, w.Body)
 	}
-	s.trail.entries = []order.AuditEntry{
+	s.audit.entries = []order.AuditEntry{
 		{ID: 9, At: someTime, Actor: "root", Action: "item.pause", ItemID: "thing", Before: `{"control":"open"}`, After: `{"control":"paused"}`, RequestID: "r-1"},
 		{ID: 8, At: someTime, Actor: "root", Action: "order.cancel", OrderID: someOrderID},
 	}
-	s.trail.more = true
+	s.audit.more = true
 	query := "/v1/admin/audit?limit=2&item_id=thing&order_id=" + someOrderID
 	w := s.get(t, query, "root", auth.RoleAdmin)
 	const want = `{"entries":[{"id":9,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"item.pause","item_id":"thing",` +
@@ -418,10 +418,10 @@ func TestAudit(t *testing.T) {
 	if w := s.get(t, query+"&cursor="+cursor, "root", auth.RoleAdmin); w.Code != 200 {
 		t.Errorf("the next page: %d %s", w.Code, w.Body)
 	}
-	if got := s.trail.asked[2]; got != (order.AuditFilter{ItemID: "thing", OrderID: someOrderID, Before: 8, Limit: 2}) {
+	if got := s.audit.asked[2]; got != (order.AuditFilter{ItemID: "thing", OrderID: someOrderID, Before: 8, Limit: 2}) {
 		t.Errorf("the next page asks for %+v", got)
 	}
-	asked := len(s.trail.asked)
+	asked := len(s.audit.asked)
 	for query, code := range map[string]string{
 		"limit=0": "limit_range", "limit=101": "limit_range", "limit=x": "limit_range", "item_id=X": "id_invalid", "item_id=": "id_invalid",
 		"order_id=1": "id_invalid", "actor=root": "unknown_parameter", "limit=1&limit=2": "parameter_invalid", "limit=%zz": "parameter_invalid",
@@ -433,7 +433,7 @@ func TestAudit(t *testing.T) {
 	wantProblem(t, s.get(t, "/v1/admin/audit", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
 	wantProblem(t, s.get(t, "/v1/admin/audit", "psp", auth.RoleService).Result(), 403, "forbidden")
 	wantProblem(t, s.get(t, "/v1/admin/audit", "", "").Result(), 401, "auth_missing")
-	if got := len(s.trail.asked); got != asked {
+	if got := len(s.audit.asked); got != asked {
 		t.Errorf("bad requests caused %d reads", got-asked)
 	}
 }

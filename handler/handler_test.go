@@ -175,7 +175,7 @@ type shop struct {
 	orders  *fakeOrders
 	sales   *fakeSales
 	changes *fakeChanges
-	trail   *fakeTrail
+	audit   *fakeAuditLog
 }
 
 // fakeService consists of fakes.
@@ -183,7 +183,7 @@ type fakeService struct {
 	orderService
 	*fakeSales
 	*fakeChanges
-	*fakeTrail
+	*fakeAuditLog
 	buyerService
 	paymentService
 }
@@ -205,9 +205,9 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
+	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, audit: &fakeAuditLog{}}
 	c := Config{
-		Service: &fakeService{s.orders, s.sales, s.changes, s.trail, &fakeBuyers{}, &fakeMoney{}},
+		Service: &fakeService{s.orders, s.sales, s.changes, s.audit, &fakeBuyers{}, &fakeMoney{}},
 		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {

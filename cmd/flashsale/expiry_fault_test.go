@@ -11,10 +11,10 @@ import (
 	"flashsale/inventory"
 )
 
-// lapsing opens a sale whose unpaid orders expire after one second.
-func (s *shop) lapsing(c *client, stock int64) string {
+// expiring opens a sale whose unpaid orders expire after one second.
+func (s *shop) expiring(c *client, stock int64) string {
 	s.t.Helper()
-	id := "lapsing"
+	id := "expiring"
 	a := c.admin("POST", "/v1/admin/items", map[string]any{
 		"id": id, "name": "Thing", "description": "d", "price_minor": 990, "currency": "EUR",
 		"stock": stock, "per_user_limit": 1, "payment_window_seconds": 1,
@@ -59,7 +59,7 @@ func TestWorker_KilledInExpiry(t *testing.T) {
 			const stock = 30
 			s := newRedisShop(t)
 			c := dial(t, s.api(noLimit...))
-			item := s.lapsing(c, stock)
+			item := s.expiring(c, stock)
 			doomed := s.faulty(fault, "worker", lease(shortLease)...)
 			got := crowd(stock, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10") })
 			only(t, got, "201", "202")

@@ -141,7 +141,7 @@ func TestLife_ExpiresAfterRestart(t *testing.T) {
 
 // More orders wait for their payment than the queue of orders has capacity for, and the sale
 // continues.
-func TestLife_LapsesTakeNoRoom(t *testing.T) {
+func TestLife_UnpaidOrdersUseNoQueueCapacity(t *testing.T) {
 	needProcesses(t)
 	const room, orders = 5, 23
 	s := newRedisShop(t)
@@ -155,7 +155,7 @@ func TestLife_LapsesTakeNoRoom(t *testing.T) {
 		}
 	}
 	eventually(t, "all wait for their payment", soon, func() (bool, any) {
-		st := s.lapses()
+		st := s.expiries()
 		return st.Delayed == orders, st
 	})
 	if st, err := s.tasks.Stats(t.Context()); err != nil || st.Delayed+st.Ready+st.Leased != 0 {

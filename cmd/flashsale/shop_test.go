@@ -218,13 +218,13 @@ func (s *shop) stats() queue.Stats {
 	if err != nil {
 		s.t.Fatalf("queue stats: %v", err)
 	}
-	more := s.lapses()
+	more := s.expiries()
 	st.Ready, st.Delayed, st.Leased, st.Dead = st.Ready+more.Ready, st.Delayed+more.Delayed, st.Leased+more.Leased, st.Dead+more.Dead
 	return st
 }
 
-// lapses counts the tasks that expire orders.
-func (s *shop) lapses() queue.Stats {
+// expiries counts the tasks that expire orders.
+func (s *shop) expiries() queue.Stats {
 	s.t.Helper()
 	q, err := queue.New(s.rdb, queue.Config{Prefix: inventory.ExpiryQueuePrefix(0)})
 	if err != nil {

@@ -48,10 +48,10 @@ type Child struct {
 	stdin io.WriteCloser
 	lines chan string
 
-	done   chan struct{} // closed when the process has ended and was reaped
-	exit   error         // how it ended; valid once done is closed
-	heard  chan struct{} // closed when its output was read to the end
-	ending chan struct{} // closed when the test has ended and no longer reads
+	done       chan struct{} // closed when the process has ended and was reaped
+	exit       error         // how it ended; valid once done is closed
+	outputRead chan struct{} // closed when its output was read to the end
+	ending     chan struct{} // closed when the test has ended and no longer reads
 	// expected is set once the test knows of the end or has caused it.
 	expected atomic.Bool
 
@@ -102,7 +102,7 @@ func startChild(t testing.TB, test string, env []string) (*Child, error) {
 	}
 	c := &Child{
 		t: t, lines: make(chan string, linesAhead),
-		done: make(chan struct{}), heard: make(chan struct{}), ending: make(chan struct{}),
+		done: make(chan struct{}), outputRead: make(chan struct{}), ending: make(chan struct{}),
 		cmd: exec.Command(path, "-test.run="+strings.Join(parts, "/"), "-test.v=false", "-test.count=1"),
 	}
 	c.cmd.Env = append(append(os.Environ(), env...), childVar+"=1")
@@ -119,10 +119,10 @@ func startChild(t testing.TB, test string, env []string) (*Child, error) {
 	}
 	go func() {
 		var both sync.WaitGroup
-		both.Go(func() { c.hear(out.r); close(c.lines) })
-		both.Go(func() { c.hear(errs.r) })
+		both.Go(func() { c.readOutput(out.r); close(c.lines) })
+		both.Go(func() { c.readOutput(errs.r) })
 		both.Wait()
-		close(c.heard)
+		close(c.outputRead)
 	}()
 	t.Cleanup(func() { c.end(out.r, errs.r) })
 	// Close the child's ends: it has its own descriptors.
@@ -151,8 +151,8 @@ func (c *Child) exited(err error) {
 	close(c.done)
 }
 
-// hear reads the output of the child until it ends.
-func (c *Child) hear(r io.Reader) {
+// readOutput reads the output of the child until it ends.
+func (c *Child) readOutput(r io.Reader) {
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadString('\n')
@@ -223,17 +223,17 @@ func (c *Child) kill() error {
 func (c *Child) Wait() error {
 	<-c.done
 	c.expected.Store(true)
-	c.hearOut()
+	c.awaitOutput()
 	return c.verdict()
 }
 
-// hearOut waits for the last output of a child that has ended. The wait is limited because a
+// awaitOutput waits for the last output of a child that has ended. The wait is limited because a
 // grandchild may hold the pipes open for longer.
-func (c *Child) hearOut() {
+func (c *Child) awaitOutput() {
 	limit := time.NewTimer(outputWithin)
 	defer limit.Stop()
 	select {
-	case <-c.heard:
+	case <-c.outputRead:
 	case <-limit.C:
 	}
 }
@@ -264,14 +264,14 @@ func (c *Child) end(outputs ...io.Closer) {
 		c.t.Error(err)
 	}
 	close(c.ending)
-	c.hearOut()
+	c.awaitOutput()
 	for _, f := range append(outputs, c.stdin) {
 		// The test may have closed the input.
 		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			c.t.Errorf("redistest: close a child's pipe: %v", err)
 		}
 	}
-	<-c.heard
+	<-c.outputRead
 	if err := c.verdict(); err != nil && ranToEnd && !c.expected.Load() {
 		c.t.Error(err)
 	}

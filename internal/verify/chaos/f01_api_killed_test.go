@@ -12,7 +12,7 @@ func init() {
 		ID: "F1", Name: "API killed", Small: true,
 		Points: []string{"inventory.locking", "inventory.locked", "inventory.send", "inventory.sent", "order.waiting", "handler.answer"},
 		Strike: killAPIs,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 	})
 }
 

@@ -15,7 +15,7 @@ func init() {
 		Points: []string{"order.leased", "order.committing", "order.committed", acknowledging},
 		Draw:   behindCommit,
 		Strike: killWorkers,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F3", Name: "Redis killed, log synced always", Small: true, Shuts: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			for blow := range 2 {
 				r.answers(ctx, r.plan.Moments[blow])

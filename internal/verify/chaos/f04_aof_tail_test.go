@@ -14,7 +14,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F4", Name: "Redis killed, its log's tail lost", Shuts: true, MayLoseAccepted: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			for blow := range 3 {
 				r.answers(ctx, r.plan.Moments[blow])

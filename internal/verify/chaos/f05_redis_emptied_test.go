@@ -10,7 +10,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F5", Name: "Redis emptied", Small: true, Shuts: true, MayLoseAccepted: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			blows := []func(context.Context, *run){flushAll, deleteLog}
 			if r.plan.Numbers[0]%2 == 1 {

@@ -20,7 +20,7 @@ func init() {
 		ID: "F8", Name: "API stopped beyond its lock", Small: true, Lasts: 10 * time.Second,
 		Strike: stopAPIs,
 		Expect: func(ctx context.Context, r *run) {
-			nothingBuried(ctx, r)
+			noDeadLetters(ctx, r)
 			n := strings.Count(r.shop.apis[0].allLogs(), "purchase refused")
 			r.notef("%d late scripts refused", n)
 			if n == 0 {

@@ -14,7 +14,7 @@ func init() {
 		Points: []string{"order.leased", "order.committing", "order.committed"},
 		Draw:   behindCommit,
 		Strike: stopWorkers,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 	})
 }
 

@@ -16,7 +16,7 @@ func init() {
 		ID: "F10", Name: "lock's key harmed", Small: true, Lasts: 8 * time.Second,
 		Strike: harmLocks,
 		Expect: func(ctx context.Context, r *run) {
-			nothingBuried(ctx, r)
+			noDeadLetters(ctx, r)
 			refused, repaired := 0, 0.0
 			for _, m := range r.shop.apis {
 				refused += strings.Count(m.allLogs(), "purchase refused (lost)")

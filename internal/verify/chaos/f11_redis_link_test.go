@@ -132,7 +132,7 @@ func (r *run) disturb(ctx context.Context, d disturbance, links []*redistest.Pro
 
 // expectBounded checks the answers to buyers while a link was disturbed.
 func expectBounded(ctx context.Context, r *run, spans []*span) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	unknown := 0
 	for _, s := range spans {
 		r.report(s)

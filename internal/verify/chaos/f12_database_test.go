@@ -30,7 +30,7 @@ func init() {
 		},
 		Strike: func(ctx context.Context, r *run) { fillDatabaseDisk(ctx, r, disk) },
 		Expect: func(ctx context.Context, r *run) {
-			r.heardFrom("disk is full")
+			r.logged("disk is full")
 			expectDatabase(ctx, r)
 		},
 	})
@@ -38,7 +38,7 @@ func init() {
 		ID: "F12c", Name: "database read-only", DB: "sqlite", Lasts: 6 * time.Second,
 		Strike: denyDatabase,
 		Expect: func(ctx context.Context, r *run) {
-			r.heardFrom("disk I/O error", "readonly")
+			r.logged("disk I/O error", "readonly")
 			expectDatabase(ctx, r)
 		},
 	})
@@ -63,7 +63,7 @@ func lockDatabase(ctx context.Context, r *run) {
 	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
 		r.t.Fatalf("unlock database: %v", err)
 	}
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
 // fillDatabaseDisk fills the disk of the database and then frees it.
@@ -77,7 +77,7 @@ func fillDatabaseDisk(ctx context.Context, r *run, disk *disktest.Disk) {
 	disk.Fill()
 	s := r.broken(ctx, "database disk full", brokenFor)
 	disk.Free()
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
 // denyDatabase makes the database's files refuse writes for a while.
@@ -86,7 +86,7 @@ func denyDatabase(ctx context.Context, r *run) {
 	allow := disktest.Deny(r.t, path, path+"-wal")
 	s := r.broken(ctx, "database read-only", brokenFor)
 	allow()
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
 // broken records that the database refuses writes from now on, and meanwhile tests the routes
@@ -182,8 +182,8 @@ func (r *run) tryRoutes(ctx context.Context, how string) {
 	}
 }
 
-// mended records that the database accepts writes again, and waits until the service recovers.
-func (r *run) mended(ctx context.Context, s *span) {
+// writable records that the database accepts writes again, and waits until the service recovers.
+func (r *run) writable(ctx context.Context, s *span) {
 	r.t.Helper()
 	r.end(s)
 	// Transactions in progress when the fault began may have been committed.
@@ -205,9 +205,9 @@ func (r *run) rows(ctx context.Context) int64 {
 	return n
 }
 
-// heardFrom makes the run void unless a process has logged one of these words: otherwise the
+// logged makes the run void unless a process has logged one of these words: otherwise the
 // fault had no effect.
-func (r *run) heardFrom(words ...string) {
+func (r *run) logged(words ...string) {
 	for _, m := range append(r.shop.workers[:len(r.shop.workers):len(r.shop.workers)], r.shop.apis...) {
 		log := m.allLogs()
 		for _, w := range words {
@@ -222,7 +222,7 @@ func (r *run) heardFrom(words ...string) {
 // expectDatabase checks the answers given while the database refused writes, and the database
 // itself.
 func expectDatabase(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)

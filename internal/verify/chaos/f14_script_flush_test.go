@@ -48,7 +48,7 @@ func flushScripts(ctx context.Context, r *run) {
 
 // expectNoError fails the run if a buyer had to repeat a purchase.
 func expectNoError(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.untroubled(s)

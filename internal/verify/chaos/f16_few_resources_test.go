@@ -109,7 +109,7 @@ func slowFewConnections(ctx context.Context, r *run) {
 // expectBounds checks the answers to buyers while a resource was scarce: an order, a refusal,
 // or 503 with a Retry-After, all in bounded time.
 func expectBounds(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)

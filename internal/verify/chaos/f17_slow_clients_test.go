@@ -63,7 +63,7 @@ func bringSlowClients(ctx context.Context, r *run) {
 
 // expectHealthy compares the two spans.
 func expectHealthy(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	lost := r.metric(ctx, r.shop.apis[0], "flashsale_redis_breaker_refused_total") > 0
 	for _, s := range r.spans {
 		r.report(s)

@@ -266,7 +266,7 @@ func (s *storm) cancel(ctx context.Context, c *caller, client int, order history
 // expect checks that the storm made enough changes.
 func (s *storm) expect(ctx context.Context) {
 	r := s.r
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, span := range r.spans {
 		r.report(span)
 		r.politely(span)

@@ -24,7 +24,7 @@ func init() {
 			APIArgs: []string{"--reconcile-every", "1s"},
 			Shuts:   true,
 			Strike:  func(ctx context.Context, r *run) { restoreBackup(ctx, r, from) },
-			Expect:  nothingBuried,
+			Expect:  noDeadLetters,
 		})
 	}
 }

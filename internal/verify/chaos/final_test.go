@@ -178,9 +178,9 @@ func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) erro
 // wholeRun bounds one run of one fault.
 const wholeRun = 8 * time.Minute
 
-// nothingBuried expects that no order has become a dead letter: these faults do not make tasks
+// noDeadLetters expects that no order has become a dead letter: these faults do not make tasks
 // fail.
-func nothingBuried(ctx context.Context, r *run) {
+func noDeadLetters(ctx context.Context, r *run) {
 	ids, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
 	if err != nil {
 		r.failf("read dead letters: %v", err)

@@ -112,17 +112,17 @@ func (j *judge) discarded() {
 	}
 }
 
-// wishKey identifies a purchase: promise P4 allows one order for each.
-type wishKey struct{ user, item, key string }
+// purchaseKey identifies a purchase: promise P4 allows one order for each.
+type purchaseKey struct{ user, item, key string }
 
-// wish is one purchase: all calls and rows with its key.
-type wish struct {
-	wishKey
+// purchase is one purchase: all calls and rows with its key.
+type purchase struct {
+	purchaseKey
 	calls int
 	first *Call
 	// acks are the distinct orders that were acknowledged, in the order of the history. There
 	// is almost always one.
-	acks []*told
+	acks []*orderRecord
 	// ackEnd is when the first acknowledgement had arrived.
 	ackEnd int64
 	// rows are the rows with this key, rejected ones included.
@@ -133,8 +133,8 @@ type wish struct {
 	takeStart int64
 }
 
-// told is what clients have seen of one order.
-type told struct {
+// orderRecord is what clients have seen of one order.
+type orderRecord struct {
 	id     string
 	first  *Call // the first that names it
 	bought *Call // the first purchase that was answered with it
@@ -168,18 +168,18 @@ type judge struct {
 	order  []string // names of the findings, in the order of their discovery
 	counts Counts
 
-	wishes   []*wish
-	byKey    map[wishKey]*wish
-	told     []*told
-	byOrder  map[string]*told
-	items    map[string]*Item
-	dead     map[string]bool
-	ended    map[ending]bool  // the final states that some call requested
-	smallest map[string]int64 // by item: the fewest units requested by one purchase
-	largest  int64            // the most units requested by one purchase
-	held     map[string]*share
-	doubt    int64     // units that may be held of an unknown item
-	restocks []*change // nil until changes computes them
+	purchases []*purchase
+	byKey     map[purchaseKey]*purchase
+	records   []*orderRecord
+	byOrder   map[string]*orderRecord
+	items     map[string]*Item
+	dead      map[string]bool
+	ended     map[ending]bool  // the final states that some call requested
+	smallest  map[string]int64 // by item: the fewest units requested by one purchase
+	largest   int64            // the most units requested by one purchase
+	held      map[string]*share
+	doubt     int64     // units that may be held of an unknown item
+	restocks  []*change // nil until changes computes them
 }
 
 // ending is a final state of an order that its buyer or the shop requested.
@@ -188,7 +188,7 @@ type ending struct{ order, state string }
 func newJudge(calls []Call, final *Final) *judge {
 	j := &judge{
 		calls: calls, final: final, found: make(map[string]*Finding),
-		byKey: make(map[wishKey]*wish, len(calls)), byOrder: make(map[string]*told, len(final.Orders)),
+		byKey: make(map[purchaseKey]*purchase, len(calls)), byOrder: make(map[string]*orderRecord, len(final.Orders)),
 		items: make(map[string]*Item, len(final.Items)), dead: make(map[string]bool, len(final.Dead)), ended: make(map[ending]bool),
 		smallest: make(map[string]int64, len(final.Items)),
 	}
@@ -222,7 +222,7 @@ func (j *judge) add(c *Call) {
 	}
 	// The path of a refused call names an order too, but no answer has confirmed it.
 	if c.Order != "" && c.Status >= 200 && c.Status < 300 {
-		t := j.tell(c)
+		t := j.record(c)
 		t.named.note(c)
 		if rank(c.State) >= rankCommitted {
 			t.kept.note(c)
@@ -240,12 +240,12 @@ func (j *judge) add(c *Call) {
 }
 
 func (j *judge) addBuy(c *Call) {
-	k := wishKey{c.User, c.Item, c.Key}
+	k := purchaseKey{c.User, c.Item, c.Key}
 	w := j.byKey[k]
 	if w == nil {
-		w = &wish{wishKey: k, first: c}
+		w = &purchase{purchaseKey: k, first: c}
 		j.byKey[k] = w
-		j.wishes = append(j.wishes, w)
+		j.purchases = append(j.purchases, w)
 	}
 	w.calls++
 	if w.calls > 1 {
@@ -270,7 +270,7 @@ func (j *judge) addBuy(c *Call) {
 	if !c.Accepted() || c.Order == "" {
 		return
 	}
-	t := j.tell(c)
+	t := j.record(c)
 	if t.bought == nil {
 		t.bought = c
 		j.counts.Accepted++
@@ -284,13 +284,13 @@ func (j *judge) addBuy(c *Call) {
 	}
 }
 
-// tell returns the record of the order that a call names.
-func (j *judge) tell(c *Call) *told {
+// record returns the record of the order that a call names.
+func (j *judge) record(c *Call) *orderRecord {
 	t := j.byOrder[c.Order]
 	if t == nil {
-		t = &told{id: c.Order, first: c}
+		t = &orderRecord{id: c.Order, first: c}
 		j.byOrder[c.Order] = t
-		j.told = append(j.told, t)
+		j.records = append(j.records, t)
 	}
 	return t
 }

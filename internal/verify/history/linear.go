@@ -236,7 +236,7 @@ func copied[K comparable, V any](m map[K]V) map[K]V {
 func saleOperations(item *Item, calls []Call, final *Final) []porcupine.Operation {
 	h := &saleHistory{
 		item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), closing: make(map[ending]int64),
-		rejected: make(map[buyer]bool), told: make(map[buyer]int64), made: make(map[buyer]bool),
+		rejected: make(map[buyer]bool), acked: make(map[buyer]int64), made: make(map[buyer]bool),
 	}
 	h.read(calls, final)
 	for i := range calls {
@@ -269,10 +269,10 @@ type saleHistory struct {
 	closing map[ending]int64
 	// rejected are the keys whose order the database rejected.
 	rejected map[buyer]bool
-	// told is when the first acknowledgement of a key had arrived; made are the keys for which
+	// acked is when the first acknowledgement of a key had arrived; made are the keys for which
 	// an answer said that the call created the order.
-	told map[buyer]int64
-	made map[buyer]bool
+	acked map[buyer]int64
+	made  map[buyer]bool
 }
 
 // read finds the final order of each key. Acknowledgements count too, because of dead letters.
@@ -292,8 +292,8 @@ func (h *saleHistory) read(calls []Call, final *Final) {
 			if !c.Accepted() {
 				continue
 			}
-			if at, ok := h.told[b]; !ok || c.End < at {
-				h.told[b], h.orders[b] = c.End, c.Order
+			if at, ok := h.acked[b]; !ok || c.End < at {
+				h.acked[b], h.orders[b] = c.End, c.Order
 			}
 			h.made[b] = h.made[b] || !c.Replayed
 		case (c.Op == Cancel || c.Op == Refund) && !c.Refused():
@@ -347,8 +347,8 @@ func (h *saleHistory) add(c *Call) {
 // known before the purchase began.
 func (h *saleHistory) mayHaveMade(c *Call) bool {
 	b := buyer{c.User, c.Key}
-	told, ok := h.told[b]
-	return h.orders[b] != "" && !h.made[b] && (!ok || c.Start <= told)
+	acked, ok := h.acked[b]
+	return h.orders[b] != "" && !h.made[b] && (!ok || c.Start <= acked)
 }
 
 // returns adds an operation for the returned units of each closed order.

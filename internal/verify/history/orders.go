@@ -57,7 +57,7 @@ func (j *judge) rows() {
 		if t := j.byOrder[o.ID]; t != nil {
 			t.row = o
 		}
-		w := j.byKey[wishKey{o.User, o.Item, askedKey(o)}]
+		w := j.byKey[purchaseKey{o.User, o.Item, askedKey(o)}]
 		if w == nil || j.items[o.Item] == nil {
 			j.find(Invented, 1, "%s: no client requested it", sayRow(o))
 			continue
@@ -81,7 +81,7 @@ func askedKey(o *Order) string {
 // outcome, because that call may have created it.
 // unknown outcome: that one may have made it.
 func (j *judge) keys() {
-	for _, w := range j.wishes {
+	for _, w := range j.purchases {
 		var same *Order
 		for _, o := range w.rows {
 			if o.Key == w.key { // its key has no suffix
@@ -102,7 +102,7 @@ func (j *judge) keys() {
 }
 
 // madeBy checks that some call can have created the row.
-func (j *judge) madeBy(w *wish, o *Order) {
+func (j *judge) madeBy(w *purchase, o *Order) {
 	switch {
 	case len(w.asked) == 0:
 		j.find(Contradicted, 1, "%s: each of the %d calls with its key was refused, the first: %s", sayRow(o), w.calls, say(w.first))
@@ -113,7 +113,7 @@ func (j *judge) madeBy(w *wish, o *Order) {
 
 // mayDiffer reports whether two orders of one key are explained: one was lost with Redis's
 // data, or was rejected because Redis had lost the other.
-func (j *judge) mayDiffer(w *wish) bool {
+func (j *judge) mayDiffer(w *purchase) bool {
 	if !j.final.AcceptedMayBeLost {
 		return false
 	}
@@ -128,7 +128,7 @@ func (j *judge) mayDiffer(w *wish) bool {
 
 // orders checks that every order named in an answer exists.
 func (j *judge) orders() {
-	for _, t := range j.told {
+	for _, t := range j.records {
 		if t.committed.call != nil {
 			j.counts.Confirmed++
 		}
@@ -195,7 +195,7 @@ func describes(c *Call, o *Order) bool {
 }
 
 // vanished finds acknowledged orders that a client with access to them did not find later.
-func (j *judge) vanished(c *Call, t *told) {
+func (j *judge) vanished(c *Call, t *orderRecord) {
 	if c.Code != "order_not_found" {
 		return
 	}
@@ -213,7 +213,7 @@ func (j *judge) vanished(c *Call, t *told) {
 // forgotten finds refused repeats of acknowledged purchases. A repeat may be refused if the
 // database rejects the order in the end.
 func (j *judge) forgotten(c *Call) {
-	w := j.byKey[wishKey{c.User, c.Item, c.Key}]
+	w := j.byKey[purchaseKey{c.User, c.Item, c.Key}]
 	if len(w.acks) == 0 || w.ackEnd >= c.Start || w.acks[0].bought.Quantity != c.Quantity {
 		return
 	}

@@ -58,18 +58,18 @@ func (j *judge) shares() {
 			j.find(OverLimit, 1, "%s: with it its buyer has %d, and the limit is %d", sayRow(o), units[h], item.Limit)
 		}
 	}
-	j.bury()
+	j.countDead()
 }
 
-// bury counts the units of dead letters that have no row. If no answer named a dead letter, its
+// countDead counts the units of dead letters that have no row. If no answer named a dead letter, its
 // quantity and item are unknown: it may hold as many units as the largest purchase, of any
 // item.
-func (j *judge) bury() {
+func (j *judge) countDead() {
 	unknown := maps.Clone(j.dead)
 	for i := range j.final.Orders {
 		delete(unknown, j.final.Orders[i].ID)
 	}
-	for _, t := range j.told {
+	for _, t := range j.records {
 		if t.row != nil || !j.dead[t.id] || t.bought == nil {
 			continue
 		}

@@ -128,7 +128,7 @@ func (j *judge) events() []event {
 
 // takenByKeys adds the units that purchases can have taken, once per key.
 func (j *judge) takenByKeys(events []event) []event {
-	for _, w := range j.wishes {
+	for _, w := range j.purchases {
 		start, units := w.takeStart, int64(0)
 		if len(w.asked) > 0 {
 			units = slices.Max(w.asked)
@@ -164,6 +164,6 @@ func (j *judge) takenByCalls(events []event) []event {
 
 // refusedLater reports whether the database may have rejected the order of a call.
 func (j *judge) refusedLater(c *Call) bool {
-	w := j.byKey[wishKey{c.User, c.Item, c.Key}]
+	w := j.byKey[purchaseKey{c.User, c.Item, c.Key}]
 	return slices.ContainsFunc(w.rows, func(o *Order) bool { return o.Status == Rejected })
 }

@@ -291,35 +291,35 @@ func (s *stage) conn(addr string, target wire.Target) (*wire.Conn, error) {
 	return conn, err
 }
 
-// wish is one purchase to make.
-type wish struct{ user, key string }
+// purchase is one purchase to make.
+type purchase struct{ user, key string }
 
 // fresh returns n purchases of new buyers.
-func (s *stage) fresh(n int) []wish {
-	list := make([]wish, n)
+func (s *stage) fresh(n int) []purchase {
+	list := make([]purchase, n)
 	for i := range list {
 		s.buyers++
-		list[i] = wish{"buyer" + strconv.Itoa(s.buyers), "key" + strconv.Itoa(s.buyers)}
+		list[i] = purchase{"buyer" + strconv.Itoa(s.buyers), "key" + strconv.Itoa(s.buyers)}
 	}
 	return list
 }
 
 // crowd makes purchases concurrently, each until its answer is definite, and repeats every
 // third one. It calls meanwhile during the purchases.
-func (s *stage) crowd(wishes []wish, meanwhile ...func()) {
+func (s *stage) crowd(purchases []purchase, meanwhile ...func()) {
 	s.t.Helper()
 	var all sync.WaitGroup
-	next := make(chan int, len(wishes))
-	for i := range wishes {
+	next := make(chan int, len(purchases))
+	for i := range purchases {
 		next <- i
 	}
 	close(next)
-	for client := range min(width, len(wishes)) {
+	for client := range min(width, len(purchases)) {
 		all.Go(func() {
 			for i := range next {
-				s.settle(client, wishes[i])
+				s.settle(client, purchases[i])
 				if i%3 == 0 {
-					s.settle(client, wishes[i])
+					s.settle(client, purchases[i])
 				}
 			}
 		})
@@ -331,7 +331,7 @@ func (s *stage) crowd(wishes []wish, meanwhile ...func()) {
 }
 
 // settle repeats a purchase until its answer is definite or its buyer gives up.
-func (s *stage) settle(client int, w wish) {
+func (s *stage) settle(client int, w purchase) {
 	end := time.Now().Add(s.askFor)
 	for {
 		c := s.buy(client, w)
@@ -348,7 +348,7 @@ func (s *stage) settle(client int, w wish) {
 	}
 }
 
-func (s *stage) buy(client int, w wish) history.Call {
+func (s *stage) buy(client int, w purchase) history.Call {
 	c := history.Call{Client: client, Op: history.Buy, User: w.user, Item: item, Quantity: 1, Key: w.key, Start: s.rec.Now()}
 	status, text, err := s.send(client%len(s.apis), "POST", "/v1/items/"+item+"/orders", w.user, "buyer", `{"quantity":1}`, "Idempotency-Key", w.key)
 	c.End = s.rec.Now()
