@@ -234,10 +234,17 @@ func TestClient_Send_Err(t *testing.T) {
 	}
 }
 
-// Admins read the text of an error, so it contains no address, no resolver and no path. Each
-// failure is a real one.
-func TestClient_Send_Err_Text(t *testing.T) {
-	t.Parallel()
+// failingResolver fails to reach its server. The error contains the address and the name.
+func failingResolver(server net.Addr, err error) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: server, Err: err}
+	}}
+}
+
+// serveFaults starts a server that ends each connection without a valid answer. The path selects
+// the fault.
+func serveFaults(t *testing.T) *httptest.Server {
+	t.Helper()
 	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
@@ -261,6 +268,14 @@ func TestClient_Send_Err_Text(t *testing.T) {
 		}
 	})
 	s.Start()
+	return s
+}
+
+// Admins read the text of an error, so it contains no address, no resolver and no path. Each
+// failure is a real one.
+func TestClient_Send_ErrorsHideAddressesAndPaths(t *testing.T) {
+	t.Parallel()
+	s := serveFaults(t)
 	secure := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
 	secure.StartTLS()
 	old := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
@@ -272,12 +287,7 @@ func TestClient_Send_Err_Text(t *testing.T) {
 	gone.Start()
 	gone.Close()
 
-	// A failing resolver's error contains the server and the name.
-	failing := func(err error) *net.Resolver {
-		return &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: network, Addr: s.Listener.Addr(), Err: err}
-		}}
-	}
+	failing := func(err error) *net.Resolver { return failingResolver(s.Listener.Addr(), err) }
 	names := newDNS(t, "127.0.0.1")
 	port := func(s *httptest.Server) string { return s.URL[strings.LastIndexByte(s.URL, ':'):] }
 	local := Policy{Allow: prefixes("127.0.0.1/32")}
