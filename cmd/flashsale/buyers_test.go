@@ -70,34 +70,46 @@ func TestBuyers_ExportAndErase(t *testing.T) {
 		if again := c.settle(item, c.buy(item, "bob", "k", untilCommitted...)); again.Order.ID != other.Order.ID || !again.replayed() {
 			t.Errorf("another's repeat: %s %+v", again.verdict(), again.Order)
 		}
-		eventually(t, "the database's files are free of the name", soon, func() (bool, any) {
-			for _, file := range []string{s.dbPath, s.dbPath + "-wal"} {
-				raw, err := os.ReadFile(file)
-				if err != nil && !errors.Is(err, fs.ErrNotExist) {
-					t.Fatal(err)
-				}
-				if bytes.Contains(raw, []byte(alice)) {
-					// A reader may have prevented the truncation of the log, which a repeat
-					// performs.
-					c.admin("POST", "/v1/admin/buyers/"+alice+"/erase", map[string]any{"reason": "letter 7"})
-					return false, file
-				}
-			}
-			return true, nil
+		s.wantFilesWithout(alice, func() {
+			c.admin("POST", "/v1/admin/buyers/"+alice+"/erase", map[string]any{"reason": "letter 7"})
 		})
-		if s.rdb == nil {
-			return
-		}
-		ctx := t.Context()
-		for _, key := range s.rdb.Keys(ctx, "*").Val() {
-			if value := s.rdb.Dump(ctx, key).Val(); strings.Contains(key+value, alice) {
-				t.Errorf("the key %s still holds the name", key)
-			}
-			for field := range s.rdb.HGetAll(ctx, key).Val() {
-				if strings.Contains(field, alice) {
-					t.Errorf("the key %s still holds the name", key)
-				}
-			}
+		if s.rdb != nil {
+			s.wantRedisWithout(alice)
 		}
 	})
+}
+
+// wantFilesWithout waits until the database's files do not contain the name. A reader may have
+// prevented the truncation of the log, which a repeat of the erasure performs.
+func (s *shop) wantFilesWithout(name string, repeat func()) {
+	s.t.Helper()
+	eventually(s.t, "the name is gone from the database's files", soon, func() (bool, any) {
+		for _, file := range []string{s.dbPath, s.dbPath + "-wal"} {
+			raw, err := os.ReadFile(file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				s.t.Fatal(err)
+			}
+			if bytes.Contains(raw, []byte(name)) {
+				repeat()
+				return false, file
+			}
+		}
+		return true, nil
+	})
+}
+
+// wantRedisWithout checks that no key, field or value in Redis contains the name.
+func (s *shop) wantRedisWithout(name string) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	for _, key := range s.rdb.Keys(ctx, "*").Val() {
+		if value := s.rdb.Dump(ctx, key).Val(); strings.Contains(key+value, name) {
+			s.t.Errorf("the key %s still contains the name", key)
+		}
+		for field := range s.rdb.HGetAll(ctx, key).Val() {
+			if strings.Contains(field, name) {
+				s.t.Errorf("the key %s still contains the name", key)
+			}
+		}
+	}
 }
