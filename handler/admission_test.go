@@ -28,9 +28,8 @@ func (d *door) Admit(string) (time.Duration, error) {
 func (d *door) Late(string) bool          { return d.late }
 func (d *door) Wait(string) time.Duration { return d.wait }
 
-// TestAdmission_Shut: purchases are refused before any other check, and all other routes keep
-// working.
-func TestAdmission_Shut(t *testing.T) {
+// Purchases are refused before any other check, and all other routes keep working.
+func TestAdmission_RefusesBeforeOtherChecks(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.Limits.RateBuyer = 1 })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
@@ -66,8 +65,8 @@ func TestAdmission_Shut(t *testing.T) {
 	}
 }
 
-// TestAdmission_Database refuses purchases with 503 while the database does not accept writes.
-func TestAdmission_Database(t *testing.T) {
+// Purchases are refused with 503 while the database does not accept writes.
+func TestAdmission_RefusesWhileDatabaseIsReadOnly(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", order.ErrDatabase)} })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
@@ -81,9 +80,8 @@ func TestAdmission_Database(t *testing.T) {
 	}
 }
 
-// TestAdmission_InFlight: each admitted purchase is removed from the count, no matter how it
-// ends.
-func TestAdmission_InFlight(t *testing.T) {
+// Each admitted purchase is removed from the count, no matter how it ends.
+func TestAdmission_EndedPurchasesLeaveTheCount(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Limits.InFlight = 1; c.Limits.RateBuyer = -1 })
 	for i := range 20 {
@@ -104,9 +102,8 @@ func TestAdmission_InFlight(t *testing.T) {
 	}
 }
 
-// TestAdmission_Late: purchases are answered immediately, without a wait, while commits are
-// late.
-func TestAdmission_Late(t *testing.T) {
+// Purchases are answered immediately, without a wait, while commits are late.
+func TestAdmission_NoWaitWhileCommitsAreLate(t *testing.T) {
 	t.Parallel()
 	d := &door{late: true}
 	s := open(t, func(c *Config) { c.Admission = d })
@@ -125,8 +122,8 @@ func TestAdmission_Late(t *testing.T) {
 	}
 }
 
-// TestAdmission_Full: the refusal for a full queue says when there will be capacity.
-func TestAdmission_Full(t *testing.T) {
+// The refusal for a full queue says when there will be capacity.
+func TestAdmission_FullQueueHasRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 7*time.Second + 1} })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {

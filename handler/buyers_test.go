@@ -112,8 +112,8 @@ func TestExportBuyer_Err(t *testing.T) {
 	}
 }
 
-// TestExportBuyer_BrokenOff: a failure during the export closes the connection, so that a
-// client cannot take the part for the whole.
+// A failure during the export closes the connection, so that a client cannot take the part for
+// the whole.
 func TestExportBuyer_BrokenOff(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
@@ -140,8 +140,8 @@ func TestExportBuyer_BrokenOff(t *testing.T) {
 	}
 }
 
-// TestBuyers_Long: both may take longer than the server allows for a purchase.
-func TestBuyers_Long(t *testing.T) {
+// An export and an erasure may take longer than the server allows for a purchase.
+func TestBuyers_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
 	s, b := withBuyers(t)

@@ -16,10 +16,10 @@ import (
 	"flashsale/order"
 )
 
-// TestOrderEvents_Memory opens idle streams, with client sockets outside of Go's heap, and
-// bounds the server's memory for each. It is a few KiB; `make bench ARGS='-rounds 0 -streams
-// 5000'` measures it with real orders.
-func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures the memory of the whole process
+// TestOrderEvents_IdleStreamsUseLittleMemory opens idle streams, with client sockets outside of
+// Go's heap, and bounds the server's memory for each. It is a few KiB;
+// `make bench ARGS='-rounds 0 -streams 5000'` measures it with real orders.
+func TestOrderEvents_IdleStreamsUseLittleMemory(t *testing.T) { //nolint:paralleltest // it measures the memory of the whole process
 	const streams, bound = 1000, 20 << 10
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 500 * time.Millisecond })
 	addr, err := net.ResolveTCPAddr("tcp", serve(t, s))

@@ -113,9 +113,8 @@ func refused(tb testing.TB, g prometheus.Gatherer, reason string) float64 {
 	return 0
 }
 
-// TestOrderEvents_NoPayment: a confirmed order of an item without payment has no further
-// events.
-func TestOrderEvents_NoPayment(t *testing.T) {
+// A confirmed order of an item without payment has no further events.
+func TestOrderEvents_NoneAfterConfirmedWithoutPayment(t *testing.T) {
 	t.Parallel()
 	o := orderIn(order.StatusConfirmed)
 	o.ExpiresAt = time.Time{}
@@ -128,7 +127,7 @@ func TestOrderEvents_NoPayment(t *testing.T) {
 	}
 }
 
-func TestOrderEvents_Who(t *testing.T) {
+func TestOrderEvents_OnlyOwnerAdminAndService(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusPaid))
 	for _, who := range []struct {
@@ -204,8 +203,8 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_HEAD: the answer has the headers of GET, but no stream.
-func TestOrderEvents_HEAD(t *testing.T) {
+// The answer has the headers of GET, but no stream.
+func TestOrderEvents_HEADSendsOnlyHeaders(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusQueued))
 	r := httptest.NewRequest(http.MethodHead, eventsPath, http.NoBody)
@@ -218,9 +217,8 @@ func TestOrderEvents_HEAD(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_Ends: a stream ends when its process drains, at its maximum duration, and
-// when its token expires.
-func TestOrderEvents_Ends(t *testing.T) {
+// A stream ends when its process drains, at its maximum duration, and when its token expires.
+func TestOrderEvents_EndsOnDrainAgeAndExpiry(t *testing.T) {
 	t.Parallel()
 	one := eventText("1", "queued", orderIn(order.StatusQueued))
 	t.Run("the feed closes", func(t *testing.T) {
@@ -302,8 +300,7 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 	}
 }
 
-// TestOrderEvents_Heartbeat: an idle stream sends heartbeats, and outlives the server's write
-// timeout.
+// An idle stream sends heartbeats, and outlives the server's write timeout.
 func TestOrderEvents_Heartbeat(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
@@ -320,9 +317,8 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 	w.until(t, "0\r\n") // the last chunk: the server has ended the stream
 }
 
-// TestOrderEvents_ClientGone: the stream of a client that disconnects ends long before the next
-// heartbeat.
-func TestOrderEvents_ClientGone(t *testing.T) {
+// The stream of a client that disconnects ends long before the next heartbeat.
+func TestOrderEvents_EndsWhenClientDisconnects(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
@@ -337,8 +333,8 @@ func TestOrderEvents_ClientGone(t *testing.T) {
 	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 }
 
-// TestOrderEvents_Slow: a client that does not read is disconnected, and blocks no other.
-func TestOrderEvents_Slow(t *testing.T) {
+// A client that does not read is disconnected, and blocks no other.
+func TestOrderEvents_SlowClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
 	w := dial(t, serve(t, s))
@@ -353,8 +349,8 @@ func TestOrderEvents_Slow(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_Framing: a stream closes its connection at its end and announces it in its
-// headers; an HTTP/1.0 client gets no chunks.
+// A stream closes its connection at its end and announces it in its headers; an HTTP/1.0 client
+// gets no chunks.
 func TestOrderEvents_Framing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -386,9 +382,8 @@ func TestOrderEvents_Framing(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_ClientSends: a client may send a few bytes on its stream, but loses it if it
-// sends without end.
-func TestOrderEvents_ClientSends(t *testing.T) {
+// A client may send a few bytes on its stream, but loses it if it sends without end.
+func TestOrderEvents_ClientMaySendLittle(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
@@ -405,8 +400,8 @@ func TestOrderEvents_ClientSends(t *testing.T) {
 	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 }
 
-// TestOrderEvents_Panic: a panic in a stream only ends that stream.
-func TestOrderEvents_Panic(t *testing.T) {
+// A panic in a stream only ends that stream.
+func TestOrderEvents_PanicEndsOnlyItsStream(t *testing.T) {
 	t.Parallel()
 	s, feed := streaming(t, orderIn(order.StatusQueued))
 	w := dial(t, serve(t, s))
@@ -419,9 +414,9 @@ func TestOrderEvents_Panic(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_Crowd opens two thousand streams, ends half of them from each side, and
-// checks that nothing of them is left.
-func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts goroutines
+// TestOrderEvents_EndedStreamsLeaveNothing opens two thousand streams, ends half of them from
+// each side, and checks that nothing of them is left.
+func TestOrderEvents_EndedStreamsLeaveNothing(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	const n = 2000
 	before := goleak.IgnoreCurrent()
 	t.Run("streams", func(t *testing.T) {

@@ -24,8 +24,8 @@ func (f *fakeWorkers) WorkerStatus(context.Context) (order.WorkerStatus, error) 
 	return f.status, f.err
 }
 
-// TestReady_Workers: missing workers are shown, but the API stays ready. An unknown state of
-// the workers is not shown.
+// Missing workers are shown, but the API stays ready. An unknown state of the workers is not
+// shown.
 func TestReady_Workers(t *testing.T) {
 	t.Parallel()
 	const trouble = "none live since 2030-01-02T03:04:05Z"
@@ -64,7 +64,7 @@ func TestReady_Workers(t *testing.T) {
 	}
 }
 
-// TestOps_Health: the operators' address reports whether the process is ready and alive.
+// The operators' address reports whether the process is ready and alive.
 func TestOps_Health(t *testing.T) {
 	t.Parallel()
 	var part, alive error
@@ -108,8 +108,8 @@ func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
 	return n
 }
 
-// TestMetrics_Lazy: the series of a route or a code is created at its first use.
-func TestMetrics_Lazy(t *testing.T) {
+// The series of a route or a code is created at its first use.
+func TestMetrics_SeriesExistFromTheirFirstUse(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	s := open(t, func(c *Config) { c.Registerer = registry })
@@ -129,8 +129,7 @@ func TestMetrics_Lazy(t *testing.T) {
 	}
 }
 
-// TestMetrics_LazyAllocations: after its first use, a counter is not looked up again, and
-// incrementing it allocates nothing.
+// After its first use, a counter is not looked up again, and incrementing it allocates nothing.
 func TestMetrics_LazyAllocations(t *testing.T) {
 	m, err := newMetrics(nil)
 	if err != nil {

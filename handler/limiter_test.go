@@ -53,7 +53,7 @@ func TestLimiter(t *testing.T) {
 }
 
 // The memory is bounded, whatever the number of keys.
-func TestLimiter_Bound(t *testing.T) {
+func TestLimiter_MemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(1, 1000)
 	l.most = 8
@@ -94,7 +94,7 @@ func TestLimiter_Concurrent(t *testing.T) {
 	}
 }
 
-func TestRate_Buyer(t *testing.T) {
+func TestRate_BuyerHasOneBucket(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Limits.RateBuyer, c.Limits.BurstBuyer = 0.5, 3 })
 	for i, body := range []string{`{"quantity":1}`, `{`, ``} { // malformed bodies count
@@ -130,7 +130,7 @@ func TestRate_Buyer(t *testing.T) {
 }
 
 // Without a trusted proxy X-Forwarded-For is ignored.
-func TestRate_Address(t *testing.T) {
+func TestRate_AddressHasOneBucket(t *testing.T) {
 	t.Parallel()
 	limited := func(c *Config) { c.Limits.RateAddress = 5 }
 	flood := func(s *shop, forwarded func(i int) string) (refused int) {

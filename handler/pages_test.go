@@ -52,8 +52,8 @@ func wantHeader(t *testing.T, w *httptest.ResponseRecorder, name, want string) {
 	}
 }
 
-// TestPages_Cache: a page's caching headers, and 304 for a client that already has it.
-func TestPages_Cache(t *testing.T) {
+// A page has caching headers, and a client that already has it gets 304.
+func TestPages_CachesMayRevalidate(t *testing.T) {
 	t.Parallel()
 	item := someItem()
 	shown := &shownItems{view: &catalog.View{Item: item}, list: &catalog.ListView{Items: []catalog.Item{item}}}
@@ -95,8 +95,8 @@ func TestPages_Cache(t *testing.T) {
 	}
 }
 
-// TestPages_Refused: caches must not store that an item does not exist or cannot be read.
-func TestPages_Refused(t *testing.T) {
+// Caches must not store that an item does not exist or cannot be read.
+func TestPages_RefusalsAreNotCached(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	for path, status := range map[string]int{"/v1/items/nope": 404, "/v1/items/NOPE": 400} {
@@ -113,9 +113,9 @@ func TestPages_Refused(t *testing.T) {
 	wantHeader(t, w, "Cache-Control", "no-store")
 }
 
-// TestPages_ServerTime: a page has the time of its answer, and the list has a slightly older
-// one at most, even if the encoded page is reused.
-func TestPages_ServerTime(t *testing.T) {
+// A page has the time of its answer, and the list has a slightly older one at most, even if the
+// encoded page is reused.
+func TestPages_ServerTimeIsThatOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	shown := &shownItems{view: &catalog.View{Item: someItem()}, list: &catalog.ListView{Items: []catalog.Item{someItem()}}}
 	s, now := openPages(t, shown)
@@ -141,7 +141,7 @@ func TestPages_ServerTime(t *testing.T) {
 	}
 }
 
-// TestPages_StateByTheClock: a sale opens and closes on time, in its page too.
+// A sale opens and closes on time, in its page too.
 func TestPages_StateByTheClock(t *testing.T) {
 	t.Parallel()
 	item := someItem()
@@ -174,9 +174,9 @@ func TestPages_StateByTheClock(t *testing.T) {
 	}
 }
 
-// TestPages_SaleClock: an item's state, server_time and tag use the clock of its sale, even
-// when that is set; the age of a page uses the host's.
-func TestPages_SaleClock(t *testing.T) {
+// An item's state, server_time and tag use the clock of its sale, even when that is set; the
+// age of a page uses the host's.
+func TestPages_StateFollowsTheSaleClock(t *testing.T) {
 	t.Parallel()
 	thing, other := someItem(), someItem()
 	thing.OpensAt, thing.ClosesAt = someTime.Add(5*time.Minute), someTime.Add(10*time.Minute)
@@ -232,9 +232,8 @@ func TestPages_SaleClock(t *testing.T) {
 	}
 }
 
-// TestPages_Gzip: a long page is compressed for clients that accept it, and has the same
-// content.
-func TestPages_Gzip(t *testing.T) {
+// A long page is compressed for clients that accept it, and has the same content.
+func TestPages_GzipHasTheSameContent(t *testing.T) {
 	t.Parallel()
 	long := someItem()
 	long.Description = strings.Repeat("A thing that nobody needs, at a price that everybody pays. ", 50)
@@ -282,8 +281,8 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// TestPages_Stale: a page shown while the database is unavailable says so and has its age.
-func TestPages_Stale(t *testing.T) {
+// A page shown while the database is unavailable says so and has its age.
+func TestPages_StaleContentHasItsAge(t *testing.T) {
 	t.Parallel()
 	loaded := someTime.Add(-90500 * time.Millisecond)
 	shown := &shownItems{
@@ -301,8 +300,7 @@ func TestPages_Stale(t *testing.T) {
 	}
 }
 
-// TestPages_Allocations: an item's page is encoded once, and each answer only allocates its
-// headers.
+// An item's page is encoded once, and each answer only allocates its headers.
 func TestPages_Allocations(t *testing.T) {
 	v := &catalog.View{Item: someItem()}
 	p := itemPage(v, someTime)

@@ -108,8 +108,8 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, open(t).post(t, reconcilePath, "root", auth.RoleAdmin, "").Result(), 404, "route_not_found")
 }
 
-// TestReconcile_Long: it may take longer than the server allows for a purchase.
-func TestReconcile_Long(t *testing.T) {
+// A reconciliation may take longer than the server allows for a purchase.
+func TestReconcile_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
 	s := open(t, reconciling(func(ctx context.Context, _ order.ReconcileOptions) (order.ReconcileReport, error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // Slow clients get 408 or are disconnected, and place no order.
-func TestServer_Slow(t *testing.T) {
+func TestServer_SlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	t.Run("headers", func(t *testing.T) {
 		t.Parallel()
@@ -64,7 +64,7 @@ func (c countConn) Read(b []byte) (int, error) {
 
 // Endless chunks are read up to 64 KiB. Then the answer is sent although the client keeps
 // sending.
-func TestServer_EndlessChunks(t *testing.T) {
+func TestServer_EndlessChunksAreRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	var read atomic.Int64
@@ -123,7 +123,7 @@ func TestReadBody_Bound(t *testing.T) {
 }
 
 // The read timeout does not cut off a longer wait.
-func TestServer_LongWait(t *testing.T) {
+func TestServer_WaitMayExceedTheReadLimit(t *testing.T) {
 	t.Parallel()
 	_, resp := answerWithin(t, rawPurchase(t, withLength(wireBody), wireBody), func(limit time.Duration) http.Handler {
 		s := open(t)

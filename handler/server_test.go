@@ -299,7 +299,7 @@ func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
 // HTTP/1.0 has no chunks, so the server ignores a Transfer-Encoding there, and interprets the
 // rest differently from the client. None of it may be answered as a request: there is one
 // answer, and the connection ends.
-func TestServer_HTTP10(t *testing.T) {
+func TestServer_HTTP10BodyIsNotARequest(t *testing.T) {
 	t.Parallel()
 	const keep, chunks = "Connection: keep-alive\r\n", "Transfer-Encoding: chunked\r\n"
 	for name, tc := range map[string]struct {
@@ -367,9 +367,9 @@ func wantOneAnswer(t *testing.T, w *wire, status int) {
 	}
 }
 
-// TestServer_HalfClosed: a client that closes its sending side after a purchase still reads,
-// and gets an answer of the API.
-func TestServer_HalfClosed(t *testing.T) {
+// A client that closes its sending side after a purchase still reads, and gets an answer of the
+// API.
+func TestServer_HalfClosedClientGetsAnAnswer(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	s.orders.place = func(ctx context.Context, _ order.Purchase) (order.Placed, error) {
@@ -388,9 +388,9 @@ func TestServer_HalfClosed(t *testing.T) {
 	}
 }
 
-// TestServer_LongRequestLine: a request line above 16 KiB is refused as soon as it is too long,
-// even without an end, and even on a connection that was used before.
-func TestServer_LongRequestLine(t *testing.T) {
+// A request line above 16 KiB is refused as soon as it is too long, even without an end, and
+// even on a connection that was used before.
+func TestServer_LongRequestLineIsRefusedEarly(t *testing.T) {
 	t.Parallel()
 	long := "GET /v1/items/" + strings.Repeat("a", maxRequestLine)
 	const end = " HTTP/1.1\r\nHost: shop\r\n\r\n"
@@ -442,8 +442,8 @@ func TestServer_LongRequestLine(t *testing.T) {
 	})
 }
 
-// TestStrictConn_ReadAhead: the byte of the next request that the server reads before the
-// connection is idle counts towards the request line.
+// The byte of the next request that the server reads before the connection is idle counts
+// towards the request line.
 func TestStrictConn_ReadAhead(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

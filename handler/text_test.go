@@ -54,7 +54,7 @@ func TestHiddenRune(t *testing.T) {
 
 // Creating and changing items follow the same rule. The refusal names the field and the
 // character.
-func TestItem_HiddenText(t *testing.T) {
+func TestItem_HiddenTextIsRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	create := func(name, description string) *httptest.ResponseRecorder {

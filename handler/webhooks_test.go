@@ -154,8 +154,8 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Bodies: the fields of a body are passed on.
-func TestWebhooks_Bodies(t *testing.T) {
+// The fields of a body are passed on.
+func TestWebhooks_FieldsArePassedOn(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
 	call("POST", "/v1/admin/webhooks", `{"url":"https://x.example","description":"a b"}`)
@@ -259,9 +259,8 @@ func TestWebhooks_Errors(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Roles: only admins may use webhooks, and without webhooks the routes do not
-// exist.
-func TestWebhooks_Roles(t *testing.T) {
+// Only admins may use webhooks, and without webhooks the routes do not exist.
+func TestWebhooks_OnlyForAdmins(t *testing.T) {
 	t.Parallel()
 	f := &fakeWebhooks{}
 	s := open(t, func(c *Config) { c.Webhooks = f })
@@ -276,8 +275,8 @@ func TestWebhooks_Roles(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Cursor: a cursor is only valid in its own list.
-func TestWebhooks_Cursor(t *testing.T) {
+// A cursor is only valid in its own list.
+func TestWebhooks_CursorIsBoundToItsList(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
 	f.more = true

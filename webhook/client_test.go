@@ -116,7 +116,7 @@ func TestClient_Send(t *testing.T) {
 }
 
 // The policy applies to the address dialled, not to the name.
-func TestClient_Send_Addresses(t *testing.T) {
+func TestClient_Send_ChecksTheDialledAddress(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
 	s := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
@@ -155,7 +155,7 @@ func TestClient_Send_Addresses(t *testing.T) {
 }
 
 // A receiver cannot redirect a message.
-func TestClient_Send_Redirect(t *testing.T) {
+func TestClient_Send_FollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
 	target := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
@@ -334,7 +334,7 @@ func TestClient_Send_ErrorsHideAddressesAndPaths(t *testing.T) {
 
 // A server that switches protocols and then stays silent does not block the sender, and the
 // connection is closed.
-func TestClient_Send_Upgrade(t *testing.T) {
+func TestClient_Send_SilentProtocolSwitchEnds(t *testing.T) {
 	t.Parallel()
 	closed := make(chan error, 1)
 	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, _ *http.Request) {
@@ -453,7 +453,7 @@ func pass(to io.Writer, from io.Reader, cut <-chan struct{}) {
 }
 
 // A silent HTTP/2 connection is closed, although there is always something to send on it.
-func TestClient_Send_DeadConnection(t *testing.T) {
+func TestClient_Send_DeadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, "127.0.0.1", func(_ http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {

@@ -120,9 +120,9 @@ func (s *shoppers) further(t *testing.T, n int64) {
 	})
 }
 
-// TestBackup_UnderLoad takes backups during a sale: no purchase is refused, and each backup is
-// a consistent state with every order that was answered before the backup began.
-func TestBackup_UnderLoad(t *testing.T) {
+// TestBackup_UnderLoadIsConsistent takes backups during a sale: no purchase is refused, and
+// each backup is a consistent state with every order that was answered before the backup began.
+func TestBackup_UnderLoadIsConsistent(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1_000_000, 1)
@@ -155,7 +155,7 @@ func TestBackup_UnderLoad(t *testing.T) {
 }
 
 // A signal during the copy leaves no file.
-func TestBackup_Interrupted(t *testing.T) {
+func TestBackup_InterruptedLeavesNoFile(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))
@@ -176,9 +176,9 @@ func TestBackup_Interrupted(t *testing.T) {
 	}
 }
 
-// TestBackup_Killed kills a backup at each step: the target file does not exist, or is the
-// unchanged previous backup.
-func TestBackup_Killed(t *testing.T) {
+// TestBackup_KilledKeepsThePreviousBackup kills a backup at each step: the target file does not
+// exist, or is the unchanged previous backup.
+func TestBackup_KilledKeepsThePreviousBackup(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestCatalog_LoaderKilled kills a process that loads an item while it holds the load lock:
-// another process loads the item as soon as the lock has expired, and waiting buyers get their
-// orders.
-func TestCatalog_LoaderKilled(t *testing.T) {
+// TestCatalog_KilledLoaderIsReplaced kills a process that loads an item while it holds the load
+// lock: another process loads the item as soon as the lock has expired, and waiting buyers get
+// their orders.
+func TestCatalog_KilledLoaderIsReplaced(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()

@@ -76,7 +76,7 @@ func counted(t *testing.T, p *process.P, line string) float64 {
 // With four processes, each sees an item as soon as another has created, changed, restocked or
 // paused it, even if it was requested there before. Many page readers cause almost no load on
 // the database.
-func TestCatalog_Processes(t *testing.T) {
+func TestCatalog_ChangesReachEveryProcess(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -153,8 +153,9 @@ func TestCatalog_Processes(t *testing.T) {
 	}
 }
 
-// TestCatalog_HTTP checks the headers on which browsers and caches rely, with a real server.
-func TestCatalog_HTTP(t *testing.T) {
+// TestCatalog_PagesHaveCachingHeaders checks the headers on which browsers and caches rely,
+// with a real server.
+func TestCatalog_PagesHaveCachingHeaders(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		for i := range 30 {

@@ -92,7 +92,7 @@ func comesBack(t *testing.T, c *client, item, user string) purchase {
 
 // With two processes, 5,000 buyers are refused the only unit. When it returns, one new buyer
 // gets it, and after a restock of one unit exactly one more buyer.
-func TestChange_AfterRefusals(t *testing.T) {
+func TestChange_ReturnedUnitsAreSoldAfterSoldOut(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -127,7 +127,7 @@ func TestChange_AfterRefusals(t *testing.T) {
 
 // After one process has changed an item, an admin at another can change it with the ETag shown
 // there. Of two changes with the same ETag, one succeeds.
-func TestChange_Versions(t *testing.T) {
+func TestChange_OneOfTwoWithTheSameTagSucceeds(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -171,9 +171,8 @@ func TestChange_Versions(t *testing.T) {
 	})
 }
 
-// TestChange_PauseInBurst: no purchase that begins after the answer to a pause is accepted, at
-// either process.
-func TestChange_PauseInBurst(t *testing.T) {
+// No purchase that begins after the answer to a pause is accepted, at either process.
+func TestChange_NoSaleAfterAPause(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -214,10 +213,10 @@ func TestChange_PauseInBurst(t *testing.T) {
 	s.audit(a, item, 1, accepted(list))
 }
 
-// TestChange_Killed kills the API during a restock, at each point where Redis and the database
-// differ. A repeat with the same key completes it once, and exactly the available units are
-// sold.
-func TestChange_Killed(t *testing.T) {
+// TestChange_KilledRestockIsMadeOnce kills the API during a restock, at each point where Redis
+// and the database differ. A repeat with the same key completes it once, and exactly the
+// available units are sold.
+func TestChange_KilledRestockIsMadeOnce(t *testing.T) {
 	needProcesses(t)
 	for _, at := range []struct {
 		place string
@@ -272,7 +271,7 @@ func TestChange_Killed(t *testing.T) {
 }
 
 // The audit log has the changes of an item and its orders, with their actors.
-func TestChange_Audit(t *testing.T) {
+func TestChange_AuditHasEveryChange(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 5, 1)
@@ -319,10 +318,10 @@ func TestChange_Audit(t *testing.T) {
 	})
 }
 
-// TestChange_Stopped stops the API after it has marked the sale to remove units, and continues
-// it when another process has sold them. It must not remove them then, although the orders are
-// not in the database yet.
-func TestChange_Stopped(t *testing.T) {
+// TestChange_StoppedRestockTakesNoSoldUnits stops the API after it has marked the sale to
+// remove units, and continues it when another process has sold them. It must not remove them
+// then, although the orders are not in the database yet.
+func TestChange_StoppedRestockTakesNoSoldUnits(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	b := dial(t, s.api(noLimit...))

@@ -11,8 +11,8 @@ import (
 // noLimit disables the buyers' rate limit, for tests of other behaviour.
 var noLimit = []string{"--rate-buyer", "-1"}
 
-// TestCrowd_TenUnits sells ten units to a thousand concurrent buyers.
-func TestCrowd_TenUnits(t *testing.T) {
+// TestCrowd_TenUnitsAreSoldExactly sells ten units to a thousand concurrent buyers.
+func TestCrowd_TenUnitsAreSoldExactly(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
@@ -33,9 +33,9 @@ func TestCrowd_TenUnits(t *testing.T) {
 	})
 }
 
-// TestCrowd_OneBuyer sends a thousand concurrent purchases of one buyer, each with a new key:
-// one order. The other nine units stay available.
-func TestCrowd_OneBuyer(t *testing.T) {
+// TestCrowd_OneBuyerGetsOneOrder sends a thousand concurrent purchases of one buyer, each with
+// a new key: one order. The other nine units stay available.
+func TestCrowd_OneBuyerGetsOneOrder(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
@@ -56,9 +56,9 @@ func TestCrowd_OneBuyer(t *testing.T) {
 	})
 }
 
-// TestCrowd_OneKey sends one purchase fifty times concurrently: all answers have the same
-// order, and all but the first are marked as replays.
-func TestCrowd_OneKey(t *testing.T) {
+// TestCrowd_OneKeyMakesOneOrder sends one purchase fifty times concurrently: all answers have
+// the same order, and all but the first are marked as replays.
+func TestCrowd_OneKeyMakesOneOrder(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 5)
@@ -100,8 +100,9 @@ func twoAPIs(t *testing.T) (s *shop, a, b *client) {
 	return s, dial(t, s.api(noLimit...)), dial(t, s.api(noLimit...))
 }
 
-// TestTwoAPIs_Exact sells one item through two API processes to more buyers than units.
-func TestTwoAPIs_Exact(t *testing.T) {
+// TestTwoAPIs_SellTheStockExactly sells one item through two API processes to more buyers than
+// units.
+func TestTwoAPIs_SellTheStockExactly(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 300, 1)
@@ -118,10 +119,10 @@ func TestTwoAPIs_Exact(t *testing.T) {
 	}
 }
 
-// TestTwoAPIs_Notices buys at both: each process receives notices of its own commits, and
-// orders of one can be read at the other. A 201 needs the worker's notice; without it a request
-// answers 202 at the end of its wait.
-func TestTwoAPIs_Notices(t *testing.T) {
+// TestTwoAPIs_EachGetsItsNotices buys at both: each process receives notices of its own
+// commits, and orders of one can be read at the other. A 201 needs the worker's notice; without
+// it a request answers 202 at the end of its wait.
+func TestTwoAPIs_EachGetsItsNotices(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 40, 1)
@@ -138,8 +139,8 @@ func TestTwoAPIs_Notices(t *testing.T) {
 	s.audit(a, item, 1, got)
 }
 
-// TestTwoAPIs_OneKey sends one key to both concurrently.
-func TestTwoAPIs_OneKey(t *testing.T) {
+// TestTwoAPIs_OneKeyMakesOneOrder sends one key to both concurrently.
+func TestTwoAPIs_OneKeyMakesOneOrder(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 10, 1)
@@ -155,9 +156,9 @@ func TestTwoAPIs_OneKey(t *testing.T) {
 	}
 }
 
-// TestTwoAPIs_NewItem creates items at one process and immediately buys them at the other,
-// including one that the other process has just cached as unknown.
-func TestTwoAPIs_NewItem(t *testing.T) {
+// TestTwoAPIs_NewItemCanBeBoughtAtOnce creates items at one process and immediately buys them
+// at the other, including one that the other process has just cached as unknown.
+func TestTwoAPIs_NewItemCanBeBoughtAtOnce(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	for i := range 10 {

@@ -21,10 +21,10 @@ func term(t *testing.T, p *process.P) {
 	}
 }
 
-// TestDrain_InFlight stops an API while requests wait for their commit: each is answered first.
-// The test blocks the commits until the process has received the signal, so that all requests
-// are in progress then.
-func TestDrain_InFlight(t *testing.T) {
+// TestDrain_AnswersRequestsInFlight stops an API while requests wait for their commit: each is
+// answered first. The test blocks the commits until the process has received the signal, so
+// that all requests are in progress then.
+func TestDrain_AnswersRequestsInFlight(t *testing.T) {
 	needProcesses(t)
 	run := func(t *testing.T, s *shop, api *process.P) {
 		c := dial(t, api)
@@ -75,9 +75,9 @@ func TestDrain_InFlight(t *testing.T) {
 	})
 }
 
-// TestDrain_Burst replaces processes under load. No admitted request is cut off, and no
-// acknowledged order is lost.
-func TestDrain_Burst(t *testing.T) {
+// TestDrain_CutsOffNoAdmittedRequest replaces processes under load. No admitted request is cut
+// off, and no acknowledged order is lost.
+func TestDrain_CutsOffNoAdmittedRequest(t *testing.T) {
 	needProcesses(t)
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()

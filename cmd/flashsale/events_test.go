@@ -92,9 +92,9 @@ func (f *follower) want(id, status string) {
 	}
 }
 
-// TestEvents_Processes follows orders at one process that another process changes, and
-// reconnects to another process when the first is killed: no event is lost or sent twice.
-func TestEvents_Processes(t *testing.T) {
+// TestEvents_ReconnectLosesNoEvent follows orders at one process that another process changes,
+// and reconnects to another process when the first is killed: no event is lost or sent twice.
+func TestEvents_ReconnectLosesNoEvent(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	one, two := s.api(), s.api()
@@ -145,7 +145,7 @@ func TestEvents_Processes(t *testing.T) {
 
 // A process that stops does not wait for clients of event streams, even if the drain timeout is
 // very long.
-func TestEvents_Drain(t *testing.T) {
+func TestEvents_DrainDoesNotWaitForStreams(t *testing.T) {
 	needProcesses(t)
 	engines := map[string]func(s *shop) *process.P{
 		"serve": func(s *shop) *process.P { return s.serve("--drain", "10m") },
@@ -191,7 +191,7 @@ func TestEvents_Drain(t *testing.T) {
 
 // A process opens up to --max-streams streams, refuses the next one with Retry-After and counts
 // the refusal, and accepts another when one has ended.
-func TestEvents_Bound(t *testing.T) {
+func TestEvents_StreamsAboveTheBoundAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve("--max-streams", "2")
@@ -233,7 +233,7 @@ func TestEvents_Bound(t *testing.T) {
 
 // Streams use at most half of the files that a process may open, so that connections for
 // purchases remain.
-func TestEvents_OpenFiles(t *testing.T) {
+func TestEvents_UseAtMostHalfOfTheFiles(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	spec := s.spec("serve", []string{"--demo=false"})

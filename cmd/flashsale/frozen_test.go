@@ -10,11 +10,11 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRedis_Frozen pauses Redis without closing a connection, like a half-open link:
-// connections are accepted, but no command is answered. Every route answers without Redis or
-// with 503, and purchases are definitively refused once the outage is detected. The sale
+// TestRedis_FrozenSaleRecovers pauses Redis without closing a connection, like a half-open
+// link: connections are accepted, but no command is answered. Every route answers without Redis
+// or with 503, and purchases are definitively refused once the outage is detected. The sale
 // continues when Redis does.
-func TestRedis_Frozen(t *testing.T) {
+func TestRedis_FrozenSaleRecovers(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	s.worker(lease(shortLease)...)
@@ -43,9 +43,9 @@ func TestRedis_Frozen(t *testing.T) {
 	}
 }
 
-// TestRedis_FrozenShutdown stops processes whose Redis does not answer: their waits are
-// bounded, so they exit.
-func TestRedis_FrozenShutdown(t *testing.T) {
+// TestRedis_FrozenDoesNotBlockTheStop stops processes whose Redis does not answer: their waits
+// are bounded, so they exit.
+func TestRedis_FrozenDoesNotBlockTheStop(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	worker := s.worker("--drain", "2s")

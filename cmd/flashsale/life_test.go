@@ -39,7 +39,7 @@ const rightPayment = `{"reference":"psp-1","amount_minor":990,"currency":"EUR"}`
 
 // One unit is bought and cancelled, and bought again by another buyer, who pays for it. The
 // sold-out mark does not prevent that, and the ledger balances throughout.
-func TestLife_PayAndCancel(t *testing.T) {
+func TestLife_CancelledUnitIsSoldAgain(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newHeldItem(c, 1, 3600)
@@ -91,7 +91,7 @@ func TestLife_PayAndCancel(t *testing.T) {
 }
 
 // An unpaid order expires, its unit is sold to another buyer, and its payment comes too late.
-func TestLife_Expires(t *testing.T) {
+func TestLife_UnpaidOrderExpires(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newHeldItem(c, 1, 1)

@@ -63,7 +63,7 @@ const (
 
 // An operator can see in the metrics, in readiness, in the doctor's output and in the log that
 // accepted orders are not committed because no worker runs, and when that is over.
-func TestWorkers_Missing(t *testing.T) {
+func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	api := s.api()

@@ -10,10 +10,10 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestOverload_Age blocks the commits until the oldest order is late: then no purchase waits
-// for its commit, and all are accepted as long as the queue has capacity. Once the database is
-// back, purchases wait again.
-func TestOverload_Age(t *testing.T) {
+// TestOverload_LateQueueAnswersWithoutAWait blocks the commits until the oldest order is late:
+// then no purchase waits for its commit, and all are accepted as long as the queue has
+// capacity. Once the database is back, purchases wait again.
+func TestOverload_LateQueueAnswersWithoutAWait(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	s.worker()
@@ -46,10 +46,10 @@ func TestOverload_Age(t *testing.T) {
 	s.audit(c, item, 1, got)
 }
 
-// TestOverload_Full fills the queue while no worker runs: purchases are refused early, with a
-// Retry-After that accounts for the missing worker, and accepted again automatically once there
-// is capacity.
-func TestOverload_Full(t *testing.T) {
+// TestOverload_FullQueueRefuses fills the queue while no worker runs: purchases are refused
+// early, with a Retry-After that accounts for the missing worker, and accepted again
+// automatically once there is capacity.
+func TestOverload_FullQueueRefuses(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	const room = 50

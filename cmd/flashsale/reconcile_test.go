@@ -108,7 +108,7 @@ func TestCommand_Reconcile_Embedded(t *testing.T) {
 
 // The background reconciliation repairs a sale that counts too few units and exports it as a
 // metric. Damage in the database is left to the operator.
-func TestReconcile_Background(t *testing.T) {
+func TestReconcile_BackgroundRepairsTheStock(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	p := s.api("--reconcile-every", "1s")

@@ -15,10 +15,10 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRedis_Killed kills Redis during a sale and restarts it. During the outage every route
-// that needs Redis says so, and afterwards the sale continues: each order that was answered 201
-// or 202 is a row, and the stock is exact.
-func TestRedis_Killed(t *testing.T) {
+// TestRedis_KilledLosesNoAnsweredOrder kills Redis during a sale and restarts it. During the
+// outage every route that needs Redis says so, and afterwards the sale continues: each order
+// that was answered 201 or 202 is a row, and the stock is exact.
+func TestRedis_KilledLosesNoAnsweredOrder(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t)) // it syncs every write
 	s.worker(lease(shortLease)...)

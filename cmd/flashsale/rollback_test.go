@@ -197,7 +197,7 @@ func (r *rolledBack) sells(left int) {
 
 // After a restored backup no unit is sold twice, and the orders that only Redis has are orders
 // again.
-func TestRollback_FromRedis(t *testing.T) {
+func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 	needProcesses(t)
 	r := newRolledBack(t, 0)
 	r.stops()
@@ -219,7 +219,7 @@ func TestRollback_FromRedis(t *testing.T) {
 }
 
 // The orders that only Redis has are listed, and their units are sold again once.
-func TestRollback_FromDatabase(t *testing.T) {
+func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 	needProcesses(t)
 	r := newRolledBack(t, 0)
 	r.stops()
@@ -236,7 +236,7 @@ func TestRollback_FromDatabase(t *testing.T) {
 // Changes of a sale after the backup other than purchases are also recovered from Redis:
 // returned units, a restock, and a change of the item. The epoch has increased since the
 // backup.
-func TestRollback_Mixed(t *testing.T) {
+func TestRollback_RecoversReturnsRestocksAndChanges(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	w, p := s.worker(), s.api()

@@ -43,9 +43,9 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// TestSettings_Precedence sets a setting in four places and removes them one by one: flag,
-// environment, file, default.
-func TestSettings_Precedence(t *testing.T) {
+// TestSettings_FlagBeforeEnvironmentBeforeFile sets a setting in four places and removes them
+// one by one: flag, environment, file, default.
+func TestSettings_FlagBeforeEnvironmentBeforeFile(t *testing.T) {
 	needProcesses(t)
 	file := writeFile(t, "shop.yaml", "addr: 127.0.0.1:8003\nbatch: 33\ndemo: false\nlease: 3s\nrate-buyer: 3.5\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n")
 	fromEnv := []string{
@@ -126,8 +126,8 @@ func TestSettings_TokenLeeway(t *testing.T) {
 	}
 }
 
-// TestSettings_Secrets sets secrets in every possible way; none is printed.
-func TestSettings_Secrets(t *testing.T) {
+// TestSettings_SecretsAreNeverPrinted sets secrets in every possible way; none is printed.
+func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 	needProcesses(t)
 	const hidden = "hunter2-hunter2-hunter2-hunter2-hunter2"
 	file := writeFile(t, "shop.yaml", "jwt-secret: "+hidden+"\nredis: redis://user:"+hidden+"@127.0.0.1:1/0\n")
@@ -196,10 +196,10 @@ var badSettings = []bad{
 	{"config", "missing.yaml"},
 }
 
-// TestSettings_Bad passes every invalid value as a flag, in the environment and, where a file
-// can contain it, in a file. Nothing starts, and the message names the setting, the value and
-// the fix.
-func TestSettings_Bad(t *testing.T) {
+// TestSettings_InvalidValuesAreExplained passes every invalid value as a flag, in the
+// environment and, where a file can contain it, in a file. Nothing starts, and the message
+// names the setting, the value and the fix.
+func TestSettings_InvalidValuesAreExplained(t *testing.T) {
 	needProcesses(t)
 	check := func(t *testing.T, b bad, how string, r process.Result) {
 		t.Helper()

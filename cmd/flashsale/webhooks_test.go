@@ -101,7 +101,7 @@ func (c *client) newHook(in *inbox, events ...string) hook {
 
 // The shop receives an order's events with the field names of the API, and can verify their
 // signatures.
-func TestWebhooks_Life(t *testing.T) {
+func TestWebhooks_SendTheEventsOfAnOrder(t *testing.T) {
 	needProcesses(t)
 	life := func(t *testing.T, s *shop, c *client) {
 		in := newInbox(t, 204)
@@ -176,9 +176,9 @@ func TestWebhooks_Life(t *testing.T) {
 	})
 }
 
-// TestWebhooks_WorkerKilled kills a worker after an event was sent but before that is in the
-// database. Another worker sends it again with the same id.
-func TestWebhooks_WorkerKilled(t *testing.T) {
+// TestWebhooks_KilledWorkersEventIsSentAgain kills a worker after an event was sent but before
+// that is in the database. Another worker sends it again with the same id.
+func TestWebhooks_KilledWorkersEventIsSentAgain(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	c := dial(t, s.api(allowLocal...))
@@ -222,7 +222,7 @@ func (s *shop) failedHooks() int {
 }
 
 // Pending deliveries are in the database, and are sent although Redis has lost all its data.
-func TestWebhooks_RedisLost(t *testing.T) {
+func TestWebhooks_SurviveTheLossOfRedis(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	c := dial(t, s.api(allowLocal...))
@@ -258,7 +258,7 @@ func TestWebhooks_RedisLost(t *testing.T) {
 
 // Nothing is sent to this machine or its private networks unless the operator allows it, and
 // the log contains nothing about a webhook.
-func TestWebhooks_Closed(t *testing.T) {
+func TestWebhooks_PrivateNetworksAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	var logs []*process.P

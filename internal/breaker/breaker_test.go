@@ -64,7 +64,7 @@ var outages = []struct {
 
 // The breaker opens when the server is lost, refuses calls without sending them, and closes
 // automatically when the server is back.
-func TestBreakers_Outage(t *testing.T) {
+func TestBreakers_OpenAndRecover(t *testing.T) {
 	t.Parallel()
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestBreakers_Outage(t *testing.T) {
 
 // After a restart all idle connections of the pool are dead. The breaker must not treat them as
 // the server's state.
-func TestBreakers_Restart(t *testing.T) {
+func TestBreakers_DeadConnectionsDoNotDelayRecovery(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
 	o := redistest.Options(server.Addr())
@@ -140,7 +140,7 @@ func TestBreakers_Restart(t *testing.T) {
 }
 
 // Many failures that are no sign of the server's state do not open the breaker.
-func TestBreakers_NotTripped(t *testing.T) {
+func TestBreakers_OtherFailuresDoNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, _ := guarded(t, Config{Failures: 1, Span: 1}, nil)
 	key := redistest.Prefix(t)
@@ -182,7 +182,7 @@ func TestBreakers_NotTripped(t *testing.T) {
 
 // All connections of the pool are in use. That other calls get none is no sign of the server's
 // state.
-func TestBreakers_Pool(t *testing.T) {
+func TestBreakers_ExhaustedPoolDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, _, direct := guarded(t, Config{Failures: 1, Span: 1}, func(o *redis.Options) {
 		o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond
@@ -216,7 +216,7 @@ func TestBreakers_Pool(t *testing.T) {
 
 // All connections are reset at once, and new ones work. That counts as one event, no matter how
 // many calls it hit.
-func TestBreakers_Reset(t *testing.T) {
+func TestBreakers_OneResetDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, _ := guarded(t, Config{Span: patience}, nil)
 	list := redistest.Prefix(t) + "list"
@@ -238,7 +238,7 @@ func TestBreakers_Reset(t *testing.T) {
 
 // During an outage the breaker does not hinder a subscription's reconnection, and it does not
 // treat a silent channel as an outage.
-func TestBreakers_Subscription(t *testing.T) {
+func TestBreakers_SubscriptionsReconnect(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, direct := guarded(t, Config{}, nil)
 	channel := redistest.Prefix(t) + "channel"
@@ -284,7 +284,7 @@ func TestBreakers_Subscription(t *testing.T) {
 }
 
 // When one cluster node stops, its breaker opens and calls to the other nodes succeed.
-func TestBreakers_Cluster(t *testing.T) {
+func TestBreakers_OtherNodesStayReachable(t *testing.T) {
 	t.Parallel()
 	servers := redistest.OwnCluster(t)
 	o := redistest.ClusterOptions(servers.Addrs()...)
@@ -339,7 +339,7 @@ func TestBreakers_Cluster(t *testing.T) {
 
 // A cluster client retries a call whose first attempt was sent. If the second attempt is
 // refused, the call must not count as not sent.
-func TestWitness(t *testing.T) {
+func TestWitness_RetriedCallCountsAsSent(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []bool{false, true} {
 		tries := func(ctx context.Context) error {

@@ -401,7 +401,7 @@ func TestProxy_LateRequest(t *testing.T) {
 }
 
 // The settings may be changed during traffic.
-func TestProxy_Race(t *testing.T) {
+func TestProxy_SettingsMayChangeDuringTraffic(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())

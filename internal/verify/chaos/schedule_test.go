@@ -8,7 +8,7 @@ import (
 )
 
 // The same seed gives the same schedule, and a different one another.
-func TestPlan_SameSeed(t *testing.T) {
+func TestPlan_SameSeedSameSchedule(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {
 		for _, full := range []bool{false, true} {

@@ -44,15 +44,15 @@ func large(n int) *run {
 	return r
 }
 
-// TestCheck_Large judges many calls, part of which are written and read back. It asserts no
-// time, but a check that is quadratic in the calls would not finish.
-func TestCheck_Large(t *testing.T) {
+// TestCheck_JudgesALargeHistory judges many calls, part of which are written and read back. It
+// asserts no time, but a check that is quadratic in the calls would not finish.
+func TestCheck_JudgesALargeHistory(t *testing.T) {
 	t.Parallel()
 	testLarge(t, 50_000)
 }
 
 // The size of a fault suite's whole run.
-func TestCheck_Large_Long(t *testing.T) {
+func TestCheck_JudgesALargeHistory_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
 	testLarge(t, 1_000_000)
