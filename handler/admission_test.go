@@ -54,7 +54,7 @@ func TestAdmission_RefusesBeforeOtherChecks(t *testing.T) {
 		seen[resp.Header.Get("Retry-After")] = true
 	}
 	if len(seen) < 2 {
-		t.Errorf("all were told to come back after %v seconds", seen)
+		t.Errorf("all got the same Retry-After: %v", seen)
 	}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/items", nil)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestExportBuyer(t *testing.T) {
 	}{
 		{"nothing", func(order.BuyerRecords) error { return nil },
 			head + `"orders":[],"queued":[],"holdings":[],"payments":[],"returns":[],"audit":[]}`},
-		{"a late section alone", func(to order.BuyerRecords) error { return to.Holdings("thing", 2) },
+		{"only a late section", func(to order.BuyerRecords) error { return to.Holdings("thing", 2) },
 			head + `"orders":[],"queued":[],"holdings":[{"item_id":"thing","quantity":2}],"payments":[],"returns":[],"audit":[]}`},
 		{"everything", func(to order.BuyerRecords) error {
 			o := order.Order{ID: "o1", ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}

@@ -218,7 +218,7 @@ func TestGetOrder_Payments(t *testing.T) {
 		}
 	}
 	if len(m.orders) != 0 {
-		t.Errorf("payments of %v were read for nobody", m.orders)
+		t.Errorf("payments of %v were read needlessly", m.orders)
 	}
 	want := strings.TrimSuffix(plain, "}") + `,"payments":[` + somePaymentJSON + `]}`
 	if w := s.get(t, path, "root", auth.RoleAdmin); w.Code != 200 || w.Body.String() != want {

@@ -450,7 +450,7 @@ func TestReady(t *testing.T) {
 	}
 	redis = fails
 	if w := s.get(t, "/readyz", "", ""); w.Code != 200 {
-		t.Errorf("within the time an answer stands: %d", w.Code)
+		t.Errorf("within readyFor: %d", w.Code)
 	}
 	now = now.Add(readyFor)
 	w := s.get(t, "/readyz", "", "")

@@ -95,7 +95,7 @@ func TestAPI_KilledInBurst(t *testing.T) {
 		}
 	}
 	if unknown == 0 || len(done) == 0 {
-		t.Fatalf("the fault struck nobody: %v", count(first))
+		t.Fatalf("the fault hit no purchase: %v", count(first))
 	}
 	last := stream(400, 64, func(i int) purchase { return b.settle(item, b.buy(item, first[i].user, first[i].key)) })
 	only(t, last, "201", "202", "409 sold_out")
@@ -164,7 +164,7 @@ func stalledSale(t *testing.T, until func()) (log string, stopped bool) {
 	answered := slices.DeleteFunc(slices.Clone(got), func(p purchase) bool { return p.err != nil })
 	only(t, answered, "201", "202", "409 sold_out", "503 unavailable", "503 overloaded", "503 rebuilding", tooLate)
 	if n := count(answered); len(answered) == n[tooLate] {
-		t.Errorf("of those whose script was held up, nobody was answered: %v", count(got))
+		t.Errorf("no purchase with a delayed script was answered: %v", count(got))
 	}
 	for i, p := range got {
 		if p.verdict() == tooLate {

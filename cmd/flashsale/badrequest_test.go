@@ -62,7 +62,7 @@ func badBodies() []badRequest {
 		{name: "depth 1,000", body: strings.Repeat("[", 1000), want: "400 json_invalid"},
 		{name: "twice", body: `{"quantity":1,"quantity":1}`, want: "400 json_duplicate_key"},
 		{name: "second document", body: validPurchase + validPurchase, want: "400 json_trailing"},
-		{name: "somebody else's id", body: `{"quantity":1,"user_id":"bob"}`, want: "400 unknown_field"},
+		{name: "another buyer's id", body: `{"quantity":1,"user_id":"bob"}`, want: "400 unknown_field"},
 		{name: "price", body: `{"quantity":1,"price":1}`, want: "400 unknown_field"},
 		{name: "upper case", body: `{"Quantity":1}`, want: "400 unknown_field"},
 		{name: "4 KiB and 1", body: validPurchase + strings.Repeat(" ", 4097-len(validPurchase)), want: "413 body_too_large"},
@@ -100,7 +100,7 @@ func badTargets(item string) []badRequest {
 		{name: "DELETE", method: "DELETE", want: "405 method_not_allowed"},
 		{name: "TRACE", method: "TRACE", want: "405 method_not_allowed"},
 		{name: "no route", path: "/v1/nothing", want: "404 route_not_found"},
-		{name: "somebody's order", method: "GET", path: "/v1/orders/" + uuid.NewString(), want: "404 order_not_found"},
+		{name: "unknown order", method: "GET", path: "/v1/orders/" + uuid.NewString(), want: "404 order_not_found"},
 		{name: "limit 0", method: "GET", path: "/v1/orders?limit=0", want: "400 limit_range"},
 		{name: "cursor tampered with", method: "GET", path: "/v1/orders?cursor=abc", want: "400 cursor_invalid"},
 	}

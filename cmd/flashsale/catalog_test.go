@@ -215,7 +215,7 @@ func TestCommand_ItemWarm(t *testing.T) {
 	}
 	wantCode(t, 0, s.run("item", "warm", running, lost, "--server", p.URL()), running, " 3 ", lost, " 6 ")
 	if now, err := s.rdb.HGet(t.Context(), saleOf(running), "fence").Result(); err != nil || now != was {
-		t.Errorf("the running sale was loaded anew: fence %s, %v, before %s", now, err, was)
+		t.Errorf("the running sale was reloaded: fence %s, %v, before %s", now, err, was)
 	}
 	if left, err := s.rdb.HGet(t.Context(), saleOf(lost), "left").Result(); err != nil || left != "6" {
 		t.Errorf("the lost sale has %q left, %v, want 6", left, err)

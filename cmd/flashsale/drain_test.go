@@ -45,7 +45,7 @@ func TestDrain_AnswersRequestsInFlight(t *testing.T) {
 			defer close(ended)
 			term(t, api)
 		}()
-		eventually(t, "the process lets nobody in any more", soon, func() (bool, any) {
+		eventually(t, "the process accepts no more requests", soon, func() (bool, any) {
 			c.close()
 			a, err := c.do("GET", "/healthz", "", "")
 			return errors.As(err, new(errDial)), a.verdict()

@@ -28,7 +28,7 @@ func TestCommand_ItemChange(t *testing.T) {
 	below := run("restock", "--quantity", "-2", "--reason", "broken")
 	wantCode(t, 1, below, "stock_below_sold")
 	if strings.Contains(below.Output, "--key") {
-		t.Errorf("a refusal is told as if it were no answer:\n%s", below.Output)
+		t.Errorf("a refusal is reported as if there were no answer:\n%s", below.Output)
 	}
 	wantCode(t, 0, run("change", "--name", "New name", "--limit", "3", "--price-minor", "0", "--closes-at", "2100-01-01T00:00:00Z"), "New name", " 3 ", " 0 EUR")
 	wantCode(t, 0, run("change", "--closes-at", "never", "--description", "", "--payment-window", "90s"), "New name")

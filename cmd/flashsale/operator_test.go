@@ -95,7 +95,7 @@ func TestCommand_Queue_Verify(t *testing.T) {
 	wantCode(t, 0, s.run("queue", "verify", "--server", p.URL()))
 	s.worker()
 	if got := c.settle(item, c.buy(item, "alice", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != bought.Order.ID {
-		t.Errorf("mended: %s %s, want order %s", got.verdict(), got.Order.ID, bought.Order.ID)
+		t.Errorf("repaired: %s %s, want order %s", got.verdict(), got.Order.ID, bought.Order.ID)
 	}
 }
 

@@ -116,7 +116,7 @@ func TestReconcile_BackgroundRepairsTheStock(t *testing.T) {
 	item := s.newItem(c, 9, 2)
 	only(t, []purchase{c.buy(item, "alice", "k", "Prefer", "respond-async")}, "202")
 	s.setSale(item, "left", 5)
-	eventually(t, "the sale is mended", soon, func() (bool, any) {
+	eventually(t, "the sale is repaired", soon, func() (bool, any) {
 		left, err := s.rdb.HGet(t.Context(), "fs:{p0}:sale:"+item, "left").Result()
 		return err == nil && left == "8", left
 	})

@@ -41,7 +41,7 @@ func TestServe_Killed(t *testing.T) {
 			}
 		}
 		if strings.Contains(p.Log(), "lost its data") {
-			t.Errorf("a start of the embedded engine is told of as a loss:\n%s", p.Log())
+			t.Errorf("a start of the embedded engine is reported as a loss:\n%s", p.Log())
 		}
 		if cut == 0 {
 			t.Fatal("the process was killed after the burst; nothing was cut off")

@@ -111,7 +111,7 @@ func (p *persistent) judge(s *shop, stock int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut == 0 {
-		p.t.Error("no purchase was cut off: the process died when nobody bought")
+		p.t.Error("no purchase was cut off: the process died between purchases")
 	}
 	orders := make(map[string]string)
 	for _, a := range p.accepted {
@@ -125,7 +125,7 @@ func (p *persistent) judge(s *shop, stock int) {
 	}
 	for _, l := range last {
 		if id, told := orders[l.user]; told && l.Order.ID != id {
-			p.t.Errorf("%s has order %s, and was told %s at last", l.user, id, l.verdict())
+			p.t.Errorf("%s has order %s, and finally got %s", l.user, id, l.verdict())
 		}
 	}
 	if rows := s.audit(p.c, p.item, 1, p.accepted); len(rows) != stock {

@@ -120,7 +120,7 @@ func TestWebhooks_SendTheEventsOfAnOrder(t *testing.T) {
 		}
 		want := map[string]int{"order.confirmed": 2, "item.sold_out": 1, "order.paid": 1, "order.cancelled": 1, "webhook.test": 1}
 		var got map[string][]letter
-		eventually(t, "the shop hears of it all", soon, func() (bool, any) {
+		eventually(t, "the shop gets all events", soon, func() (bool, any) {
 			got = in.byType(t)
 			counts := make(map[string]int)
 			for kind := range got {
@@ -247,7 +247,7 @@ func TestWebhooks_SurviveTheLossOfRedis(t *testing.T) {
 	in.status = 200
 	in.mu.Unlock()
 	w = s.worker(allowLocal...)
-	eventually(t, "the event to come again", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, w.Log() })
+	eventually(t, "the event to be sent again", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, w.Log() })
 	if ids := in.ids(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("ids %q", ids)
 	}

@@ -89,7 +89,7 @@ func killedAfterCommit(t *testing.T) bool {
 	}
 	// The other worker notifies the requests of orders whose notice was lost with the first.
 	if n := count(got)["201"]; n == 0 {
-		t.Errorf("nobody was told of a commit: %v", count(got))
+		t.Errorf("no request was notified of a commit: %v", count(got))
 	}
 	if rows := s.audit(c, item, 1, got); len(rows) != 30 {
 		t.Errorf("%d rows, want 30", len(rows))

@@ -156,7 +156,7 @@ func TestBreakers_OtherFailuresDoNotOpen(t *testing.T) {
 		{"an error of a script", func() error {
 			return rdb.Eval(t.Context(), "return redis.error_reply('LOADING Redis is loading the dataset in memory')", []string{key}).Err()
 		}},
-		{"nothing came for who waits", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
+		{"a blocking command got nothing", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
 		{"the caller is gone", func() error { return rdb.Get(gone, key).Err() }},
 		{"the caller is in a hurry", func() error {
 			proxy.SetLatency(0, 100*time.Millisecond)
@@ -165,7 +165,7 @@ func TestBreakers_OtherFailuresDoNotOpen(t *testing.T) {
 			defer cancel()
 			return rdb.Get(brief, key).Err()
 		}},
-		{"who waits has a deadline", func() error {
+		{"a blocking command reached its deadline", func() error {
 			brief, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			return rdb.BLPop(brief, 2*time.Second, key+"list").Err()
@@ -207,7 +207,7 @@ func TestBreakers_ExhaustedPoolDoesNotOpen(t *testing.T) {
 	}
 	direct.LPush(t.Context(), key, "x")
 	if err := <-waiting; err != nil {
-		t.Errorf("who waited: %v", err)
+		t.Errorf("the blocked call: %v", err)
 	}
 	if s.Open() != 0 || s.Refused() != 0 {
 		t.Errorf("%d breakers are open, %d calls refused", s.Open(), s.Refused())
@@ -249,7 +249,7 @@ func TestBreakers_SubscriptionsReconnect(t *testing.T) {
 	}
 	for range 5 { // silence
 		if _, err := sub.ReceiveTimeout(t.Context(), 20*time.Millisecond); err == nil {
-			t.Fatal("a message that nobody sent")
+			t.Fatal("an unexpected message")
 		}
 	}
 	if s.Open() != 0 {

@@ -44,7 +44,7 @@ func FuzzSettings(f *testing.F) {
 	names := settingNames()
 	at := func(name string) uint8 { return uint8(slices.Index(names, name)) }
 	f.Add([]byte("addr: 127.0.0.1:8003\nbatch: 33\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n"), at("batch"), "22", at("lease"), "3s")
-	f.Add([]byte("jwt-secret: short"), at("jwt-secret"), "a secret that nobody may read 123", at("jwks"), "")
+	f.Add([]byte("jwt-secret: short"), at("jwt-secret"), "a secret that must stay hidden 123", at("jwks"), "")
 	f.Add([]byte("rate-buyer: .nan\n"), at("partitions"), "0x10", at("partitions"), "0x10")
 	f.Add([]byte("data-dir: {a: b}\ndb: [sqlite:x]\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir: 2020-01-01\n"), at("data-dir"), "", at("demo"), "false")
@@ -52,7 +52,7 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("unknown: 1\n"), at("trusted-proxies"), "10.0.0.0/8,192.0.2.1", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
 	f.Add([]byte("role-map: [admin=shop-admins, buyer=*]\njwks: keys.json\nadmin-audience: a\n"), at("role-map"), "admin=x, buyer=y", at("role-claim"), `a\.b.c`)
-	f.Add([]byte("admin-jwt-secret: 1\n"), at("admin-jwt-secret"), "a secret that nobody may read 1234567", at("admin-issuer"), "x")
+	f.Add([]byte("admin-jwt-secret: 1\n"), at("admin-jwt-secret"), "a secret that must stay hidden 1234567", at("admin-issuer"), "x")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
 	for _, beyond := range []string{ // slightly beyond each bound
 		"batch=0", "batch=513", "partitions=0", "partitions=1025", "queue-limit=0", "webhook-workers=0", "webhook-workers=1025",
@@ -108,7 +108,7 @@ func checkRefusal(t *testing.T, err error, names []string, inEnv, value string) 
 	}
 	// A shorter one may be part of any word.
 	if secretSettings[inEnv] && len(value) > 12 && strings.Contains(err.Error(), value) {
-		t.Fatalf("the secret is told: %v", err)
+		t.Fatalf("the error contains the secret: %v", err)
 	}
 }
 

@@ -42,6 +42,6 @@ func TestPort_Taken(t *testing.T) {
 		defer l.Close()
 	}
 	if p := port(t); p == next {
-		t.Errorf("port %d was given while somebody listens on it", p)
+		t.Errorf("port %d was given while it is in use", p)
 	}
 }

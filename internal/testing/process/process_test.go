@@ -395,7 +395,7 @@ func TestLastLines(t *testing.T) {
 func TestOrphan(t *testing.T) {
 	addr := os.Getenv(orphan)
 	if addr == "" {
-		t.Skip("runs inside TestStart_DiesWithTheTestBinary alone")
+		t.Skip("only runs inside TestStart_DiesWithTheTestBinary")
 	}
 	Start(t, Spec{Binary: os.Getenv(orphan + "_BINARY"), Dir: os.Getenv(orphan + "_DIR"), Addr: addr})
 	os.Exit(7) // no clean-up runs, as after a panic
@@ -404,7 +404,7 @@ func TestOrphan(t *testing.T) {
 func TestStart_DiesWithTheTestBinary(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("the kernel does this on Linux alone")
+		t.Skip("only Linux does this")
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -229,7 +229,7 @@ func TestProxy_Strikes(t *testing.T) {
 	send(t, client, "question")
 	receives(t, server, "question")
 	if n := p.Strikes(); n != 0 {
-		t.Errorf("%d strikes of a proxy that was told nothing", n)
+		t.Errorf("%d strikes of a proxy without faults", n)
 	}
 	p.Sever()
 	if n := p.Strikes(); n != 1 {

@@ -130,7 +130,7 @@ func TestChild_Pause(t *testing.T) {
 		t.Errorf("paused when it was gone: %v", err)
 	}
 	if err := c.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("a signal to nobody: %v", err)
+		t.Errorf("a signal to an ended process: %v", err)
 	}
 }
 

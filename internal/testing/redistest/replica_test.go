@@ -30,7 +30,7 @@ func TestServer_Replica(t *testing.T) {
 		t.Fatalf("WAIT: %d, %v", n, err)
 	}
 	if got, err := replica.Get(ctx, "after").Result(); err != nil || got != "2" {
-		t.Errorf("the replica has %q, %v of what WAIT vouched for", got, err)
+		t.Errorf("the replica has %q, %v after WAIT confirmed the copy", got, err)
 	}
 	if err := replica.Set(ctx, "k", "v", 0).Err(); err == nil {
 		t.Error("the replica took a write")

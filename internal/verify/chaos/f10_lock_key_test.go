@@ -58,7 +58,7 @@ func harmLocks(ctx context.Context, r *run) {
 	for _, i := range r.plan.order(len(harms)) {
 		for _, item := range r.plan.Items {
 			r.answers(ctx, r.plan.Moments[blow]/10)
-			r.eventually(ctx, "somebody holds "+item.ID, func() bool {
+			r.eventually(ctx, "a process holds "+item.ID, func() bool {
 				v, err := r.shop.rdb.Get(ctx, lockKey(item.ID)).Result()
 				return err == nil && v != stranger
 			})

@@ -109,7 +109,7 @@ func fillRedisMemory(ctx context.Context, r *run) {
 	if err := r.shop.rdb.ConfigSet(ctx, "maxmemory", strconv.FormatInt(used/2, 10)).Err(); err != nil {
 		r.t.Fatalf("bound the memory of Redis: %v", err)
 	}
-	r.eventually(ctx, "Redis refuses for want of memory", func() bool {
+	r.eventually(ctx, "Redis refuses because its memory is full", func() bool {
 		return r.redisInfo(ctx, "errorstats", "errorstat_OOM") != ""
 	})
 	r.struck("Redis memory full")
@@ -142,7 +142,7 @@ func expectRefusals(ctx context.Context, r *run) {
 	expectBounds(ctx, r)
 	for _, s := range r.spans {
 		if s.refused == 0 {
-			r.voidf("%s: nobody was refused", s.name)
+			r.voidf("%s: no purchase was refused", s.name)
 		}
 	}
 }

@@ -77,9 +77,9 @@ func expectHealthy(ctx context.Context, r *run) {
 	}
 	before, after := r.spans[0].quantile(0.99), r.spans[1].quantile(0.99)
 	ratio := float64(after) / float64(max(before, 1))
-	r.notef("p99 beside slow clients / alone = %.2f", ratio)
+	r.notef("p99 with slow clients / without = %.2f", ratio)
 	if ratio >= slowdown && options.times {
-		r.failf("p99 is %.2f times what it is alone, the bar is %d", ratio, slowdown)
+		r.failf("p99 is %.2f times that without slow clients, the limit is %d", ratio, slowdown)
 	}
 }
 

@@ -60,5 +60,5 @@ func (r *run) restart(ctx context.Context, name string, m *member) {
 // expectNoneCutOff fails the run if an admitted purchase had no definite answer.
 func expectNoneCutOff(ctx context.Context, r *run) {
 	expectNoError(ctx, r)
-	r.notef("%d calls went to another process, because nobody listened", r.balance.elsewhere.Load())
+	r.notef("%d calls went to another process, because the first refused the connection", r.balance.elsewhere.Load())
 }

@@ -54,8 +54,8 @@ var cases = []struct {
 		r.settle()
 		r.call("", 120, 121).about(Cancel, "erin", "e").answers(200, "e", Cancelled)
 	}, ""},
-	{"an order answered 201 was paid by nobody", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, Unasked},
-	{"an order answered 201 was cancelled by nobody", func(r *run) {
+	{"an order answered 201 was paid without a call", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, Unasked},
+	{"an order answered 201 was cancelled without a call", func(r *run) {
 		erin(r, 201, Confirmed).Status = Cancelled
 		r.settle()
 	}, Unasked},
@@ -105,11 +105,11 @@ var cases = []struct {
 	}, ""},
 	{"a payment was answered and the order was refunded", func(r *run) { refunded(r, "e", 122, 123, false) }, ""},
 	{"a payment was answered and the order was refunded with a restock", func(r *run) { refunded(r, "e", 122, 123, true) }, ""},
-	{"an order is refunded and nobody asked for that", func(r *run) {
+	{"an order is refunded without a call", func(r *run) {
 		refunded(r, "e", 122, 123, true)
 		r.calls[len(r.calls)-1].Op = Get
 	}, Unasked},
-	{"an order is refunded and nobody paid", func(r *run) {
+	{"an order is refunded without a payment", func(r *run) {
 		refunded(r, "e", 122, 123, true)
 		r.calls[len(r.calls)-2].Op = Get
 	}, Unasked},
@@ -141,9 +141,9 @@ var cases = []struct {
 		r.call("", 122, 123).about(Get, "erin", "e").answers(200, "e", Confirmed)
 	}, Backwards},
 
-	{"a row that nobody asked for", func(r *run) { r.more(1); r.row("x", "mallory", Confirmed); r.settle() }, Invented},
+	{"a row without a call", func(r *run) { r.more(1); r.row("x", "mallory", Confirmed); r.settle() }, Invented},
 	{"a row under another key", func(r *run) { r.more(1); r.row("x", "bob", Confirmed).Key = "other"; r.settle() }, Invented},
-	{"a refused row that nobody asked for", func(r *run) { r.row("x", "mallory", Rejected).Reason = "sold_out" }, Invented},
+	{"a refused row without a call", func(r *run) { r.row("x", "mallory", Rejected).Reason = "sold_out" }, Invented},
 	{"a row of a call without an answer", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110)
@@ -206,19 +206,19 @@ var cases = []struct {
 		o := r.row("a2", "alice", Rejected)
 		o.Key, o.Reason = "k a2", "idempotency_key_reused"
 	}, ""},
-	{"a row stands twice", func(r *run) {
+	{"a row occurs twice", func(r *run) {
 		r.final.Orders = append(r.final.Orders, *r.of("a"))
 		r.of("a").Status = Expired
 		r.of("a").Quantity = 1
 	}, Duplicated},
 
-	{"an id stands in the rows of two buyers", func(r *run) {
+	{"two buyers have rows with the same id", func(r *run) {
 		r.call("erin", 2, 9) // without an answer
 		other := Order{ID: "a", User: "erin", Item: "lamp", Quantity: 1, Key: "k", Status: Expired}
 		r.final.Orders = slices.Insert(r.final.Orders, 0, other)
 	}, Duplicated},
 
-	{"two orders of one key stand, where one may be lost", func(r *run) {
+	{"two orders of one key exist, where one may be lost", func(r *run) {
 		r.more(1)
 		r.call("alice", 90, 95).answers(202, "a2", Queued)
 		r.row("a2", "alice", Confirmed)
@@ -278,7 +278,7 @@ var cases = []struct {
 		r.settle()
 		r.lamp().Exhausted = true
 	}, ""},
-	{"less is held than there was, and nobody wanted it", func(r *run) { r.lose("b"); r.deafen("bob") }, ""},
+	{"less is held than the stock, without demand for it", func(r *run) { r.lose("b"); r.deafen("bob") }, ""},
 	{"less is held than was wanted, for a dead letter of a purchase without an answer", func(r *run) {
 		r.drop("b")
 		r.deafen("bob")

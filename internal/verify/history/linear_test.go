@@ -19,8 +19,8 @@ var linearCases = []struct {
 	ok   bool
 }{
 	{"nothing is wrong", func(*run) {}, true},
-	{"the limit is refused to who has nothing", func(r *run) { r.call("frank", 90, 95).refuses(409, "user_limit") }, false},
-	{"the limit is refused to who has it", func(r *run) {
+	{"a buyer without units is refused by the limit", func(r *run) { r.call("frank", 90, 95).refuses(409, "user_limit") }, false},
+	{"a buyer at the limit is refused", func(r *run) {
 		r.call("alice", 90, 95).refuses(409, "user_limit").Key = "k2"
 		r.lamp().Limit = 1
 	}, true},
@@ -38,9 +38,9 @@ var linearCases = []struct {
 	}, true},
 	{"sold out before it can have been", func(r *run) { r.call("frank", 2, 3).refuses(409, "sold_out") }, false},
 	{"sold out while the last is sold", func(r *run) { r.call("frank", 2, 7).refuses(409, "sold_out") }, true},
-	{"a repeat is not told as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed) }, false},
-	{"a repeat is told as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed).Replayed = true }, true},
-	{"the first is told as a repeat", func(r *run) { r.calls[0].Replayed = true }, false},
+	{"a repeat is not marked as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed) }, false},
+	{"a repeat is marked as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed).Replayed = true }, true},
+	{"the first is marked as a repeat", func(r *run) { r.calls[0].Replayed = true }, false},
 	{"a key is reused", func(r *run) {
 		c := r.call("alice", 90, 95).refuses(422, "idempotency_key_reused")
 		c.Quantity = 2
@@ -82,13 +82,13 @@ var linearCases = []struct {
 		r.row("e", "erin", Confirmed)
 		r.settle()
 	}, true},
-	{"a row was made by nobody", func(r *run) {
+	{"a row without a call", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110).refuses(429, "rate_limited")
 		r.row("e", "erin", Confirmed)
 		r.settle()
 	}, false},
-	{"a row was made by nobody, and Redis does not know it", func(r *run) {
+	{"a row without a call, and Redis does not have it", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110).refuses(429, "rate_limited")
 		r.row("e", "erin", Confirmed)

@@ -47,7 +47,7 @@ var mutations = []struct {
 	{"a row has another quantity", func(rt *rapid.T, r *run) bool {
 		return r.someRow(rt, (*Order).Holds, func(o *Order) { o.Quantity += 2 })
 	}, []string{Content, LedgerWrong}},
-	{"a row stands twice", func(rt *rapid.T, r *run) bool {
+	{"a row occurs twice", func(rt *rapid.T, r *run) bool {
 		return r.someRow(rt, always, func(o *Order) { r.final.Orders = append(r.final.Orders, *o) })
 	}, []string{Duplicated}},
 	{"a key has a second row", func(rt *rapid.T, r *run) bool {
@@ -90,7 +90,7 @@ var mutations = []struct {
 			r.calls = append(r.calls, again)
 		})
 	}, []string{Vanished}},
-	{"the first of all hears sold out", func(_ *rapid.T, r *run) bool {
+	{"the first call is answered sold_out", func(_ *rapid.T, r *run) bool {
 		c := Call{Op: Buy, User: "hasty", Item: r.final.Items[0].ID, Quantity: 1, Key: "k"}
 		for i := range r.calls {
 			r.calls[i].Start++

@@ -210,7 +210,7 @@ func TestVerdict_Line(t *testing.T) {
 	v = Check(r.calls, &r.final)
 	for _, f := range v.Findings {
 		if f.Name == Invented && (f.Count != 5 || len(f.Examples) != maxExamples) {
-			t.Errorf("5 cases are told as %+v", f)
+			t.Errorf("5 cases are reported as %+v", f)
 		}
 	}
 }
