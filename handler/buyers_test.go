@@ -206,7 +206,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
 	b.erase = func(string, order.Erasure) (order.Erased, error) {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 		return order.Erased{}, nil
 	}
 	const path = "/v1/admin/buyers/alice/erase"

@@ -442,7 +442,7 @@ func TestOrderEvents_EndedStreamsLeaveNothing(t *testing.T) { //nolint:parallelt
 				t.Fatal(err)
 			}
 		}
-		await.True(t, "the streams of those who left to end", func() bool { return feed.open.Load() == n/2 })
+		await.True(t, "the streams of disconnected clients to end", func() bool { return feed.open.Load() == n/2 })
 		feed.close()
 		await.True(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
 	})

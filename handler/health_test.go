@@ -60,7 +60,7 @@ func TestReady_Workers(t *testing.T) {
 	}
 	redis, workers.err = nil, errors.New("dial tcp 10.0.0.1: refused")
 	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
-		t.Errorf("where nothing is known: %d %s", w.Code, w.Body)
+		t.Errorf("with an unknown state: %d %s", w.Code, w.Body)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestLimiter(t *testing.T) {
 		t.Error("a fourth was allowed")
 	}
 	if !take("b") {
-		t.Error("another key pays for the first")
+		t.Error("another key uses the first one's bucket")
 	}
 	now = now.Add(99 * time.Millisecond)
 	if take("a") {
@@ -40,7 +40,7 @@ func TestLimiter(t *testing.T) {
 	for range 50 {
 		now = now.Add(100 * time.Millisecond)
 		if !take("a") || take("a") {
-			t.Fatal("a bucket in use was forgotten")
+			t.Fatal("a bucket in use was dropped")
 		}
 	}
 	// An unused one is full again, but not above its burst.

@@ -122,7 +122,7 @@ func TestListPayments(t *testing.T) {
 		wantProblem(t, s.get(t, "/v1/admin/payments", "x", role).Result(), 403, "forbidden")
 	}
 	if len(m.lists) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	m.err = order.ErrDatabase
 	wantProblem(t, s.get(t, "/v1/admin/payments", "root", auth.RoleAdmin).Result(), 503, "unavailable")
@@ -150,7 +150,7 @@ func TestMarkRefunded(t *testing.T) {
 		wantProblem(t, s.post(t, path, "x", role, "").Result(), 403, "forbidden")
 	}
 	if len(m.marked) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	m.err = fmt.Errorf("mark: %w", order.ErrPaymentNotFound)
 	wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, "").Result(), 404, "payment_not_found")
@@ -187,7 +187,7 @@ func TestRefundOrder(t *testing.T) {
 		wantProblem(t, s.post(t, path, "x", role, `{"restock":true}`).Result(), 403, "forbidden")
 	}
 	if len(m.refunded) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	for err, want := range map[error]struct {
 		status int

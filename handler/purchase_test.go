@@ -112,7 +112,7 @@ func TestPurchase_Refusals(t *testing.T) {
 				}
 				for _, text := range body {
 					if s, ok := text.(string); ok && (strings.Contains(s, "10.0.0.1") || strings.Contains(s, "place order")) {
-						t.Errorf("an internal text got out: %q", s)
+						t.Errorf("an internal text was sent: %q", s)
 					}
 				}
 			})
@@ -454,7 +454,7 @@ func TestPurchase_Panic(t *testing.T) {
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) { panic("inner details") }
 	w := s.do(purchaseRequest(t, `{"quantity":1}`))
 	if strings.Contains(w.Body.String(), "inner details") {
-		t.Errorf("the panic got out: %s", w.Body)
+		t.Errorf("the answer contains the panic: %s", w.Body)
 	}
 	wantProblem(t, w.Result(), 500, "internal")
 }
@@ -469,7 +469,7 @@ func TestPurchase_BodyCut(t *testing.T) {
 	resp := s.do(r).Result()
 	wantProblem(t, resp, 400, "body_incomplete")
 	if resp.Header.Get("Connection") != "close" {
-		t.Error("the connection of a broken body goes on")
+		t.Error("the connection of a broken body stays open")
 	}
 	if len(s.orders.purchases()) != 0 {
 		t.Error("something was bought")

@@ -74,7 +74,7 @@ func TestReconcile(t *testing.T) {
 func TestReconcile_Refused(t *testing.T) {
 	t.Parallel()
 	s := open(t, reconciling(func(context.Context, order.ReconcileOptions) (order.ReconcileReport, error) {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 		return order.ReconcileReport{}, nil
 	}))
 	for query, want := range map[string]struct{ code, param string }{

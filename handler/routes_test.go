@@ -99,7 +99,7 @@ func TestGetOrder(t *testing.T) {
 	random := wantProblem(t, s.get(t, "/v1/orders/4c6ba5f1-0d6c-4b9c-a1f5-6a4d1cf7b0f2", "bob", auth.RoleBuyer).Result(), 404, "order_not_found")
 	for name := range another {
 		if name != "request_id" && another[name] != random[name] {
-			t.Errorf("%s tells another's order from none: %v, %v", name, another[name], random[name])
+			t.Errorf("%s distinguishes another's order from none: %v, %v", name, another[name], random[name])
 		}
 	}
 	for _, id := range []string{"1", "x", strings.ToUpper(someOrderID), someOrderID + "0", "%00", strings.ReplaceAll(someOrderID, "-", "_")} {
@@ -455,7 +455,7 @@ func TestReady(t *testing.T) {
 	now = now.Add(readyFor)
 	w := s.get(t, "/readyz", "", "")
 	if strings.Contains(w.Body.String(), "10.0.0.1") {
-		t.Errorf("an internal text got out: %s", w.Body)
+		t.Errorf("an internal text was sent: %s", w.Body)
 	}
 	if got := fmt.Sprint(wantProblem(t, w.Result(), 503, "unavailable")["failing"]); got != "[redis]" {
 		t.Errorf("failing = %s", got)

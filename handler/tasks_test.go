@@ -157,7 +157,7 @@ func TestTasks_Err(t *testing.T) {
 		wantProblem(t, s.post(t, q.path, "shop", auth.RoleService, q.body).Result(), 403, "forbidden")
 	}
 	if len(tasks.asked) != 0 {
-		t.Errorf("what was refused asked %v", tasks.asked)
+		t.Errorf("refused requests called %v", tasks.asked)
 	}
 	for err, want := range map[error]struct {
 		status int

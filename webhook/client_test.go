@@ -222,7 +222,7 @@ func TestClient_Send_Err(t *testing.T) {
 				t.Errorf("%s: %+v", path, res)
 			}
 			if res.Err != nil && (strings.Contains(res.Err.Error(), "hush") || strings.Contains(res.Err.Error(), m.Secrets[0])) {
-				t.Errorf("%s: the error tells too much: %v", path, res.Err)
+				t.Errorf("%s: the error contains internal data: %v", path, res.Err)
 			}
 		case <-time.After(patience):
 			t.Fatalf("%s: no end", path)

@@ -23,7 +23,7 @@ func TestAPI_KilledAfterScript(t *testing.T) {
 	item := s.newItem(c, 5, 1)
 	lost := c.buy(item, "alice", "k")
 	if lost.err == nil {
-		t.Fatalf("the API was to die before it could answer; it said %s", lost.verdict())
+		t.Fatalf("the API answered before it died: %s", lost.verdict())
 	}
 	struck(t, doomed)
 	s.worker() // an earlier worker might commit while the API is being killed, so that the API answers
@@ -56,7 +56,7 @@ func TestAPI_KilledBeforeScript(t *testing.T) {
 	c := dial(t, doomed)
 	item := s.newItem(c, 5, 1)
 	if lost := c.buy(item, "alice", "k"); lost.err == nil {
-		t.Fatalf("the API was to die before it could answer; it said %s", lost.verdict())
+		t.Fatalf("the API answered before it died: %s", lost.verdict())
 	}
 	struck(t, doomed)
 	if st := s.stats(); st.Ready+st.Delayed+st.Leased+st.Dead != 0 {

@@ -62,7 +62,7 @@ func TestBuyers_ExportAndErase(t *testing.T) {
 			t.Errorf("the order: %s", a.Body)
 		}
 		if a := c.get("/v1/orders/"+paid.Order.ID, alice); a.Status != 404 {
-			t.Errorf("the buyer's look at it: %s", a.verdict())
+			t.Errorf("the buyer reads it: %s", a.verdict())
 		}
 		if l := s.ledger(c, item); l.Left != 3 || l.Held != 1 || l.Sold != 1 {
 			t.Errorf("ledger %+v", l)

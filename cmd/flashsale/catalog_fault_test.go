@@ -51,5 +51,5 @@ func TestCatalog_KilledLoaderIsReplaced(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the lock of the dead process was never seen")
+	t.Error("the lock of the dead process was never found")
 }

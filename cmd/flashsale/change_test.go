@@ -235,7 +235,7 @@ func TestChange_KilledRestockIsMadeOnce(t *testing.T) {
 				}
 				key := uuid.NewString()
 				if x, err := dial(t, doomed).ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(quantity), "Idempotency-Key", key); err == nil {
-					t.Fatalf("the API was to die before it could answer; it said %s", x.verdict())
+					t.Fatalf("the API answered before it died: %s", x.verdict())
 				}
 				struck(t, doomed)
 				if _, n := s.stockLedger(item); (n == 1) != at.made {
@@ -348,7 +348,7 @@ func TestChange_StoppedRestockTakesNoSoldUnits(t *testing.T) {
 	only(t, list, "202", "409 sold_out")
 	x := awaken(stalled, late)
 	if made := x.Status == 200; x.err == nil && made != (len(accepted(list)) == 7) || len(accepted(list)) < 7 {
-		t.Errorf("taking back 3 of 10 came to %s, error %v, and %d were sold", x.verdict(), x.err, len(accepted(list)))
+		t.Errorf("removing 3 of 10: %s, error %v, and %d were sold", x.verdict(), x.err, len(accepted(list)))
 	}
 	s.worker() // started late, so that the orders were not in the database before
 	eventually(t, "every order is settled", soon, func() (bool, any) {

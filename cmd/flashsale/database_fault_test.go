@@ -145,7 +145,7 @@ func TestDatabase_LockedQueueFull(t *testing.T) {
 	}
 	for _, p := range got {
 		if p.Status == 503 && !waits(p.answer) {
-			t.Errorf("a 503 without a time to come back: %s", p.Body)
+			t.Errorf("a 503 without Retry-After: %s", p.Body)
 		}
 	}
 	if l := s.ledger(c, item); l.Held != room || l.Left != 100-room {

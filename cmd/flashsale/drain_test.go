@@ -59,7 +59,7 @@ func TestDrain_AnswersRequestsInFlight(t *testing.T) {
 			t.Errorf("%d rows, want 40", len(rows))
 		}
 		if p := next.buy(item, "late", "k", untilCommitted...); p.verdict() != "201" || p.replayed() {
-			t.Errorf("the one who came too late: %s, replayed %v", p.verdict(), p.replayed())
+			t.Errorf("the late purchase: %s, replayed %v", p.verdict(), p.replayed())
 		}
 	}
 	t.Run("serve", func(t *testing.T) {
@@ -144,7 +144,7 @@ func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 	first := slices.Concat(<-load...)
 	for _, p := range first {
 		if p.err != nil && !notLetIn(s, item, p) {
-			t.Errorf("%s was let in and cut off: %v", p.user, p.err)
+			t.Errorf("%s was admitted and cut off: %v", p.user, p.err)
 		}
 		if p.err == nil && p.Status != 201 && p.Status != 202 {
 			t.Errorf("%s was answered %s", p.user, p.verdict())
@@ -198,7 +198,7 @@ func TestDrain_WorkerKeepsOrders(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	if st := s.stats(); st.Leased != 0 || st.Ready+st.Delayed != 20 {
-		t.Errorf("orders are not handed back: %+v", st)
+		t.Errorf("orders were not returned: %+v", st)
 	}
 	unlock()
 	s.worker()

@@ -57,7 +57,7 @@ func TestOverload_FullQueueRefuses(t *testing.T) {
 	item := s.newItem(c, 1000, 1)
 	got := crowd(room, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
 	only(t, got, "202")
-	eventually(t, "the door is shut", soon, func() (bool, any) {
+	eventually(t, "purchases are refused", soon, func() (bool, any) {
 		p := c.buy(item, "late", "k", "Prefer", "respond-async")
 		after, err := strconv.Atoi(p.Header["Retry-After"])
 		return err == nil && after >= 10 && p.verdict() == "503 overloaded" && waits(p.answer), p.Body

@@ -57,7 +57,7 @@ func TestRedis_KilledLosesNoAnsweredOrder(t *testing.T) {
 	only(t, seen, "201", "202", "409 sold_out", "503 unavailable", "503 overloaded", "503 rebuilding")
 	for _, p := range seen {
 		if p.Status == 503 && !waits(p.answer) {
-			t.Errorf("a 503 without a time to come back: %s, Retry-After %q", p.Body, p.Header["Retry-After"])
+			t.Errorf("a 503 without Retry-After: %s, Retry-After %q", p.Body, p.Header["Retry-After"])
 			break
 		}
 	}
@@ -120,7 +120,7 @@ func outage(t *testing.T, c *client, item string, known purchase) {
 			t.Errorf("while Redis is away, %s %s answered %s, want one of %q: %s", q.method, q.path, a.verdict(), q.want, a.Body)
 		}
 		if a.Status == 503 && !waits(a) {
-			t.Errorf("while Redis is away, %s %s: a 503 without a time to come back: %s", q.method, q.path, a.Body)
+			t.Errorf("while Redis is away, %s %s: a 503 without Retry-After: %s", q.method, q.path, a.Body)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestServe_Killed(t *testing.T) {
 			case f.err != nil:
 				cut++
 			case f.Status == 202:
-				t.Errorf("%s was answered 202 on an engine that keeps nothing", f.user)
+				t.Errorf("%s was answered 202 on an engine that is not durable", f.user)
 			case f.Status == 201 && told[i] == "":
 				told[i] = f.Order.ID
 			case f.Status == 201 && told[i] != f.Order.ID:
@@ -52,7 +52,7 @@ func TestServe_Killed(t *testing.T) {
 		}
 		for i, id := range told {
 			if id != "" && !rows[id] {
-				t.Errorf("u%d was answered 201 with order %s, and it is gone", i, id)
+				t.Errorf("u%d was answered 201 with order %s, which is missing", i, id)
 			}
 		}
 		p = process.Start(t, p.Spec())

@@ -116,7 +116,7 @@ func (p *persistent) judge(s *shop, stock int) {
 	orders := make(map[string]string)
 	for _, a := range p.accepted {
 		if a.Status != 201 {
-			p.t.Errorf("%s was answered %d on an engine that keeps nothing", a.user, a.Status)
+			p.t.Errorf("%s was answered %d on an engine that is not durable", a.user, a.Status)
 		}
 		if first, told := orders[a.user]; told && first != a.Order.ID {
 			p.t.Errorf("%s has order %s, and the same key got %s", a.user, first, a.Order.ID)
@@ -229,7 +229,7 @@ func TestServe_KilledInReturn(t *testing.T) {
 			only(t, first, "201")
 			gone := first[0]
 			if a, err := c.do("POST", "/v1/orders/"+gone.Order.ID+"/cancel", c.token(gone.user, auth.RoleBuyer), ""); err == nil {
-				t.Fatalf("the process lived to answer %s", a.verdict())
+				t.Fatalf("the process answered before it died: %s", a.verdict())
 			}
 			struck(t, doomed)
 			c = dial(t, s.serve(noLimit...))
@@ -267,7 +267,7 @@ func TestServe_KilledInRestock(t *testing.T) {
 				t.Fatalf("%d of %d were sold", n, stock)
 			}
 			if a, err := c.ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(more), "Idempotency-Key", "once"); err == nil {
-				t.Fatalf("the process lived to answer %s", a.verdict())
+				t.Fatalf("the process answered before it died: %s", a.verdict())
 			}
 			struck(t, doomed)
 			c = dial(t, s.serve(noLimit...))

@@ -148,7 +148,7 @@ func TestWebhooks_SendTheEventsOfAnOrder(t *testing.T) {
 			a := c.get("/v1/orders/"+o.Order.ID, o.user)
 			a.decode(t, &shown)
 			if !reflect.DeepEqual(told.Data, shown) {
-				t.Errorf("%s tells %v, and the API shows %v", kind, told.Data, shown)
+				t.Errorf("event %s has %v, but the API returns %v", kind, told.Data, shown)
 			}
 		}
 		// An arrival is recorded a moment later.
@@ -281,7 +281,7 @@ func TestWebhooks_PrivateNetworksAreRefused(t *testing.T) {
 		t.Fatalf("test: %d %s", a.Status, a.Body)
 	}
 	var seen string
-	eventually(t, "the try is refused", soon, func() (bool, any) {
+	eventually(t, "the attempt is refused", soon, func() (bool, any) {
 		seen = c.admin("GET", "/v1/admin/webhooks/"+h.ID+"/deliveries", nil).Body
 		return strings.Contains(seen, "address not allowed"), seen
 	})
@@ -293,7 +293,7 @@ func TestWebhooks_PrivateNetworksAreRefused(t *testing.T) {
 	}
 	for _, p := range logs {
 		if text := p.Log(); strings.Contains(text, "whsec_") || strings.Contains(text, strings.TrimPrefix(h.Secret, "whsec_")) || strings.Contains(text, in.url) {
-			t.Errorf("the log tells too much:\n%s", text)
+			t.Errorf("the log contains webhook data:\n%s", text)
 		}
 	}
 }

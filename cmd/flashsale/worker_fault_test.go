@@ -184,7 +184,7 @@ func stoppedAfterCommit(t *testing.T) bool {
 	prompt := takenOver(t, s)
 
 	ops := dialAddr(t, stalled.OpsURL())
-	eventually(t, "the worker goes on behind its commit", soon, func() (bool, any) {
+	eventually(t, "the worker continues after its commit", soon, func() (bool, any) {
 		stalled.Continue() // repeatedly: it may have stopped itself after the test did
 		a, err := ops.do("GET", "/metrics", "", "")
 		return err == nil && strings.Contains(a.Body, "flashsale_orders_committed_total 20"), stalled.Log()

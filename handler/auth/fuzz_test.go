@@ -46,7 +46,7 @@ func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 		t.Fatalf("accepted %q, which the library refuses: %v", token, err)
 	}
 	if claims["sub"] != id.Subject || claims["role"] != string(id.Role) {
-		t.Fatalf("%q speaks for %+v, and the library reads %v", token, id, claims)
+		t.Fatalf("%q identifies %+v, but the library reads %v", token, id, claims)
 	}
 	if !auth.ValidSubject(id.Subject) || !id.Expires.After(now) {
 		t.Fatalf("%q speaks for %+v at %s", token, id, now)
@@ -76,7 +76,7 @@ func FuzzVerify(f *testing.F) {
 			altered := []byte(token)
 			altered[int(at)%len(altered)] ^= 1
 			if id, err := v.Verify(string(altered)); err == nil {
-				t.Fatalf("%q, altered to %q, speaks for %+v", token, altered, id)
+				t.Fatalf("%q, altered to %q, identifies %+v", token, altered, id)
 			}
 		}
 		if _, err := v.Verify(hs256(text, `{}`)); err == nil {

@@ -157,8 +157,8 @@ func TestBreakers_OtherFailuresDoNotOpen(t *testing.T) {
 			return rdb.Eval(t.Context(), "return redis.error_reply('LOADING Redis is loading the dataset in memory')", []string{key}).Err()
 		}},
 		{"a blocking command got nothing", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
-		{"the caller is gone", func() error { return rdb.Get(gone, key).Err() }},
-		{"the caller is in a hurry", func() error {
+		{"a cancelled call", func() error { return rdb.Get(gone, key).Err() }},
+		{"a short deadline", func() error {
 			proxy.SetLatency(0, 100*time.Millisecond)
 			defer proxy.SetLatency(0, 0)
 			brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -224,7 +224,7 @@ func TestBreakers_OneResetDoesNotOpen(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			if err := rdb.BLPop(t.Context(), time.Minute, list).Err(); err == nil {
-				t.Error("a call that was cut off says that all went well")
+				t.Error("a call that was cut off returns no error")
 			}
 		})
 	}

@@ -413,6 +413,6 @@ func TestClock_Embedded(t *testing.T) {
 	}
 	h.wantOffset(0)
 	if strings.Contains(h.log.String(), "clock") {
-		t.Errorf("the start speaks of clocks:\n%s", h.log.String())
+		t.Errorf("the start mentions clocks:\n%s", h.log.String())
 	}
 }

@@ -64,7 +64,7 @@ func TestClusterOptions_RunsOnce(t *testing.T) {
 			}
 			// The client continues with new connections once it has detected that all old ones
 			// are closed. Until then each of them loses one more command.
-			await.True(t, "the client goes on", func() bool { return rdb.Incr(ctx, key).Err() == nil })
+			await.True(t, "the client continues", func() bool { return rdb.Incr(ctx, key).Err() == nil })
 		})
 	}
 }

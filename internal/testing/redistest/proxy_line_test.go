@@ -188,7 +188,7 @@ func TestProxy_CutReply(t *testing.T) {
 			receives(t, client, c.want)
 			within(t, client, patience)
 			if n, err := client.Read(make([]byte, 10)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("after it came %d bytes, %v; want a reset", n, err)
+				t.Errorf("after the cut came %d bytes, %v; want a reset", n, err)
 			}
 			<-struck
 			ends(t, server)

@@ -21,11 +21,11 @@ func listen(t *testing.T, c *Child) string {
 	select {
 	case line, ok := <-c.Lines():
 		if !ok {
-			t.Fatalf("the child ended without a word: %v", c.Wait())
+			t.Fatalf("the child ended without output: %v", c.Wait())
 		}
 		return line
 	case <-limit.C:
-		t.Fatalf("the child said nothing within %v", patience)
+		t.Fatalf("the child wrote nothing within %v", patience)
 	}
 	return ""
 }
@@ -118,7 +118,7 @@ func TestChild_Pause(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := listen(t, c); got != "during" {
-		t.Errorf("let go on, it says %q", got)
+		t.Errorf("continued, it writes %q", got)
 	}
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)

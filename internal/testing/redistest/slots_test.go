@@ -52,7 +52,7 @@ func TestClusterServers_MoveSlot(t *testing.T) {
 				t.Errorf("before the first key moved, the owner says %q, %v", got, err)
 			}
 			if _, ok := redis.IsAskError(old.Get(ctx, "{tag}absent").Err()); !ok {
-				t.Error("the owner does not ask elsewhere for a key it does not hold")
+				t.Error("the owner does not answer ASK for a key it does not hold")
 			}
 			if err := rdb.Set(ctx, "{tag}new", "n", 0).Err(); err != nil {
 				t.Errorf("a new key during the move: %v", err)

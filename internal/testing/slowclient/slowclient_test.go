@@ -41,12 +41,12 @@ func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	addr, held := server(t, time.Second, func(http.ResponseWriter, *http.Request) {
-		t.Error("a request came to its end")
+		t.Error("a request was completed")
 	})
 	c := Headers(t, addr, 20)
 	await.True(t, "all are connected", func() bool { return c.Open() == 20 && held.Load() == 20 })
 	// The server's limit ends them although they send bytes, and they reconnect.
-	await.True(t, "the server has ended all, twice", func() bool { return c.Ended() >= 40 })
+	await.True(t, "the server has closed each connection twice", func() bool { return c.Ended() >= 40 })
 	c.Stop()
 	c.Stop()
 	await.True(t, "none is left", func() bool { return c.Open() == 0 && held.Load() == 0 })
@@ -64,13 +64,13 @@ func TestBodies(t *testing.T) {
 		}
 		began.Add(1)
 		if _, err := io.ReadAll(r.Body); err == nil {
-			t.Error("a body came to its end")
+			t.Error("a body was completed")
 		}
 		w.WriteHeader(http.StatusRequestTimeout)
 	})
 	c := Bodies(t, addr, 20, "/path", "X-Given: yes\r\n")
 	await.True(t, "every header has arrived", func() bool { return began.Load() >= 20 })
-	await.True(t, "the server has ended all, twice", func() bool { return c.Ended() >= 40 })
+	await.True(t, "the server has closed each connection twice", func() bool { return c.Ended() >= 40 })
 	c.Stop()
 }
 
