@@ -220,7 +220,7 @@ func TestNewVerifier_adminErr(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]auth.Config{
 		"the same secret":           {Secret: secret, Admin: &auth.AdminConfig{Secret: secret}},
-		"no key of their own":      {Secret: secret, Admin: &auth.AdminConfig{}},
+		"no key of their own":       {Secret: secret, Admin: &auth.AdminConfig{}},
 		"an audience, not a key":    {Secret: secret, Admin: &auth.AdminConfig{Audience: "back-office"}},
 		"keys and nothing else":     {Keys: &auth.Keys{}, Admin: &auth.AdminConfig{}},
 		"keys, the same issuer":     {Keys: &auth.Keys{}, Terms: auth.Terms{Issuer: "i"}, Admin: &auth.AdminConfig{Issuer: "i"}},
