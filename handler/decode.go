@@ -323,7 +323,7 @@ func checkText(field, value string, least, most int, lines bool) error {
 // Two kinds of invisible characters are part of ordinary text, but only in their proper places:
 //   - The joiners U+200C and U+200D, between two characters of a script that uses
 //     them (Arabic, Persian, the scripts of India, …) or between two emoji.
-//   - One variation selector behind a visible character.
+//   - One variation selector after a visible character.
 func hiddenRune(text string, lines bool) (rune, bool) {
 	var before, joiner rune // 0: none
 	for _, r := range text {

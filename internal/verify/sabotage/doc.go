@@ -3,7 +3,7 @@
 // against which the changed code protects. The checker must find the broken promise, and must
 // find nothing in the unaltered build under the same fault.
 //
-// Its tests are behind the build tag chaos:
+// Its tests have the build tag chaos:
 //
 //	go test -tags chaos ./internal/verify/sabotage
 package sabotage
