@@ -18,7 +18,7 @@ import (
 	"flashsale/order"
 )
 
-// addAPI adds the parts of the API, and its server for buyers and admins.
+// addAPI adds what sells, and the server that buyers and admins reach it by.
 func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps *parts) (*catalog.Catalog, error) {
 	e, eng, s := sh.env, sh.eng, sh.settings
 	sl, err := newSelling(ctx, sh, ps)

@@ -15,8 +15,7 @@ import (
 // adminTokenLife is the lifetime of the admin token printed at the start.
 const adminTokenLife = 24 * time.Hour
 
-// development is the mode of a service without configured keys. Its key signs tokens of all
-// roles.
+// development is the mode of a service that no key is set for. Its key signs for everyone.
 type development struct {
 	settings *config.Settings
 	key      []byte

@@ -62,8 +62,8 @@ func build(ctx context.Context, e *env) (*lifecycle, error) {
 	return life, nil
 }
 
-// builder collects the parts of a process. The operators' server shows the state of all others,
-// so it is created last; it starts after the base and stops before it.
+// builder collects the parts of a process. The operator's server shows all that the
+// others do, so it is made last; it starts after the base and stops before it.
 type builder struct{ base, ops, rest parts }
 
 func (b *builder) build(ctx context.Context, e *env) error {
