@@ -114,7 +114,7 @@ func TestExportBuyer_Err(t *testing.T) {
 
 // A failure during the export closes the connection, so that a client cannot take the part for
 // the whole.
-func TestExportBuyer_BrokenOff(t *testing.T) {
+func TestExportBuyer_FailureClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
 	b.export = func(_ string, to order.BuyerRecords) error {

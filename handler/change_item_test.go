@@ -140,7 +140,7 @@ func TestChangeItem(t *testing.T) {
 	}
 }
 
-// TestChangeItem_Match: the versions to which a change applies.
+// The versions to which a change applies.
 func TestChangeItem_Match(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]order.Match{
@@ -253,8 +253,8 @@ func TestChangeItem_BadRequests(t *testing.T) {
 	wantProblem(t, s.send(t, "PATCH", "/v1/admin/items/nope", "root", auth.RoleAdmin, `{"name":"a"}`, "If-Match", "*").Result(), 404, "item_not_found")
 }
 
-// TestChanges_Refusals: each error of a change has its answer on every route.
-func TestChanges_Refusals(t *testing.T) {
+// Each error of a change has its answer on every route.
+func TestChanges_EachErrorHasItsAnswer(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	for err, want := range map[error]struct {
@@ -438,8 +438,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestChanges_ClientGone: a client that disconnects causes no internal error.
-func TestChanges_ClientGone(t *testing.T) {
+// A client that disconnects causes no internal error.
+func TestChanges_DisconnectIsNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	ctx, cancel := context.WithCancel(t.Context())

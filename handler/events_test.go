@@ -301,7 +301,7 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 }
 
 // An idle stream sends heartbeats, and outlives the server's write timeout.
-func TestOrderEvents_Heartbeat(t *testing.T) {
+func TestOrderEvents_HeartbeatsOutliveTheWriteLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
@@ -351,7 +351,7 @@ func TestOrderEvents_SlowClientIsDisconnected(t *testing.T) {
 
 // A stream closes its connection at its end and announces it in its headers; an HTTP/1.0 client
 // gets no chunks.
-func TestOrderEvents_Framing(t *testing.T) {
+func TestOrderEvents_FramingFollowsTheHTTPVersion(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		proto   string

@@ -26,7 +26,7 @@ func (f *fakeWorkers) WorkerStatus(context.Context) (order.WorkerStatus, error) 
 
 // Missing workers are shown, but the API stays ready. An unknown state of the workers is not
 // shown.
-func TestReady_Workers(t *testing.T) {
+func TestReady_StaysReadyWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	const trouble = "none live since 2030-01-02T03:04:05Z"
 	workers := &fakeWorkers{status: order.WorkerStatus{Live: 1}}

@@ -142,7 +142,7 @@ func TestPages_ServerTimeIsThatOfTheAnswer(t *testing.T) {
 }
 
 // A sale opens and closes on time, in its page too.
-func TestPages_StateByTheClock(t *testing.T) {
+func TestPages_SalesOpenAndCloseOnTime(t *testing.T) {
 	t.Parallel()
 	item := someItem()
 	item.OpensAt, item.ClosesAt = someTime.Add(100*time.Millisecond), someTime.Add(300*time.Millisecond)

@@ -24,7 +24,7 @@ func (f failingItems) Warm(context.Context, string) (*catalog.View, error) { ret
 // The detail of a 503 suggests repeating the request with its key only if the route requires an
 // Idempotency-Key. For a read it suggests retrying, and for a change it says that the change
 // may have been made.
-func TestUnavailable_Detail(t *testing.T) {
+func TestUnavailable_DetailFitsTheRoute(t *testing.T) {
 	t.Parallel()
 	const orderPath = "/v1/orders/" + someOrderID
 	for _, failure := range []error{
@@ -85,7 +85,7 @@ func TestUnavailable_Detail(t *testing.T) {
 }
 
 // No answer mentions the header to requests without it.
-func TestErrorTable_Idempotency(t *testing.T) {
+func TestErrorTable_OnlyKeyedRoutesNameTheKey(t *testing.T) {
 	t.Parallel()
 	for _, row := range errorTable {
 		for _, method := range []string{"GET", "HEAD", "POST", "PATCH", "DELETE"} {

@@ -75,7 +75,7 @@ func TestPurchase_Answers(t *testing.T) {
 }
 
 // Each refusal of a dependency has the answer in the table.
-func TestPurchase_Refusals(t *testing.T) {
+func TestPurchase_EachRefusalHasItsAnswer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		err    error
@@ -432,7 +432,7 @@ func TestPurchase_MaxInFlight(t *testing.T) {
 
 // The context of a client that has disconnected reaches the purchase. A client that has only
 // closed its sending side learns that the outcome is unknown.
-func TestPurchase_ClientGone(t *testing.T) {
+func TestPurchase_DisconnectCancelsTheWait(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	ctx, cancel := context.WithCancel(t.Context())

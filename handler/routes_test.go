@@ -368,9 +368,8 @@ func TestAdmin_Access(t *testing.T) {
 	}
 }
 
-// TestDevToken_OtherHost: a web page whose host name points to this machine must not get
-// tokens.
-func TestDevToken_OtherHost(t *testing.T) {
+// A web page whose host name points to this machine must not get tokens.
+func TestDevToken_OtherHostIsRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) {
 		c.DevTokens = func(string, string, time.Duration) (string, error) { return "token", nil }

@@ -95,8 +95,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// TestTasks_Workers: the operators' page of the queues shows the workers.
-func TestTasks_Workers(t *testing.T) {
+// The operators' page of the queues shows the workers.
+func TestTasks_DepthsShowTheWorkers(t *testing.T) {
 	t.Parallel()
 	workers := &fakeWorkers{}
 	s := open(t, func(c *Config) { c.Tasks, c.Workers = &fakeTasks{}, workers })

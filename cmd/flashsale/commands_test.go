@@ -262,8 +262,9 @@ func TestCommand_Token(t *testing.T) {
 	}
 }
 
-// TestDevelopment starts the service without any setting, as a new user does.
-func TestDevelopment(t *testing.T) {
+// TestDevelopment_StartsWithoutSettings starts the service without any setting, as a new user
+// does.
+func TestDevelopment_StartsWithoutSettings(t *testing.T) {
 	needProcesses(t)
 	dir := t.TempDir()
 	p := process.Start(t, process.Spec{Dir: dir})
@@ -317,8 +318,9 @@ func TestDevelopment(t *testing.T) {
 	}
 }
 
-// TestAddresses checks which routes exist only for operators or only in development mode.
-func TestAddresses(t *testing.T) {
+// TestAddresses_ServeOnlyTheirRoutes checks which routes exist only for operators or only in
+// development mode.
+func TestAddresses_ServeOnlyTheirRoutes(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	api, worker := s.api(), s.worker()
@@ -374,7 +376,7 @@ func grep(text, word string) string {
 }
 
 // The start warns if other machines can reach the metrics and the profiles.
-func TestOpsAddr_Warning(t *testing.T) {
+func TestOpsAddr_WarnsIfReachable(t *testing.T) {
 	needProcesses(t)
 	const warning = "/metrics and /debug/pprof are served without authentication on "
 	for host, public := range map[string]bool{"127.0.0.1": false, "localhost": false, "0.0.0.0": true, "": true, "[::]": true} {

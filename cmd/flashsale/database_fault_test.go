@@ -13,10 +13,10 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestDatabase_Locked holds the database's write lock during a sale. On a durable Redis
-// purchases are answered 202. The embedded engine is not durable, so there they wait. No
-// request fails, and after the lock is released every order is confirmed.
-func TestDatabase_Locked(t *testing.T) {
+// TestDatabase_LockedOnlyDelaysCommits holds the database's write lock during a sale. On a
+// durable Redis purchases are answered 202. The embedded engine is not durable, so there they
+// wait. No request fails, and after the lock is released every order is confirmed.
+func TestDatabase_LockedOnlyDelaysCommits(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 30, 1)
@@ -67,10 +67,10 @@ func TestDatabase_Locked(t *testing.T) {
 	})
 }
 
-// TestDatabase_LockedLull locks the database of the embedded engine, and buyers return after a
-// pause without purchases: the first of them is refused at once, instead of waiting in vain
-// behind an order older than --queue-age.
-func TestDatabase_LockedLull(t *testing.T) {
+// TestDatabase_LockedRefusesTheFirstAfterALull locks the database of the embedded engine, and
+// buyers return after a pause without purchases: the first of them is refused at once, instead
+// of waiting in vain behind an order older than --queue-age.
+func TestDatabase_LockedRefusesTheFirstAfterALull(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	c := dial(t, s.serve(append(noLimit, "--queue-age", "300ms")...))
@@ -92,9 +92,9 @@ func TestDatabase_LockedLull(t *testing.T) {
 	s.audit(c, item, 1, got)
 }
 
-// TestDatabase_LockedForLong holds the lock for longer than the statement timeout. Requests
-// that need the lock get 503, and none gets an internal error.
-func TestDatabase_LockedForLong(t *testing.T) {
+// TestDatabase_LockedForLongAnswers503 holds the lock for longer than the statement timeout.
+// Requests that need the lock get 503, and none gets an internal error.
+func TestDatabase_LockedForLongAnswers503(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 30, 1)
@@ -127,10 +127,10 @@ func TestDatabase_LockedForLong(t *testing.T) {
 	})
 }
 
-// TestDatabase_LockedQueueFull lets the queue fill up while the database cannot be written to:
-// purchases beyond the limit are definitively refused. After the lock is released, all accepted
-// orders are confirmed and purchases are accepted again.
-func TestDatabase_LockedQueueFull(t *testing.T) {
+// TestDatabase_LockedFullQueueRefuses lets the queue fill up while the database cannot be
+// written to: purchases beyond the limit are definitively refused. After the lock is released,
+// all accepted orders are confirmed and purchases are accepted again.
+func TestDatabase_LockedFullQueueRefuses(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	const room = 10

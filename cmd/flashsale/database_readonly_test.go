@@ -48,9 +48,9 @@ func refusesToStart(t *testing.T, spec process.Spec, says ...string) {
 	}
 }
 
-// TestDatabase_OtherUser migrates a database as root, and runs the service as a user without
-// write permission.
-func TestDatabase_OtherUser(t *testing.T) {
+// TestDatabase_OtherUserIsExplained migrates a database as root, and runs the service as a user
+// without write permission.
+func TestDatabase_OtherUserIsExplained(t *testing.T) {
 	needProcesses(t)
 	otherUser(t)
 	s := newRedisShop(t)
@@ -92,9 +92,9 @@ func TestDatabase_OtherUser(t *testing.T) {
 	}
 }
 
-// TestDatabase_ReadOnlyMount starts the service on a read-only disk, and again once the disk is
-// writable.
-func TestDatabase_ReadOnlyMount(t *testing.T) {
+// TestDatabase_ReadOnlyMountIsExplained starts the service on a read-only disk, and again once
+// the disk is writable.
+func TestDatabase_ReadOnlyMountIsExplained(t *testing.T) {
 	needProcesses(t)
 	disk := disktest.New(t, 32<<20)
 	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
@@ -113,10 +113,10 @@ func TestDatabase_ReadOnlyMount(t *testing.T) {
 	only(t, []purchase{c.buy(item, "u", "k", untilCommitted...)}, "201")
 }
 
-// TestDatabase_TurnsReadOnly makes the database's files refuse writes while the service runs:
-// purchases get 503 and readiness names the database. Both recover without a restart, and no
-// order accepted in the meantime is lost.
-func TestDatabase_TurnsReadOnly(t *testing.T) {
+// TestDatabase_RecoversFromReadOnly makes the database's files refuse writes while the service
+// runs: purchases get 503 and readiness names the database. Both recover without a restart, and
+// no order accepted in the meantime is lost.
+func TestDatabase_RecoversFromReadOnly(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1000, 1)

@@ -36,9 +36,9 @@ func wantVerdicts(t *testing.T, c *client, path string, tokens map[string]string
 	}
 }
 
-// TestIdentity_Provider runs the service and the command line with the tokens of an identity
-// provider: issuer, audience, and roles in a nested claim.
-func TestIdentity_Provider(t *testing.T) {
+// TestIdentity_ProviderTokensAreAccepted runs the service and the command line with the tokens
+// of an identity provider: issuer, audience, and roles in a nested claim.
+func TestIdentity_ProviderTokensAreAccepted(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	env := []string{"FLASHSALE_JWT_SECRET=" + secret}
@@ -68,8 +68,8 @@ func TestIdentity_Provider(t *testing.T) {
 	wantCode(t, 2, s.runWith(fromEnv, "token", "--sub", "psp", "--role", "service"), "role-map", "service")
 }
 
-// TestIdentity_AdminKey gives admins their own key, which the command line uses.
-func TestIdentity_AdminKey(t *testing.T) {
+// TestIdentity_AdminKeySeparatesRoles gives admins their own key, which the command line uses.
+func TestIdentity_AdminKeySeparatesRoles(t *testing.T) {
 	needProcesses(t)
 	buyers := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	both := append(buyers, "FLASHSALE_ADMIN_JWT_SECRET="+adminSecret)
@@ -110,7 +110,7 @@ func TestIdentity_AdminKey(t *testing.T) {
 }
 
 // Settings that do not separate the roles are refused, and the secrets are hidden.
-func TestIdentity_Settings(t *testing.T) {
+func TestIdentity_SettingsMustSeparateRoles(t *testing.T) {
 	needProcesses(t)
 	const keys = "https://id.example/keys"
 	for _, q := range []struct {
@@ -161,7 +161,7 @@ func TestIdentity_Settings(t *testing.T) {
 }
 
 // The doctor recommends separate keys, but does not fail.
-func TestIdentity_Doctor(t *testing.T) {
+func TestIdentity_DoctorNotesASharedKey(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	buyers := []string{"FLASHSALE_JWT_SECRET=" + secret}

@@ -121,7 +121,7 @@ func TestLife_UnpaidOrderExpires(t *testing.T) {
 
 // The sweeper finds orders that expired while the service was down, even on an engine that
 // loses its tasks.
-func TestLife_ExpiresAfterRestart(t *testing.T) {
+func TestLife_OrdersExpireAfterARestart(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve()

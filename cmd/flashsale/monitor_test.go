@@ -130,7 +130,7 @@ func TestWorkers_MissingOnesAreReported(t *testing.T) {
 
 // The worker's address reports whether it can work, and that it is alive even when its
 // dependencies fail.
-func TestWorker_Health(t *testing.T) {
+func TestWorker_HealthReportsProgress(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	worker := s.worker()
@@ -186,7 +186,7 @@ func TestWorker_Health(t *testing.T) {
 }
 
 // The worker in the all-in-one process registers on the embedded engine too.
-func TestServe_Worker(t *testing.T) {
+func TestServe_WorkerRegisters(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve()

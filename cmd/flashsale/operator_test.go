@@ -77,7 +77,7 @@ func TestCommand_Queue(t *testing.T) {
 }
 
 // A task that was manually removed from its state is found, and repaired with --repair.
-func TestCommand_Queue_Verify(t *testing.T) {
+func TestCommand_Queue_VerifyRepairsTasks(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	p := s.api()

@@ -20,9 +20,10 @@ import (
 // pasteWithin bounds the run of the README's commands.
 const pasteWithin = 2 * time.Minute
 
-// TestReadme_RunningForReal pastes the commands of the README's section into a shell at once,
-// with other addresses for Redis, the database and the ports: the last command reaches an API.
-func TestReadme_RunningForReal(t *testing.T) {
+// TestReadme_CommandsRunAsWritten pastes the commands of the README's section into a shell at
+// once, with other addresses for Redis, the database and the ports: the last command reaches an
+// API.
+func TestReadme_CommandsRunAsWritten(t *testing.T) {
 	needProcesses(t)
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {

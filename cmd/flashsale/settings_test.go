@@ -282,8 +282,8 @@ func mustEnd(t *testing.T, want int, spec process.Spec, words ...string) {
 	}
 }
 
-// TestStart_Refused starts processes with invalid settings.
-func TestStart_Refused(t *testing.T) {
+// TestStart_InvalidSettingsAreRefused starts processes with invalid settings.
+func TestStart_InvalidSettingsAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	empty := "sqlite:" + filepath.Join(t.TempDir(), "empty.db")
@@ -310,7 +310,7 @@ func TestStart_Refused(t *testing.T) {
 }
 
 // The service can start while Redis loads its data, as after a restart of both.
-func TestStart_Loading(t *testing.T) {
+func TestStart_WaitsWhileRedisLoads(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -346,8 +346,8 @@ func TestStart_Loading(t *testing.T) {
 		"redis", "loading its data", "start again when it has finished")
 }
 
-// TestStart_Partitions starts processes with different numbers of partitions.
-func TestStart_Partitions(t *testing.T) {
+// TestStart_OtherPartitionsAreRefused starts processes with different numbers of partitions.
+func TestStart_OtherPartitionsAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker("--partitions", "3")
@@ -357,8 +357,9 @@ func TestStart_Partitions(t *testing.T) {
 	}
 }
 
-// TestStart_Taken starts a second service with addresses or files that are in use.
-func TestStart_Taken(t *testing.T) {
+// TestStart_PlacesInUseAreRefused starts a second service with addresses or files that are in
+// use.
+func TestStart_PlacesInUseAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	first := s.serve()
@@ -376,8 +377,8 @@ func TestStart_Taken(t *testing.T) {
 	term(t, s.serve())
 }
 
-// TestStart_Unusable uses addresses and files that cannot be used.
-func TestStart_Unusable(t *testing.T) {
+// TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
+func TestStart_UnusablePlacesAreRefused(t *testing.T) {
 	needProcesses(t)
 	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}

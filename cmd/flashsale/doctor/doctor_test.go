@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 // A difference between this machine's clock and Redis's is a problem in either direction.
-func TestDoctor_Clock(t *testing.T) {
+func TestDoctor_ReportsClockSkew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}

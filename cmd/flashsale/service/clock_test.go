@@ -178,7 +178,7 @@ func (h *skewedHost) instant(of map[string]any, field string) time.Time {
 
 // With a host clock that is five minutes wrong, pages, purchases, expiries and payments still
 // agree.
-func TestClock_HostSkewed(t *testing.T) {
+func TestClock_SkewedHostStaysConsistent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}
@@ -305,7 +305,7 @@ func (h *skewedHost) wantOffset(want time.Duration) {
 
 // The service writes and shows times by Redis's clock, which here is five minutes ahead of this
 // machine's.
-func TestClock_Wired(t *testing.T) {
+func TestClock_ServiceUsesTheRedisClock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}
@@ -403,7 +403,7 @@ func pass(to, from net.Conn, change func([]byte) []byte) {
 
 // The embedded engine uses the host's clock, so the service neither measures a difference nor
 // warns.
-func TestClock_Embedded(t *testing.T) {
+func TestClock_EmbeddedUsesTheHostClock(t *testing.T) {
 	t.Parallel()
 	h := startSkewed(t, config.EmbeddedRedis, 0)
 	h.create("default", time.Time{}, time.Time{})

@@ -14,7 +14,7 @@ import (
 
 // A worker is alive as long as it makes progress, even if that is an error, and ready once it
 // has fetched.
-func TestPulse(t *testing.T) {
+func TestPulse_AliveOnProgressReadyOnFetch(t *testing.T) {
 	t.Parallel()
 	registry, err := queue.NewRegistry(redistest.Embedded(t), queue.RegistryConfig{Key: "workers"})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestPulse(t *testing.T) {
 
 // Before the first poll, and while Redis is unavailable, only the metric for an unknown backlog
 // is exported.
-func TestBacklogCollector_Unknown(t *testing.T) {
+func TestBacklogCollector_OmitsUnknownValues(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newBacklogCollector(order.NewMonitor(order.MonitorConfig{})))

@@ -16,7 +16,7 @@ import (
 
 // A new connection to Redis nudges the recovery, and the stock notifies the recovery and the
 // catalogue of its events.
-func TestRecovery_Wired(t *testing.T) {
+func TestRecovery_IsNudgedByNewConnections(t *testing.T) {
 	t.Parallel()
 	s, err := settingsOf("--data-dir=" + t.TempDir())
 	if err != nil {

@@ -30,9 +30,9 @@ func TestPort_NeverTwice(t *testing.T) {
 	}
 }
 
-// TestPort_Taken listens on the port that would be next. It is not parallel, because other
-// tests would take that port.
-func TestPort_Taken(t *testing.T) {
+// TestPort_SkipsPortsInUse listens on the port that would be next. It is not parallel, because
+// other tests would take that port.
+func TestPort_SkipsPortsInUse(t *testing.T) {
 	next := port(t) + 1
 	if next == first+count {
 		next = first

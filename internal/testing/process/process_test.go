@@ -323,7 +323,7 @@ func TestP_Kill_Paused(t *testing.T) {
 	mustBeGone(t, p)
 }
 
-func TestP_Stop_Stubborn(t *testing.T) {
+func TestP_Stop_KillsAStubbornProcess(t *testing.T) {
 	t.Parallel()
 	w := &witness{TB: t}
 	spec := fake(t, "--stubborn", "--lines", "100")

@@ -113,7 +113,7 @@ func TestServer_Stop(t *testing.T) {
 }
 
 // Stop reports a server that crashed, with the end of its log.
-func TestServer_Stop_EndedBadly(t *testing.T) {
+func TestServer_Stop_ReportsACrash(t *testing.T) {
 	t.Parallel()
 	s := started(t, Config{})
 	if err := s.cmd.Process.Kill(); err != nil {

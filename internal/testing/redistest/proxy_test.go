@@ -378,7 +378,7 @@ func TestProxy_TargetGone(t *testing.T) {
 
 // A request whose client gave up on a silent link is executed later. Fencing tokens exist for
 // this case.
-func TestProxy_LateRequest(t *testing.T) {
+func TestProxy_DeliversLateRequests(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())

@@ -71,7 +71,7 @@ func TestReexec(t *testing.T) {
 }
 
 // Everything that a child writes before it dies arrives, even if it is read late.
-func TestReexec_LastWords(t *testing.T) {
+func TestReexec_LastLinesArrive(t *testing.T) {
 	t.Parallel()
 	const lines = 500
 	if IsChild() {
@@ -80,7 +80,7 @@ func TestReexec_LastWords(t *testing.T) {
 		}
 		return
 	}
-	c := Reexec(t, "TestReexec_LastWords")
+	c := Reexec(t, "TestReexec_LastLinesArrive")
 	if err := c.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func (v *verdicts) end() {
 }
 
 // A child's failure counts even if the test never checks.
-func TestReexec_UnseenEnd(t *testing.T) {
+func TestReexec_UncheckedFailureCounts(t *testing.T) {
 	t.Parallel()
 	if IsChild() {
 		switch os.Getenv("REDISTEST_DO") {
@@ -191,13 +191,13 @@ func TestReexec_UnseenEnd(t *testing.T) {
 	}
 	for do, want := range map[string]int{"pass": 0, "fail": 1} {
 		v := &verdicts{TB: t}
-		<-Reexec(v, "TestReexec_UnseenEnd", "REDISTEST_DO="+do).Done()
+		<-Reexec(v, "TestReexec_UncheckedFailureCounts", "REDISTEST_DO="+do).Done()
 		if v.end(); len(v.errors) != want {
 			t.Errorf("%s: reported %q, want %d errors", do, v.errors, want)
 		}
 	}
 	v := &verdicts{TB: t}
-	c := Reexec(v, "TestReexec_UnseenEnd", "REDISTEST_DO=race")
+	c := Reexec(v, "TestReexec_UncheckedFailureCounts", "REDISTEST_DO=race")
 	listen(t, c)
 	if v.end(); len(v.errors) != 1 {
 		t.Errorf("race: reported %q, want one error", v.errors)

@@ -75,7 +75,7 @@ func TestBodies(t *testing.T) {
 }
 
 // Without a server they keep trying, but not in a busy loop.
-func TestHeaders_Refused(t *testing.T) {
+func TestHeaders_RefusedClientsRetry(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -474,7 +474,7 @@ func (r *run) restock(from, to, units int64) *Call {
 }
 
 // Each token below the highest so far counts, even if it is higher than the one before it.
-func TestCheck_EveryFence(t *testing.T) {
+func TestCheck_FindsEveryLowerFence(t *testing.T) {
 	t.Parallel()
 	r := good()
 	r.final.Fences = append(r.final.Fences, FenceSample{20 * ms, "lamp", SourceLock, 7}, FenceSample{30 * ms, "lamp", SourceLock, 8})
