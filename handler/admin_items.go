@@ -15,8 +15,8 @@ import (
 	"flashsale/order/items"
 )
 
-// The ranges of a new item. They are far beyond any sale and keep every sum of
-// money and stock exact, in Lua's numbers as well.
+// The ranges of a new item. They exceed any sale, and keep every sum of money and stock exact,
+// even in Lua's numbers.
 const (
 	maxPriceMinor    = 1_000_000_000_000
 	maxStock         = items.MaxStock
@@ -26,7 +26,7 @@ const (
 	maxPaymentWindow = 30 * 24 * 60 * 60
 )
 
-// adminItemRoutes change items and show their current state.
+// adminItemRoutes change items and return their current state.
 type adminItemRoutes struct {
 	sales   itemService
 	ledgers ledgerService
@@ -49,8 +49,8 @@ func (rs *adminItemRoutes) create(q *call) error {
 	return rs.writeTagged(q, 201, &item)
 }
 
-// readNewItem reads and checks the body of a new item. now is the time by which
-// an item's sale opens.
+// readNewItem reads and checks the body of a new item. now is the clock by which an item's sale
+// opens.
 func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
 	f := newFields(body)
 	f.near = nearCreate
@@ -90,7 +90,7 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 	return n, nil
 }
 
-// checkNewItem checks each field on its own.
+// checkNewItem checks each field separately.
 func checkNewItem(n *order.NewItem, window int64) error {
 	if !catalog.ValidID(n.ID) {
 		return problemItemID.with("id", problemItemID.detail)
@@ -151,8 +151,8 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	return t.UTC().Truncate(time.Millisecond), nil
 }
 
-// show answers GET /v1/admin/items/{item}. It reads the database, so
-// that the tag is right directly after a change by another process.
+// show answers GET /v1/admin/items/{item}. It reads the database, so that the tag is correct
+// immediately after a change by another process.
 func (rs *adminItemRoutes) show(q *call) error {
 	id := q.c.Param("item")
 	item, err := rs.sales.Item(q.ctx(), id)
@@ -168,9 +168,8 @@ func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error 
 	return q.json(status)
 }
 
-// writeTagged writes one item with its version as the tag that a change
-// has to match. Buyers get another, weak one: stock and state vary under one
-// version.
+// writeTagged writes one item with its version as the tag for If-Match. Buyers get a different,
+// weak tag, because stock and state vary within a version.
 func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
@@ -188,11 +187,11 @@ func (rs *adminItemRoutes) ledger(q *call) error {
 	return q.json(200)
 }
 
-// maxReason is how long the reason of a restock may be, in characters.
+// maxReason is the maximum length of a restock's reason, in characters.
 const maxReason = 200
 
-// notChanged words a failed change for the admin: the usual text is about orders.
-// The cause stays, for the log.
+// notChanged rewords a failed change for the admin, because the usual text is about orders. The
+// cause is kept for the log.
 func notChanged(err error) error { return reworded(err, problemNotChanged) }
 
 // reworded replaces the error table's answer for an unavailable dependency by as.
@@ -222,7 +221,7 @@ func (rs *adminItemRoutes) change(q *call) error {
 	return rs.writeTagged(q, 200, &item)
 }
 
-// fixedFields are those of an item that a change cannot state, and why.
+// fixedFields are the fields of an item that cannot be changed, and the reasons.
 var fixedFields = []struct{ name, why string }{
 	{"id", "id cannot change: orders name the item by it. Create another item."},
 	{"currency", "currency cannot change: orders were accepted in it. Create another item."},
@@ -278,7 +277,7 @@ func readItemChange(body []byte) (items.Change, error) {
 		}
 		c.OpensAt = &t
 	}
-	if f.has("closes_at") { // null takes the end away
+	if f.has("closes_at") { // null removes the end
 		t, err := readInstant("closes_at", closes, ends)
 		if err != nil {
 			return c, err
@@ -288,9 +287,8 @@ func readItemChange(body []byte) (items.Change, error) {
 	return c, nil
 }
 
-// control answers POST /v1/admin/items/{item}/pause, /resume and /close. Without
-// If-Match it is meant for whatever version there is: that is no change which
-// could overwrite another's.
+// control answers POST /v1/admin/items/{item}/pause, /resume and /close. Without If-Match it
+// applies to any version, because it cannot overwrite another change.
 func (rs *adminItemRoutes) control(to catalog.Control) endpoint {
 	return func(q *call) error {
 		item, err := rs.sales.ControlItem(q.ctx(), q.c.Param("item"), items.Control{To: to, Match: q.match}, q.by())
@@ -332,8 +330,8 @@ func readRestock(body []byte) (items.Restock, error) {
 	return r, checkText("reason", r.Reason, 1, maxReason, false)
 }
 
-// warm answers POST /v1/admin/items/{item}/warm: it loads the item's page and
-// its sale before the crowd comes. A repeat changes nothing.
+// warm answers POST /v1/admin/items/{item}/warm: it loads the item's page and its sale before
+// the sale opens. A repeat changes nothing.
 func (rs *adminItemRoutes) warm(q *call) error {
 	id := q.c.Param("item")
 	v, err := rs.items.Warm(q.ctx(), id)
@@ -343,9 +341,8 @@ func (rs *adminItemRoutes) warm(q *call) error {
 	return rs.writeTagged(q, 200, &v.Item)
 }
 
-// ifMatch reads the If-Match header as RFC 9110 spells it: which versions of an
-// item a change is meant for. Weak tags match none, and neither do tags that are
-// no version.
+// ifMatch parses the If-Match header of RFC 9110: the versions of an item to which a change
+// applies. Weak tags match no version, and neither do tags that are not versions.
 func ifMatch(h http.Header) (m order.Match, stated bool, err error) {
 	values, stated := h["If-Match"]
 	if !stated {
@@ -378,7 +375,7 @@ func ifMatch(h http.Header) (m order.Match, stated bool, err error) {
 	return m, true, nil
 }
 
-// cutTag takes an opaque tag in quotes from the front of text.
+// cutTag removes an opaque tag in quotes from the start of text.
 func cutTag(text string) (tag, after string, ok bool) {
 	if text == "" || text[0] != '"' {
 		return "", "", false

@@ -13,30 +13,30 @@ import (
 	"flashsale/order/worker"
 )
 
-// taskService operates on the task queues.
+// taskService manages the task queues.
 type taskService interface {
 	// Depths returns the depths of all queues.
 	Depths(ctx context.Context) ([]worker.QueueDepth, error)
-	// Dead lists dead letters from a place on, and returns the next page's place.
+	// Dead returns a page of dead letters from a place on, and the place of the next page.
 	Dead(ctx context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error)
-	// Verify checks every task, and repairs what it finds if repair is set.
+	// Verify checks every task, and repairs problems if repair is set.
 	Verify(ctx context.Context, repair bool) ([]worker.QueueCheck, error)
 	// Retry makes a dead letter an ordinary task again, and returns the name of its
 	// queue. Errors: worker.ErrTaskNotFound, inventory.ErrOverloaded.
 	Retry(ctx context.Context, id string) (queue string, err error)
-	// Discard removes a dead letter for good, rejects the order it would have made,
-	// and returns the name of its queue. Errors: worker.ErrTaskNotFound.
+	// Discard permanently removes a dead letter, rejects its order, and returns the name of its
+	// queue. Errors: worker.ErrTaskNotFound.
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
-// queueRoutes operate on the task queues.
+// queueRoutes manage the task queues.
 type queueRoutes struct {
 	tasks   taskService
 	workers workerStatus // nil: not shown
 	log     zerolog.Logger
 }
 
-// depths answers GET /v1/admin/queue: all queues together, then each.
+// depths answers GET /v1/admin/queue: the totals, and each queue.
 func (rs *queueRoutes) depths(q *call) error {
 	depths, err := rs.tasks.Depths(q.ctx())
 	if err != nil {
@@ -159,11 +159,11 @@ func appendDeadLetter(b []byte, l *worker.DeadLetter) []byte {
 	return append(appendTextField(b, `,"reason":`, l.Reason), '}')
 }
 
-// maxPlace bounds the numbers of a place in the list of dead letters.
+// maxPlace bounds the numbers in a place in the list of dead letters.
 const maxPlace = 1 << 30
 
-// readPlace reads a cursor of the dead letters. It is a position and no secret:
-// an admin may see all of them.
+// readPlace reads a cursor of the dead letters. It need not be authenticated, because an admin
+// may see all of them.
 func readPlace(cursor string) (worker.DeadPlace, error) {
 	first, second, ok := strings.Cut(cursor, ".")
 	n, err1 := strconv.ParseUint(first, 10, 32)
@@ -174,7 +174,7 @@ func readPlace(cursor string) (worker.DeadPlace, error) {
 	return worker.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
 }
 
-// validTaskID reports whether id can be a task's.
+// validTaskID reports whether id is a valid task id.
 func validTaskID(id string) bool { return visibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
@@ -207,8 +207,8 @@ type reconcileRoutes struct {
 	log, refusals zerolog.Logger
 }
 
-// reconcileLimit bounds one reconciliation that was asked for. The server's own
-// limits are made for purchases.
+// reconcileLimit bounds one requested reconciliation. The server's own limits are for
+// purchases.
 const reconcileLimit = 5 * time.Minute
 
 // reconcile answers POST /v1/admin/reconcile.

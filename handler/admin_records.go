@@ -69,10 +69,10 @@ func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 
 // buyerService exports and erases a buyer's personal data.
 type buyerService interface {
-	// ExportBuyer hands on all that is held about a buyer. Errors: those of
+	// ExportBuyer passes all data about a buyer to the callbacks. Errors: those of
 	// checkout.Service.ExportBuyer.
 	ExportBuyer(ctx context.Context, user string, to privacy.BuyerRecords) error
-	// EraseBuyer puts a pseudonym in a buyer's place. Errors: those of
+	// EraseBuyer replaces a buyer's name by a pseudonym. Errors: those of
 	// checkout.Service.EraseBuyer.
 	EraseBuyer(ctx context.Context, user string, e privacy.Erasure) (privacy.Erased, error)
 }
@@ -80,11 +80,10 @@ type buyerService interface {
 const (
 	// maxEraseReason bounds the reason of an erasure, in characters.
 	maxEraseReason = 500
-	// exportChunk is how much of an export is gathered before it is sent, in bytes.
+	// exportChunk is the size of the buffer of an export, in bytes.
 	exportChunk = 8 << 10
-	// buyerLimit is how long an export or an erasure may take. Each item of an
-	// erasure takes as long as its sale takes to load, and an export to a slow line
-	// longer than the server allows to a purchase.
+	// buyerLimit bounds an export or an erasure. An erasure may load the sale of each item, and
+	// an export over a slow connection takes longer than the server allows for a purchase.
 	buyerLimit = 5 * time.Minute
 )
 
@@ -107,7 +106,7 @@ func (rs *buyerRoutes) export(q *call) error {
 		err = x.done()
 	}
 	if err != nil && q.c.Writer.Written() {
-		// Half of an export must not look complete: the connection is cut.
+		// A partial export must not look complete, so the connection is closed.
 		rs.log.Warn().Str("request_id", q.requestID()).Err(err).Msg("export aborted")
 		panic(http.ErrAbortHandler)
 	}
@@ -117,14 +116,14 @@ func (rs *buyerRoutes) export(q *call) error {
 // exportSections are the members of an export that are lists, in their order.
 var exportSections = [...]string{"orders", "queued", "holdings", "payments", "returns", "audit"}
 
-// export writes a document whose lists come one after the other.
+// export writes a document with several lists, one after another.
 type export struct {
 	q     *call
-	open  int // how many sections were begun
+	open  int // the number of sections begun
 	first bool
 }
 
-// begin goes on to a section, past those that are empty.
+// begin begins a section, after empty ones before it.
 func (x *export) begin(section string) {
 	for x.open == 0 || exportSections[x.open-1] != section {
 		x.next()
@@ -143,7 +142,7 @@ func (x *export) next() {
 	x.first = true
 }
 
-// add adds a record to a section, and sends the gathered chunk when it is full.
+// add adds a record to a section, and sends the buffer when it is full.
 func (x *export) add(section string, record func(b []byte) []byte) error {
 	x.begin(section)
 	if !x.first {
@@ -172,7 +171,7 @@ func (x *export) done() error {
 	return x.send()
 }
 
-// records are the writers of each kind of record.
+// records are the callbacks for each kind of record.
 func (x *export) records() privacy.BuyerRecords {
 	ofOrder := func(section string) func(order.Order) error {
 		return func(o order.Order) error {
@@ -209,7 +208,7 @@ func (x *export) records() privacy.BuyerRecords {
 	}
 }
 
-// appendJSONIfSet appends a value that is JSON already; one that is not, as a text.
+// appendJSONIfSet appends a value that is already JSON, or as a string if it is not valid JSON.
 func appendJSONIfSet(b []byte, name, value string) []byte {
 	if !json.Valid([]byte(value)) {
 		return appendTextIfSet(b, name, value)
@@ -239,8 +238,8 @@ func (rs *buyerRoutes) erase(q *call) error {
 	return q.json(http.StatusOK)
 }
 
-// readEraseReason reads and checks the body of an erasure. The reason is kept, so
-// it must not contain the name that is erased.
+// readEraseReason reads and checks the body of an erasure. The reason is stored, so it must not
+// contain the erased name.
 func readEraseReason(body []byte, user string) (string, error) {
 	f := newFields(body)
 	reason := f.text("reason", true)
@@ -256,7 +255,7 @@ func readEraseReason(body []byte, user string) (string, error) {
 	return reason, nil
 }
 
-// names reports whether a text holds a name that is no part of a longer word.
+// names reports whether a text contains a name as a whole word.
 func names(text, name string) bool {
 	within := func(i int) bool {
 		if i < 0 || i >= len(text) {

@@ -12,7 +12,7 @@ import (
 	"flashsale/order"
 )
 
-// door is an Admission in the test's hand.
+// door is an admission control that the test sets.
 type door struct {
 	wait       time.Duration
 	shut, late bool
@@ -28,9 +28,8 @@ func (d *door) Admit(string) (time.Duration, error) {
 func (d *door) Late(string) bool          { return d.late }
 func (d *door) Wait(string) time.Duration { return d.wait }
 
-// TestAdmission_Shut refuses purchases before anything else is looked at, and all
-// other routes go on.
-func TestAdmission_Shut(t *testing.T) {
+// Purchases are refused before any other check, and all other routes keep working.
+func TestAdmission_RefusesBeforeOtherChecks(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 3 * time.Second, shut: true}; c.Limits.RateBuyer = 1 })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
@@ -55,7 +54,7 @@ func TestAdmission_Shut(t *testing.T) {
 		seen[resp.Header.Get("Retry-After")] = true
 	}
 	if len(seen) < 2 {
-		t.Errorf("all were told to come back after %v seconds", seen)
+		t.Errorf("all got the same Retry-After: %v", seen)
 	}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/items", nil)
 	if err != nil {
@@ -66,8 +65,8 @@ func TestAdmission_Shut(t *testing.T) {
 	}
 }
 
-// TestAdmission_Database refuses purchases with 503 while the database takes no writes.
-func TestAdmission_Database(t *testing.T) {
+// Purchases are refused with 503 while the database does not accept writes.
+func TestAdmission_RefusesWhileDatabaseIsReadOnly(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", order.ErrDatabase)} })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
@@ -81,8 +80,8 @@ func TestAdmission_Database(t *testing.T) {
 	}
 }
 
-// TestAdmission_InFlight counts whoever was let in out again, however it ended.
-func TestAdmission_InFlight(t *testing.T) {
+// Each admitted purchase is removed from the count, no matter how it ends.
+func TestAdmission_EndedPurchasesLeaveTheCount(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Limits.InFlight = 1; c.Limits.RateBuyer = -1 })
 	for i := range 20 {
@@ -103,8 +102,8 @@ func TestAdmission_InFlight(t *testing.T) {
 	}
 }
 
-// TestAdmission_Late answers at once who would wait for a commit that comes late.
-func TestAdmission_Late(t *testing.T) {
+// Purchases are answered immediately, without a wait, while commits are late.
+func TestAdmission_NoWaitWhileCommitsAreLate(t *testing.T) {
 	t.Parallel()
 	d := &door{late: true}
 	s := open(t, func(c *Config) { c.Admission = d })
@@ -123,8 +122,8 @@ func TestAdmission_Late(t *testing.T) {
 	}
 }
 
-// TestAdmission_Full tells who found the queue full when there will be room.
-func TestAdmission_Full(t *testing.T) {
+// The refusal for a full queue says when there will be capacity.
+func TestAdmission_FullQueueHasRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Admission = &door{wait: 7*time.Second + 1} })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
@@ -137,7 +136,7 @@ func TestAdmission_Full(t *testing.T) {
 	}
 }
 
-// BenchmarkRefused is what a purchase costs for which there is no room.
+// BenchmarkRefused measures a purchase refused for lack of capacity.
 func BenchmarkRefused(b *testing.B) {
 	s := open(b, func(c *Config) { c.Admission = &door{wait: time.Second, shut: true} })
 	r := purchaseRequest(b, `{"quantity":1}`)

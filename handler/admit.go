@@ -15,7 +15,7 @@ import (
 	"flashsale/inventory"
 )
 
-// admit makes the checks of the request's route, in their order.
+// admit runs the checks of the request's route in their order.
 func (e *edge) admit(q *call, params []pathParam) error {
 	r, h := q.route, q.c.Request.Header
 	if headersTooLarge(q.c.Request) {
@@ -50,7 +50,7 @@ func (e *edge) admit(q *call, params []pathParam) error {
 	return q.readInput(h)
 }
 
-// authorize admits the request by its address, the load, and its token.
+// authorize checks the request's address, the load, and the token.
 func (e *edge) authorize(q *call) error {
 	r := q.route
 	if e.addresses != nil {
@@ -64,8 +64,8 @@ func (e *edge) authorize(q *call) error {
 		}
 	}
 	if r.Loopback && !loopbackHost(q.c.Request.Host) {
-		// The address is loopback, but a page in a browser on this machine may have
-		// made a name of its own point there.
+		// The address is loopback, but a web page in a browser on this machine may use a host
+		// name that its owner points there.
 		return problemForbidden
 	}
 	if len(r.Roles) == 0 {
@@ -82,7 +82,7 @@ func (e *edge) authorize(q *call) error {
 	return nil
 }
 
-// readInput reads what the route takes besides its path.
+// readInput reads the route's input other than its path.
 func (q *call) readInput(h http.Header) (err error) {
 	r := q.route
 	if r.Query != nil {
@@ -114,8 +114,8 @@ func (q *call) readInput(h http.Header) (err error) {
 	}
 }
 
-// limit counts the request against its buyer's rate. The shop's own people and
-// programs are not limited: a burst of payments is theirs to send.
+// limit counts the request against its buyer's rate. Admins and services have no limit, because
+// the shop may send payments in bursts.
 func (e *edge) limit(q *call) error {
 	if e.buyers == nil || q.identity.Role != auth.RoleBuyer {
 		return nil
@@ -123,8 +123,8 @@ func (e *edge) limit(q *call) error {
 	return e.buyers.allow(q.identity.Subject, q.start)
 }
 
-// authenticate returns the sender of the request. Tokens are read only from the
-// Authorization header: one in the query string would end up in logs.
+// authenticate returns the identity of the sender. Tokens are only read from the Authorization
+// header, because a query string would be logged.
 func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
 	value, present, err := single(h, "Authorization")
 	if err != nil {
@@ -142,7 +142,7 @@ func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
 		return auth.Identity{}, auth.ErrMalformed
 	}
 	if token[0] != ' ' {
-		return auth.Identity{}, problemAuthMissing // another scheme that begins alike
+		return auth.Identity{}, problemAuthMissing // another scheme with the same prefix
 	}
 	return e.Verifier.Verify(strings.TrimLeft(token, " "))
 }
@@ -152,8 +152,8 @@ const (
 	maxTokenLife     = 30 * 24 * time.Hour
 )
 
-// devToken answers POST /dev/tokens {"sub","role","ttl"?}, which exists in
-// development mode only; ttl is a duration such as "90s" or "1h".
+// devToken answers POST /dev/tokens {"sub","role","ttl"?}, which only exists in development
+// mode; ttl is a duration such as "90s" or "1h".
 func devToken(sign func(sub, role string, ttl time.Duration) (string, error)) endpoint {
 	return func(q *call) error {
 		ttl := defaultTokenLife
@@ -185,7 +185,7 @@ func devToken(sign func(sub, role string, ttl time.Duration) (string, error)) en
 	}
 }
 
-// loopbackHost reports whether a Host header names this machine itself.
+// loopbackHost reports whether a Host header names this machine.
 func loopbackHost(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -195,22 +195,20 @@ func loopbackHost(host string) bool {
 	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// admission knows whether the orders that wait leave room for more.
+// admission is the admission control for purchases.
 type admission interface {
-	// Admit returns nil when a purchase of the item may come in. With
-	// inventory.ErrOverloaded it returns when it is worth trying again. It must cost
-	// next to nothing.
+	// Admit returns nil if a purchase of the item may be accepted. With inventory.ErrOverloaded
+	// it returns the time after which a retry is useful. It must be very cheap.
 	Admit(item string) (wait time.Duration, err error)
-	// Late reports that the item's orders are committed so late that a purchase
-	// should not wait for it.
+	// Late reports whether the item's orders are committed so late that a purchase should not
+	// wait for its commit.
 	Late(item string) bool
-	// Wait estimates when the orders that wait now will be done.
+	// Wait estimates the time until the waiting orders are committed.
 	Wait(item string) time.Duration
 }
 
-// gate admits purchases while there is capacity. It comes before all other checks,
-// the token's too: a purchase that is refused for lack of capacity should cost as
-// little as possible.
+// gate admits purchases while there is capacity. It precedes all other checks, including the
+// token's: refusing a purchase for lack of capacity should cost as little as possible.
 func (e *edge) gate(q *call) error {
 	if e.Limits.InFlight > 0 {
 		q.counted = true
@@ -229,7 +227,7 @@ func (e *edge) gate(q *call) error {
 	return nil
 }
 
-// ungate counts the call out again.
+// ungate removes the call from the count of purchases in flight.
 func (e *edge) ungate(q *call) {
 	if q.counted {
 		q.counted = false
@@ -248,8 +246,8 @@ var overloaded = func() (all [longestRetry + 1]*problem) {
 	return all
 }()
 
-// overloadedFor refuses a client that may retry after a time. Each client gets a
-// random time, up to twice as long: a crowd that retries at once is the same crowd.
+// overloadedFor returns the refusal with a time to retry. Each client gets a random time of up
+// to twice the wait, so that the clients do not all retry at once.
 func overloadedFor(wait time.Duration) *problem {
 	n := min(max(1, ceilSeconds(wait)), longestRetry/2)
 	return overloaded[n+rand.Int64N(n+1)]
@@ -259,7 +257,7 @@ func overloadedFor(wait time.Duration) *problem {
 const maxHeader = 16 << 10
 
 func headersTooLarge(r *http.Request) bool {
-	size := len(r.Host) // the server has taken it out of the others
+	size := len(r.Host) // the server has removed it from the other headers
 	for name, values := range r.Header {
 		for _, v := range values {
 			size += len(name) + len(": ") + len(v) + len("\r\n")
@@ -305,13 +303,13 @@ func checkContent(h http.Header) error {
 	return nil
 }
 
-// media is a type of response.
+// media is a response type.
 type media struct {
 	name, group string
-	refusal     *problem // of a request whose Accept header excludes it
+	refusal     *problem // for a request whose Accept header excludes it
 }
 
-// The types of response.
+// The response types.
 var (
 	mediaJSON   = media{"application/json", "application/*", problemNotAcceptable}
 	mediaEvents = media{"text/event-stream", "text/*", problemEventsNotAcceptable}
@@ -333,9 +331,9 @@ func (m *media) accepted(h http.Header) error {
 	return m.refusal
 }
 
-// accepts reads an Accept header for a media type and its group. The most
-// specific range that matches decides; a client that
-// accepts only problem+json is taken too, since refusals have that type.
+// accepts matches an Accept header against a media type and its group. The most specific
+// matching range decides. A client that only accepts problem+json is accepted too, since
+// refusals have that type.
 func accepts(accept, media, group string) bool {
 	if strings.TrimSpace(accept) == "" {
 		return true

@@ -15,7 +15,7 @@ import (
 	"flashsale/order/privacy"
 )
 
-// fakeBuyers hands on what the test says.
+// fakeBuyers passes on the test's data.
 type fakeBuyers struct {
 	export func(user string, to privacy.BuyerRecords) error
 	erase  func(user string, e privacy.Erasure) (privacy.Erased, error)
@@ -49,7 +49,7 @@ func TestExportBuyer(t *testing.T) {
 	}{
 		{"nothing", func(privacy.BuyerRecords) error { return nil },
 			head + `"orders":[],"queued":[],"holdings":[],"payments":[],"returns":[],"audit":[]}`},
-		{"a late section alone", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
+		{"only a late section", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
 			head + `"orders":[],"queued":[],"holdings":[{"item_id":"thing","quantity":2}],"payments":[],"returns":[],"audit":[]}`},
 		{"everything", func(to privacy.BuyerRecords) error {
 			o := order.Order{ID: "o1", ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}
@@ -89,7 +89,7 @@ func TestExportBuyer(t *testing.T) {
 	}
 }
 
-// exported is the order of the test above, as an export spells it.
+// exported is the order of the test above in the format of an export.
 func exported(status string) string {
 	return `{"id":"o1","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":0,"currency":"EUR","status":"` + status +
 		`","created_at":"2030-01-02T03:04:05.678Z","idempotency_key":"k\"1"}`
@@ -113,9 +113,9 @@ func TestExportBuyer_Err(t *testing.T) {
 	}
 }
 
-// TestExportBuyer_BrokenOff: a failure in the middle cuts the connection, so that
-// nobody takes what came for the whole.
-func TestExportBuyer_BrokenOff(t *testing.T) {
+// A failure during the export closes the connection, so that a client cannot take the part for
+// the whole.
+func TestExportBuyer_FailureClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
 	b.export = func(_ string, to privacy.BuyerRecords) error {
@@ -141,8 +141,8 @@ func TestExportBuyer_BrokenOff(t *testing.T) {
 	}
 }
 
-// TestBuyers_Long: both may take longer than the server allows to a purchase.
-func TestBuyers_Long(t *testing.T) {
+// An export and an erasure may take longer than the server allows for a purchase.
+func TestBuyers_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
 	s, b := withBuyers(t)
@@ -209,7 +209,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	t.Parallel()
 	s, b := withBuyers(t)
 	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 		return privacy.Erased{}, nil
 	}
 	const path = "/v1/admin/buyers/alice/erase"
@@ -236,7 +236,7 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	wantProblem(t, s.post(t, "/v1/admin/buyers/alice/erase?reason=asked", "root", auth.RoleAdmin, "{}").Result(), 400, "unknown_parameter")
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
-	// One that stopped half-way has no Idempotency-Key to be repeated with.
+	// A partial erasure can be repeated without an Idempotency-Key.
 	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, order.ErrDatabase }
 	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
 	if detail, _ := got["detail"].(string); !strings.Contains(detail, "continues where it stopped") || strings.Contains(detail, "Key") {

@@ -19,28 +19,28 @@ import (
 	"flashsale/order"
 )
 
-// call is one request on its way. Calls are reused: nothing may keep one, or
-// a part of its buffers, beyond the answer.
+// call is one request in progress. Calls are reused: no part of one may be kept after the
+// answer.
 type call struct {
 	c  *gin.Context
-	id []string // the request id, in the form of a header's value
-	// identity is that of the sender; zero on routes for anyone
+	id []string // the request id, as a header value
+	// identity is the sender's identity; zero on routes without a token.
 	identity auth.Identity
 	start    time.Time
 	in       []byte // the request's body
 	out      []byte // the answer's body
 	route    *route
-	// What the checks of the route read: the query, If-Match (nil: any version) and
-	// the Idempotency-Key.
+	// The results of the route's checks: the query, If-Match (nil: any version) and the
+	// Idempotency-Key.
 	query url.Values
 	match order.Match
 	key   string
-	// counted: it is one of those in flight.
+	// counted means that the call is in the count of purchases in flight.
 	counted bool
-	gone    bool // the client has left, or closed its sending side
+	gone    bool // the client has disconnected, or closed its sending side
 }
 
-// maxKept is the largest buffer, in bytes, that is kept for the next request.
+// maxKept is the size, in bytes, of the largest buffer that is kept for the next request.
 const maxKept = 16 << 10
 
 func newCall() *call {
@@ -60,8 +60,8 @@ func (q *call) release() {
 
 func (q *call) ctx() context.Context { return q.c.Request.Context() }
 
-// serve wraps an endpoint in what all routes share. It is one function and not
-// a chain of middlewares because the purchase route pays for each link.
+// serve wraps an endpoint with everything that the routes share. It is a single function and
+// not a chain of middlewares, because each link would slow down the purchase route.
 func (e *edge) serve(r *route) gin.HandlerFunc {
 	m := e.metrics.route(r.Path)
 	params := r.params()
@@ -85,19 +85,19 @@ func (e *edge) serve(r *route) gin.HandlerFunc {
 	}
 }
 
-// finish observes the answer, and answers for an endpoint that panicked.
+// finish records the answer, and answers for an endpoint that panicked.
 func (e *edge) finish(q *call, m *routeMetrics) {
 	e.ungate(q)
 	if p := recover(); p != nil {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-			panic(p) // the server's own way to cut a connection
+			panic(p) // the server's own way to abort a connection
 		}
 		e.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).
 			Str("request_id", q.requestID()).Msg("request panicked")
 		if !q.c.Writer.Written() {
 			e.write(q, problemInternal)
 		}
-		// Whatever the endpoint left half done may still hold the buffers.
+		// Do not reuse the call: the endpoint may still use its buffers.
 		m.observe(q.c.Writer.Status(), e.Now().Sub(q.start))
 		return
 	}
@@ -116,11 +116,11 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 	e.calls.Put(q)
 }
 
-// by is the sender of the request, for the audit log.
+// by identifies the sender for the audit log.
 func (q *call) by() order.By { return order.By{Actor: q.identity.Subject, RequestID: q.requestID()} }
 
-// takeTime lets a request take longer than the server allows to others. The time
-// for reading it is over when it is read.
+// takeTime extends the time limits of a request. The time for reading ends when the request is
+// read.
 func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
 	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
 	if err != nil {
@@ -135,8 +135,7 @@ func (q *call) requestID() string {
 	return q.id[0]
 }
 
-// The values of headers that are written often, ready made. They are shared by
-// all answers and never changed.
+// Values of frequent headers. All answers share them, and they are never changed.
 var (
 	contentJSON    = []string{"application/json"}
 	contentProblem = []string{"application/problem+json"}
@@ -153,15 +152,15 @@ func (q *call) json(status int) error {
 		h["Cache-Control"] = headerNoStore
 	}
 	q.c.Writer.WriteHeader(status)
-	// An error here means that the client is gone.
+	// An error means that the client has disconnected.
 	if _, err := q.c.Writer.Write(q.out); err != nil {
 		return errClientGone
 	}
 	return nil
 }
 
-// requestIDs names requests. A name is the process's random prefix and a
-// number, so it is unique without a random number per request.
+// requestIDs generates request ids. An id is the process's random prefix and a number, so it is
+// unique without a random number per request.
 type requestIDs struct {
 	prefix string
 	last   *atomic.Uint64
@@ -175,8 +174,7 @@ func newRequestIDs() requestIDs {
 	return requestIDs{prefix: hex.EncodeToString(random[:]) + "-", last: new(atomic.Uint64)}
 }
 
-// of returns the request's own id when it is harmless, and a new one otherwise,
-// in the form of a header's value.
+// of returns the request's own id if it is valid, and otherwise a new one, as a header value.
 func (g *requestIDs) of(r *http.Request) []string {
 	if own := r.Header["X-Request-Id"]; len(own) == 1 && validRequestID(own[0]) {
 		return own
@@ -184,7 +182,7 @@ func (g *requestIDs) of(r *http.Request) []string {
 	return []string{g.mint()}
 }
 
-// mint makes a new id.
+// mint returns a new id.
 func (g *requestIDs) mint() string {
 	var buf [40]byte
 	b := append(buf[:0], g.prefix...)
@@ -192,8 +190,8 @@ func (g *requestIDs) mint() string {
 	return string(b)
 }
 
-// validRequestID restricts ids to characters that need no escaping in a header, a
-// log and a JSON string.
+// validRequestID restricts ids to characters that need no escaping in a header, a log or a JSON
+// string.
 func validRequestID(id string) bool {
 	if len(id) == 0 || len(id) > 64 {
 		return false

@@ -18,7 +18,7 @@ import (
 	"flashsale/order/items"
 )
 
-// fakeChanges records what reaches it, and answers with the item of the tests.
+// fakeChanges records its calls, and answers with the item of the tests.
 type fakeChanges struct {
 	mu       sync.Mutex
 	changes  []items.Change
@@ -71,21 +71,21 @@ func (f *fakeChanges) Restock(_ context.Context, id string, r items.Restock, by 
 	return item, f.replayed, err
 }
 
-// calls is how often anything was asked for.
+// calls is the number of calls.
 func (f *fakeChanges) calls() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.by)
 }
 
-// fakeTrail has the entries it is given.
-type fakeTrail struct {
+// fakeAuditLog is an audit log with given entries.
+type fakeAuditLog struct {
 	asked   []order.AuditFilter
 	entries []order.AuditEntry
 	more    bool
 }
 
-func (f *fakeTrail) Audit(_ context.Context, filter order.AuditFilter) ([]order.AuditEntry, bool, error) {
+func (f *fakeAuditLog) Audit(_ context.Context, filter order.AuditFilter) ([]order.AuditEntry, bool, error) {
 	f.asked = append(f.asked, filter)
 	return f.entries, f.more, nil
 }
@@ -141,7 +141,7 @@ func TestChangeItem(t *testing.T) {
 	}
 }
 
-// TestChangeItem_Match: which versions a change is meant for.
+// The versions to which a change applies.
 func TestChangeItem_Match(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]order.Match{
@@ -153,7 +153,7 @@ func TestChangeItem_Match(t *testing.T) {
 		`, "4",,"5",`:            {4, 5},
 		`W/"4"`:                  {},
 		`W/"4", "5"`:             {5},
-		`"04", "+4", "4 ", "x"`:  nil, // a space is in no tag
+		`"04", "+4", "4 ", "x"`:  nil, // a tag contains no space
 		`"04","+4","x","","4,5"`: {},
 		`"99999999999999999999"`: {},
 	} {
@@ -254,8 +254,8 @@ func TestChangeItem_BadRequests(t *testing.T) {
 	wantProblem(t, s.send(t, "PATCH", "/v1/admin/items/nope", "root", auth.RoleAdmin, `{"name":"a"}`, "If-Match", "*").Result(), 404, "item_not_found")
 }
 
-// TestChanges_Refusals: each error of a change has its answer, on every route.
-func TestChanges_Refusals(t *testing.T) {
+// Each error of a change has its answer on every route.
+func TestChanges_EachErrorHasItsAnswer(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	for err, want := range map[error]struct {
@@ -399,11 +399,11 @@ func TestAudit(t *testing.T) {
 	if w := s.get(t, "/v1/admin/audit", "root", auth.RoleAdmin); w.Code != 200 || w.Body.String() != `{"entries":[],"next_cursor":""}` {
 		t.Errorf("an empty audit: %d %s", w.Code, w.Body)
 	}
-	s.trail.entries = []order.AuditEntry{
+	s.audit.entries = []order.AuditEntry{
 		{ID: 9, At: someTime, Actor: "root", Action: "item.pause", ItemID: "thing", Before: `{"control":"open"}`, After: `{"control":"paused"}`, RequestID: "r-1"},
 		{ID: 8, At: someTime, Actor: "root", Action: "order.cancel", OrderID: someOrderID},
 	}
-	s.trail.more = true
+	s.audit.more = true
 	query := "/v1/admin/audit?limit=2&item_id=thing&order_id=" + someOrderID
 	w := s.get(t, query, "root", auth.RoleAdmin)
 	const want = `{"entries":[{"id":9,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"item.pause","item_id":"thing",` +
@@ -419,10 +419,10 @@ func TestAudit(t *testing.T) {
 	if w := s.get(t, query+"&cursor="+cursor, "root", auth.RoleAdmin); w.Code != 200 {
 		t.Errorf("the next page: %d %s", w.Code, w.Body)
 	}
-	if got := s.trail.asked[2]; got != (order.AuditFilter{ItemID: "thing", OrderID: someOrderID, Before: 8, Limit: 2}) {
+	if got := s.audit.asked[2]; got != (order.AuditFilter{ItemID: "thing", OrderID: someOrderID, Before: 8, Limit: 2}) {
 		t.Errorf("the next page asks for %+v", got)
 	}
-	asked := len(s.trail.asked)
+	asked := len(s.audit.asked)
 	for query, code := range map[string]string{
 		"limit=0": "limit_range", "limit=101": "limit_range", "limit=x": "limit_range", "item_id=X": "id_invalid", "item_id=": "id_invalid",
 		"order_id=1": "id_invalid", "actor=root": "unknown_parameter", "limit=1&limit=2": "parameter_invalid", "limit=%zz": "parameter_invalid",
@@ -434,13 +434,13 @@ func TestAudit(t *testing.T) {
 	wantProblem(t, s.get(t, "/v1/admin/audit", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
 	wantProblem(t, s.get(t, "/v1/admin/audit", "psp", auth.RoleService).Result(), 403, "forbidden")
 	wantProblem(t, s.get(t, "/v1/admin/audit", "", "").Result(), 401, "auth_missing")
-	if got := len(s.trail.asked); got != asked {
+	if got := len(s.audit.asked); got != asked {
 		t.Errorf("bad requests caused %d reads", got-asked)
 	}
 }
 
-// TestChanges_ClientGone: a client that leaves causes no internal error.
-func TestChanges_ClientGone(t *testing.T) {
+// A client that disconnects causes no internal error.
+func TestChanges_DisconnectIsNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	ctx, cancel := context.WithCancel(t.Context())

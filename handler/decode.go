@@ -20,9 +20,9 @@ import (
 const (
 	maxSmallBody = 4 << 10
 	maxAdminBody = 16 << 10
-	// maxDrain is how much of a body that is too large is read all the same,
-	// in the hope of its end: then the connection can be used again, and the
-	// client sees the answer instead of a reset.
+	// maxDrain is how much of a body that is too large is read in search of its end. If the end
+	// is reached, the connection can be reused, and the client gets the answer instead of a
+	// reset.
 	maxDrain = 64 << 10
 )
 
@@ -47,8 +47,8 @@ func (q *call) readBody(limit int) error {
 		}
 	}
 	q.drain(len(q.in))
-	// The size is refused whatever the body says, with one exception: nesting
-	// meant to exhaust a reader is reported as invalid JSON.
+	// A body that is too large is refused regardless of its content, with one exception:
+	// nesting meant to exhaust a parser is reported as invalid JSON.
 	doc := strictjson.Read(q.in)
 	for doc.Next() {
 	}
@@ -58,8 +58,8 @@ func (q *call) readBody(limit int) error {
 	return problemBodyTooLarge
 }
 
-// drain reads on to the body's end, up to maxDrain bytes in all. If the end is
-// further away the connection is given up after the answer.
+// drain reads the rest of the body, up to maxDrain bytes in all. If the end is further away,
+// the connection is closed after the answer.
 func (q *call) drain(read int) {
 	r := q.c.Request
 	if r.ContentLength <= maxDrain {
@@ -69,9 +69,9 @@ func (q *call) drain(read int) {
 		}
 	}
 	q.c.Writer.Header()["Connection"] = headerClose
-	// The server itself would read another 256 KiB in search of the end. With
-	// the deadline passed it stops at once, and a body that was cut by the
-	// limit reader makes it linger until the client has the answer.
+	// The server itself would read another 256 KiB in search of the end. With an expired
+	// deadline it stops immediately, and because the limit reader has cut the body, it lingers
+	// until the client has the answer.
 	var raw http.ResponseWriter = q.c.Writer
 	if wrapped, ok := raw.(interface{ Unwrap() http.ResponseWriter }); ok {
 		raw = wrapped.Unwrap()
@@ -96,8 +96,8 @@ func bodyError(err error) error {
 	return problemBodyCut
 }
 
-// readNothing reads the body of a route that needs none: it is empty, or an
-// object without members.
+// readNothing reads the body of a route without input: it must be empty, or an object without
+// members.
 func (q *call) readNothing() error {
 	if err := q.readBody(q.route.MaxBody); err != nil {
 		return err
@@ -111,14 +111,14 @@ func (q *call) readNothing() error {
 	return newFields(q.in).done()
 }
 
-// fields reads the members of a body by name, and remembers the first fault.
-// A fault of the syntax comes before one of the fields, an unknown field
-// before a wrong type, and that before a missing one.
+// fields reads the members of a body by name, and keeps the first fault. A syntax error
+// precedes a fault of a field, an unknown field precedes a wrong type, and a wrong type
+// precedes a missing field.
 type fields struct {
 	values  map[string]strictjson.Value
 	known   map[string]bool
 	near    nearNames // of fields that the route does not take; nil: none
-	err     error     // of the syntax
+	err     error     // a syntax error
 	badType *problem
 	missing *problem
 }
@@ -133,7 +133,7 @@ func newFields(body []byte) *fields {
 	return f
 }
 
-// take returns the member's value if it is there and of the kind.
+// take returns the member's value if it is present and of the kind.
 func (f *fields) take(name string, kind strictjson.Kind, required bool, want string) (strictjson.Value, bool) {
 	f.known[name] = true
 	v, present := f.values[name]
@@ -154,7 +154,7 @@ func (f *fields) text(name string, required bool) string {
 	return string(v.Text())
 }
 
-// integer returns the member's value, or usual where it is not there.
+// integer returns the member's value, or usual if it is missing.
 func (f *fields) integer(name string, required bool, usual int64) int64 {
 	v, ok := f.take(name, strictjson.Integer, required, "a whole number, without quotes, point or exponent")
 	if !ok {
@@ -163,8 +163,8 @@ func (f *fields) integer(name string, required bool, usual int64) int64 {
 	return v.Int()
 }
 
-// optionalText is text for a member that may also be null, which says the same
-// as leaving it out.
+// optionalText is like text, for a member that may also be null, which means the same as
+// omitting it.
 func (f *fields) optionalText(name string) (string, bool) {
 	if v, present := f.values[name]; present && v.Kind() == strictjson.Null {
 		f.known[name] = true
@@ -173,8 +173,8 @@ func (f *fields) optionalText(name string) (string, bool) {
 	return f.text(name, false), f.has(name)
 }
 
-// textIfStated is text for a member that may be left out, which says something
-// else than any value of it.
+// textIfStated is like text, for a member that may be omitted. Omitting it differs from any
+// value.
 func (f *fields) textIfStated(name string) *string {
 	v := f.text(name, false)
 	if !f.has(name) {
@@ -183,8 +183,8 @@ func (f *fields) textIfStated(name string) *string {
 	return &v
 }
 
-// integerIfStated is integer for a member that may be left out, which says
-// something else than any value of it.
+// integerIfStated is like integer, for a member that may be omitted. Omitting it differs from
+// any value.
 func (f *fields) integerIfStated(name string) *int64 {
 	v := f.integer(name, false, 0)
 	if !f.has(name) {
@@ -199,7 +199,7 @@ func (f *fields) has(name string) bool {
 	return present
 }
 
-// done returns the body's first fault, once every field has been asked for.
+// done returns the body's first fault, once every field has been read.
 func (f *fields) done() error {
 	if f.err != nil {
 		return f.err
@@ -216,8 +216,8 @@ func (f *fields) done() error {
 	return nil
 }
 
-// unknown returns the refusal of a field that the route does not take, of several the
-// first in the alphabet; nil where there is none.
+// unknown returns the refusal of an unknown field, of several the alphabetically first; nil if
+// there is none.
 func (f *fields) unknown() *problem {
 	first := ""
 	found := false
@@ -237,7 +237,7 @@ func (f *fields) unknown() *problem {
 	return fault.problem
 }
 
-// nearNames say, for a field that a route does not take, which one was probably meant.
+// nearNames map an unknown field to the field that was probably meant.
 type nearNames map[string]string
 
 const (
@@ -254,7 +254,7 @@ var near = nearNames{
 	"server_time":    readOnly,
 }
 
-// nearCreate and nearChange add what differs between the two.
+// nearCreate and nearChange add the differences between the two.
 var (
 	nearCreate = near.and(nearNames{
 		"stock_total": useStock, "stock_left": useStock, "quantity": useStock, "version": readOnly,
@@ -274,7 +274,7 @@ func (n nearNames) and(more nearNames) nearNames {
 	return all
 }
 
-// hint returns what to use instead of an unknown field; empty where nothing is near.
+// hint returns the field to use instead of an unknown one, or "".
 func (n nearNames) hint(unknown string, known map[string]bool) string {
 	if hint := n[unknown]; hint != "" {
 		return hint
@@ -293,8 +293,8 @@ func plainName(name string) string {
 	return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name))
 }
 
-// checkText checks a text that people read: its length in characters, and that it
-// shows what it holds. lines allows line breaks and tabs.
+// checkText checks a text for people: its length in characters, and that it has no hidden
+// characters. lines allows line breaks and tabs.
 func checkText(field, value string, least, most int, lines bool) error {
 	if n := utf8.RuneCountInString(value); n < least || n > most {
 		must := field + " must have "
@@ -316,16 +316,14 @@ func checkText(field, value string, least, most int, lines bool) error {
 	return problemFieldRange.with(field, fmt.Sprintf("%s contains U+%04X, a control or invisible character%s", field, r, fix))
 }
 
-// hiddenRune returns the first character of a text that is not seen as itself: one
-// that controls a terminal, turns the direction of what follows, breaks the line
-// where a reader of logs expects none, or is invisible. It could make a text read
-// as another one.
+// hiddenRune returns the first character of a text that is invisible or acts on other text: one
+// that controls a terminal, changes the direction of the following text, or breaks a line where
+// a reader of logs expects none. Such a character could make a text look like a different one.
 //
-// Two kinds of invisible characters are parts of ordinary text, in their places
-// only:
+// Two kinds of invisible characters are part of ordinary text, but only in their proper places:
 //   - The joiners U+200C and U+200D, between two characters of a script that uses
 //     them (Arabic, Persian, the scripts of India, …) or between two emoji.
-//   - One variation selector behind a visible character.
+//   - One variation selector after a visible character.
 func hiddenRune(text string, lines bool) (rune, bool) {
 	var before, joiner rune // 0: none
 	for _, r := range text {
@@ -359,20 +357,20 @@ const (
 	zeroWidthJoiner    = '\u200d'
 )
 
-// neverShown are control and format characters, the separators of lines and
-// paragraphs, and invisible letters and marks. Some format characters are signs of
-// Arabic and Syriac that are seen: Prepended_Concatenation_Mark.
+// neverShown are control and format characters, line and paragraph separators, and invisible
+// letters and marks. Some format characters are visible signs of Arabic and Syriac:
+// Prepended_Concatenation_Mark.
 var neverShown = []*unicode.RangeTable{unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point}
 
-// joins reports whether a joiner beside a character can have a meaning. It has none
-// in the scripts of Europe, where it would only make a word look like another.
+// joins reports whether a joiner next to a character can have a meaning. It has none in
+// European scripts, where it would only make a word look like another.
 func joins(r rune) bool {
 	return r > unicode.MaxASCII && unicode.In(r, unicode.L, unicode.M, unicode.S) &&
 		!unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
 }
 
-// currencies lists the codes of ISO 4217 that money is counted in today: no
-// funds, no metals, no testing codes, and none that was withdrawn.
+// currencies are the current codes of ISO 4217, without funds, metals, testing codes and
+// withdrawn ones.
 const currencies = " AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD" +
 	" CAD CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF" +
 	" GTQ GYD HKD HNL HTG HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP" +

@@ -26,7 +26,7 @@ func TestPlainPurchase(t *testing.T) {
 	}
 }
 
-// FuzzItemID: no id makes the edge answer anything but a problem or an order.
+// FuzzItemID: for any id the answer is a problem or an order.
 func FuzzItemID(f *testing.F) {
 	for _, id := range []string{"thing", "-thing", "Thing", "th ing", "..", "%00", "{a}", strings.Repeat("a", 65), "thing/x", "ｔhing"} {
 		f.Add(id)
@@ -53,7 +53,7 @@ func FuzzItemID(f *testing.F) {
 	})
 }
 
-// Each sentinel has an answer, and each answer a code that the metrics know.
+// Each sentinel error has an answer, and each answer a code that the metrics have.
 func TestErrorTable(t *testing.T) {
 	t.Parallel()
 	m, err := newMetrics(nil)

@@ -7,8 +7,8 @@ import (
 	"flashsale/handler/auth"
 )
 
-// TestNearNames: an item's JSON and its creation name the stock differently, so the
-// refusal of one name says the other; so it does for other likely mistakes.
+// TestNearNames: an item's JSON and its creation name the stock differently, so the refusal of
+// one name suggests the other. The same applies to other likely mistakes.
 func TestNearNames(t *testing.T) {
 	t.Parallel()
 	s := open(t)

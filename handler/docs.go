@@ -9,11 +9,11 @@ import (
 	"flashsale/docs"
 )
 
-// docsPage is the page that the type of every problem leads to: docs/problems.md,
-// in which each code is an anchor.
+// docsPage is the page to which the type of every problem links: docs/problems.md, with an
+// anchor for each code.
 var docsPage = renderDocs(docs.Problems)
 
-// The page is text: it loads nothing, runs nothing, and may not be framed.
+// The page is text: it loads no resources, runs no scripts, and may not be framed.
 const docsPolicy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // showDocs answers GET /docs.
@@ -32,9 +32,9 @@ func showDocs(q *call) error {
 	return nil
 }
 
-// renderDocs turns the little of Markdown that the page uses into HTML: headings of
-// the first and second level, paragraphs, and code between backticks. A heading of
-// the second level is an anchor of its own text.
+// renderDocs converts the Markdown features that the page uses to HTML: headings of the first
+// and second level, paragraphs, and code in backticks. A heading of the second level is an
+// anchor with its own text.
 func renderDocs(markdown string) []byte {
 	var b strings.Builder
 	b.WriteString("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n" +

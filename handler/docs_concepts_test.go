@@ -37,7 +37,7 @@ type pageLink struct {
 
 var pageLinkForm = regexp.MustCompile(`\[([^\]]+)\]\(([^)\s]+)\)`)
 
-// links are those in a part of the page, without the ones to other sites.
+// links returns the links in a part of the page, without those to other sites.
 func (p page) links(text string) []pageLink {
 	var all []pageLink
 	for _, m := range pageLinkForm.FindAllStringSubmatch(text, -1) {
@@ -50,10 +50,10 @@ func (p page) links(text string) []pageLink {
 	return all
 }
 
-// identifier is a link's text that names something in the file: `Lock.Held`.
+// identifier is a link text that names a declaration in the file: `Lock.Held`.
 var identifier = regexp.MustCompile("^`(?:[A-Za-z_]+\\.)?([A-Za-z_]+)`$")
 
-// checkLink checks that the file exists, and that it has what the link names.
+// checkLink checks that the file exists, and contains what the link names.
 func checkLink(t *testing.T, p page, l pageLink) {
 	t.Helper()
 	if info, err := os.Stat("../" + l.target); err != nil {
@@ -76,7 +76,7 @@ var (
 	notInSlugs = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// anchorsOf are the anchors of a page's headings, as GitHub makes them.
+// anchorsOf returns the anchors of a page's headings, in GitHub's form.
 func anchorsOf(text string) []string {
 	var all []string
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {
@@ -86,7 +86,7 @@ func anchorsOf(text string) []string {
 	return all
 }
 
-// technique is a row of the concepts: a technique, and where it is.
+// technique is a row of the concepts: a technique and its place in the code.
 type technique struct {
 	id    string
 	cells []string
@@ -105,7 +105,7 @@ func (p page) techniques() []technique {
 
 var runExample = regexp.MustCompile(`go test (?:-v )?-run '?\^?(Example\w*)\$?'? \./([\w/]+)`)
 
-// checkExample checks that a row's last link runs an example that the linked file has.
+// checkExample checks that a row's last link runs an example in the linked file.
 func checkExample(t *testing.T, p page, row technique) {
 	t.Helper()
 	l := row.links[len(row.links)-1]
@@ -129,8 +129,8 @@ func checkExample(t *testing.T, p page, row technique) {
 	}
 }
 
-// TestDocs_Concepts: the two pages of techniques have the same rows, and what
-// they link to, name and tell the reader to run is there.
+// TestDocs_Concepts: the two pages of techniques have the same rows, and their links, names and
+// commands exist.
 func TestDocs_Concepts(t *testing.T) {
 	t.Parallel()
 	pages := []page{readPage(t, "docs/concepts.md"), readPage(t, "docs/concepts.zh.md")}
@@ -173,7 +173,7 @@ var (
 	inlineCode   = regexp.MustCompile("`((?:go|make|flashsale) [^`]+)`")
 )
 
-// commands are the lines of the page's code blocks, without their comments.
+// commands returns the lines of the page's code blocks, without comments.
 func (p page) commands() []string {
 	var all []string
 	for _, block := range codeBlock.FindAllStringSubmatch(p.text, -1) {
@@ -186,8 +186,8 @@ func (p page) commands() []string {
 	return all
 }
 
-// TestDocs_ReadmeZH: the Chinese README tells the reader to run nothing that
-// README.md does not, its links lead somewhere, and the two link to each other.
+// TestDocs_ReadmeZH: the commands in the Chinese README are all in README.md, its links are
+// valid, and the two link to each other.
 func TestDocs_ReadmeZH(t *testing.T) {
 	t.Parallel()
 	english, chinese := readPage(t, "README.md"), readPage(t, "README.zh.md")

@@ -53,9 +53,8 @@ func TestDocs_Codes(t *testing.T) {
 	}
 }
 
-// writtenCodes are the codes in the source of this package, as the makers of
-// problems are given them. They are given nothing else, and only while the package
-// is initialised: a code of a request would be in no list.
+// writtenCodes returns the codes in the source of this package: the constants passed to the
+// constructors of problems. A code computed at run time would be in no list.
 func writtenCodes(t *testing.T) map[string]bool {
 	t.Helper()
 	place := map[string]int{"newProblem": 1, "unauthorized": 0, "invalidToken": 0}
@@ -76,7 +75,7 @@ func writtenCodes(t *testing.T) map[string]bool {
 		for _, decl := range file.Decls {
 			f, inFunction := decl.(*ast.FuncDecl)
 			if inFunction && (f.Name.Name == "unauthorized" || f.Name.Name == "invalidToken" || f.Name.Name == "newProblem") {
-				continue // they pass on what they are given
+				continue // they pass on their parameter
 			}
 			ast.Inspect(decl, func(n ast.Node) bool {
 				if made, ok := n.(*ast.CompositeLit); ok {
@@ -113,7 +112,7 @@ func writtenCodes(t *testing.T) map[string]bool {
 	return codes
 }
 
-// The type of a problem leads to an anchor of a page that is there.
+// The type of a problem links to an anchor of an existing page.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := open(t)

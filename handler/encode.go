@@ -11,8 +11,8 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD, and
-// what a browser could take for markup or a line end is escaped.
+// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD, and characters that a
+// browser could interpret as markup or a line end are escaped.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	start := 0
@@ -56,8 +56,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendTime appends t as an RFC 3339 string in UTC with milliseconds, cut,
-// not rounded. Years outside 0 to 9999 have no such spelling and do not occur.
+// appendTime appends t as an RFC 3339 string in UTC, truncated to milliseconds. Years outside 0
+// to 9999 have no such form and do not occur.
 func appendTime(b []byte, t time.Time) []byte {
 	t = t.UTC()
 	year, month, day := t.Date()
@@ -74,8 +74,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	return b
 }
 
-// The helpers below append `"name":value`; the caller puts the separators into
-// the name.
+// The functions below append `"name":value`; the caller adds separators to the name.
 
 func appendTextField(b []byte, name, value string) []byte {
 	return appendString(append(b, name...), value)
@@ -89,7 +88,7 @@ func appendTimeField(b []byte, name string, value time.Time) []byte {
 	return appendTime(append(b, name...), value)
 }
 
-// appendTimeIfSet leaves out a zero time.
+// appendTimeIfSet omits a zero time.
 func appendTimeIfSet(b []byte, name string, value time.Time) []byte {
 	if value.IsZero() {
 		return b
@@ -97,7 +96,7 @@ func appendTimeIfSet(b []byte, name string, value time.Time) []byte {
 	return appendTimeField(b, name, value)
 }
 
-// appendTextIfSet leaves out an empty text.
+// appendTextIfSet omits an empty text.
 func appendTextIfSet(b []byte, name, value string) []byte {
 	if value == "" {
 		return b
@@ -120,7 +119,7 @@ func appendBoolField(b []byte, name string, value bool) []byte {
 	return strconv.AppendBool(append(b, name...), value)
 }
 
-// appendOrder appends an order as the contract spells it.
+// appendOrder appends an order in the API's format.
 func appendOrder(b []byte, o *order.Order) []byte {
 	b = appendTextField(b, `{"id":`, o.ID)
 	b = appendTextField(b, `,"item_id":`, o.ItemID)
@@ -162,7 +161,7 @@ func appendPayments(b []byte, payments []order.PaymentRecord) []byte {
 	return append(appendList(append(b, '['), payments, appendPayment), ']')
 }
 
-// appendItem appends an item as the contract spells it, in its state at now.
+// appendItem appends an item in the API's format, in its state at now.
 func appendItem(b []byte, i *catalog.Item, now time.Time) []byte {
 	return appendServerTime(appendItemHead(b, i, now), now)
 }
@@ -172,8 +171,7 @@ func appendServerTime(b []byte, now time.Time) []byte {
 	return append(appendTimeField(b, `,"server_time":`, now), '}')
 }
 
-// appendItemHead appends an item up to its server_time, the only member that always
-// changes.
+// appendItemHead appends an item without its server_time, the only member that always changes.
 func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 	b = appendTextField(b, `{"id":`, i.ID)
 	b = appendTextField(b, `,"name":`, i.Name)

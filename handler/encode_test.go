@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzAppendString: what is written is JSON in ASCII-safe form, and reads back
-// as the same text.
+// FuzzAppendString: the result is escaped JSON, and decodes to the same text.
 func FuzzAppendString(f *testing.F) {
 	for _, s := range []string{"", "plain", "\"\\\x00\x1f\x7f\n\r\t", "<b>&", "\u2028\u2029", "ä😀", "\xff\xed\xa0\x80", "a\xc3"} {
 		f.Add(s)

@@ -18,18 +18,18 @@ import (
 	"flashsale/order"
 )
 
-// orderFeed follows orders as they change.
+// orderFeed notifies of changes of orders.
 type orderFeed interface {
-	// Follow begins to follow an order. buyer is the owner of the stream, empty for
-	// admins and services. wake is called when look has something to return. look returns the
-	// current order if it has changed, else nil; its errors end the stream. stop
-	// has to be called. Errors: those of feed.Feed.Follow.
+	// Follow subscribes to an order. buyer is the owner of the stream, empty for admins and
+	// services. wake is called when look has a result: look returns the current order if it has
+	// changed, otherwise nil; its errors end the stream. stop must be called. Errors: those of
+	// feed.Feed.Follow.
 	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
 
-// The pause after which a client comes back when its stream has ended. It is
-// chosen for each stream, so that the clients of a process that ends do not come
-// to the next one all at once.
+// The pause after which a client reconnects when its stream has ended. It is random for each
+// stream, so that the clients of a process that stops do not all reconnect to the next one at
+// once.
 const (
 	reconnectMin = 1000 * time.Millisecond
 	reconnectMax = 3000 * time.Millisecond
@@ -48,20 +48,19 @@ type streamRoutes struct {
 
 // Streams configures event streams.
 type Streams struct {
-	// orderFeed follows orders for GET /v1/orders/{order}/events. Default nil: the
-	// route does not exist.
+	// Feed follows orders for GET /v1/orders/{order}/events. Default nil: the route does not
+	// exist.
 	Feed orderFeed
-	// Heartbeat is how often a stream on which nothing happens gives a sign of
-	// life. Default 15 s.
+	// Heartbeat is the interval between heartbeats on an idle stream. Default 15 s.
 	Heartbeat time.Duration
-	// Life is how long a stream may last; the client reconnects then.
-	// Default 30 minutes.
+	// Life is the maximum duration of a stream, after which the client reconnects. Default 30
+	// minutes.
 	Life time.Duration
-	// Stall is how long a stream's client may take no byte. Default 10 s.
+	// Stall is how long a client may read nothing. Default 10 s.
 	Stall time.Duration
 }
 
-// withDefaults fills in the defaults and checks the rest.
+// withDefaults sets the defaults and checks the other fields.
 func (s Streams) withDefaults() (Streams, error) {
 	for _, d := range []struct {
 		name  string
@@ -82,8 +81,8 @@ func (s Streams) withDefaults() (Streams, error) {
 	return s, nil
 }
 
-// follow answers GET /v1/orders/{order}/events: the order's changes as
-// server-sent events, until none is to be expected.
+// follow answers GET /v1/orders/{order}/events: the order's changes as server-sent events,
+// until no more are expected.
 func (rs *streamRoutes) follow(q *call) error {
 	id := q.c.Param("order")
 	seen, resumes, err := lastEventID(q.c.Request.Header)
@@ -94,11 +93,12 @@ func (rs *streamRoutes) follow(q *call) error {
 	if q.identity.Role == auth.RoleBuyer {
 		buyer = q.identity.Subject
 	}
-	// Followed first and read then, so that no change falls between the two.
+	// Follow before reading, so that no change between the two is missed.
 	s := &eventStream{rs: rs}
 	if s.look, s.stop, err = rs.Feed.Follow(id, buyer, s.wake); err != nil {
 		rs.metrics.streamRefused(err)
-		// The descriptor is needed elsewhere, and the client waits before it retries.
+		// Close the connection, because its descriptor is needed elsewhere while the client
+		// waits before it retries.
 		q.c.Writer.Header()["Connection"] = headerClose
 		return err
 	}
@@ -116,9 +116,9 @@ func (rs *streamRoutes) follow(q *call) error {
 		return order.ErrNotFound
 	}
 	if !resumes {
-		seen = o.Place() - 1 // a new client gets the present state, not the ones before it
+		seen = o.Place() - 1 // a new client gets the current state, not the previous ones
 	}
-	// No client has seen an event that does not exist yet.
+	// A client cannot have seen an event that does not exist yet.
 	s.seen = min(seen, o.Place())
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	if o.Settled() && s.seen == o.Place() {
@@ -131,7 +131,7 @@ func (rs *streamRoutes) follow(q *call) error {
 	return nil
 }
 
-// lifeOf is how long a stream may last: no longer than its token is good.
+// lifeOf returns the maximum duration of a stream, at most until its token expires.
 func (rs *streamRoutes) lifeOf(q *call) time.Duration {
 	if q.identity.Expires.IsZero() {
 		return rs.Life
@@ -139,8 +139,8 @@ func (rs *streamRoutes) lifeOf(q *call) time.Duration {
 	return min(rs.Life, q.identity.Expires.Sub(rs.now()))
 }
 
-// lastEventID reads the number of the last event that a client has seen, and
-// whether it has seen any.
+// lastEventID returns the number of the last event that a client has seen, and whether it has
+// seen any.
 func lastEventID(h http.Header) (number int, seen bool, err error) {
 	value, present, err := single(h, "Last-Event-Id")
 	if err != nil || !present || value == "" {
@@ -153,34 +153,32 @@ func lastEventID(h http.Header) (number int, seen bool, err error) {
 	return int(n), true, nil
 }
 
-// eventStream writes the events of one order. It begins as an ordinary answer.
-// Then it takes the connection over from the HTTP server, and waits for changes
-// and for the client's departure in one read, on a goroutine of its own. The
-// request, the server's buffers and the handler's stack are free by then, so that
-// thousands of streams cost little.
+// eventStream writes the events of one order. It begins as an ordinary response. Then it takes
+// the connection over from the HTTP server, and waits for changes and for the client's
+// disconnect in one read, in its own goroutine. The request, the server's buffers and the
+// handler's stack are freed by then, so that thousands of streams need little memory.
 type eventStream struct {
 	rs   *streamRoutes
 	look func() (*order.Order, error)
 	stop func()
-	seen int // the number of the last event that was written
+	seen int // the number of the last event written
 
-	chunked bool // HTTP/1.1; for an older client the stream ends with the connection
-	input   int  // bytes that the client has sent
+	chunked bool // HTTP/1.1; for an older client the end of the connection ends the stream
+	input   int  // bytes received from the client
 
 	mu   sync.Mutex
 	news bool     // the order may have changed
-	conn net.Conn // nil until it has been taken over
+	conn net.Conn // nil until it is taken over
 }
 
-// begin writes the headers and the events that the client has not seen, and runs
-// the stream in the background if more are to be expected. It reports whether it
-// does, and then the stream calls its own stop.
+// begin writes the headers and the events that the client has not seen. If more are expected,
+// it runs the stream in the background and returns true; the stream then calls its own stop.
 func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	h := q.c.Writer.Header()
 	h["Content-Type"] = contentEvents
-	h["X-Accel-Buffering"] = []string{"no"} // a proxy that gathers would hold events back
+	h["X-Accel-Buffering"] = []string{"no"} // a buffering proxy would delay events
 	if !o.Settled() {
-		h["Connection"] = headerClose // the server reads no further request from it
+		h["Connection"] = headerClose // the server reads no further request from the connection
 	}
 	if q.c.Request.Method == http.MethodHead {
 		q.c.Writer.WriteHeaderNow()
@@ -189,7 +187,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	pause := reconnectMin + rand.N(reconnectMax-reconnectMin)
 	b := appendIntField(q.out[:0], "retry: ", pause.Milliseconds())
 	q.out = s.append(append(b, "\n\n"...), o)
-	raw := http.NewResponseController(unwrapped(q.c.Writer)) // whose flush reports errors
+	raw := http.NewResponseController(unwrapped(q.c.Writer)) // its flush returns errors
 	if err := s.flush(q, raw); err != nil || o.Settled() {
 		return false
 	}
@@ -199,7 +197,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 		return false
 	}
 	if strict, ok := conn.(*strictConn); ok {
-		conn = strict.TCPConn // nothing of HTTP follows, and it refers to the server's buffer
+		conn = strict.TCPConn // no more HTTP follows, and it refers to the server's buffer
 	}
 	s.mu.Lock()
 	s.conn = conn
@@ -210,7 +208,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 	return true
 }
 
-// unwrapped is the server's own writer behind Gin's.
+// unwrapped returns the server's own writer behind Gin's.
 func unwrapped(w http.ResponseWriter) http.ResponseWriter {
 	if wrapped, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
 		return wrapped.Unwrap()
@@ -218,10 +216,10 @@ func unwrapped(w http.ResponseWriter) http.ResponseWriter {
 	return w
 }
 
-// flush sends q.out through the server. The limit replaces the server's own,
-// which is for whole answers.
+// flush sends q.out through the server. Its deadline replaces the server's, which is for
+// complete answers.
 func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
-	// The connection's limits are of the real clock.
+	// Deadlines of connections use the real clock.
 	err := raw.SetWriteDeadline(time.Now().Add(s.rs.Stall))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -232,7 +230,7 @@ func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
 	return raw.Flush()
 }
 
-// append appends the events that were not written yet.
+// append appends the events that have not been written yet.
 func (s *eventStream) append(b []byte, o *order.Order) []byte {
 	for _, event := range o.EventsAfter(s.seen) {
 		b = appendIntField(b, "id: ", int64(event.Number))
@@ -245,9 +243,9 @@ func (s *eventStream) append(b []byte, o *order.Order) []byte {
 	return b
 }
 
-// run writes each change until none is to be expected, the client is gone or too
-// slow, the feed ends the stream, or its time is up. Its frames are small, since
-// its stack is most of what a waiting stream costs.
+// run writes each change until no more are expected, the client has disconnected or is too
+// slow, the feed ends the stream, or its time is over. Its stack frames are small, because the
+// stack is most of the memory of a waiting stream.
 func (s *eventStream) run(end time.Time) {
 	defer s.close()
 	for {
@@ -262,13 +260,13 @@ func (s *eventStream) run(end time.Time) {
 				return
 			}
 		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return // the client is gone
+			return // the client has disconnected
 		case !time.Now().Before(end):
 			s.finish()
 			return
 		default:
-			// Because of heartbeats proxies leave the connection open, and a client
-			// that has vanished is noticed.
+			// Because of heartbeats proxies keep the connection open, and a lost client is
+			// detected.
 			if s.send(heartbeat) != nil {
 				return
 			}
@@ -278,9 +276,9 @@ func (s *eventStream) run(end time.Time) {
 
 var errStreamInput = errors.New("handler: client sends on an event stream")
 
-// await waits until there may be news, and returns nil then; or until the client
-// is gone, or for as long as it may: os.ErrDeadlineExceeded. News wake it by the
-// deadline of the read.
+// await waits until there may be news and returns nil. It returns an error if the client
+// disconnects, and os.ErrDeadlineExceeded at the given time. wake interrupts it through the
+// read deadline.
 func (s *eventStream) await(until time.Time) error {
 	s.mu.Lock()
 	if s.news {
@@ -307,8 +305,7 @@ func (s *eventStream) await(until time.Time) error {
 	return err
 }
 
-// wake ends the wait for news. It may be called before the connection was taken
-// over, and then there is no wait.
+// wake ends the wait for news. If the connection has not been taken over yet, there is no wait.
 func (s *eventStream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +316,7 @@ func (s *eventStream) wake() {
 	}
 }
 
-// advance writes what is new. It reports whether more is to be expected.
+// advance writes new events. It reports whether more are expected.
 func (s *eventStream) advance() bool {
 	for {
 		o, err := s.look()
@@ -340,27 +337,27 @@ func (s *eventStream) advance() bool {
 	}
 }
 
-// finish ends the stream properly, so that the client knows it was not cut.
+// finish ends the stream properly, so that the client can detect that it is complete.
 func (s *eventStream) finish() {
 	if s.chunked {
-		// An error means that the client is gone.
+		// An error means that the client has disconnected.
 		_ = s.write(lastChunk) //nolint:errcheck // see above
 	}
 }
 
-// close releases what the stream holds. Its place in the feed comes last: a
-// process that stops waits for it.
+// close releases the stream's resources. Its place in the feed comes last, because a process
+// that stops waits for it.
 func (s *eventStream) close() {
 	if p := recover(); p != nil {
 		s.rs.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
 	}
-	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client is gone
+	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client has disconnected
 	s.rs.metrics.streams.Dec()
 	s.stop()
 }
 
-// maxStreamInput bounds what a client may send after its request, in bytes. It has
-// no reason to send anything.
+// maxStreamInput bounds the bytes that a client may send after its request. Clients have no
+// reason to send any.
 const maxStreamInput = 4 << 10
 
 var (
@@ -370,7 +367,7 @@ var (
 	lastChunk = []byte("0\r\n\r\n")
 )
 
-// send sends a piece of the body.
+// send sends a part of the body.
 func (s *eventStream) send(b []byte) error {
 	if !s.chunked {
 		return s.write(b)
@@ -380,7 +377,7 @@ func (s *eventStream) send(b []byte) error {
 	return s.write(chunk)
 }
 
-// write writes to the connection, for at most as long as a client may stall.
+// write writes to the connection, for at most Stall.
 func (s *eventStream) write(b []byte) error {
 	if err := s.conn.SetWriteDeadline(time.Now().Add(s.rs.Stall)); err != nil {
 		return err

@@ -16,17 +16,17 @@ import (
 	"flashsale/order"
 )
 
-// TestOrderEvents_Memory opens streams on which nothing happens, with client sockets
-// outside of Go's heap, and bounds the memory that each costs the server. It is a
-// few KiB; `make bench ARGS='-rounds 0 -streams 5000'` measures it with real orders.
-func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures the memory of the whole process
+// TestOrderEvents_IdleStreamsUseLittleMemory opens idle streams, with client sockets outside of
+// Go's heap, and bounds the server's memory for each. It is a few KiB;
+// `make bench ARGS='-rounds 0 -streams 5000'` measures it with real orders.
+func TestOrderEvents_IdleStreamsUseLittleMemory(t *testing.T) { //nolint:paralleltest // it measures the memory of the whole process
 	const streams, bound = 1000, 20 << 10
 	s, feed := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 500 * time.Millisecond })
 	addr, err := net.ResolveTCPAddr("tcp", serve(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a browser sends.
+	// The request of a browser.
 	request := []byte("GET " + eventsPath + " HTTP/1.1\r\nHost: shop.example\r\nAccept: text/event-stream\r\n" +
 		"User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/139.0.0.0 Safari/537.36\r\n" +
 		"Accept-Language: en-GB,en;q=0.9\r\nCache-Control: no-cache\r\nAuthorization: " + bearer(t, "alice", auth.RoleBuyer) + "\r\n\r\n")
@@ -42,14 +42,14 @@ func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures
 	}
 	t.Cleanup(func() {
 		for _, fd := range open {
-			syscall.Close(fd) //nolint:errcheck // it has only been read
+			syscall.Close(fd) //nolint:errcheck // it was only read from
 		}
 		await.True(t, "the streams to end", func() bool { return feed.open.Load() == 0 })
 	})
-	add(50) // what the first ones set up counts for none
+	add(50) // so that one-time allocations do not count
 	before := inUse()
 	last := add(streams)
-	readRaw(t, last, ": \n\n") // a heartbeat must not leave them larger
+	readRaw(t, last, ": \n\n") // a heartbeat must not increase their memory
 	each := (inUse() - before) / streams
 	t.Logf("%d bytes of heap and stack for each stream", each)
 	if each > bound {
@@ -61,7 +61,7 @@ func TestOrderEvents_Memory(t *testing.T) { //nolint:paralleltest // it measures
 func inUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools hold is let go by the second
+	runtime.GC() // pools are only emptied by the second
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapInuse + m.StackInuse)
 }
@@ -89,7 +89,7 @@ func writeRaw(t *testing.T, fd int, b []byte) {
 	}
 }
 
-// readRaw reads until a text has come.
+// readRaw reads until a text arrives.
 func readRaw(t *testing.T, fd int, until string) {
 	t.Helper()
 	var got []byte

@@ -114,9 +114,8 @@ func refused(tb testing.TB, g prometheus.Gatherer, reason string) float64 {
 	return 0
 }
 
-// TestOrderEvents_NoPayment: a confirmed order of an item that asks for no payment
-// has nothing more to tell.
-func TestOrderEvents_NoPayment(t *testing.T) {
+// A confirmed order of an item without payment has no further events.
+func TestOrderEvents_NoneAfterConfirmedWithoutPayment(t *testing.T) {
 	t.Parallel()
 	o := orderIn(order.StatusConfirmed)
 	o.ExpiresAt = time.Time{}
@@ -129,13 +128,13 @@ func TestOrderEvents_NoPayment(t *testing.T) {
 	}
 }
 
-func TestOrderEvents_Who(t *testing.T) {
+func TestOrderEvents_OnlyOwnerAdminAndService(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusPaid))
 	for _, who := range []struct {
 		sub   string
 		role  auth.Role
-		buyer string // whose stream it counts as
+		buyer string // the owner of the stream
 	}{{"alice", auth.RoleBuyer, "alice"}, {"root", auth.RoleAdmin, ""}, {"shop", auth.RoleService, ""}} {
 		wantStream(t, s.get(t, eventsPath, who.sub, who.role))
 		if got := source.buyers[len(source.buyers)-1]; got != who.buyer {
@@ -181,7 +180,7 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 	for _, good := range []string{"text/event-stream", "*/*", "text/*", "application/json, text/event-stream;q=0.5", ""} {
 		wantStream(t, s.events(t, "Accept", good))
 	}
-	wantStream(t, s.events(t, "Last-Event-ID", "")) // nothing seen yet
+	wantStream(t, s.events(t, "Last-Event-ID", "")) // no event seen yet
 	wantProblem(t, s.get(t, "/v1/orders/X/events", "alice", auth.RoleBuyer).Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, eventsPath, "alice", auth.RoleBuyer, "{}").Result(), 405, "method_not_allowed")
 	for err, want := range map[error]struct {
@@ -205,8 +204,8 @@ func TestOrderEvents_BadRequests(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_HEAD answers as GET would begin, and does not stream.
-func TestOrderEvents_HEAD(t *testing.T) {
+// The answer has the headers of GET, but no stream.
+func TestOrderEvents_HEADSendsOnlyHeaders(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued))
 	r := httptest.NewRequest(http.MethodHead, eventsPath, http.NoBody)
@@ -219,9 +218,8 @@ func TestOrderEvents_HEAD(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_Ends: a stream ends when its process drains, when its time is
-// up, and when its token is no good any more.
-func TestOrderEvents_Ends(t *testing.T) {
+// A stream ends when its process drains, at its maximum duration, and when its token expires.
+func TestOrderEvents_EndsOnDrainAgeAndExpiry(t *testing.T) {
 	t.Parallel()
 	one := eventText("1", "queued", orderIn(order.StatusQueued))
 	t.Run("the feed closes", func(t *testing.T) {
@@ -241,7 +239,7 @@ func TestOrderEvents_Ends(t *testing.T) {
 	})
 	t.Run("its token's life", func(t *testing.T) {
 		t.Parallel()
-		// The shop's clock stands still, at a moment when the token is almost over.
+		// The shop's clock is fixed at a moment shortly before the token expires.
 		s, _ := streaming(t, orderIn(order.StatusQueued))
 		token, err := auth.SignToken(testSecret, "alice", auth.RoleBuyer, time.Second, someTime)
 		if err != nil {
@@ -255,7 +253,7 @@ func TestOrderEvents_Ends(t *testing.T) {
 	})
 }
 
-// serveShort serves with the limits of a server whose answers are short.
+// serveShort serves with a short write timeout.
 func serveShort(t *testing.T, h http.Handler, limit time.Duration, wrap ...func(net.Listener) net.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -286,8 +284,7 @@ func (w *wire) ask(t *testing.T) {
 	w.send(t, "GET "+eventsPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
 }
 
-// lines reads the lines of a stream until one begins so, and counts its
-// signs of life.
+// until reads the lines of a stream until one has the prefix, and counts the heartbeats.
 func (w *wire) until(t *testing.T, prefix string) (beats int) {
 	t.Helper()
 	for {
@@ -304,9 +301,8 @@ func (w *wire) until(t *testing.T, prefix string) (beats int) {
 	}
 }
 
-// TestOrderEvents_Heartbeat: a stream on which nothing happens gives signs of
-// life, and outlives the server's limit for an answer.
-func TestOrderEvents_Heartbeat(t *testing.T) {
+// An idle stream sends heartbeats, and outlives the server's write timeout.
+func TestOrderEvents_HeartbeatsOutliveTheWriteLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
@@ -319,12 +315,11 @@ func TestOrderEvents_Heartbeat(t *testing.T) {
 	}
 	source.send(orderIn(order.StatusPaid))
 	w.until(t, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
-	w.until(t, "0\r\n") // the last chunk: the server has ended it
+	w.until(t, "0\r\n") // the last chunk: the server has ended the stream
 }
 
-// TestOrderEvents_ClientGone: a client that leaves takes its stream with it, long
-// before the next sign of life.
-func TestOrderEvents_ClientGone(t *testing.T) {
+// The stream of a client that disconnects ends long before the next heartbeat.
+func TestOrderEvents_EndsWhenClientDisconnects(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
@@ -339,25 +334,25 @@ func TestOrderEvents_ClientGone(t *testing.T) {
 	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 }
 
-// TestOrderEvents_Slow: a client that takes nothing is left, and blocks nobody.
-func TestOrderEvents_Slow(t *testing.T) {
+// A client that does not read is disconnected, and blocks no other.
+func TestOrderEvents_SlowClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
 	w := dial(t, serve(t, s))
 	w.ask(t)
 	w.until(t, "data: ")
 	big := orderIn(order.StatusConfirmed)
-	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel holds back
-	source.send(big)
-	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
+	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel buffers
+	feed.send(big)
+	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
 	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection: %v", err)
 	}
 }
 
-// TestOrderEvents_Framing: a stream closes its connection at its end and says so
-// at its beginning; an old client, which knows no chunks, gets none.
-func TestOrderEvents_Framing(t *testing.T) {
+// A stream closes its connection at its end and announces it in its headers; an HTTP/1.0 client
+// gets no chunks.
+func TestOrderEvents_FramingFollowsTheHTTPVersion(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		proto   string
@@ -388,9 +383,8 @@ func TestOrderEvents_Framing(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_ClientSends: a client that sends a little on its stream keeps it;
-// one that sends without end loses it.
-func TestOrderEvents_ClientSends(t *testing.T) {
+// A client may send a few bytes on its stream, but loses it if it sends without end.
+func TestOrderEvents_ClientMaySendLittle(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
 	w := dial(t, serve(t, s))
@@ -401,14 +395,14 @@ func TestOrderEvents_ClientSends(t *testing.T) {
 	w.until(t, "id: 2")
 	for line := []byte(strings.Repeat("x", 1024)); ; {
 		if _, err := w.Write(line); err != nil {
-			break // the connection was closed with bytes unread
+			break // the connection was closed with unread bytes
 		}
 	}
 	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 }
 
-// TestOrderEvents_Panic: a stream that panics takes nothing with it.
-func TestOrderEvents_Panic(t *testing.T) {
+// A panic in a stream only ends that stream.
+func TestOrderEvents_PanicEndsOnlyItsStream(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued))
 	w := dial(t, serve(t, s))
@@ -421,9 +415,9 @@ func TestOrderEvents_Panic(t *testing.T) {
 	}
 }
 
-// TestOrderEvents_Crowd opens two thousand streams, ends half of them from each
-// side, and finds nothing left of them.
-func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts goroutines
+// TestOrderEvents_EndedStreamsLeaveNothing opens two thousand streams, ends half of them from
+// each side, and checks that nothing of them is left.
+func TestOrderEvents_EndedStreamsLeaveNothing(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	const n = 2000
 	before := goleak.IgnoreCurrent()
 	t.Run("streams", func(t *testing.T) {
@@ -435,7 +429,7 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { c.Close() }) //nolint:errcheck // half of them are closed already
+			t.Cleanup(func() { c.Close() }) //nolint:errcheck // half of them are already closed
 			conns[i] = c
 			w := &wire{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
 			w.ask(t)
@@ -449,9 +443,9 @@ func TestOrderEvents_Crowd(t *testing.T) { //nolint:paralleltest // it counts go
 				t.Fatal(err)
 			}
 		}
-		await.True(t, "the streams of those who left to end", func() bool { return source.open.Load() == n/2 })
-		source.close()
-		await.True(t, "the rest to end", func() bool { return source.open.Load() == 0 })
+		await.True(t, "the streams of disconnected clients to end", func() bool { return feed.open.Load() == n/2 })
+		feed.close()
+		await.True(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
 	})
 	goleak.VerifyNone(t, before)
 }

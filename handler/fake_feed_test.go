@@ -18,7 +18,7 @@ import (
 	"flashsale/order/feed"
 )
 
-// fakeFeed hands on what the test sends, to every stream from the first change on.
+// fakeFeed passes the test's changes to every stream, starting with the first change.
 type fakeFeed struct {
 	err  error // of Follow
 	open atomic.Int64
@@ -71,7 +71,7 @@ func (f *fakeFeed) Follow(_, buyer string, wake func()) (func() (*order.Order, e
 	return look, stop, nil
 }
 
-// send tells all streams of a change.
+// send notifies all streams of a change.
 func (f *fakeFeed) send(o order.Order) {
 	f.set(func() { f.changes = append(f.changes, o) })
 }
@@ -87,7 +87,7 @@ func (f *fakeFeed) set(fn func()) {
 	}
 }
 
-// The states of an order that asks for payment.
+// The states of an order that requires payment.
 func orderIn(status order.Status) order.Order {
 	o := order.Order{
 		ID: someOrderID, ItemID: "thing", UserID: "alice", Quantity: 1, UnitPriceMinor: 990, Currency: "EUR",
@@ -107,12 +107,12 @@ func orderIn(status order.Status) order.Order {
 	return o
 }
 
-// eventText is an event as it is written.
+// eventText is an event in the stream's format.
 func eventText(number, status string, o order.Order) string {
 	return "id: " + number + "\nevent: order\ndata: " + string(appendOrder(nil, &o)) + "\n\n"
 }
 
-// streaming makes a shop that streams an order which stands as given.
+// streaming makes a shop that streams the given order.
 func streaming(tb testing.TB, o order.Order, change ...func(*Config)) (*shop, *fakeFeed) {
 	tb.Helper()
 	feed := newFakeFeed()
@@ -121,8 +121,7 @@ func streaming(tb testing.TB, o order.Order, change ...func(*Config)) (*shop, *f
 	return s, feed
 }
 
-// recorder records an answer, and what is written to its connection after that
-// has been taken over.
+// recorder records an answer, and the data written to its connection after the takeover.
 type recorder struct {
 	*httptest.ResponseRecorder
 	client net.Conn // nil: it was not taken over
@@ -134,7 +133,7 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return server, bufio.NewReadWriter(bufio.NewReader(server), bufio.NewWriter(server)), nil
 }
 
-// events asks for the stream as alice, and reads it to its end.
+// events requests the stream as alice, and reads it to its end.
 func (s *shop) events(tb testing.TB, headers ...string) *httptest.ResponseRecorder {
 	tb.Helper()
 	r := httptest.NewRequest(http.MethodGet, eventsPath, http.NoBody)

@@ -17,10 +17,10 @@ import (
 	"flashsale/order"
 )
 
-// referencePurchase reads a purchase's body with the standard library and the
-// contract's rules, in the fewest words: one object, one member, a whole number.
+// referencePurchase reads a purchase's body with the standard library and the simplest form of
+// the API's rules: one object, one member, a whole number.
 func referencePurchase(body []byte) (quantity int64, ok bool) {
-	// The library mends both in silence; a body that has to be mended is none.
+	// The library silently repairs both faults, but a body that has one is invalid.
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return 0, false
 	}
@@ -37,7 +37,7 @@ func referencePurchase(body []byte) (quantity int64, ok bool) {
 		}
 		tokens = append(tokens, token)
 	}
-	// An object, its one member's name and value, and its end.
+	// An object, the name and the value of its only member, and its end.
 	if len(tokens) != 4 || tokens[0] != json.Delim('{') || tokens[1] != "quantity" {
 		return 0, false
 	}
@@ -56,9 +56,9 @@ func referencePurchase(body []byte) (quantity int64, ok bool) {
 	}
 }
 
-// FuzzDecodePurchase: a body is accepted exactly if the reference accepts it,
-// and means the same; the quick path agrees with the strict one; and each
-// refusal is one of the contract's, with the field where there is one.
+// FuzzDecodePurchase: a body is accepted if and only if the reference accepts it, with the same
+// quantity; plainPurchase agrees with strictPurchase; and each refusal is one of the API's,
+// with the field if there is one.
 func FuzzDecodePurchase(f *testing.F) {
 	for _, body := range []string{
 		`{"quantity":1}`, `{"quantity": 12}`, `{"quantity":1}}`, `{"quantity":01}`, `{"quantity":1,"quantity":1}`,
@@ -103,12 +103,11 @@ func FuzzDecodePurchase(f *testing.F) {
 	})
 }
 
-// visible is what an idempotency key may be.
+// visible matches valid idempotency keys.
 var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
 
-// FuzzIdempotencyKey sends a purchase with any header, once or twice: a key
-// comes through byte by byte or is refused by its name, and what is refused
-// reaches nobody.
+// FuzzIdempotencyKey sends a purchase with any header, once or twice: a key is passed on
+// unchanged, or refused with its name without a purchase.
 func FuzzIdempotencyKey(f *testing.F) {
 	for _, key := range []string{
 		"k", "", " ", "a b", "k\t", "ключ", "\x7f", "k\x00", strings.Repeat("k", 255), strings.Repeat("k", 256), strings.Repeat("k", 17<<10),
@@ -151,9 +150,8 @@ func FuzzIdempotencyKey(f *testing.F) {
 	})
 }
 
-// FuzzCursor: a cursor leads back to the order it was made after and has one
-// spelling; altered in any bit, or shown to another list, it is refused; and no
-// text is a cursor that the service did not make.
+// FuzzCursor: a cursor leads to the order after which it was made, and has exactly one form. It
+// is refused after a change of any bit and in another list. No other text is a valid cursor.
 func FuzzCursor(f *testing.F) {
 	e := sealer{[]byte("a key of the tests")}
 	raw, ok := packID(someOrderID)
@@ -182,7 +180,7 @@ func FuzzCursor(f *testing.F) {
 		if before, ok := e.readCursor(list, string(altered)); ok {
 			t.Fatalf("the cursor %q, altered to %q, leads to %s", made, altered, before)
 		}
-		// The decoder skips line breaks; a cursor has none.
+		// The decoder skips line breaks, which a cursor may not contain.
 		for _, between := range []string{"\n", "\r", "=", " "} {
 			broken := made[:n/8] + between + made[n/8:]
 			if _, ok := e.readCursor(list, broken); ok {
@@ -199,7 +197,7 @@ func FuzzCursor(f *testing.F) {
 			}
 		}
 		if user != "" {
-			// The borders between the filters count: their characters may not move.
+			// The boundaries between the filters count: characters must not move across them.
 			shifted := order.Filter{UserID: user[:len(user)-1], ItemID: user[len(user)-1:] + item, Status: order.Status(status)}
 			if _, ok := e.readCursor(shifted, made); ok {
 				t.Fatalf("the cursor of %+v is taken for the list %+v", list, shifted)
@@ -209,7 +207,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// fuzzItemCursor holds a cursor of the items to the same.
+// fuzzItemCursor checks the same for cursors of items.
 func fuzzItemCursor(t *testing.T, e sealer, text, item, ofOrders string, bit int) {
 	t.Helper()
 	if after, ok := e.readItemCursor(text); ok && e.makeItemCursor(after) != text {

@@ -1,22 +1,22 @@
-// Package handler is the edge of the service: it speaks HTTP. It decodes strictly,
-// authenticates, limits rates, and turns the outcome into the contract's answers.
-// The packages behind it decide what a purchase means.
+// Package handler is the HTTP layer of the service. It decodes strictly, authenticates, limits
+// rates, and converts results and errors to the answers of the API. The packages that it calls
+// decide about purchases.
 //
 // A request passes through these files:
 //
-//   - server.go: bounds on time and size, and what the HTTP server of the standard
-//     library leaves open at the level of bytes.
-//   - routes.go: the table of routes, from which the router is made.
+//   - server.go: bounds on time and size, and checks of the raw bytes that net/http does
+//     not make.
+//   - routes.go: the table of routes, from which the router is built.
 //   - call.go: the state of one request, its metrics and its log.
-//   - admit.go, limiter.go, query.go, decode.go: the checks that the route's entry
-//     asks for, in one order for all routes.
+//   - admit.go, limiter.go, query.go, decode.go: the checks in the route's
+//     entry, in the same order for all routes.
 //   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
 //     for each group of routes.
-//   - encode.go, problems.go: the answer, or the problem that the error table gives.
+//   - encode.go, problems.go: the answer, or the problem of the error table.
 //
 // To add a route, write a method on the type of its group and add an entry to the
 // table; list its errors in the error table and describe new codes in
-// docs/problems.md. ops.go and docs.go hold what operators and the documentation need.
+// docs/problems.md. ops.go and docs.go serve operators and the documentation page.
 package handler
 
 import (
@@ -38,15 +38,15 @@ import (
 	"flashsale/order/items"
 )
 
-// orderService places orders and reads them back.
+// orderService places and reads orders.
 type orderService interface {
-	// Place takes the stock and queues the order. Its refusals are the errors
-	// of package inventory.
+	// Place takes the stock and queues the order. Its refusals are the errors of package
+	// inventory.
 	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
-	// Get returns one order, or order.ErrNotFound. The routes decide who may see it.
+	// Get returns one order, or order.ErrNotFound. The routes check access.
 	Get(ctx context.Context, id string) (order.Order, error)
-	// List returns a page of orders, newest first, and the id below which the next
-	// page begins; empty: there is none.
+	// List returns a page of orders, newest first, and the id before which the next page
+	// begins; empty: there is none.
 	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
 	// Pay records a payment and settles the order with it. Errors: those of
 	// checkout.Service.Pay.
@@ -59,15 +59,15 @@ type orderService interface {
 	Refund(ctx context.Context, id string, r checkout.Refund) (order.Order, error)
 }
 
-// itemCatalog returns the items on sale, from memory where it can.
+// itemCatalog returns the items on sale, from memory if possible.
 type itemCatalog interface {
-	// Item returns one item to buy by, or catalog.ErrItemNotFound.
+	// Item returns one item for a purchase, or catalog.ErrItemNotFound.
 	Item(ctx context.Context, id string) (catalog.Item, error)
-	// View returns one item to show, or catalog.ErrItemNotFound.
+	// View returns one item for display, or catalog.ErrItemNotFound.
 	View(ctx context.Context, id string) (*catalog.View, error)
-	// List returns all items to show.
+	// List returns all items for display.
 	List(ctx context.Context) (*catalog.ListView, error)
-	// Warm loads an item and its sale into memory and Redis, everywhere.
+	// Warm loads an item and its sale into memory and Redis, in all processes.
 	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
@@ -75,23 +75,19 @@ type itemCatalog interface {
 type itemService interface {
 	// CreateItem opens a sale, or returns order.ErrItemExists.
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
-	// Item returns the item as it is now, and not from memory.
+	// Item returns the item's current state from the database.
 	Item(ctx context.Context, id string) (catalog.Item, error)
 	ChangeItem(ctx context.Context, id string, c items.Change, by order.By) (catalog.Item, error)
 	ControlItem(ctx context.Context, id string, c items.Control, by order.By) (catalog.Item, error)
-	// Restock also reports whether an earlier request with its key made it.
+	// Restock also reports whether an earlier request with the same key made the change.
 	Restock(ctx context.Context, id string, r items.Restock, by order.By) (item catalog.Item, replayed bool, err error)
-}
-
-// ledgerService reads the conservation equation of an item.
-type ledgerService interface {
 	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
 	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
 
-// auditLog records changes.
+// auditLog reads the audit log.
 type auditLog interface {
-	// Audit returns a page of the audit, newest first, and whether more follow.
+	// Audit returns a page of the audit log, newest first, and whether more follow.
 	Audit(ctx context.Context, f order.AuditFilter) (entries []order.AuditEntry, more bool, err error)
 }
 
@@ -101,42 +97,42 @@ type verifier interface {
 	Verify(token string) (auth.Identity, error)
 }
 
-// Config is what the routes need. The fields up to Verifier are required; every other
-// field works at its zero value.
+// shopService places orders and manages sales. *checkout.Service implements it; each group of
+// routes only gets the methods that it needs.
+type shopService interface {
+	orderService
+	itemService
+	paymentService
+	buyerService
+	auditLog
+}
+
+// Config configures the routes. Service, Items and Verifier are required; every other field has
+// a default.
 type Config struct {
-	// Orders places and reads orders: an *checkout.Service.
-	Orders orderService
-	// Items are the items on sale, from memory where possible: a *catalog.Catalog.
-	Items itemCatalog
-	// Sales creates and changes items: an *items.Service.
-	Sales itemService
-	// Ledgers reads ledgers: an *reconcile.Reconciler.
-	Ledgers ledgerService
-	// Payments lists received amounts: an *payments.Service.
-	Payments paymentService
-	// Buyers exports and erases personal data: an *privacy.Service.
-	Buyers buyerService
-	// Audit is the record of changes: an *store.Store.
-	Audit    auditLog
+	// Service places orders and manages sales: an *checkout.Service.
+	Service shopService
+	// Items are the items on sale, from memory if possible.
+	Items    itemCatalog
 	Verifier verifier
 
-	// Tasks operates on the task queues. Default nil: its routes do not exist.
+	// Tasks manages the task queues. Default nil: its routes do not exist.
 	Tasks taskService
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
 	Reconciler reconciler
-	// Webhooks administrates webhooks. Default nil: the routes do not exist.
+	// Webhooks manages webhooks. Default nil: the routes do not exist.
 	Webhooks Webhooks
-	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route
-	// does not exist. Set it in development mode only.
+	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route does not exist. It
+	// must only be set in development mode.
 	DevTokens func(sub, role string, ttl time.Duration) (string, error)
 
-	// Ready lists the parts that /readyz asks. Default none: always ready.
+	// Ready are the checks of /readyz. Default none: always ready.
 	Ready []Check
-	// Workers is shown by /readyz, which stays 200 without any, and by
-	// GET /v1/admin/queue. Default nil: nothing is said about workers.
+	// Workers is shown by /readyz, which stays 200 without any worker, and by GET
+	// /v1/admin/queue. Default nil: workers are not shown.
 	Workers workerStatus
 
-	// Limits bounds the load that clients may cause.
+	// Limits bounds the load that clients can cause.
 	Limits Limits
 	// Admission refuses purchases when too many orders are queued. Default nil: only
 	// the purchase script refuses them.
@@ -144,9 +140,8 @@ type Config struct {
 	// Streams configures event streams.
 	Streams Streams
 
-	// CursorKey authenticates the cursors of lists. Processes that serve the
-	// same clients need the same key. Default: a fixed key, which still finds
-	// damage but not intent.
+	// CursorKey authenticates the cursors of lists. Processes that serve the same clients need
+	// the same key. Default: a fixed key, which detects damage but not manipulation.
 	CursorKey []byte
 
 	// Log receives failures at error level and requests at debug level.
@@ -156,8 +151,8 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// ItemNow is the time by which an item's sale opens and closes: that of its
-	// purchases. Default: Now.
+	// ItemNow is the clock by which an item's sale opens and closes. Purchases use the same
+	// clock. Default: Now.
 	ItemNow func(item string) time.Time
 }
 
@@ -171,11 +166,11 @@ type Limits struct {
 	// RateAddress is the number of requests per second from one client
 	// address (IPv6: one /64 network), with bursts of twice that. Default 0: no limit.
 	RateAddress float64
-	// TrustedProxies lists the addresses and networks whose X-Forwarded-For
-	// is believed. Default none: the peer of the connection is the client.
+	// TrustedProxies lists the addresses and networks whose X-Forwarded-For header is trusted.
+	// Default none: the peer of the connection is the client.
 	TrustedProxies []string
-	// InFlight bounds the purchases that are answered concurrently;
-	// one more gets 503. Default 50,000; negative: no bound.
+	// InFlight bounds the concurrent purchases; further ones get 503. Default 50,000; negative:
+	// no bound.
 	InFlight int64
 	// DefaultWait is how long a purchase waits for its commit when the client
 	// states no preference. Default 2 s; negative: not at all.
@@ -184,7 +179,7 @@ type Limits struct {
 	MaxWait time.Duration
 }
 
-// withDefaults fills in the defaults and checks the rest.
+// withDefaults sets the defaults and checks the other fields.
 func (l Limits) withDefaults() (Limits, error) {
 	switch {
 	case l.RateAddress < 0:
@@ -213,7 +208,7 @@ func (l Limits) withDefaults() (Limits, error) {
 	return l, nil
 }
 
-// withDefaults fills in the defaults and checks the rest.
+// withDefaults sets the defaults and checks the other fields.
 func (c Config) withDefaults() (_ Config, err error) {
 	switch {
 	case c.Orders == nil:
@@ -251,10 +246,10 @@ func (c Config) withDefaults() (_ Config, err error) {
 	return c, nil
 }
 
-// twice returns the burst that goes with a rate: at least one request.
+// twice returns the burst for a rate: at least one request.
 func twice(rate float64) int { return max(1, int(2*rate)) }
 
-// edge is the state behind the routes.
+// edge is the shared state of the routes.
 type edge struct {
 	Config
 	refusals   zerolog.Logger // Log, sampled, for events that clients can cause in large numbers

@@ -21,7 +21,7 @@ import (
 // testSecret signs the tokens of these tests.
 var testSecret = []byte("a secret of the tests, long enough for HS256")
 
-// fakeOrders records what reaches it.
+// fakeOrders records its calls.
 type fakeOrders struct {
 	mu     sync.Mutex
 	placed []order.Purchase
@@ -106,7 +106,7 @@ func someOrder(p order.Purchase) order.Order {
 	}
 }
 
-// fakeItems knows the items it is given.
+// fakeItems has the given items.
 type fakeItems map[string]catalog.Item
 
 func (f fakeItems) Item(_ context.Context, id string) (catalog.Item, error) {
@@ -174,22 +174,35 @@ func (f *fakeSales) Ledger(_ context.Context, item string) (order.Ledger, error)
 	return f.ledger, f.err
 }
 
-// shop is an edge with fakes behind it.
+// shop is the package's routes with fakes behind them.
 type shop struct {
 	http.Handler
 	orders  *fakeOrders
 	sales   *fakeSales
 	changes *fakeChanges
-	trail   *fakeTrail
+	audit   *fakeAuditLog
 }
 
-// fakeItemService creates and changes items.
-type fakeItemService struct {
+// fakeService consists of fakes.
+type fakeService struct {
+	orderService
 	*fakeSales
 	*fakeChanges
+	*fakeAuditLog
+	buyerService
+	paymentService
 }
 
-// open makes a shop whose clock stands still; change may alter its Config.
+// behind returns the fakes of a shop, so that a test can replace one.
+func behind(c *Config) *fakeService {
+	s, ok := c.Service.(*fakeService)
+	if !ok {
+		panic("the service of this test is no fake")
+	}
+	return s
+}
+
+// open makes a shop with a fixed clock; change may modify its Config.
 func open(tb testing.TB, change ...func(*Config)) *shop {
 	tb.Helper()
 	now := func() time.Time { return someTime }
@@ -197,10 +210,10 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, trail: &fakeTrail{}}
+	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, audit: &fakeAuditLog{}}
 	c := Config{
-		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: fakeItemService{s.sales, s.changes}, Ledgers: s.sales,
-		Payments: &fakeMoney{}, Buyers: &fakeBuyers{}, Audit: s.trail, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
+		Service: &fakeService{s.orders, s.sales, s.changes, s.audit, &fakeBuyers{}, &fakeMoney{}},
+		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {
 		f(&c)
@@ -211,7 +224,7 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	return s
 }
 
-// bearer signs a token that is good in the shop.
+// bearer signs a token that is valid in the shop.
 func bearer(tb testing.TB, sub string, role auth.Role) string {
 	tb.Helper()
 	token, err := auth.SignToken(testSecret, sub, role, time.Hour, someTime)
@@ -223,7 +236,7 @@ func bearer(tb testing.TB, sub string, role auth.Role) string {
 
 const purchasePath = "/v1/items/thing/orders"
 
-// purchaseRequest is a purchase with nothing wrong with it.
+// purchaseRequest returns a valid purchase.
 func purchaseRequest(tb testing.TB, body string) *http.Request {
 	tb.Helper()
 	r := httptest.NewRequest(http.MethodPost, purchasePath, strings.NewReader(body))
@@ -262,7 +275,7 @@ func decodeBody(tb testing.TB, body io.Reader) map[string]any {
 	return got
 }
 
-// wantProblem checks an answer against the contract's form of a refusal.
+// wantProblem checks that an answer is a problem in the API's form.
 func wantProblem(tb testing.TB, resp *http.Response, status int, code string) map[string]any {
 	tb.Helper()
 	if resp.StatusCode != status {

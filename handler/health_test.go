@@ -14,7 +14,7 @@ import (
 	"flashsale/order/worker"
 )
 
-// fakeWorkers says what it is told to.
+// fakeWorkers returns the test's status.
 type fakeWorkers struct {
 	status worker.Status
 	err    error
@@ -24,9 +24,9 @@ func (f *fakeWorkers) WorkerStatus(context.Context) (worker.Status, error) {
 	return f.status, f.err
 }
 
-// TestReady_Workers: missing workers are shown and leave the API ready; what cannot be
-// known about them is not shown.
-func TestReady_Workers(t *testing.T) {
+// Missing workers are shown, but the API stays ready. An unknown state of the workers is not
+// shown.
+func TestReady_StaysReadyWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	const trouble = "none live since 2030-01-02T03:04:05Z"
 	workers := &fakeWorkers{status: worker.Status{Live: 1}}
@@ -60,16 +60,16 @@ func TestReady_Workers(t *testing.T) {
 	}
 	redis, workers.err = nil, errors.New("dial tcp 10.0.0.1: refused")
 	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
-		t.Errorf("where nothing is known: %d %s", w.Code, w.Body)
+		t.Errorf("with an unknown state: %d %s", w.Code, w.Body)
 	}
 }
 
-// TestOps_Health: the operator's address says whether the process is ready and alive.
+// The operators' address reports whether the process is ready and alive.
 func TestOps_Health(t *testing.T) {
 	t.Parallel()
 	var part, alive error
 	ask := func(path string) *httptest.ResponseRecorder {
-		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one has looked at nothing yet
+		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one, without a cached result
 			Ready:   []Check{{Name: "worker", Probe: func(context.Context) error { return part }}},
 			Workers: &fakeWorkers{status: worker.Status{Trouble: "none live"}},
 			Alive:   func() error { return alive },
@@ -94,7 +94,7 @@ func TestOps_Health(t *testing.T) {
 	want("/healthz", 503, `{"status":"unavailable"}`)
 }
 
-// seriesOf counts the series of the edge's own metrics.
+// seriesOf counts the series of the package's own metrics.
 func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
 	t.Helper()
 	families, err := g.Gather()
@@ -108,8 +108,8 @@ func seriesOf(t *testing.T, g prometheus.Gatherer) map[string]int {
 	return n
 }
 
-// TestMetrics_Lazy: a series of a route or a code exists from its first use on.
-func TestMetrics_Lazy(t *testing.T) {
+// The series of a route or a code is created at its first use.
+func TestMetrics_SeriesExistFromTheirFirstUse(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	s := open(t, func(c *Config) { c.Registerer = registry })
@@ -129,8 +129,7 @@ func TestMetrics_Lazy(t *testing.T) {
 	}
 }
 
-// TestMetrics_LazyAllocations: once a counter has been used, it is not looked up again,
-// and using it allocates nothing.
+// After its first use, a counter is not looked up again, and incrementing it allocates nothing.
 func TestMetrics_LazyAllocations(t *testing.T) {
 	m, err := newMetrics(nil)
 	if err != nil {

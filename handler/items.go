@@ -17,13 +17,13 @@ import (
 	"flashsale/catalog"
 )
 
-// itemRoutes show the items to anyone.
+// itemRoutes show items without authentication.
 type itemRoutes struct {
 	items   itemCatalog
 	cursors sealer
 	now     func() time.Time
 	itemNow func(item string) time.Time
-	listing sync.Mutex // held while a page of the list is encoded for all
+	listing sync.Mutex // held while a page of the list is encoded
 }
 
 // list answers GET /v1/items: a page of the items, by id.
@@ -43,12 +43,11 @@ func (rs *itemRoutes) list(q *call) error {
 	if err != nil {
 		return err
 	}
-	now := rs.now() // the item may have been waited for
+	now := rs.now() // loading the item may have taken time
 	return q.writePage(rs.listPage(v, placeAfter(v, after), limit, now), now, age{v.Stale, now.Sub(v.LoadedAt)})
 }
 
-// placeAfter is the place in the list of the first item behind an id, which need
-// not be there any more.
+// placeAfter returns the index of the first item after an id, which need not exist any more.
 func placeAfter(v *catalog.ListView, id string) int {
 	return sort.Search(len(v.Items), func(i int) bool { return v.Items[i].ID > id })
 }
@@ -64,9 +63,9 @@ func (rs *itemRoutes) get(q *call) error {
 	return q.writePage(itemPage(v, now), now, age{v.Stale, rs.now().Sub(v.LoadedAt)})
 }
 
-// The headers of public pages. A cache may serve one for a
-// second, for two more while it asks for another, and for a minute where the
-// service fails: a page decides nothing, the purchase does.
+// The headers of public pages. A cache may serve a page for one second, for two more while it
+// revalidates, and for a minute while the service fails: a stale page is harmless, because the
+// purchase decides.
 var (
 	headerPublic  = []string{"public, max-age=1, stale-while-revalidate=2, stale-if-error=60"}
 	headerVary    = []string{"Accept-Encoding"}
@@ -74,34 +73,33 @@ var (
 	headerIsStale = []string{`110 - "Response is Stale"`}
 )
 
-// packedFrom is the length, in bytes, from which a page is worth compressing: a
-// shorter one fits into one packet as it is.
+// packedFrom is the length, in bytes, from which a page is compressed: a shorter one fits into
+// one packet.
 const packedFrom = 1200
 
-// listLife is how old server_time may be in the list, where it is in the middle of
-// what was encoded once for many readers.
+// listLife is the maximum age of server_time in the list, which is encoded once for many
+// readers.
 const listLife = 250 * time.Millisecond
 
-// listItemSize is about how long an item's encoding is without its texts, in bytes.
+// listItemSize is the approximate size of an encoded item without its texts, in bytes.
 const listItemSize = 400
 
-// page is an encoded response for many readers. It is encoded once, except for the
-// time in it.
+// page is an encoded response for many readers. It is encoded once, except for its server_time.
 type page struct {
-	kept  bool   // for other readers; one that is not is not worth compressing
-	head  []byte // what does not depend on the second
+	kept  bool   // for other readers; only such pages are compressed
+	head  []byte // the part that does not depend on the second
 	timed bool   // server_time and the end of the object follow the head
-	// The head holds in [from, until); a zero time is no bound. A clock that is set
-	// back makes it wrong too.
+	// The head is valid in [from, until); a zero time is no bound. from matters if the clock is
+	// set back.
 	from, until time.Time
-	tag         []string // the ETag: the same for the same content, whatever its time
+	tag         []string // the ETag: the same for the same content, regardless of server_time
 
 	packing sync.Once
-	packed  []byte // the head compressed, so that more can follow
+	packed  []byte // the compressed head, in a form to which more can be appended
 	sum     uint32 // its CRC
 }
 
-// itemPage is the page of an item at this time by the clock of its sale.
+// itemPage returns the page of an item at the given time of its sale's clock.
 func itemPage(v *catalog.View, now time.Time) *page {
 	p, ok := v.Made().(*page)
 	if !ok || !p.good(now) {
@@ -113,10 +111,10 @@ func itemPage(v *catalog.View, now time.Time) *page {
 	return p
 }
 
-// listPages are the encoded pages of one list that are kept for other readers, by
-// their length: the usual one and the longest. Each begins at a multiple of its
-// length, as it does for readers who follow the cursors from the beginning. So an
-// item is encoded twice at the most, whatever limits and cursors are asked for.
+// listPages are the encoded pages of one list that are kept for other readers, by their length:
+// the default and the maximum. Each begins at a multiple of its length, like the pages of a
+// reader who follows the cursors from the beginning. So an item is encoded at most twice,
+// whatever limits and cursors are requested.
 type listPages map[int][]atomic.Pointer[page]
 
 func newListPages(items int) listPages {
@@ -127,9 +125,9 @@ func newListPages(items int) listPages {
 	return kept
 }
 
-// listPage is the page of at most limit items from a place on. Where it is kept,
-// one reader makes it for all. now is the host's time; each item's state is by the
-// clock of its own sale.
+// listPage returns the page of at most limit items from a given index. If the page is kept, one
+// reader encodes it for all. now is the host's time; each item's state follows the clock of its
+// own sale.
 func (rs *itemRoutes) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
 	if limit != defaultPage && limit != maxPage || from%limit != 0 {
 		return rs.newListPage(v, from, limit, now)
@@ -190,8 +188,8 @@ func (p *page) good(now time.Time) bool {
 	return !now.Before(p.from) && (p.until.IsZero() || now.Before(p.until))
 }
 
-// stateSpan is the time around now in which the clock does not change the item's
-// state; a zero time is no bound.
+// stateSpan returns the time around now in which the clock does not change the item's state; a
+// zero time is no bound.
 func stateSpan(i *catalog.Item, now time.Time) (from, until time.Time) {
 	switch {
 	case now.Before(i.OpensAt):
@@ -215,13 +213,13 @@ func weakTag(sum uint64) []string {
 	return []string{`W/"` + strconv.FormatUint(sum, 36) + `"`}
 }
 
-// age is how old a page's content is, where that is to be said.
+// age is the age of a page's content, if the answer has to state it.
 type age struct {
 	stale bool
 	old   time.Duration
 }
 
-// writePage writes a page, or that the client has it already.
+// writePage writes a page, or 304 if the client already has it.
 func (q *call) writePage(p *page, now time.Time, a age) error {
 	in, h := q.c.Request.Header, q.c.Writer.Header()
 	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
@@ -255,8 +253,8 @@ func (p *page) append(b []byte, now time.Time) []byte {
 	return b
 }
 
-// appendPacked appends the page compressed. The head was compressed once, up to
-// the end of a byte; the time follows it in a block that is stored as it is.
+// appendPacked appends the compressed page. The compressed head ends at a byte boundary; the
+// time follows it in an uncompressed block.
 func (p *page) appendPacked(b []byte, now time.Time) []byte {
 	p.packing.Do(p.pack)
 	b = append(b, p.packed...)
@@ -275,21 +273,21 @@ func (p *page) appendPacked(b []byte, now time.Time) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(size))
 }
 
-// packers are writers for pack; each is most of a megabyte.
+// packers are writers for pack; each uses most of a megabyte.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func (p *page) pack() {
 	var to bytes.Buffer
 	w := packers.Get().(*gzip.Writer)
 	w.Reset(&to)
-	_, _ = w.Write(p.head) //nolint:errcheck // a buffer takes everything
+	_, _ = w.Write(p.head) //nolint:errcheck // a buffer's Write never fails
 	_ = w.Flush()          //nolint:errcheck // the same
 	packers.Put(w)
 	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.head)
 }
 
-// anyTagMatches reports whether an If-None-Match header names the tag, by the weak
-// comparison: pages with one tag differ only in their time.
+// anyTagMatches reports whether an If-None-Match header contains the tag, by weak comparison:
+// pages with the same tag differ only in their time.
 func anyTagMatches(values []string, tag string) bool {
 	tag = strings.TrimPrefix(tag, "W/")
 	for _, value := range values {
@@ -303,7 +301,7 @@ func anyTagMatches(values []string, tag string) bool {
 	return false
 }
 
-// acceptsGzip reads an Accept-Encoding header. A coding that it does not name is not used.
+// acceptsGzip parses an Accept-Encoding header. A coding that it does not name is not used.
 func acceptsGzip(values []string) bool {
 	takes, named := false, false
 	for _, value := range values {

@@ -24,7 +24,7 @@ func manyItems(n int) []catalog.Item {
 	return items
 }
 
-// itemPage is a page as a client reads it.
+// listedPage is a page as decoded by a client.
 type listedPage struct {
 	Items []struct{ ID string }
 	Next  string `json:"next_cursor"`
@@ -41,8 +41,8 @@ func readList(t *testing.T, w *httptest.ResponseRecorder) (p listedPage) {
 	return p
 }
 
-// TestListItems_Pages: whoever follows the cursors gets each item once, by id, and
-// no page is longer than was asked for.
+// A client that follows the cursors gets each item once, by id, and no page exceeds the
+// requested length.
 func TestListItems_Pages(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -83,8 +83,8 @@ func TestListItems_Pages(t *testing.T) {
 	}
 }
 
-// TestListItems_Bounded: the answer does not grow with the number of items.
-func TestListItems_Bounded(t *testing.T) {
+// The answer does not grow with the number of items.
+func TestListItems_AnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(3000)}})
 	few, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(defaultPage + 1)}})
@@ -93,9 +93,8 @@ func TestListItems_Bounded(t *testing.T) {
 	}
 }
 
-// TestListItems_ItemCreated: a cursor goes on behind its item, wherever that is by
-// then.
-func TestListItems_ItemCreated(t *testing.T) {
+// A cursor continues after its item, even if the item's index has changed.
+func TestListItems_CursorSurvivesNewItems(t *testing.T) {
 	t.Parallel()
 	shown := &shownItems{list: &catalog.ListView{Items: manyItems(50)}}
 	s, _ := openPages(t, shown)
@@ -139,9 +138,9 @@ func TestListItems_BadRequests(t *testing.T) {
 	}
 }
 
-// TestListItems_Kept: the pages that many ask for are encoded once; whatever limits
-// and cursors are asked for, what is kept does not grow beyond the list.
-func TestListItems_Kept(t *testing.T) {
+// Frequently requested pages are encoded once. Whatever limits and cursors are requested, the
+// kept pages do not exceed the list.
+func TestListItems_FrequentPagesAreEncodedOnce(t *testing.T) {
 	t.Parallel()
 	const n = 250
 	v := &catalog.ListView{Items: manyItems(n)}
@@ -179,9 +178,9 @@ func TestListItems_Kept(t *testing.T) {
 	}
 }
 
-// TestListItems_NotKept: a page that is made for one reader has its tag, its time
-// and its headers like any other, and is not compressed.
-func TestListItems_NotKept(t *testing.T) {
+// A page encoded for a single reader has the tag, the time and the headers of any other, but is
+// not compressed.
+func TestListItems_OtherPagesAreNotCompressed(t *testing.T) {
 	t.Parallel()
 	s, now := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}})
 	const path = "/v1/items?limit=33"

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiter holds one token bucket per key. A bucket that is unused
-// long enough to be full again need not be kept, so buckets are kept in two
-// generations and the older one is dropped as a whole: nothing runs in the
-// background, and a key seen for the first time costs one insertion.
+// limiter has one token bucket per key. A bucket that was unused long enough to be full again
+// need not be kept, so buckets are kept in two generations and the older one is dropped as a
+// whole. There is no background work, and a new key costs one insertion.
 type limiter struct {
 	rate   rate.Limit
 	burst  int
-	full   time.Duration // in which an empty bucket fills up
+	full   time.Duration // the time in which an empty bucket fills up
 	most   int           // keys in one generation of one shard
 	seed   maphash.Seed
 	shards [64]limiterShard
@@ -27,17 +26,16 @@ type limiter struct {
 type limiterShard struct {
 	mu         sync.Mutex
 	young, old map[string]*rate.Limiter
-	turned     time.Time // when young was begun
+	turned     time.Time // the start of the generation young
 }
 
-// maxShardKeys bounds one generation of one shard. A flood of keys beyond
-// 64 times this many within the time to fill up makes the least recently seen
-// ones start over with a full bucket.
+// maxShardKeys bounds one generation of one shard. If more than 64 times as many keys arrive
+// within the time to fill up, the least recently used ones restart with a full bucket.
 const maxShardKeys = 4096
 
 func newLimiter(perSecond float64, burst int) *limiter {
 	l := &limiter{rate: rate.Limit(perSecond), burst: burst, most: maxShardKeys, seed: maphash.MakeSeed()}
-	// Far beyond any sensible setting, and well within a Duration.
+	// Far above any sensible setting, and well within a Duration.
 	l.full = time.Duration(min(float64(burst)/perSecond, 86400) * float64(time.Second))
 	for i := range l.shards {
 		l.shards[i].young = make(map[string]*rate.Limiter)
@@ -45,8 +43,8 @@ func newLimiter(perSecond float64, burst int) *limiter {
 	return l
 }
 
-// allow takes one token from the key's bucket, or returns the problem that
-// says when there will be one.
+// allow takes one token from the key's bucket, or returns a problem with the time of the next
+// token.
 func (l *limiter) allow(key string, now time.Time) error {
 	bucket := l.bucket(key, now)
 	if bucket.AllowN(now, 1) {
@@ -79,8 +77,8 @@ func (l *limiter) bucket(key string, now time.Time) *rate.Limiter {
 	return bucket
 }
 
-// addressKey names the bucket of a client address. One IPv6 customer has a
-// whole /64 network, so the network shares a bucket.
+// addressKey returns the bucket of a client address. An IPv6 customer has a whole /64 network,
+// so each network has one bucket.
 func addressKey(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.Unmap().Is4() {

@@ -26,7 +26,7 @@ func TestLimiter(t *testing.T) {
 		t.Error("a fourth was allowed")
 	}
 	if !take("b") {
-		t.Error("another key pays for the first")
+		t.Error("another key uses the first one's bucket")
 	}
 	now = now.Add(99 * time.Millisecond)
 	if take("a") {
@@ -36,14 +36,14 @@ func TestLimiter(t *testing.T) {
 	if !take("a") || take("a") {
 		t.Error("after 100 ms there is exactly one token")
 	}
-	// The generations turn; a bucket in use survives it with its debt.
+	// The generations change; a bucket in use keeps its level.
 	for range 50 {
 		now = now.Add(100 * time.Millisecond)
 		if !take("a") || take("a") {
-			t.Fatal("a bucket in use was forgotten")
+			t.Fatal("a bucket in use was dropped")
 		}
 	}
-	// One left alone is full again and no fuller.
+	// An unused one is full again, but not above its burst.
 	now = now.Add(time.Hour)
 	for i := range 4 {
 		if got := take("a"); got != (i < 3) {
@@ -52,8 +52,8 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// Whatever the number of keys, what is kept stays bounded.
-func TestLimiter_Bound(t *testing.T) {
+// The memory is bounded, whatever the number of keys.
+func TestLimiter_MemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l := newLimiter(1, 1000)
 	l.most = 8
@@ -94,7 +94,7 @@ func TestLimiter_Concurrent(t *testing.T) {
 	}
 }
 
-func TestRate_Buyer(t *testing.T) {
+func TestRate_BuyerHasOneBucket(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) { c.Limits.RateBuyer, c.Limits.BurstBuyer = 0.5, 3 })
 	for i, body := range []string{`{"quantity":1}`, `{`, ``} { // malformed bodies count
@@ -117,7 +117,7 @@ func TestRate_Buyer(t *testing.T) {
 	if n := len(s.orders.purchases()); n != 1 {
 		t.Errorf("%d purchases, want 1", n)
 	}
-	// The bucket is the buyer's on every route, and only theirs.
+	// All routes share the buyer's bucket, and other buyers have their own.
 	wantProblem(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Result(), 429, "rate_limited")
 	if w := s.get(t, "/v1/orders", "bob", auth.RoleBuyer); w.Code != 200 {
 		t.Errorf("another buyer: %d", w.Code)
@@ -129,8 +129,8 @@ func TestRate_Buyer(t *testing.T) {
 	}
 }
 
-// Without a trusted proxy X-Forwarded-For means nothing.
-func TestRate_Address(t *testing.T) {
+// Without a trusted proxy X-Forwarded-For is ignored.
+func TestRate_AddressHasOneBucket(t *testing.T) {
 	t.Parallel()
 	limited := func(c *Config) { c.Limits.RateAddress = 5 }
 	flood := func(s *shop, forwarded func(i int) string) (refused int) {

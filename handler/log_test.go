@@ -11,8 +11,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestLog_request: the log states how long a request took in the unit that the field's
-// name states.
+// TestLog_request: the duration of a request in the log has the unit in the field's name.
 func TestLog_request(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

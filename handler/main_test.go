@@ -8,7 +8,7 @@ import (
 
 // TestMain also checks that requests, streams and servers leave no goroutine behind.
 func TestMain(m *testing.M) {
-	// A server lingers for half a second over a connection whose request it did not
-	// read to the end, and does not wait for that when it is closed.
+	// A server lingers for half a second on a connection whose request it did not read
+	// completely, and its Close does not wait for that.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

@@ -15,7 +15,7 @@ import (
 	"flashsale/order/checkout"
 )
 
-// fakeMoney records what reaches it and answers what the test says.
+// fakeMoney records its calls and returns the test's results.
 type fakeMoney struct {
 	lists    []order.PaymentFilter
 	orders   []string
@@ -133,7 +133,7 @@ func TestListPayments(t *testing.T) {
 		wantProblem(t, s.get(t, "/v1/admin/payments", "x", role).Result(), 403, "forbidden")
 	}
 	if len(m.lists) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	m.err = order.ErrDatabase
 	wantProblem(t, s.get(t, "/v1/admin/payments", "root", auth.RoleAdmin).Result(), 503, "unavailable")
@@ -161,7 +161,7 @@ func TestMarkRefunded(t *testing.T) {
 		wantProblem(t, s.post(t, path, "x", role, "").Result(), 403, "forbidden")
 	}
 	if len(m.marked) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	m.err = fmt.Errorf("mark: %w", order.ErrPaymentNotFound)
 	wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, "").Result(), 404, "payment_not_found")
@@ -198,7 +198,7 @@ func TestRefundOrder(t *testing.T) {
 		wantProblem(t, s.post(t, path, "x", role, `{"restock":true}`).Result(), 403, "forbidden")
 	}
 	if len(m.refunded) != calls {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 	}
 	for err, want := range map[error]struct {
 		status int
@@ -214,8 +214,8 @@ func TestRefundOrder(t *testing.T) {
 	}
 }
 
-// TestGetOrder_Payments: an admin sees what was received for an order; its buyer
-// and the shop's backend see the order as before.
+// TestGetOrder_Payments: an admin sees the amounts received for an order; its buyer and the
+// shop's backend do not.
 func TestGetOrder_Payments(t *testing.T) {
 	t.Parallel()
 	s, m := withMoney(t)
@@ -229,7 +229,7 @@ func TestGetOrder_Payments(t *testing.T) {
 		}
 	}
 	if len(m.orders) != 0 {
-		t.Errorf("payments of %v were read for nobody", m.orders)
+		t.Errorf("payments of %v were read needlessly", m.orders)
 	}
 	want := strings.TrimSuffix(plain, "}") + `,"payments":[` + somePaymentJSON + `]}`
 	if w := s.get(t, path, "root", auth.RoleAdmin); w.Code != 200 || w.Body.String() != want {
@@ -239,7 +239,7 @@ func TestGetOrder_Payments(t *testing.T) {
 	wantProblem(t, s.get(t, path, "root", auth.RoleAdmin).Result(), 503, "unavailable")
 }
 
-// TestPayOrder_Log: every amount that pays nothing is logged with its reference.
+// TestPayOrder_Log: every amount that paid for no order is logged with its reference.
 func TestPayOrder_Log(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -258,7 +258,7 @@ func TestPayOrder_Log(t *testing.T) {
 	}
 }
 
-// TestListOrders_Refunded: refunded is a status to filter by.
+// TestListOrders_Refunded: refunded is a valid status filter.
 func TestListOrders_Refunded(t *testing.T) {
 	t.Parallel()
 	s := open(t)

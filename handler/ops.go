@@ -21,30 +21,29 @@ import (
 const (
 	// probeTimeout bounds one probe.
 	probeTimeout = time.Second
-	// readyFor is how long an answer is reused: anyone may ask, and must not be able
+	// readyFor is how long a result is reused: anyone may call the route, and must not be able
 	// to keep the database busy.
 	readyFor = 200 * time.Millisecond
 )
 
-// Check is one part that has to work for the service to be ready.
+// Check is one part that must work for the service to be ready.
 type Check struct {
-	// Name is public; it names no host.
+	// Name is public and must not contain a host name.
 	Name string
-	// Probe returns nil when the part works. Its error is logged, not shown.
+	// Probe returns nil if the part works. Its error is logged, but not shown.
 	Probe func(ctx context.Context) error
-	// Degrades describes what the service lacks without the part, which is then not
-	// required.
-	// Default empty: it is not ready without it.
+	// Degrades describes what the service lacks without the part, which is then not required.
+	// Default empty: the service is not ready without it.
 	Degrades string
 }
 
-// workerStatus knows the processes that commit orders.
+// workerStatus reports on the processes that commit orders.
 type workerStatus interface {
-	// WorkerStatus reports the live workers and what is wrong with them.
+	// WorkerStatus returns the live workers and their problems.
 	WorkerStatus(ctx context.Context) (worker.Status, error)
 }
 
-// readiness probes the parts, and keeps the last result for a moment.
+// readiness probes the parts, and caches the result for a moment.
 type readiness struct {
 	parts   []Check
 	workers workerStatus // nil: not shown
@@ -59,11 +58,11 @@ type readiness struct {
 // readyState is the result of probing all parts.
 type readyState struct {
 	failing  []string // the names of the parts that fail
-	degraded []Check  // the parts that fail and do not make it unready
-	workers  string   // what is wrong with the workers, which does not make it unready
+	degraded []Check  // failing parts that are not required
+	workers  string   // the workers' problem, which does not affect readiness
 }
 
-// append adds its members to a JSON object, each with a comma behind it.
+// append adds its members to a JSON object, each followed by a comma.
 func (s *readyState) append(b []byte) []byte {
 	if len(s.failing) > 0 {
 		b = append(b, `"failing":[`...)
@@ -115,7 +114,7 @@ func (r *readiness) ready(q *call) error {
 	return &own
 }
 
-// look probes all parts at once. All requests share the result, so it does not depend on
+// look probes all parts concurrently. All requests share the result, so it does not depend on
 // one of them, and it ends after probeTimeout whatever the probes do.
 func (r *readiness) look(ctx context.Context) readyState {
 	r.mu.Lock()
@@ -157,8 +156,8 @@ func (r *readiness) look(ctx context.Context) readyState {
 	return state
 }
 
-// workerTrouble is empty where nothing is wrong, and where it cannot be known: a Redis
-// that does not answer is a part of its own.
+// workerTrouble returns the workers' problem, or "". It is also "" if it is unknown, because an
+// unavailable Redis is reported as a part of its own.
 func (r *readiness) workerTrouble(ctx context.Context) string {
 	if r.workers == nil {
 		return ""
@@ -170,21 +169,21 @@ func (r *readiness) workerTrouble(ctx context.Context) string {
 	return s.Trouble
 }
 
-// OpsConfig configures the operator's address. Every field works at its zero value.
+// OpsConfig configures the operators' address. The zero value is valid.
 type OpsConfig struct {
-	// Ready lists the parts that /readyz asks. Default none: always ready.
+	// Ready are the checks of /readyz. Default none: always ready.
 	Ready []Check
-	// workerStatus is what /readyz says about workers. Default nil: nothing.
+	// Workers is shown by /readyz. Default nil: workers are not shown.
 	Workers workerStatus
-	// Alive returns nil as long as /healthz answers 200; its error is logged, not
-	// shown. It must not ask other services: a restart of this process would not help
-	// them. Default nil: the process is alive if it answers.
+	// Alive returns nil while /healthz answers 200; its error is logged, but not shown. It must
+	// not depend on other services, because a restart of this process would not help them.
+	// Default nil: the process is alive if it answers.
 	Alive func() error
-	// Log receives parts that are not ready. Default: nothing is logged.
+	// Log receives the parts that are not ready. Default: nothing is logged.
 	Log zerolog.Logger
 }
 
-// opsReady answers GET /readyz on the operator's address.
+// opsReady answers GET /readyz on the operators' address.
 func opsReady(r *readiness) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		state := r.look(context.WithoutCancel(req.Context()))
@@ -196,7 +195,7 @@ func opsReady(r *readiness) http.HandlerFunc {
 	}
 }
 
-// opsHealth answers GET /healthz on the operator's address.
+// opsHealth answers GET /healthz on the operators' address.
 func opsHealth(c *OpsConfig) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if c.Alive != nil {
@@ -215,13 +214,12 @@ func opsJSON(w http.ResponseWriter, status int, body []byte) {
 	h["Content-Type"], h["Cache-Control"] = contentJSON, headerNoStore
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
-		return // the client is gone
+		return // the client has disconnected
 	}
 }
 
-// NewOps returns the routes of the operator's address: /metrics, /debug/pprof,
-// /healthz and /readyz. It has no authentication, so it belongs on an address that
-// only operators reach.
+// NewOps returns the routes of the operators' address: /metrics, /debug/pprof, /healthz and
+// /readyz. They have no authentication, so only operators may be able to reach the address.
 func NewOps(g prometheus.Gatherer, c OpsConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
@@ -235,9 +233,8 @@ func NewOps(g prometheus.Gatherer, c OpsConfig) http.Handler {
 	return mux
 }
 
-// metrics counts what the edge answers. Its labels are the route, the class of
-// the status and the code of a refusal: all of them lists that the program
-// ends, never a buyer or an item.
+// metrics counts the answers. The labels are the route, the class of the status and the code of
+// a refusal. Each has a fixed set of values, never a buyer or an item.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -249,8 +246,8 @@ type metrics struct {
 	byCode map[string]*lazyCounter
 }
 
-// lazyCounter is a counter whose series exists from its first use on: most routes and
-// codes never occur, and every series costs the operator's Prometheus memory.
+// lazyCounter is a counter whose series is created at its first use: most routes and codes
+// never occur, and every series uses memory of the operator's Prometheus.
 type lazyCounter struct {
 	made atomic.Pointer[prometheus.Counter]
 	make func() prometheus.Counter // returns the same counter each time
@@ -266,7 +263,7 @@ func (l *lazyCounter) inc() {
 	(*c).Inc()
 }
 
-// statusClasses are the labels of statuses, by their first digit.
+// statusClasses are the labels of status codes, by their first digit.
 var statusClasses = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -322,7 +319,7 @@ func (m *metrics) problem(code string) {
 	m.problems.WithLabelValues(code).Inc()
 }
 
-// streamRefusals are the reasons why no stream begins.
+// streamRefusals are the reasons for refusing a stream.
 var streamRefusals = []struct {
 	err    error
 	reason string
@@ -340,7 +337,7 @@ func (m *metrics) streamRefused(err error) {
 	}
 }
 
-// routeMetrics are the metrics of one route, looked up at its first request.
+// routeMetrics are the metrics of one route, created at its first request.
 type routeMetrics struct {
 	byClass  [len(statusClasses)]lazyCounter
 	duration atomic.Pointer[prometheus.Observer]

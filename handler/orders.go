@@ -14,7 +14,7 @@ import (
 	"flashsale/order/checkout"
 )
 
-// orderRoutes read and close orders.
+// orderRoutes read, pay and cancel orders.
 type orderRoutes struct {
 	orders   orderService
 	payments paymentService
@@ -39,8 +39,7 @@ func (rs *orderRoutes) get(q *call) error {
 	return q.json(200)
 }
 
-// validOrderID reports whether id is spelled as a UUID in lower case. Which
-// version it is does not matter: a random one is not found.
+// validOrderID reports whether id is a UUID in lower case, of any version.
 func validOrderID(id string) bool {
 	if len(id) != 36 {
 		return false
@@ -61,7 +60,7 @@ func validOrderID(id string) bool {
 	return true
 }
 
-// list answers GET /v1/orders: a buyer's own, or what an admin asks for.
+// list answers GET /v1/orders: a buyer's own orders, or those that match an admin's filters.
 func (rs *orderRoutes) list(q *call) error {
 	f, err := rs.readFilter(q)
 	if err != nil {
@@ -86,7 +85,7 @@ var orderStatuses = []order.Status{
 	order.StatusCancelled, order.StatusExpired, order.StatusRejected,
 }
 
-// readFilter reads the query of a list. The route lets only admins send filters.
+// readFilter reads the query of a list. The route only allows filters for admins.
 func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	if f.Limit, err = q.pageLimit(); err != nil {
 		return f, err
@@ -103,8 +102,8 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 		return f, problemParameter.with("user_id", "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	}
 	if f.Status == order.StatusQueued && f.UserID == "" {
-		// Queued orders are found by their buyer only. An empty list would look as if
-		// none were queued.
+		// Only their buyer can find queued orders. An empty list would suggest that there are
+		// none.
 		return f, problemParameter.with("status",
 			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
 	}
@@ -118,11 +117,10 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	return f, nil
 }
 
-// maxReference is how long a payment's reference may be, in characters.
+// maxReference is the maximum length of a payment's reference, in characters.
 const maxReference = 255
 
-// maxAmount bounds a payment in the currency's smallest unit. Larger numbers are a
-// mistake, and would be recorded as something else.
+// maxAmount bounds a payment in the currency's smallest unit. A larger number is a mistake.
 const maxAmount = 1_000_000_000_000_000_000
 
 // cancel answers POST /v1/orders/{order}/cancel. Another buyer's order is
@@ -138,8 +136,8 @@ func (rs *orderRoutes) cancel(q *call) error {
 	return q.order(&o)
 }
 
-// pay answers POST /v1/orders/{order}/payment, which the shop's backend
-// sends when it has received money.
+// pay answers POST /v1/orders/{order}/payment, which the shop's backend calls when it has
+// received money.
 func (rs *orderRoutes) pay(q *call) error {
 	id := q.c.Param("order")
 	p, err := readPayment(q.in)
@@ -200,11 +198,11 @@ type paymentService interface {
 	Payments(ctx context.Context, f order.PaymentFilter) (payments []order.PaymentRecord, more bool, err error)
 	// OrderPayments returns the amounts received for an order, oldest first.
 	OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error)
-	// MarkRefunded records that an amount which paid nothing was refunded.
+	// MarkRefunded records that an amount that paid for no order was refunded.
 	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
 }
 
-// paymentRoutes show received amounts and record refunds.
+// paymentRoutes list received amounts and record refunds.
 type paymentRoutes struct {
 	payments paymentService
 	orders   orderService
@@ -260,7 +258,7 @@ func validPaymentID(text string) bool {
 	return ok
 }
 
-// readPaymentID reads a payment's id from the path. Each id has one spelling.
+// readPaymentID reads a payment's id from the path. Each id has exactly one form.
 func readPaymentID(text string) (int64, bool) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == text
@@ -281,7 +279,7 @@ func (rs *paymentRoutes) refund(q *call) error {
 	return q.order(&o)
 }
 
-// appendPaymentsOf adds the amounts received for an order to it, for admins only.
+// appendPaymentsOf appends the amounts received for an order, for admins only.
 func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, error) {
 	if q.identity.Role != auth.RoleAdmin {
 		return b, nil
@@ -293,8 +291,8 @@ func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, e
 	return append(appendPayments(append(b[:len(b)-1], `,"payments":`...), payments), '}'), nil
 }
 
-// logUnaccepted logs an amount that was received and paid nothing: its client must
-// refund it, and may not be listening.
+// logUnaccepted logs a received amount that paid for no order: the shop must refund it, and may
+// ignore the answer.
 func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
 	message := "payment paid no order, refund it"
 	switch {

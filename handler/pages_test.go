@@ -18,7 +18,7 @@ import (
 	"flashsale/handler/auth"
 )
 
-// shownItems shows what a test puts there.
+// shownItems returns the test's items.
 type shownItems struct {
 	fakeItems
 	view *catalog.View
@@ -28,7 +28,7 @@ type shownItems struct {
 func (s *shownItems) View(context.Context, string) (*catalog.View, error) { return s.view, nil }
 func (s *shownItems) List(context.Context) (*catalog.ListView, error)     { return s.list, nil }
 
-// openPages makes a shop with items of a test's own, and a clock that it moves.
+// openPages makes a shop with the test's items, and a clock that the test sets.
 func openPages(t *testing.T, s *shownItems) (*shop, *time.Time) {
 	t.Helper()
 	now := someTime
@@ -52,9 +52,8 @@ func wantHeader(t *testing.T, w *httptest.ResponseRecorder, name, want string) {
 	}
 }
 
-// TestPages_Cache: what a cache is told about a page, and that it need not fetch
-// again what it has.
-func TestPages_Cache(t *testing.T) {
+// A page has caching headers, and a client that already has it gets 304.
+func TestPages_CachesMayRevalidate(t *testing.T) {
 	t.Parallel()
 	item := someItem()
 	shown := &shownItems{view: &catalog.View{Item: item}, list: &catalog.ListView{Items: []catalog.Item{item}}}
@@ -82,7 +81,7 @@ func TestPages_Cache(t *testing.T) {
 		}
 		*now = now.Add(time.Second)
 		later := getPage(s, path)
-		wantHeader(t, later, "Etag", tag) // the time is no content
+		wantHeader(t, later, "Etag", tag) // the time is not part of the content
 		if later.Body.String() == first.Body.String() || !strings.Contains(later.Body.String(), `"server_time":"2030-01-02T03:04:0`) {
 			t.Errorf("%s: a second later: %s", path, later.Body)
 		}
@@ -96,8 +95,8 @@ func TestPages_Cache(t *testing.T) {
 	}
 }
 
-// TestPages_Refused: no cache keeps that an item is none, or cannot be read.
-func TestPages_Refused(t *testing.T) {
+// Caches must not store that an item does not exist or cannot be read.
+func TestPages_RefusalsAreNotCached(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	for path, status := range map[string]int{"/v1/items/nope": 404, "/v1/items/NOPE": 400} {
@@ -114,9 +113,9 @@ func TestPages_Refused(t *testing.T) {
 	wantHeader(t, w, "Cache-Control", "no-store")
 }
 
-// TestPages_ServerTime: the time in a page is that of its answer, and in the list
-// hardly older, however often what is around it is given out again.
-func TestPages_ServerTime(t *testing.T) {
+// A page has the time of its answer, and the list has a slightly older one at most, even if the
+// encoded page is reused.
+func TestPages_ServerTimeIsThatOfTheAnswer(t *testing.T) {
 	t.Parallel()
 	shown := &shownItems{view: &catalog.View{Item: someItem()}, list: &catalog.ListView{Items: []catalog.Item{someItem()}}}
 	s, now := openPages(t, shown)
@@ -142,8 +141,8 @@ func TestPages_ServerTime(t *testing.T) {
 	}
 }
 
-// TestPages_StateByTheClock: a sale opens and closes at its time, in the page too.
-func TestPages_StateByTheClock(t *testing.T) {
+// A sale opens and closes on time, in its page too.
+func TestPages_SalesOpenAndCloseOnTime(t *testing.T) {
 	t.Parallel()
 	item := someItem()
 	item.OpensAt, item.ClosesAt = someTime.Add(100*time.Millisecond), someTime.Add(300*time.Millisecond)
@@ -175,9 +174,9 @@ func TestPages_StateByTheClock(t *testing.T) {
 	}
 }
 
-// TestPages_SaleClock: an item's state, server_time and tag are by the clock of its
-// sale, also when that is set, and the age of a page by the host's.
-func TestPages_SaleClock(t *testing.T) {
+// An item's state, server_time and tag use the clock of its sale, even when that is set; the
+// age of a page uses the host's.
+func TestPages_StateFollowsTheSaleClock(t *testing.T) {
 	t.Parallel()
 	thing, other := someItem(), someItem()
 	thing.OpensAt, thing.ClosesAt = someTime.Add(5*time.Minute), someTime.Add(10*time.Minute)
@@ -204,7 +203,7 @@ func TestPages_SaleClock(t *testing.T) {
 		{0, "scheduled"}, {5 * time.Minute, "open"}, {10 * time.Minute, "closed"},
 		{9 * time.Minute, "open"}, {-time.Minute, "scheduled"}, {time.Hour, "closed"}, {4 * time.Minute, "scheduled"},
 	} {
-		now, sale = now.Add(listLife), someTime.Add(q.at) // the list notices within its life that a clock was set
+		now, sale = now.Add(listLife), someTime.Add(q.at) // the list follows a clock that was set within listLife
 		want := string(appendTimeField([]byte(`"state":"`+q.state+`","version":4`), `,"server_time":`, sale))
 		others := string(appendTimeField([]byte(`"state":"open","version":4`), `,"server_time":`, now))
 		for _, path := range []string{"/v1/items/thing", "/v1/items"} {
@@ -222,7 +221,7 @@ func TestPages_SaleClock(t *testing.T) {
 		}
 		wantHeader(t, getPage(s, "/v1/items/thing"), "Age", strconv.Itoa(int(now.Sub(shown.view.LoadedAt)/time.Second)))
 	}
-	// Within the life of the list, at the millisecond.
+	// Within listLife, with millisecond precision.
 	for state, at := range map[string]time.Duration{"open": 5 * time.Minute, "closed": 10 * time.Minute} {
 		now, sale = now.Add(listLife), someTime.Add(at-listLife/2)
 		getPage(s, "/v1/items")
@@ -233,8 +232,8 @@ func TestPages_SaleClock(t *testing.T) {
 	}
 }
 
-// TestPages_Gzip: a long page is sent compressed to who takes that, and says the same.
-func TestPages_Gzip(t *testing.T) {
+// A long page is compressed for clients that accept it, and has the same content.
+func TestPages_GzipHasTheSameContent(t *testing.T) {
 	t.Parallel()
 	long := someItem()
 	long.Description = strings.Repeat("A thing that nobody needs, at a price that everybody pays. ", 50)
@@ -260,7 +259,7 @@ func TestPages_Gzip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, err := io.ReadAll(r) // it checks sum and length
+			text, err := io.ReadAll(r) // it checks the checksum and the length
 			if err != nil || !bytes.Equal(text, plain.Body.Bytes()) {
 				t.Errorf("%s: %v, unpacked %q\nwant %q", path, err, text, plain.Body)
 			}
@@ -282,8 +281,8 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// TestPages_Stale: what is shown because the database is away says so, and how old it is.
-func TestPages_Stale(t *testing.T) {
+// A page shown while the database is unavailable says so and has its age.
+func TestPages_StaleContentHasItsAge(t *testing.T) {
 	t.Parallel()
 	loaded := someTime.Add(-90500 * time.Millisecond)
 	shown := &shownItems{
@@ -301,8 +300,7 @@ func TestPages_Stale(t *testing.T) {
 	}
 }
 
-// TestPages_Allocations: an item's page is made once, and given out without making
-// anything but headers of the answer.
+// An item's page is encoded once, and each answer only allocates its headers.
 func TestPages_Allocations(t *testing.T) {
 	v := &catalog.View{Item: someItem()}
 	p := itemPage(v, someTime)

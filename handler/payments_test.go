@@ -51,7 +51,7 @@ func TestPayOrder_BadRequests(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	s.orders.pay = func(string, order.Payment) (order.Order, error) {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 		return order.Order{}, nil
 	}
 	for body, want := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 	"flashsale/order"
 )
 
-// failingItems is a catalogue that is away.
+// failingItems is an unavailable catalogue.
 type failingItems struct {
 	fakeItems
 	err error
@@ -21,9 +21,10 @@ type failingItems struct {
 func (f failingItems) View(context.Context, string) (*catalog.View, error) { return nil, f.err }
 func (f failingItems) Warm(context.Context, string) (*catalog.View, error) { return nil, f.err }
 
-// Only a request that requires an Idempotency-Key is told to repeat it with its key.
-// A read is told to try again, and a change that it may have been made.
-func TestUnavailable_Detail(t *testing.T) {
+// The detail of a 503 suggests repeating the request with its key only if the route requires an
+// Idempotency-Key. For a read it suggests retrying, and for a change it says that the change
+// may have been made.
+func TestUnavailable_DetailFitsTheRoute(t *testing.T) {
 	t.Parallel()
 	const orderPath = "/v1/orders/" + someOrderID
 	for _, failure := range []error{
@@ -62,7 +63,7 @@ func TestUnavailable_Detail(t *testing.T) {
 			{"POST", "/v1/admin/dead/task/retry", auth.RoleAdmin, "", "change"},
 			{"POST", "/v1/admin/dead/task/discard", auth.RoleAdmin, "", "change"},
 		} {
-			// The header itself makes no difference: what counts is what the route does with it.
+			// The presence of the header makes no difference: the detail depends on the route.
 			w := s.send(t, q.method, q.path, "alice", q.role, q.body, "Idempotency-Key", "k", "If-Match", "*")
 			if w.Code != 503 {
 				t.Errorf("%s %s with %v: status = %d, want 503: %s", q.method, q.path, failure, w.Code, w.Body)
@@ -83,8 +84,8 @@ func TestUnavailable_Detail(t *testing.T) {
 	}
 }
 
-// Nothing in the table names the header to requests without it.
-func TestErrorTable_Idempotency(t *testing.T) {
+// No answer mentions the header to requests without it.
+func TestErrorTable_OnlyKeyedRoutesNameTheKey(t *testing.T) {
 	t.Parallel()
 	for _, row := range errorTable {
 		for _, method := range []string{"GET", "HEAD", "POST", "PATCH", "DELETE"} {

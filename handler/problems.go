@@ -22,15 +22,15 @@ import (
 	"flashsale/order/worker"
 )
 
-// errClientGone: the client is no longer there to read the response.
+// errClientGone means that the client has disconnected before it could read the response.
 var errClientGone = errors.New("handler: client gone")
 
-// statusClientGone is the status in logs and metrics of a request whose client left
+// statusClientGone is the status in logs and metrics of a request whose client disconnected
 // before the answer; it is never sent.
 const statusClientGone = 499
 
-// problem is a refusal as RFC 9457 spells it. It is an error, so that an
-// endpoint can return it.
+// problem is a refusal in the form of RFC 9457. It is an error, so that an endpoint can return
+// it.
 type problem struct {
 	status int
 	code   string
@@ -40,14 +40,13 @@ type problem struct {
 	// retryAfter is in seconds; 0: none.
 	retryAfter int64
 	headers    []headerField
-	// spread are the same with other times to come back; nil: all get the one.
+	// spread are copies with different times to retry; nil: all clients get the same.
 	spread []*problem
-	// forRead and forChange stand in for it where the route knows no Idempotency-Key:
-	// nil where it says nothing of the key.
+	// forRead and forChange replace it on routes without an Idempotency-Key; nil if it does not
+	// mention the key.
 	forRead, forChange *problem
 
-	// head is the body up to the request id, made once for a problem that
-	// does not vary.
+	// head is the body up to the request id, encoded once for a problem that does not vary.
 	head []byte
 }
 
@@ -58,12 +57,12 @@ type headerField struct {
 
 func (p *problem) Error() string { return "handler: " + p.code }
 
-// problemStatus are the codes that there are, with their statuses. It is complete
-// once the package is initialised, and never changed after that.
+// problemStatus has the statuses of all codes. It is complete once the package is initialized,
+// and never changes after that.
 var problemStatus = make(map[string]int)
 
-// newProblem makes a problem of the table. It is called only while the package is
-// initialised; each code has one status, and a section in docs/problems.md.
+// newProblem returns a new problem. It may only be called while the package is initialized;
+// each code has one status, and a section in docs/problems.md.
 func newProblem(status int, code, title, detail string) *problem {
 	if known, ok := problemStatus[code]; ok && known != status {
 		panic("handler: the code " + code + " has two statuses")
@@ -74,7 +73,7 @@ func newProblem(status int, code, title, detail string) *problem {
 	return p
 }
 
-// with returns a copy that speaks of one parameter.
+// with returns a copy about one parameter.
 func (p *problem) with(param, detail string) *problem {
 	own := *p
 	own.param, own.detail, own.spread = param, detail, nil
@@ -82,7 +81,7 @@ func (p *problem) with(param, detail string) *problem {
 	return &own
 }
 
-// retry returns a copy that asks to come back after the given seconds.
+// retry returns a copy with a Retry-After of the given seconds.
 func (p *problem) retry(seconds int64) *problem {
 	own := *p
 	own.retryAfter, own.spread = max(1, seconds), nil
@@ -92,8 +91,8 @@ func (p *problem) retry(seconds int64) *problem {
 	return &own
 }
 
-// among is retry for a crowd: each client is given a time of its own, from the given
-// seconds to twice as many.
+// among is retry for many clients: each gets its own time between the given seconds and twice
+// as many.
 func (p *problem) among(seconds int64) *problem {
 	own := p.retry(seconds)
 	for more := range seconds + 1 {
@@ -102,7 +101,7 @@ func (p *problem) among(seconds int64) *problem {
 	return own
 }
 
-// one is the problem for one client.
+// one returns the problem for one client.
 func (p *problem) one() *problem {
 	if len(p.spread) == 0 {
 		return p
@@ -110,8 +109,8 @@ func (p *problem) one() *problem {
 	return p.spread[rand.N(len(p.spread))]
 }
 
-// unkeyed returns a copy with other details for routes that know no Idempotency-Key:
-// one for reading requests, one for those that change something.
+// unkeyed returns a copy with other details for routes without an Idempotency-Key: one for
+// reading requests, one for those that change something.
 func (p *problem) unkeyed(read, change string) *problem {
 	own := *p
 	own.forRead, own.forChange = p.worded(read), p.worded(change)
@@ -127,8 +126,8 @@ func (p *problem) worded(detail string) *problem {
 	return own
 }
 
-// unlessKeyed is the problem for a request with the method, to a route that
-// requires an Idempotency-Key or knows none.
+// unlessKeyed returns the problem for a request with the method, to a route with or without an
+// Idempotency-Key.
 func (p *problem) unlessKeyed(keyed bool, method string) *problem {
 	switch {
 	case keyed || p.forRead == nil:
@@ -177,7 +176,7 @@ func (e *edge) write(q *call, p *problem) {
 	for _, f := range p.headers {
 		h[f.name] = f.value
 	}
-	// A request id holds nothing that JSON would escape.
+	// A request id contains no character that JSON would escape.
 	q.out = append(append(append(q.out[:0], p.head...), q.requestID()...), `"}`...)
 	q.c.Writer.WriteHeader(p.status)
 	if _, err := q.c.Writer.Write(q.out); err != nil {
@@ -188,12 +187,12 @@ func (e *edge) write(q *call, p *problem) {
 	}
 }
 
-// refuse turns an error into the answer that the table gives it.
+// refuse converts an error to the answer in the error table.
 func (e *edge) refuse(q *call, err error) {
 	p := lookUp(err)
 	if p == nil && (errors.Is(err, errClientGone) || q.ctx().Err() != nil) {
-		// A client that has only closed its sending side still reads: it learns that the
-		// outcome is unknown. For the metrics it has left.
+		// A client that has only closed its sending side can still read: it learns that the
+		// outcome is unknown. In the metrics it counts as disconnected.
 		q.gone = true
 		if !q.c.Writer.Written() {
 			e.write(q, problemUnavailable.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
@@ -212,7 +211,7 @@ func (e *edge) refuse(q *call, err error) {
 	e.write(q, p.unlessKeyed(q.route.Keyed, q.c.Request.Method).one())
 }
 
-// The refusals of the edge itself.
+// The refusals of this package itself.
 var (
 	problemNoRoute = newProblem(404, "route_not_found", "No such route",
 		"Nothing is served at this path; the README lists the routes.")
@@ -310,7 +309,7 @@ var (
 		"A required dependency is unavailable.").among(1)
 )
 
-// unauthorized makes a 401, which must say how to authenticate.
+// unauthorized returns a 401 with the required WWW-Authenticate header.
 func unauthorized(code, title, detail, oauthError string) *problem {
 	challenge := `Bearer realm="flashsale"`
 	if oauthError != "" {
@@ -319,7 +318,7 @@ func unauthorized(code, title, detail, oauthError string) *problem {
 	return newProblem(401, code, title, detail).header("Www-Authenticate", challenge)
 }
 
-// invalidToken makes the 401 of a token that was looked at and refused.
+// invalidToken returns the 401 for a token that was verified and refused.
 func invalidToken(code, title, detail string) *problem {
 	return unauthorized(code, title, detail, "invalid_token")
 }
@@ -330,7 +329,7 @@ const (
 	detailChange = "Temporarily unavailable. The request may not have been applied; read the current state before you retry."
 )
 
-// The refusals that stand behind an error which carries more than its name.
+// The refusals for errors that carry additional data.
 var (
 	problemNotOpen = newProblem(409, "sale_not_open", "Sale not open",
 		"The sale has not opened yet; Retry-After gives the seconds until it opens.")
@@ -339,21 +338,21 @@ var (
 		unkeyed(detailRead, detailChange)
 )
 
-// problemOverloaded is a purchase's refusal for want of room; see overloadedFor.
+// problemOverloaded refuses a purchase because of a lack of capacity; see overloadedFor.
 var problemOverloaded = newProblem(503, "overloaded", "Overloaded",
 	"Too many purchases are waiting. Retry with the same Idempotency-Key.")
 
-// inFlightRetry is when orders that are in flight may have been committed, in seconds.
+// inFlightRetry is the time after which orders in flight may have been committed, in seconds.
 const inFlightRetry = 5
 
-// stoppedRetry is when purchases of a stopped sale may try again, in seconds: an
-// operator has to decide about it.
+// stoppedRetry is the time after which purchases of a stopped sale may retry, in seconds: an
+// operator must decide first.
 const stoppedRetry = 30
 
-// streamRetry is when a client that was refused a stream may retry, in seconds.
+// streamRetry is the time after which a client whose stream was refused may retry, in seconds.
 const streamRetry = 5
 
-// errorTable gives each known error its answer. The first match counts.
+// errorTable maps each known error to its answer. The first match counts.
 var errorTable = []struct {
 	err    error
 	answer *problem
@@ -463,17 +462,17 @@ var errorTable = []struct {
 	{strictjson.ErrTrailing, problemJSONTrailing},
 	{strictjson.ErrDuplicate, problemJSONDuplicate},
 
-	// A part behind the edge gave up in time although the client did not.
+	// A call of this package's dependencies timed out although the client did not.
 	{context.DeadlineExceeded, problemUnavailable},
 }
 
-// lookUp returns the answer to an error, or nil for one that nobody foresaw.
+// lookUp returns the answer to an error, or nil for an unexpected one.
 func lookUp(err error) *problem {
 	if p, ok := err.(*problem); ok { //nolint:errorlint // the common case, unwrapped; the general one follows
 		return p
 	}
 	for i := range errorTable {
-		// Refusals mostly arrive as they are; walking their chain is for the rest.
+		// Most refusals are not wrapped; unwrapping is only necessary for the others.
 		if errorTable[i].err == err { //nolint:errorlint // as above
 			return errorTable[i].answer
 		}

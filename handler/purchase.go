@@ -19,7 +19,7 @@ type purchaseRoutes struct {
 	items     itemCatalog
 	orders    orderService
 	admission admission // nil: no purchase is refused before its script runs
-	// How long a purchase waits for its commit: without a preference, and at most.
+	// The wait of a purchase for its commit: the default, and the maximum.
 	defaultWait, maxWait time.Duration
 }
 
@@ -30,8 +30,8 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	if err != nil {
 		return err
 	}
-	// Whether it is above the item's limit, the sale knows: a repeat of an order that was
-	// made under a higher limit gets that order.
+	// The sale checks the item's limit, because a repeat of an order that was made under a
+	// higher limit gets that order.
 	if quantity < 1 || quantity > maxPerUserLimit {
 		return problemQuantity
 	}
@@ -57,8 +57,8 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	return q.answerPlaced(&placed, prefer)
 }
 
-// unhurried is the preference as it can be met: while commits are late, a client gets
-// its answer at once and does not hold a connection for nothing.
+// unhurried returns the preference that can be met: while commits are late, a client is
+// answered immediately instead of holding a connection in vain.
 func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
 	if p.wait > 0 && rs.admission != nil && rs.admission.Late(item) {
 		p.wait, p.asked = 0, false
@@ -66,8 +66,7 @@ func (rs *purchaseRoutes) unhurried(item string, p preference) preference {
 	return p
 }
 
-// answerPlaced writes the order: 201 when it is in the database, 202 when it
-// is queued.
+// answerPlaced writes the order: 201 if it is in the database, 202 if it is queued.
 func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	h := q.c.Writer.Header()
 	h["Location"] = []string{"/v1/orders/" + p.Order.ID}
@@ -86,8 +85,8 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	return q.json(status)
 }
 
-// decodePurchase reads the body of a purchase, {"quantity":n}. A number too
-// large for an int64 comes back as the largest, for the check of range.
+// decodePurchase reads the body of a purchase, {"quantity":n}. It returns a number that exceeds
+// int64 as the largest int64, for the check of its range.
 func decodePurchase(body []byte) (quantity int64, err error) {
 	if n, ok := plainPurchase(body); ok {
 		return n, nil
@@ -95,8 +94,8 @@ func decodePurchase(body []byte) (quantity int64, err error) {
 	return strictPurchase(body)
 }
 
-// plainPurchase reads the two spellings that nearly all clients send, byte for
-// byte, and leaves everything else to strictPurchase, with which it agrees.
+// plainPurchase parses the two forms that nearly all clients send, and leaves everything else
+// to strictPurchase, which gives the same results.
 func plainPurchase(body []byte) (int64, bool) {
 	const head = `{"quantity":`
 	if len(body) < len(head)+2 || string(body[:len(head)]) != head || body[len(body)-1] != '}' {
@@ -106,7 +105,7 @@ func plainPurchase(body []byte) (int64, bool) {
 	if digits[0] == ' ' {
 		digits = digits[1:]
 	}
-	// Up to nine digits cannot overflow; a leading zero is not plain.
+	// Up to nine digits cannot overflow. strictPurchase handles a leading zero.
 	if len(digits) == 0 || len(digits) > 9 || digits[0] == '0' {
 		return 0, false
 	}
@@ -120,9 +119,8 @@ func plainPurchase(body []byte) (int64, bool) {
 	return n, true
 }
 
-// strictPurchase reads any spelling. Of several faults it reports the first of:
-// syntax, trailing bytes, a repeated name, an unknown field, a wrong type, a
-// missing field.
+// strictPurchase parses any form. It reports the first fault in this order: syntax, trailing
+// bytes, a repeated name, an unknown field, a wrong type, a missing field.
 func strictPurchase(body []byte) (quantity int64, err error) {
 	var fault fieldFault
 	var found, isInteger bool
@@ -149,10 +147,10 @@ func strictPurchase(body []byte) (quantity int64, err error) {
 	return quantity, nil
 }
 
-// fieldFault remembers the first fault of a body's fields.
+// fieldFault keeps the first fault of a body's fields.
 type fieldFault struct{ problem *problem }
 
-// unknown notes a field that the route does not take.
+// unknown records an unknown field.
 func (f *fieldFault) unknown(name []byte) {
 	if f.problem == nil {
 		shown := truncate(string(name), 64)
@@ -160,7 +158,7 @@ func (f *fieldFault) unknown(name []byte) {
 	}
 }
 
-// truncate cuts text to at most n bytes at a character's border.
+// truncate cuts text to at most n bytes at a character boundary.
 func truncate(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -171,15 +169,15 @@ func truncate(text string, n int) string {
 	return text[:n]
 }
 
-// preference is what the Prefer header asks of a purchase.
+// preference is a purchase's Prefer header.
 type preference struct {
 	wait  time.Duration
 	async bool
-	asked bool // a wait was asked for, and wait holds it
+	asked bool // the header has a wait
 }
 
-// readPrefer reads `respond-async` and `wait=n` (seconds). A wait is cut to
-// most; invalid preferences are ignored, as RFC 7240 requires.
+// readPrefer parses `respond-async` and `wait=n` (seconds). A wait is limited to most; invalid
+// preferences are ignored, as RFC 7240 requires.
 func readPrefer(h http.Header, usual, most time.Duration) preference {
 	p := preference{wait: usual}
 	values := h["Prefer"]
@@ -219,7 +217,7 @@ func readWait(argument string, most time.Duration) (time.Duration, bool) {
 		if argument[i] < '0' || argument[i] > '9' {
 			return 0, false
 		}
-		// Cutting at every digit keeps the number from overflowing.
+		// Limiting after every digit prevents an overflow.
 		wait = min(wait*10+time.Duration(argument[i]-'0')*time.Second, 10*most)
 	}
 	return min(wait, most), true
@@ -227,8 +225,8 @@ func readWait(argument string, most time.Duration) (time.Duration, bool) {
 
 var asyncApplied = []string{"respond-async"}
 
-// applied returns the Preference-Applied header that goes with an answer, or
-// nil when no preference was honoured.
+// applied returns the Preference-Applied header for an answer, or nil if no preference was
+// honoured.
 func (p preference) applied(queued bool) []string {
 	async := p.async && queued
 	switch {

@@ -74,8 +74,8 @@ func TestPurchase_Answers(t *testing.T) {
 	}
 }
 
-// What stands behind the edge refuses; the table says how it is told.
-func TestPurchase_Refusals(t *testing.T) {
+// Each refusal of a dependency has the answer in the table.
+func TestPurchase_EachRefusalHasItsAnswer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		err    error
@@ -106,13 +106,13 @@ func TestPurchase_Refusals(t *testing.T) {
 				s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) { return order.Placed{}, err }
 				resp := s.do(purchaseRequest(t, `{"quantity":1}`)).Result()
 				body := wantProblem(t, resp, tc.status, tc.code)
-				// Each of a crowd is given a time of its own.
+				// Each client gets its own time.
 				if got := resp.Header.Get("Retry-After"); got != tc.retry && (tc.status != 503 || got != "2") {
 					t.Errorf("Retry-After = %q, want %q", got, tc.retry)
 				}
 				for _, text := range body {
 					if s, ok := text.(string); ok && (strings.Contains(s, "10.0.0.1") || strings.Contains(s, "place order")) {
-						t.Errorf("an internal text got out: %q", s)
+						t.Errorf("an internal text was sent: %q", s)
 					}
 				}
 			})
@@ -120,7 +120,7 @@ func TestPurchase_Refusals(t *testing.T) {
 	}
 }
 
-// change is what makes a purchase a bad one.
+// change makes a valid purchase invalid.
 type change func(r *http.Request)
 
 func header(name string, values ...string) change {
@@ -141,7 +141,7 @@ func path(raw string) change {
 
 func method(m string) change { return func(r *http.Request) { r.Method = m } }
 
-// badPurchase is a purchase that is refused.
+// badPurchase is a purchase that must be refused.
 type badPurchase struct {
 	body   string
 	change change
@@ -275,7 +275,7 @@ func TestPurchase_NoSuchRoute(t *testing.T) {
 	})
 }
 
-// wantRefused sends each purchase. Nothing may be bought, and no other origin admitted.
+// wantRefused sends each purchase. None may be placed, and no other origin may be allowed.
 func wantRefused(t *testing.T, cases map[string]badPurchase) {
 	t.Helper()
 	for name, tc := range cases {
@@ -307,7 +307,7 @@ func wantRefused(t *testing.T, cases map[string]badPurchase) {
 	}
 }
 
-// What is unusual and right is taken.
+// Unusual but valid requests are accepted.
 func TestPurchase_GoodRequests(t *testing.T) {
 	t.Parallel()
 	const good = `{"quantity":1}`
@@ -430,9 +430,9 @@ func TestPurchase_MaxInFlight(t *testing.T) {
 	}
 }
 
-// The context of a client that has left reaches the purchase. One that has only closed
-// its sending side learns that the outcome is unknown.
-func TestPurchase_ClientGone(t *testing.T) {
+// The context of a client that has disconnected reaches the purchase. A client that has only
+// closed its sending side learns that the outcome is unknown.
+func TestPurchase_DisconnectCancelsTheWait(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -454,7 +454,7 @@ func TestPurchase_Panic(t *testing.T) {
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) { panic("inner details") }
 	w := s.do(purchaseRequest(t, `{"quantity":1}`))
 	if strings.Contains(w.Body.String(), "inner details") {
-		t.Errorf("the panic got out: %s", w.Body)
+		t.Errorf("the answer contains the panic: %s", w.Body)
 	}
 	wantProblem(t, w.Result(), 500, "internal")
 }
@@ -469,15 +469,15 @@ func TestPurchase_BodyCut(t *testing.T) {
 	resp := s.do(r).Result()
 	wantProblem(t, resp, 400, "body_incomplete")
 	if resp.Header.Get("Connection") != "close" {
-		t.Error("the connection of a broken body goes on")
+		t.Error("the connection of a broken body stays open")
 	}
 	if len(s.orders.purchases()) != 0 {
 		t.Error("something was bought")
 	}
 }
 
-// A purchase costs the edge four allocations; the race detector empties pools
-// at random, hence the slack.
+// A purchase causes four allocations in this package. The race detector empties pools at
+// random, so the test allows a few more.
 func TestPurchase_Allocs(t *testing.T) {
 	s := open(t, func(c *Config) { c.Orders = quickOrders{} })
 	r := purchaseRequest(t, "")

@@ -17,9 +17,9 @@ import (
 	"flashsale/order/webhooks"
 )
 
-// readQuery reads the query's parameters. A misspelled one must not widen a list or
-// a repair silently, so parameters that the route does not take are refused, and so
-// is one that is sent twice.
+// readQuery reads the query parameters. It refuses parameters that the route does not have,
+// because a misspelled one must not silently widen a list or a repair, and parameters that
+// occur twice.
 func (q *call) readQuery() (url.Values, error) {
 	known := q.route.Query
 	if len(q.route.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
@@ -44,7 +44,7 @@ func (q *call) readQuery() (url.Values, error) {
 	return values, nil
 }
 
-// The page's length, in entries.
+// The length of a page, in entries.
 const (
 	defaultPage = 20
 	maxPage     = 100
@@ -71,7 +71,7 @@ func (q *call) queryID(name string, valid func(string) bool, refusal *problem) (
 	return value, nil
 }
 
-// querySwitch reads a parameter that is true or false; usual where it is missing.
+// querySwitch reads a parameter that is true or false, with usual as the default.
 func (q *call) querySwitch(name string, usual bool) (bool, error) {
 	switch q.query.Get(name) {
 	case "true":
@@ -99,9 +99,9 @@ func queryChoice[T ~string](q *call, name string, choices []T) (T, error) {
 	return value, nil
 }
 
-// sealer makes and reads the cursors of lists: base64url of a position in the list
-// and of a seal. The seal covers the list and its filters as well, so a cursor of one
-// list does not fit another.
+// sealer creates and reads the cursors of lists: base64url of a position in the list and of a
+// seal. The seal covers the list and its filters as well, so a cursor is only valid for its own
+// list.
 type sealer struct{ key []byte }
 
 const sealLength = 16
@@ -119,8 +119,7 @@ func (s sealer) cursor(position []byte, list string) string {
 	return cursorText.EncodeToString(append(position, s.seal(position, list)...))
 }
 
-// position returns the position in a cursor that was made for the list; length is
-// that of its positions.
+// position returns the position in a cursor of the list; length is that of its positions.
 func (s sealer) position(cursor string, length int, list string) ([]byte, bool) {
 	raw, err := cursorText.DecodeString(cursor)
 	if err != nil || len(raw) != length+sealLength || len(cursor) != cursorText.EncodedLen(len(raw)) {
@@ -130,8 +129,8 @@ func (s sealer) position(cursor string, length int, list string) ([]byte, bool) 
 	return position, hmac.Equal(raw[length:], s.seal(position, list))
 }
 
-// after returns the cursor that goes on after the entry with this number; empty
-// where no entries follow.
+// after returns the cursor that continues after the entry with this number; "" if no entries
+// follow.
 func (s sealer) after(number int64, more bool, list string) string {
 	if !more {
 		return ""
@@ -151,8 +150,8 @@ func (s sealer) before(q *call, list string) (int64, error) {
 	return int64(binary.BigEndian.Uint64(position)), nil
 }
 
-// The names of lists in their seals. No part can hold a NUL, so the parts cannot be
-// shifted.
+// The names of lists in their seals. No part can contain a NUL, so the boundaries between the
+// parts are unambiguous.
 
 func auditList(f order.AuditFilter) string { return "audit\x00" + f.ItemID + "\x00" + f.OrderID }
 
@@ -168,8 +167,8 @@ func orderList(f order.Filter) string {
 	return f.UserID + "\x00" + f.ItemID + "\x00" + string(f.Status)
 }
 
-// makeCursor returns the cursor that goes on after the order with this id, or an
-// empty one for an id that is no UUID. Its position is the id's 16 bytes.
+// makeCursor returns the cursor that continues after the order with this id, or "" for an id
+// that is not a UUID. Its position is the id's 16 bytes.
 func (s sealer) makeCursor(f order.Filter, last string) string {
 	id, ok := packID(last)
 	if !ok {
@@ -178,7 +177,7 @@ func (s sealer) makeCursor(f order.Filter, last string) string {
 	return s.cursor(id, orderList(f))
 }
 
-// readCursor returns the order id in a cursor that was made for these filters.
+// readCursor returns the order id in a cursor for these filters.
 func (s sealer) readCursor(f order.Filter, cursor string) (before string, ok bool) {
 	id, ok := s.position(cursor, 16, orderList(f))
 	if !ok {
@@ -190,8 +189,8 @@ func (s sealer) readCursor(f order.Filter, cursor string) (before string, ok boo
 // maxItemCursor is the length of the cursor after an item with the longest id.
 var maxItemCursor = cursorText.EncodedLen(sealLength + catalog.MaxIDLength)
 
-// makeItemCursor returns the cursor that goes on after the item with this id. The
-// seal comes first, since ids differ in length.
+// makeItemCursor returns the cursor that continues after the item with this id. The seal comes
+// first, since ids differ in length.
 func (s sealer) makeItemCursor(last string) string {
 	return cursorText.EncodeToString(append(s.seal([]byte("items\x00"+last), ""), last...))
 }
@@ -209,7 +208,7 @@ func (s sealer) readItemCursor(cursor string) (after string, ok bool) {
 	return after, hmac.Equal(raw[:sealLength], s.seal([]byte("items\x00"+after), ""))
 }
 
-// packID turns a UUID's text into its 16 bytes.
+// packID converts a UUID's text to its 16 bytes.
 func packID(id string) ([]byte, bool) {
 	if !validOrderID(id) {
 		return nil, false

@@ -18,7 +18,7 @@ import (
 	"flashsale/order/reconcile"
 )
 
-// fakeReconciler answers as a test tells it.
+// fakeReconciler returns the test's report.
 type fakeReconciler func(ctx context.Context, o reconcile.Options) (reconcile.Report, error)
 
 func (f fakeReconciler) Reconcile(ctx context.Context, o reconcile.Options) (reconcile.Report, error) {
@@ -75,7 +75,7 @@ func TestReconcile(t *testing.T) {
 func TestReconcile_Refused(t *testing.T) {
 	t.Parallel()
 	s := open(t, reconciling(func(context.Context, reconcile.Options) (reconcile.Report, error) {
-		t.Error("a bad request was acted on")
+		t.Error("a bad request was executed")
 		return reconcile.Report{}, nil
 	}))
 	for query, want := range map[string]struct{ code, param string }{
@@ -109,8 +109,8 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, open(t).post(t, reconcilePath, "root", auth.RoleAdmin, "").Result(), 404, "route_not_found")
 }
 
-// TestReconcile_Long: it may take longer than the server allows to a purchase.
-func TestReconcile_Long(t *testing.T) {
+// A reconciliation may take longer than the server allows for a purchase.
+func TestReconcile_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
 	const brief = 500 * time.Millisecond
 	s := open(t, reconciling(func(ctx context.Context, _ reconcile.Options) (reconcile.Report, error) {
@@ -124,7 +124,7 @@ func TestReconcile_Long(t *testing.T) {
 	s.wantInTime(t, brief, reconcilePath, "")
 }
 
-// wantInTime posts to a server with such limits, and wants an answer of 200.
+// wantInTime posts to a server with short limits, and wants a 200.
 func (s *shop) wantInTime(t *testing.T, brief time.Duration, path, body string) {
 	t.Helper()
 	srv := NewServer(s)

@@ -26,7 +26,7 @@ func fullTable(t *testing.T) []route {
 	return table
 }
 
-// somePath is the route's path with valid values for its parameters.
+// somePath returns the route's path with valid parameters.
 func (r *route) somePath() string {
 	return strings.NewReplacer(":item", "thing", ":order", someOrderID, ":user", "alice", ":payment", "41", ":task", "t1",
 		":webhook", "we_"+strings.Repeat("0", 32), ":event", "msg_"+strings.Repeat("0", 32)).Replace(r.Path)
@@ -59,8 +59,8 @@ func TestRoutes_TableIsConsistent(t *testing.T) {
 	}
 }
 
-// sender makes requests to a shop in which the routes that need more than the fakes
-// exist, too.
+// sender makes requests to a shop with all routes, including those that need more than the
+// fakes.
 func sender(t *testing.T) func(r *route, method string, role auth.Role, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	s := open(t, func(c *Config) {
@@ -79,13 +79,13 @@ func sender(t *testing.T) func(r *route, method string, role auth.Role, header .
 	}
 }
 
-// TestRoutes_Policy sends to each route of the table what its entry refuses.
+// TestRoutes_Policy sends each route the requests that its entry refuses.
 func TestRoutes_Policy(t *testing.T) {
 	t.Parallel()
 	send := sender(t)
 	for _, r := range fullTable(t) {
 		if r.Loopback {
-			continue // exists only in development mode
+			continue // only exists in development mode
 		}
 		t.Run(r.Method+" "+r.Path, func(t *testing.T) {
 			role := auth.Role("")
@@ -142,8 +142,8 @@ func TestRoutes_OtherMethods(t *testing.T) {
 	}
 }
 
-// TestRoutes_OrderOfChecks: of several faults, the first in the order of the checks is
-// reported. Each step corrects the one before.
+// TestRoutes_OrderOfChecks: if there are several faults, the first in the order of the checks
+// is reported. Each step fixes the previous fault.
 func TestRoutes_OrderOfChecks(t *testing.T) {
 	t.Parallel()
 	s := open(t)

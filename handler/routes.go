@@ -14,75 +14,73 @@ import (
 	"flashsale/handler/auth"
 )
 
-// route is an entry of the table from which the router, the access policy, the
-// checks before a handler and the 405 responses are made. admit makes the checks, in
-// one order for all routes.
+// route is an entry of the table that defines the router, the access policy, the checks before
+// a handler and the 405 responses. admit runs the checks in the same order for all routes.
 type route struct {
 	// Method is the HTTP method. GET includes HEAD.
 	Method string
-	// Path is the path. A segment ":name" is a parameter, checked as pathParams says.
+	// Path is the path. A segment ":name" is a parameter with a check in pathParams.
 	Path string
-	// Absent: the process lacks what the route needs, so the route does not exist.
+	// Absent: the route does not exist, because the process lacks what it needs.
 	Absent bool
 
 	// Gated: requests pass admission control before their token is read.
 	Gated bool
 	// Loopback: the Host header must name this machine.
 	Loopback bool
-	// Roles are those that may use the route. Empty: anyone, and no token is read.
+	// Roles are the roles that may use the route. Empty: anyone, without a token.
 	Roles []auth.Role
-	// Rate says which requests count against the rate limit of a buyer.
+	// Rate selects the requests that count against the rate limit of a buyer.
 	Rate rateCheck
-	// Produces is what the Accept header must allow. Nil: the header is ignored.
+	// Produces is the type that the Accept header must allow. Nil: the header is ignored.
 	Produces *media
-	// Query lists the query parameters, each sent at most once; others are refused.
-	// Nil: the query is ignored.
+	// Query lists the query parameters, each allowed once; others are refused. Nil: the query
+	// is ignored.
 	Query []string
-	// AdminQuery lists further query parameters, which only admins may send.
+	// AdminQuery lists further query parameters for admins only.
 	AdminQuery []string
-	// Match says whether If-Match is read.
+	// Match determines whether If-Match is read.
 	Match matchCheck
 	// Keyed: the route requires an Idempotency-Key, so repeating a request is safe.
 	Keyed bool
-	// Body says what the body must be.
+	// Body is the required form of the body.
 	Body bodyCheck
 	// MaxBody bounds the body, in bytes.
 	MaxBody int
 
-	// Cache says what the response tells caches.
+	// Cache is the response's caching policy.
 	Cache cachePolicy
 	// Handle answers a request that passed the checks.
 	Handle endpoint
 }
 
-// endpoint answers one request: it writes the answer and returns nil, or
-// returns the error that the error table turns into one.
+// endpoint answers one request: it writes the answer and returns nil, or returns an error that
+// the error table converts to an answer.
 type endpoint func(q *call) error
 
-// rateCheck says which requests count against the rate limit of a buyer.
+// rateCheck selects the requests that count against the rate limit of a buyer.
 type rateCheck int
 
 const (
 	// rateNone: the requests do not count.
 	rateNone rateCheck = iota
-	// rateAll: malformed requests count as well. A client that sends many is no
-	// better than one that buys too fast.
+	// rateAll: malformed requests count as well, because they cost as much.
 	rateAll
-	// rateValid: requests count whose path and headers are valid.
+	// rateValid: requests with a valid path and valid headers count.
 	rateValid
 )
 
-// matchCheck says whether a route reads If-Match.
+// matchCheck determines whether a route reads If-Match.
 type matchCheck int
 
 const (
 	matchIgnored matchCheck = iota
-	// matchOptional: without the header, a change is meant for any version.
+	// matchOptional: without the header, a change applies to any version.
 	matchOptional
 	matchRequired
 )
 
-// bodyCheck says what a request's body must be.
+// bodyCheck is the required form of a request's body.
 type bodyCheck int
 
 const (
@@ -94,15 +92,14 @@ const (
 	bodyJSON
 )
 
-// cachePolicy is what a response tells caches; the zero value tells them nothing.
+// cachePolicy is the caching policy of a response; the zero value sends no caching headers.
 type cachePolicy int
 
 const (
 	// cachePrivate: a success must not be stored.
 	cachePrivate cachePolicy = iota + 1
-	// cacheNever: neither must a refusal, unless the handler says otherwise. A cache
-	// may keep a 404 for as long as it likes, and would hide an item that is created
-	// meanwhile.
+	// cacheNever: a refusal must not be stored either, unless the handler overrides it. A cache
+	// may keep a 404 for a long time, which would hide an item created in the meantime.
 	cacheNever
 )
 
@@ -124,8 +121,8 @@ var pathParams = []pathParam{
 	{"event", validEventID, problemEventID},
 }
 
-// params are the parameters in the route's path. A route with an unknown one is a
-// mistake in the table.
+// params returns the parameters in the route's path. An unknown parameter is an error in the
+// table.
 func (r *route) params() []pathParam {
 	var all []pathParam
 	for segment := range strings.SplitSeq(r.Path, "/") {
@@ -153,7 +150,7 @@ var (
 	pageQuery = []string{"limit", "cursor"}
 )
 
-// features are the handlers of all routes. Each has only what it needs.
+// features are the handlers of all routes. Each only has the dependencies that it needs.
 type features struct {
 	ready      readiness
 	signToken  func(sub, role string, ttl time.Duration) (string, error)
@@ -190,7 +187,7 @@ func newFeatures(c *Config, m *metrics, refusals zerolog.Logger) *features {
 	}
 }
 
-// routes is everything that the public address answers.
+// routes are all routes of the public address.
 func (f *features) routes() []route {
 	all := f.publicRoutes()
 	all = append(all, f.adminItemRoutes()...)
@@ -316,7 +313,7 @@ func (f *features) webhookRoutes() []route {
 	return all
 }
 
-// newRouter makes the router of a table of routes.
+// newRouter builds the router from a table of routes.
 func (e *edge) newRouter(table []route) (http.Handler, error) {
 	r := plainRouter()
 	if err := r.SetTrustedProxies(e.Limits.TrustedProxies); err != nil {
@@ -338,10 +335,10 @@ func (e *edge) newRouter(table []route) (http.Handler, error) {
 	return r, nil
 }
 
-// plainRouter returns a router that guesses nothing: no redirect, no cleaned-up
-// path, and path values exactly as they were meant, an encoded slash included.
+// plainRouter returns a router without redirects and path cleaning, which passes path values
+// exactly as sent, including an encoded slash.
 func plainRouter() *gin.Engine {
-	// Otherwise Gin prints each route and warns of its defaults.
+	// Otherwise Gin prints each route and warns about its defaults.
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.RedirectTrailingSlash = false

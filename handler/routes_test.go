@@ -108,7 +108,7 @@ func TestGetOrder(t *testing.T) {
 	random := wantProblem(t, s.get(t, "/v1/orders/4c6ba5f1-0d6c-4b9c-a1f5-6a4d1cf7b0f2", "bob", auth.RoleBuyer).Result(), 404, "order_not_found")
 	for name := range another {
 		if name != "request_id" && another[name] != random[name] {
-			t.Errorf("%s tells another's order from none: %v, %v", name, another[name], random[name])
+			t.Errorf("%s distinguishes another's order from none: %v, %v", name, another[name], random[name])
 		}
 	}
 	for _, id := range []string{"1", "x", strings.ToUpper(someOrderID), someOrderID + "0", "%00", strings.ReplaceAll(someOrderID, "-", "_")} {
@@ -160,14 +160,14 @@ func TestListOrders(t *testing.T) {
 	if got := s.orders.lastList(t); got != (order.Filter{UserID: "bob", Status: order.StatusQueued, Limit: defaultPage}) {
 		t.Errorf("an admin's list of a buyer's queued orders asks for %+v", got)
 	}
-	// Only so many lists are read at a time.
+	// The number of concurrent lists is bounded.
 	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", store.ErrTooManyLists }
 	full := s.get(t, "/v1/orders", "root", auth.RoleAdmin)
 	wantProblem(t, full.Result(), 503, "overloaded")
 	if full.Header().Get("Retry-After") == "" {
 		t.Error("no Retry-After while too many lists are read")
 	}
-	// A page may have no order on it and still not be the last.
+	// A page may be empty without being the last.
 	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, someOrderID, nil }
 	if body := decodeBody(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Body); body["next_cursor"] == "" {
 		t.Errorf("an empty page before others: %v", body)
@@ -206,7 +206,7 @@ func TestListOrders_BadRequests(t *testing.T) {
 		{"user_id=b%20b", auth.RoleAdmin, "parameter_invalid"},
 		{"user_id=", auth.RoleAdmin, "parameter_invalid"},
 		{"status=lost", auth.RoleAdmin, "parameter_invalid"},
-		{"status=queued", auth.RoleAdmin, "parameter_invalid"}, // whose?
+		{"status=queued", auth.RoleAdmin, "parameter_invalid"}, // of an unknown buyer
 		{"status=queued&item_id=thing", auth.RoleAdmin, "parameter_invalid"},
 		{"item_id=X", auth.RoleAdmin, "id_invalid"},
 		{"cursor=", auth.RoleBuyer, "cursor_invalid"},
@@ -215,7 +215,7 @@ func TestListOrders_BadRequests(t *testing.T) {
 		{"cursor=" + cursor + "%0A", auth.RoleBuyer, "cursor_invalid"},
 		{"cursor=" + cursor + "%3D", auth.RoleBuyer, "cursor_invalid"},
 		{"cursor=" + cursor[1:], auth.RoleBuyer, "cursor_invalid"},
-		{"cursor=" + cursor, auth.RoleAdmin, "cursor_invalid"}, // another list's
+		{"cursor=" + cursor, auth.RoleAdmin, "cursor_invalid"}, // of another list
 	} {
 		sub := "alice"
 		if tc.role == auth.RoleAdmin {
@@ -225,7 +225,7 @@ func TestListOrders_BadRequests(t *testing.T) {
 			wantProblem(t, s.get(t, "/v1/orders?"+tc.query, sub, tc.role).Result(), 400, tc.code)
 		})
 	}
-	// Any one bit changed is found.
+	// A change of any bit is detected.
 	raw, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestCreateItem(t *testing.T) {
 	if body := decodeBody(t, w.Body); body["stock_total"] != 10.0 || body["closes_at"] != "2030-02-01T00:00:00.000Z" || body["state"] != "open" {
 		t.Errorf("body = %v", body)
 	}
-	// The least that has to be said.
+	// The minimal body.
 	w = s.post(t, "/v1/admin/items", "root", auth.RoleAdmin, `{"id":"a","name":"A","price_minor":0,"currency":"EUR","stock":0,"closes_at":null}`)
 	if w.Code != 201 || s.sales.created[1] != (order.NewItem{
 		ID: "a", Name: "A", Currency: "EUR", PerUserLimit: 1, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
@@ -377,9 +377,8 @@ func TestAdmin_Access(t *testing.T) {
 	}
 }
 
-// TestDevToken_OtherHost: a page whose name its owner points at this machine
-// must not get tokens.
-func TestDevToken_OtherHost(t *testing.T) {
+// A web page whose host name points to this machine must not get tokens.
+func TestDevToken_OtherHostIsRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t, func(c *Config) {
 		c.DevTokens = func(string, string, time.Duration) (string, error) { return "token", nil }
@@ -459,12 +458,12 @@ func TestReady(t *testing.T) {
 	}
 	redis = fails
 	if w := s.get(t, "/readyz", "", ""); w.Code != 200 {
-		t.Errorf("within the time an answer stands: %d", w.Code)
+		t.Errorf("within readyFor: %d", w.Code)
 	}
 	now = now.Add(readyFor)
 	w := s.get(t, "/readyz", "", "")
 	if strings.Contains(w.Body.String(), "10.0.0.1") {
-		t.Errorf("an internal text got out: %s", w.Body)
+		t.Errorf("an internal text was sent: %s", w.Body)
 	}
 	if got := fmt.Sprint(wantProblem(t, w.Result(), 503, "unavailable")["failing"]); got != "[redis]" {
 		t.Errorf("failing = %s", got)

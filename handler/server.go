@@ -17,20 +17,19 @@ import (
 
 // The time limits of a server.
 const (
-	// readTimeout bounds the time from a request's first byte to the last one
-	// of its body: a client that trickles holds a connection no longer.
+	// readTimeout bounds the time from a request's first byte to the last byte of its body,
+	// which limits how long a slow client can hold a connection.
 	readTimeout = 4 * time.Second
-	// writeTimeout bounds the time from the headers to the end of the answer.
-	// A purchase may wait for its commit in between; a route that streams sets
-	// a limit of its own.
+	// writeTimeout bounds the time from the headers to the end of the answer, including a
+	// purchase's wait for its commit. Streams set their own limit.
 	writeTimeout = 30 * time.Second
-	// idleTimeout is how long a connection may rest between requests.
+	// idleTimeout is how long a connection may be idle between requests.
 	idleTimeout = 2 * time.Minute
 )
 
-// NewServer returns a server for the routes of New or NewOps, with bounds on
-// time and size; its fields can be changed until it serves. Serve it on a
-// StrictListener, and set ErrorLog (see ServerLog) to log its complaints.
+// NewServer returns a server for the routes of New or NewOps, with bounds on time and size. Its
+// fields can be changed until it serves. Serve it on a StrictListener, and set ErrorLog (see
+// ServerLog).
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,10 +42,10 @@ func NewServer(h http.Handler) *http.Server {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		// The routes refuse headers above 16 KiB, and a strictConn refuses longer
-		// request lines. The server's own limit is for heads that do not end.
+		// The routes refuse headers above 16 KiB, and a strictConn refuses longer request
+		// lines. The server's own limit applies to heads that do not end.
 		MaxHeaderBytes: 256 << 10,
-		// `OPTIONS *` gets no answer of the server's own either.
+		// Disables the server's own answer to `OPTIONS *`.
 		DisableGeneralOptionsHandler: true,
 
 		ErrorLog: ServerLog(zerolog.Nop()),
@@ -64,13 +63,13 @@ func NewServer(h http.Handler) *http.Server {
 	}
 }
 
-// ServerLog makes a logger for http.Server.ErrorLog that writes to log at debug
-// level: clients cause most of a server's complaints.
+// ServerLog returns a logger for http.Server.ErrorLog that writes to log at debug level,
+// because clients cause most of a server's errors.
 func ServerLog(log zerolog.Logger) *stdlog.Logger { //nolint:forbidigo // net/http takes no other logger; this one writes to ours
 	return stdlog.New(logWriter{log}, "", 0) //nolint:forbidigo // the same
 }
 
-// logWriter turns the lines of the standard logger into events.
+// logWriter converts the lines of the standard logger to events.
 type logWriter struct{ log zerolog.Logger }
 
 func (w logWriter) Write(line []byte) (int, error) {
@@ -78,13 +77,12 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// mustClose reports whether the connection has to end with this answer, because
-// the server may have seen the request end elsewhere than another reader on the
-// way did. Neither case costs a client of this service more than a connection:
-//   - HTTP/1.0 has no chunks. The server drops a Transfer-Encoding there, and
-//     would answer the body as the next request.
-//   - Chunked bodies are legal, but one that came with a Content-Length as well
-//     looks the same by now.
+// mustClose reports whether the connection must be closed after this answer, because the server
+// and a proxy may disagree about the end of the request. It only costs the client a connection:
+//   - HTTP/1.0 has no chunks. The server ignores a Transfer-Encoding there, and would treat
+//     the body as the next request.
+//   - Chunked bodies are legal, but one that came with a Content-Length as well can no longer
+//     be distinguished.
 func mustClose(r *http.Request) bool {
 	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
 		return true
@@ -93,7 +91,7 @@ func mustClose(r *http.Request) bool {
 	return ok && strict.suspect()
 }
 
-// Refusals of requests so malformed that the server never hands them on.
+// Refusals of requests so malformed that the server does not pass them to a handler.
 var (
 	problemMalformed = newProblem(400, "request_malformed", "Malformed request",
 		"The request line, headers or framing violate HTTP/1.1.")
@@ -106,12 +104,12 @@ var (
 		"Use HTTP/1.1.")
 )
 
-// plainRefusal is a part of every refusal that the server writes itself, and of no
-// answer of a route: those have other headers.
+// plainRefusal is part of every refusal that the server writes itself, and of no answer of a
+// route, because those have other headers.
 var plainRefusal = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
 
-// Write writes, except that a refusal of the server itself is put into the
-// contract's form. The server writes each of them in one piece.
+// Write replaces a refusal of the server itself by a problem of the API. The server writes each
+// refusal in one call.
 func (c *strictConn) Write(b []byte) (int, error) {
 	p := c.refusal(b)
 	if p == nil {
@@ -135,27 +133,26 @@ const (
 	lingerBytes = 256 << 10
 )
 
-// linger ends the connection's sending side and reads on for a little. The server
-// closes it after a refusal, and unread bytes would then reset the
-// connection of a client that is still sending and has not seen the answer.
+// linger closes the sending side of the connection and keeps reading for a short time. The
+// server closes the connection after a refusal; unread bytes would then cause a reset before a
+// client that is still sending has read the answer.
 func (c *strictConn) linger() {
 	if c.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return // the client is gone
+		return // the client has disconnected
 	}
 	if _, err := io.CopyN(io.Discard, c.TCPConn, lingerBytes); err != nil {
-		return // the client has seen the answer, or takes too long
+		return // the client has read the answer, or takes too long
 	}
 }
 
-// refusal returns the problem that stands for a plain refusal, or nil when b
-// is anything else.
+// refusal returns the problem that replaces a plain refusal, or nil if b is something else.
 func (c *strictConn) refusal(b []byte) *problem {
 	const line = "HTTP/1.1 "
 	if len(b) < len(line)+3 || len(b) > 512 || string(b[:len(line)]) != line || b[len(line)] < '4' {
 		return nil
 	}
 	status := string(b[len(line) : len(line)+3])
-	if status == "417" { // has no body, and no route answers so
+	if status == "417" { // has no body, and no route answers with it
 		return problemExpectation
 	}
 	if !bytes.Contains(b, plainRefusal) {
@@ -181,8 +178,8 @@ func (c *strictConn) refusal(b []byte) *problem {
 	}
 }
 
-// badKeyLine reports whether the headers hold an Idempotency-Key with a
-// control character, which the server refuses before any route sees it.
+// badKeyLine reports whether the headers contain an Idempotency-Key with a control character,
+// which the server refuses before any route is called.
 func badKeyLine(headers []byte) bool {
 	const name = "idempotency-key:"
 	for line := range bytes.SplitSeq(headers, []byte("\r\n")) {
@@ -198,15 +195,13 @@ func badKeyLine(headers []byte) bool {
 
 type strictConnKey struct{}
 
-// StrictListener wraps a listener for what the HTTP server of the standard
-// library leaves open at the level of bytes.
+// StrictListener wraps a listener with checks that net/http does not make.
 //
-// It watches the connections it accepts for lines that end in a bare line
-// feed. The server takes those for line ends, a proxy in front may not, and
-// the two would then disagree where a request ends. Such a connection is
-// closed after the answer. It refuses a request line above 16 KiB while it is
-// being sent: the server would wait for its end. And it turns the server's own
-// refusals, which are plain text, into the contract's form.
+// It checks the accepted connections for lines that end in a bare line feed. The server treats
+// these as line ends but a proxy may not, so the two would disagree about the end of a request.
+// Such a connection is closed after the answer. It refuses a request line above 16 KiB as soon
+// as it is too long, because the server would wait for its end. And it replaces the server's
+// own plain-text refusals by problems of the API.
 func StrictListener(l net.Listener) net.Listener {
 	return &strictListener{Listener: l, requestIDs: newRequestIDs()}
 }
@@ -229,25 +224,24 @@ func (l *strictListener) Accept() (net.Conn, error) {
 	return &strictConn{TCPConn: tcp, requestIDs: l.requestIDs}, nil
 }
 
-// strictConn is a connection that remembers having seen a bare line feed.
+// strictConn is a connection that records whether it has received a bare line feed.
 type strictConn struct {
-	*net.TCPConn // by its own type: the server uses its CloseWrite
+	*net.TCPConn // the concrete type, because the server uses its CloseWrite
 	requestIDs   requestIDs
 	bare         atomic.Bool
 
-	// What was read last, for the moment the server refuses it, and its last
-	// byte. Both belong to the current reader: the server never reads
-	// concurrently.
+	// The most recently read data, for the moment the server refuses it, and its last byte.
+	// Only the current reader uses them: the server never reads concurrently.
 	recent   []byte
 	lastByte byte
-	// line is how much of a request line was read, in bytes; it is afterRequestLine
-	// from the line's end to the next request.
+	// line is the number of bytes read of a request line; it is afterRequestLine from the end
+	// of the line to the next request.
 	line int
-	// ahead is 1 after the server has read the first byte of the next request before
-	// the connection was idle: until a request is answered, the server waits for a
-	// single byte, to notice a client that leaves.
+	// ahead is 1 after the server has read the first byte of the next request before the
+	// connection was idle: until a request is answered, the server reads a single byte to
+	// detect a disconnected client.
 	ahead    int
-	longLine bool // the connection ends for a request line above the limit
+	longLine bool // the connection is closed because of a request line above the limit
 }
 
 const (
@@ -258,7 +252,7 @@ const (
 
 var errRequestLine = errors.New("handler: request line too long")
 
-// Read reads, and looks at the line ends.
+// Read reads, and checks the line ends.
 func (c *strictConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
@@ -268,7 +262,7 @@ func (c *strictConn) Read(b []byte) (int, error) {
 		}
 		if c.line != afterRequestLine && c.readLine(b[:n]) > maxRequestLine {
 			c.longLine = true
-			return 0, errRequestLine // the server answers 400, which refusal replaces
+			return 0, errRequestLine // the server answers 400, which Write replaces
 		}
 		if bareLineFeed(c.lastByte, b[:n]) {
 			c.bare.Store(true)
@@ -278,8 +272,7 @@ func (c *strictConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readLine counts what was read of a request line, and returns the length of the
-// line so far.
+// readLine counts the bytes read of a request line, and returns the length of the line so far.
 func (c *strictConn) readLine(got []byte) int {
 	end := bytes.IndexByte(got, '\n')
 	if end < 0 {
@@ -291,11 +284,11 @@ func (c *strictConn) readLine(got []byte) int {
 	return length
 }
 
-// enter follows the server from request to request. The server calls it between
-// its reads, and never during one.
+// enter follows the server's connection states. The server calls it between its reads, and
+// never during one.
 func (c *strictConn) enter(state http.ConnState) {
 	switch state {
-	case http.StateIdle: // what is read next begins a request
+	case http.StateIdle: // the next read begins a request
 		c.line, c.ahead = c.ahead, 0
 	case http.StateActive: // the headers are complete; a body may follow
 		c.line = afterRequestLine
@@ -305,11 +298,10 @@ func (c *strictConn) enter(state http.ConnState) {
 
 func (c *strictConn) suspect() bool { return c.bare.Load() }
 
-// bareLineFeed reports whether a line feed without a carriage return occurs in
-// the headers of a request; before is the byte that came before got, which may
-// hold several requests. A body is passed over by its announced length. A piece
-// of the stream that begins inside a body is taken for headers, which costs its
-// client one connection.
+// bareLineFeed reports whether the headers of a request contain a line feed without a carriage
+// return. before is the byte before got, which may contain several requests. Bodies are skipped
+// by their Content-Length. Data that begins inside a body is treated as headers, which costs
+// its client one connection.
 func bareLineFeed(before byte, got []byte) bool {
 	for len(got) > 0 {
 		next := bytes.IndexByte(got, '\n')
@@ -332,8 +324,8 @@ func bareLineFeed(before byte, got []byte) bool {
 	return false
 }
 
-// headersEnd returns where the headers end, behind their empty line, or 0 where
-// they do not; bare: a line before that ends in a bare line feed.
+// headersEnd returns the end of the headers after their empty line, or 0 if they are
+// incomplete; bare means that a line before it ends in a bare line feed.
 func headersEnd(before byte, got []byte) (end int, bare bool) {
 	for i := 0; ; i++ {
 		next := bytes.IndexByte(got[i:], '\n')
@@ -355,8 +347,8 @@ func headersEnd(before byte, got []byte) (end int, bare bool) {
 
 var contentLength = []byte("content-length:")
 
-// announcedLength reads the Content-Length of whole headers; 0 where there is
-// none that can be read, and the server refuses or ends such a request.
+// announcedLength returns the Content-Length of complete headers; 0 if there is no valid one,
+// in which case the server refuses or ends the request.
 func announcedLength(headers []byte) int {
 	for line := range bytes.Lines(headers) {
 		if len(line) < len(contentLength) || !bytes.EqualFold(line[:len(contentLength)], contentLength) {

@@ -13,8 +13,8 @@ import (
 	"flashsale/order"
 )
 
-// Clients that are slow are told so, or cut off; they buy nothing.
-func TestServer_Slow(t *testing.T) {
+// Slow clients get 408 or are disconnected, and place no order.
+func TestServer_SlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	t.Run("headers", func(t *testing.T) {
 		t.Parallel()
@@ -62,9 +62,9 @@ func (c countConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Chunks without end are read up to 64 KiB, then the answer comes although the
-// client goes on sending.
-func TestServer_EndlessChunks(t *testing.T) {
+// Endless chunks are read up to 64 KiB. Then the answer is sent although the client keeps
+// sending.
+func TestServer_EndlessChunksAreRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	var read atomic.Int64
@@ -74,7 +74,7 @@ func TestServer_EndlessChunks(t *testing.T) {
 	go func() {
 		defer close(ended)
 		for {
-			// Each write may be the one that finds the connection closed.
+			// Any write may find the connection closed.
 			if _, err := io.WriteString(w, "400\r\n"+strings.Repeat(" ", 1024)+"\r\n"); err != nil {
 				return
 			}
@@ -82,7 +82,7 @@ func TestServer_EndlessChunks(t *testing.T) {
 	}()
 	wantProblem(t, w.answer(t), 413, "body_too_large")
 	<-ended
-	// The headers, the chunks' framing and one buffer read ahead come on top.
+	// Plus the headers, the chunks' framing and one read-ahead buffer.
 	if got := read.Load(); got > maxDrain+8<<10 {
 		t.Errorf("%d bytes were read", got)
 	}
@@ -122,8 +122,8 @@ func TestReadBody_Bound(t *testing.T) {
 	}
 }
 
-// A wait longer than the limit for reading is not cut short by it.
-func TestServer_LongWait(t *testing.T) {
+// The read timeout does not cut off a longer wait.
+func TestServer_WaitMayExceedTheReadLimit(t *testing.T) {
 	t.Parallel()
 	_, resp := answerWithin(t, rawPurchase(t, withLength(wireBody), wireBody), func(limit time.Duration) http.Handler {
 		s := open(t)

@@ -21,14 +21,13 @@ import (
 	"flashsale/order"
 )
 
-// serve runs the shop on a real server that nobody here is too slow for, and
-// returns its address.
+// serve runs the shop on a real server with long limits, and returns its address.
 func serve(t *testing.T, s http.Handler, wrap ...func(net.Listener) net.Listener) string {
 	t.Helper()
 	return serveWithin(t, s, 20*time.Second, wrap...)
 }
 
-// serveWithin is serve with a limit for reading a request.
+// serveWithin is like serve, with a limit for reading a request.
 func serveWithin(t *testing.T, s http.Handler, limit time.Duration, wrap ...func(net.Listener) net.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,7 +53,7 @@ func serveWithin(t *testing.T, s http.Handler, limit time.Duration, wrap ...func
 	return l.Addr().String()
 }
 
-// wire is one connection spoken by hand.
+// wire is a raw connection.
 type wire struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -66,7 +65,7 @@ func dial(t *testing.T, addr string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() }) //nolint:errcheck // mostly closed by the server already
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // usually already closed by the server
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +83,7 @@ func (w *wire) send(t *testing.T, text string) {
 	}
 }
 
-// answer reads one answer and its body.
+// answer reads one answer with its body.
 func (w *wire) answer(t *testing.T) *http.Response {
 	t.Helper()
 	resp, err := w.tryAnswer()
@@ -107,14 +106,14 @@ func (w *wire) tryAnswer() (*http.Response, error) {
 	return resp, nil
 }
 
-// answerWithin sends a request to a server whose limit for reading is short, and
-// returns the answer. On a busy machine the headers themselves may come too
-// late, and such a connection ends without a word: then the limit is longer.
+// answerWithin sends a request to a server with a short read limit, and returns the answer. On
+// a busy machine the headers themselves may be too late, and such a connection is closed
+// without an answer: then it retries with a longer limit.
 func answerWithin(t *testing.T, request string, shop func(limit time.Duration) http.Handler) (*wire, *http.Response) {
 	t.Helper()
 	for limit := 200 * time.Millisecond; ; limit *= 2 {
 		w := dial(t, serveWithin(t, shop(limit), limit))
-		// What is sent may find the connection closed; the answer shows it.
+		// The write may find the connection closed, but the answer decides.
 		_, sent := io.WriteString(w, request)
 		resp, err := w.tryAnswer()
 		if err == nil {
@@ -126,7 +125,7 @@ func answerWithin(t *testing.T, request string, shop func(limit time.Duration) h
 	}
 }
 
-// wantEnd checks that the server closes and sends nothing more.
+// wantEnd checks that the server closes the connection without sending more.
 func (w *wire) wantEnd(t *testing.T) {
 	t.Helper()
 	rest, err := io.ReadAll(w.in)
@@ -141,7 +140,7 @@ func (w *wire) wantEnd(t *testing.T) {
 
 const wireBody = `{"quantity":1}`
 
-// rawPurchase is a purchase as text; extra are header lines, each with its end.
+// rawPurchase is a purchase as text; extra are header lines with their line ends.
 func rawPurchase(t *testing.T, extra, body string) string {
 	t.Helper()
 	return "POST " + purchasePath + " HTTP/1.1\r\nHost: shop\r\nAuthorization: " + bearer(t, "alice", auth.RoleBuyer) +
@@ -163,7 +162,7 @@ func TestServer_KeepAlive(t *testing.T) {
 		if resp := w.answer(t); resp.StatusCode != 201 || resp.Close {
 			t.Fatalf("%d, close %t", resp.StatusCode, resp.Close)
 		}
-		// A refusal that has read its body leaves the connection usable.
+		// The connection stays usable after a refusal that has read its body.
 		w.send(t, rawPurchase(t, "Content-Length: 3\r\n", "{}x"))
 		resp := w.answer(t)
 		wantProblem(t, resp, 400, "json_trailing")
@@ -180,7 +179,7 @@ func TestServer_KeepAlive(t *testing.T) {
 	}
 }
 
-// oneAnswer is a request that ends its connection; an empty code: an order.
+// oneAnswer is a request after which the connection ends; an empty code: an order.
 type oneAnswer struct {
 	request func(t *testing.T) string
 	status  int
@@ -262,7 +261,7 @@ func TestServer_OneAnswer_Headers(t *testing.T) {
 	})
 }
 
-// wantAnswers sends each request: one request, one answer, and the connection ends.
+// wantAnswers sends each request, and wants one answer and the end of the connection.
 func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
 	t.Helper()
 	for name, tc := range cases {
@@ -274,7 +273,7 @@ func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
 			resp := w.answer(t)
 			switch {
 			case tc.status == 0:
-				// Taken or refused: what matters is that it is one answer.
+				// It may be accepted or refused, but there must be one answer.
 			case tc.code != "":
 				wantProblem(t, resp, tc.status, tc.code)
 			case resp.StatusCode != tc.status:
@@ -297,15 +296,15 @@ func wantAnswers(t *testing.T, cases map[string]oneAnswer) {
 	}
 }
 
-// HTTP/1.0 has no chunks, so the server ignores a Transfer-Encoding there, and what
-// follows the headers is not what the client takes it for. None of it may be
-// answered as a request: there is one answer, and the connection ends.
-func TestServer_HTTP10(t *testing.T) {
+// HTTP/1.0 has no chunks, so the server ignores a Transfer-Encoding there, and interprets the
+// rest differently from the client. None of it may be answered as a request: there is one
+// answer, and the connection ends.
+func TestServer_HTTP10BodyIsNotARequest(t *testing.T) {
 	t.Parallel()
 	const keep, chunks = "Connection: keep-alive\r\n", "Transfer-Encoding: chunked\r\n"
 	for name, tc := range map[string]struct {
 		method, headers string
-		body            string // the announced one; what must not be answered follows it
+		body            string // the announced one; the data after it must not be answered
 		status          int
 	}{
 		"GET":                         {"GET", "", "", 200},
@@ -353,7 +352,7 @@ func TestServer_HTTP10(t *testing.T) {
 
 var statusLine = regexp.MustCompile(`HTTP/\d\.\d (\d{3})`)
 
-// wantOneAnswer reads to the end of the connection, and wants one answer there.
+// wantOneAnswer reads to the end of the connection, and wants one answer.
 func wantOneAnswer(t *testing.T, w *wire, status int) {
 	t.Helper()
 	got, err := io.ReadAll(w.in)
@@ -368,11 +367,9 @@ func wantOneAnswer(t *testing.T, w *wire, status int) {
 	}
 }
 
-// A request line above 16 KiB is refused as soon as it is, also when its end never
-// comes, and also on a connection that was used before.
-// TestServer_HalfClosed: a client that closes its sending side behind a purchase still
-// reads, and gets an answer of the contract.
-func TestServer_HalfClosed(t *testing.T) {
+// A client that closes its sending side after a purchase still reads, and gets an answer of the
+// API.
+func TestServer_HalfClosedClientGetsAnAnswer(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	s.orders.place = func(ctx context.Context, _ order.Purchase) (order.Placed, error) {
@@ -391,7 +388,9 @@ func TestServer_HalfClosed(t *testing.T) {
 	}
 }
 
-func TestServer_LongRequestLine(t *testing.T) {
+// A request line above 16 KiB is refused as soon as it is too long, even without an end, and
+// even on a connection that was used before.
+func TestServer_LongRequestLineIsRefusedEarly(t *testing.T) {
 	t.Parallel()
 	long := "GET /v1/items/" + strings.Repeat("a", maxRequestLine)
 	const end = " HTTP/1.1\r\nHost: shop\r\n\r\n"
@@ -407,8 +406,8 @@ func TestServer_LongRequestLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, used := range []bool{false, true} {
-				// Nothing but the line's length can end the wait: the server's own limit
-				// is longer than the test's.
+				// Only the length of the line can end the wait: the server's own limit is
+				// longer than the test's.
 				w := dial(t, serveWithin(t, open(t), time.Minute))
 				if used {
 					w.send(t, rawPurchase(t, withLength(wireBody), wireBody))
@@ -422,7 +421,7 @@ func TestServer_LongRequestLine(t *testing.T) {
 				if !resp.Close {
 					t.Error("the answer does not announce the end of the connection")
 				}
-				// And not with a reset, although not all was read.
+				// It does not end with a reset, although not everything was read.
 				if rest, err := io.ReadAll(w.in); err != nil || len(rest) > 0 {
 					t.Errorf("the connection ends with %v, after %q", err, rest)
 				}
@@ -435,7 +434,7 @@ func TestServer_LongRequestLine(t *testing.T) {
 		for range 2 {
 			w.send(t, long[:maxRequestLine-len(" HTTP/1.1\r")]+end)
 			wantProblem(t, w.answer(t), 400, "id_invalid")
-			// A body is no request line, however long.
+			// A body of any length does not count as a request line.
 			long := wireBody + strings.Repeat(" ", 40<<10)
 			w.send(t, rawPurchase(t, withLength(long), long))
 			wantProblem(t, w.answer(t), 413, "body_too_large")
@@ -443,8 +442,8 @@ func TestServer_LongRequestLine(t *testing.T) {
 	})
 }
 
-// TestStrictConn_ReadAhead: the byte of the next request that the server reads
-// before the connection is idle counts as a part of the request line.
+// The byte of the next request that the server reads before the connection is idle counts
+// towards the request line.
 func TestStrictConn_ReadAhead(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -482,7 +481,7 @@ func TestStrictConn_ReadAhead(t *testing.T) {
 	}
 }
 
-// Other spellings of chunks: they are understood as chunks, or refused.
+// Other forms of chunked encoding are either understood as such or refused.
 func TestServer_TransferEncoding(t *testing.T) {
 	t.Parallel()
 	for header, status := range map[string]int{
@@ -518,8 +517,7 @@ func TestServer_TransferEncoding(t *testing.T) {
 	})
 }
 
-// A line break can reach a header's value only split over two lines, and then
-// it is another header: it is never echoed.
+// A line break in a header's value splits it into two headers, so it is never echoed.
 func TestServer_RequestID_injection(t *testing.T) {
 	t.Parallel()
 	w := dial(t, serve(t, open(t)))
@@ -544,8 +542,8 @@ func TestBareLineFeed(t *testing.T) {
 		{'\r', "\nHost: a\r\n\r\n", false},
 		{'a', "\nHost: a\r\n\r\n", true},
 		{0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n{\n}", false},
-		{0, "POST / HTTP/1.1\r\ncontent-length:9\r\n\r\n{\n}", false}, // the rest is to come
-		// What follows a request is the next one, also in one piece with it.
+		{0, "POST / HTTP/1.1\r\ncontent-length:9\r\n\r\n{\n}", false}, // incomplete
+		// The next request may follow in the same data.
 		{0, "GET / HTTP/1.1\r\n\r\n{\n}", true},
 		{0, "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\nHost: a\n\n", true},
 		{0, "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n{\n}GET / HTTP/1.1\nHost: a\n\n", true},
@@ -562,7 +560,7 @@ func TestBareLineFeed(t *testing.T) {
 func TestServerLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	ServerLog(zerolog.New(&out)).Printf("http: %s", "broken\nX: 1") //nolint:forbidigo // it is what is tested
+	ServerLog(zerolog.New(&out)).Printf("http: %s", "broken\nX: 1") //nolint:forbidigo // this is the function under test
 	if got := decodeBody(t, &out); got["level"] != "debug" || got["message"] != "http: broken\nX: 1" {
 		t.Errorf("logged %v", got)
 	}

@@ -14,7 +14,7 @@ import (
 	"flashsale/order/worker"
 )
 
-// fakeTasks answers with what it is given, and remembers what it was asked.
+// fakeTasks returns the test's results, and records its calls.
 type fakeTasks struct {
 	asked []string
 	err   error
@@ -96,8 +96,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// TestTasks_Workers: the operator's page of the queues shows the workers.
-func TestTasks_Workers(t *testing.T) {
+// The operators' page of the queues shows the workers.
+func TestTasks_DepthsShowTheWorkers(t *testing.T) {
 	t.Parallel()
 	workers := &fakeWorkers{}
 	s := open(t, func(c *Config) { c.Tasks, c.Workers = &fakeTasks{}, workers })
@@ -158,7 +158,7 @@ func TestTasks_Err(t *testing.T) {
 		wantProblem(t, s.post(t, q.path, "shop", auth.RoleService, q.body).Result(), 403, "forbidden")
 	}
 	if len(tasks.asked) != 0 {
-		t.Errorf("what was refused asked %v", tasks.asked)
+		t.Errorf("refused requests called %v", tasks.asked)
 	}
 	for err, want := range map[error]struct {
 		status int

@@ -18,7 +18,7 @@ func TestHiddenRune(t *testing.T) {
 		"क्\u200dष", "ന്\u200d\u0d31", // scripts of India: half forms
 		"👩\u200d🚀", "👩🏽\u200d🚀", "👨\u200d👩\u200d👧\u200d👦", "🏳\ufe0f\u200d🌈", "❤\ufe0f\u200d🔥", "1\ufe0f\u20e3", "❤\ufe0f",
 		"葛\U000e0100",         // an ideograph's variant
-		"\u0600١٢", "\u06dd١", // signs of Arabic that are seen
+		"\u0600١٢", "\u06dd١", // visible signs of Arabic
 	} {
 		if r, hidden := hiddenRune(text, false); hidden {
 			t.Errorf("%q is refused for %U", text, r)
@@ -42,9 +42,9 @@ func TestHiddenRune(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"می\u200c", "\u200cمی", "می\u200c خواهم", "می\u200c\u200cخواهم", "می\u200d\u200cخواهم", // joiners that join nothing
+		"می\u200c", "\u200cمی", "می\u200c خواهم", "می\u200c\u200cخواهم", "می\u200d\u200cخواهم", // joiners without effect
 		"p\u200dhone", "é\u200dé", "ж\u200dж", "α\u200cα", "1\u200d2", "a\u200dب", "ب\u200da",
-		"\ufe0f", "a \ufe0f", "❤\ufe0f\ufe0f", "❤\ufe0e\ufe0f", "葛\U000e0100\U000e0101", "\n\ufe0f", "\u3000\ufe0f", // selectors that select nothing
+		"\ufe0f", "a \ufe0f", "❤\ufe0f\ufe0f", "❤\ufe0e\ufe0f", "葛\U000e0100\U000e0101", "\n\ufe0f", "\u3000\ufe0f", // selectors without effect
 	} {
 		if _, hidden := hiddenRune(text, true); !hidden {
 			t.Errorf("%+q is taken", text)
@@ -52,9 +52,9 @@ func TestHiddenRune(t *testing.T) {
 	}
 }
 
-// Items are created and changed under the same rule, which names the field and the
+// Creating and changing items follow the same rule. The refusal names the field and the
 // character.
-func TestItem_HiddenText(t *testing.T) {
+func TestItem_HiddenTextIsRefused(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	create := func(name, description string) *httptest.ResponseRecorder {

@@ -12,24 +12,23 @@ import (
 	"flashsale/webhook"
 )
 
-// Webhooks administrates the endpoints that receive events. Errors: those of
-// webhooks.Admin.
+// Webhooks manages the endpoints that receive events. Errors: those of webhooks.Admin.
 type Webhooks interface {
 	Endpoints(ctx context.Context) ([]webhooks.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (webhooks.Endpoint, error)
-	// CreateEndpoint and RotateSecret return the new secret, which is shown this once.
+	// CreateEndpoint and RotateSecret return the new secret, which is only shown once.
 	CreateEndpoint(ctx context.Context, n webhooks.NewEndpoint, by order.By) (e webhooks.Endpoint, secret string, err error)
 	RotateSecret(ctx context.Context, id string, by order.By) (e webhooks.Endpoint, secret string, err error)
 	ChangeEndpoint(ctx context.Context, id string, c webhooks.EndpointChange, by order.By) (webhooks.Endpoint, error)
 	DeleteEndpoint(ctx context.Context, id string, by order.By) error
 	// TestEndpoint returns the id of the event that it sends.
 	TestEndpoint(ctx context.Context, id string, by order.By) (event string, err error)
-	// Deliveries returns a page of deliveries and the number where the next one begins.
+	// Deliveries returns a page of deliveries and the number at which the next one begins.
 	Deliveries(ctx context.Context, f webhooks.DeliveryFilter) (list []webhooks.Delivery, next int64, err error)
 	Redeliver(ctx context.Context, endpoint, event string, by order.By) error
 }
 
-// webhookRoutes administrate webhooks.
+// webhookRoutes manage webhooks.
 type webhookRoutes struct {
 	webhooks Webhooks
 	cursors  sealer
@@ -69,7 +68,7 @@ func (rs *webhookRoutes) create(q *call) error {
 	return writeWebhook(q, 201, &made, secret)
 }
 
-// events is the member of that name.
+// events returns the member of that name.
 func (f *fields) events() ([]string, bool) {
 	const want = "an array of strings"
 	v, given := f.take("events", strictjson.Array, false, want)
@@ -114,7 +113,7 @@ func checkWebhookDescription(text string) error {
 	return checkText("description", text, 0, maxName, false)
 }
 
-// webhookRefusal names the field of a URL that nothing may be sent to.
+// webhookRefusal names the field of a URL that is not allowed.
 func webhookRefusal(err error) error {
 	var refused *webhook.URLError
 	if errors.As(err, &refused) {
@@ -224,7 +223,7 @@ func (rs *webhookRoutes) redeliver(q *call) error {
 	return writeEvent(q, event)
 }
 
-// writeEvent answers that an event is on its way.
+// writeEvent answers that an event will be sent.
 func writeEvent(q *call, id string) error {
 	q.out = append(appendTextField(q.out[:0], `{"event":`, id), '}')
 	return q.json(202)
@@ -261,14 +260,14 @@ func (rs *webhookRoutes) readFilter(q *call, id string) (f webhooks.DeliveryFilt
 	return f, err
 }
 
-// writeWebhook writes one endpoint as the answer, with its secret when it is new.
+// writeWebhook writes one endpoint as the answer, with its secret if it is new.
 func writeWebhook(q *call, status int, one *webhooks.Endpoint, secret string) error {
 	b := appendWebhook(q.out[:0], one)
 	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
 }
 
-// appendWebhook appends an endpoint but for the brace at its end.
+// appendWebhook appends an endpoint without its closing brace.
 func appendWebhook(b []byte, one *webhooks.Endpoint) []byte {
 	b = appendTextField(b, `{"id":`, one.ID)
 	b = appendTextField(b, `,"url":`, one.URL)

@@ -21,7 +21,7 @@ const (
 	hookPath  = "/v1/admin/webhooks/" + someHook
 )
 
-// fakeWebhooks records what reaches it.
+// fakeWebhooks records its calls.
 type fakeWebhooks struct {
 	calls   []string
 	created webhooks.NewEndpoint
@@ -95,7 +95,7 @@ func (f *fakeWebhooks) Redeliver(_ context.Context, endpoint, event string, by o
 	return f.call("redeliver "+endpoint+" "+event, by)
 }
 
-// openHooks makes a shop with webhooks, and a function that calls it as an admin.
+// openHooks makes a shop with webhooks, and a function that makes requests as an admin.
 func openHooks(t *testing.T) (*fakeWebhooks, func(method, path, body string) *httptest.ResponseRecorder) {
 	t.Helper()
 	f := &fakeWebhooks{}
@@ -155,8 +155,8 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Bodies shows what of a body reaches who is asked.
-func TestWebhooks_Bodies(t *testing.T) {
+// The fields of a body are passed on.
+func TestWebhooks_FieldsArePassedOn(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
 	call("POST", "/v1/admin/webhooks", `{"url":"https://x.example","description":"a b"}`)
@@ -260,8 +260,8 @@ func TestWebhooks_Errors(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Roles: they are the admin's alone, and nobody's where there are none.
-func TestWebhooks_Roles(t *testing.T) {
+// Only admins may use webhooks, and without webhooks the routes do not exist.
+func TestWebhooks_OnlyForAdmins(t *testing.T) {
 	t.Parallel()
 	f := &fakeWebhooks{}
 	s := open(t, func(c *Config) { c.Webhooks = f })
@@ -276,8 +276,8 @@ func TestWebhooks_Roles(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Cursor: a cursor goes on in its own list and in no other.
-func TestWebhooks_Cursor(t *testing.T) {
+// A cursor is only valid in its own list.
+func TestWebhooks_CursorIsBoundToItsList(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
 	f.more = true

@@ -1,6 +1,6 @@
-// Package migrations holds the database's schema as numbered SQL, one folder
-// per dialect, and applies it. Nothing else changes the schema; no process but
-// `flashsale migrate` and the all-in-one `flashsale serve` runs it.
+// Package migrations contains the database's schema as numbered SQL, one folder per dialect,
+// and applies it. Nothing else changes the schema, and only `flashsale migrate` and the
+// all-in-one `flashsale serve` apply it.
 package migrations
 
 import (
@@ -17,7 +17,7 @@ import (
 //go:embed sqlite/*.sql
 var files embed.FS
 
-// ErrPending says that the database's schema is older than this program.
+// ErrPending means that the database's schema is older than this program.
 var ErrPending = errors.New("migrations: the database is not migrated")
 
 // Step is one migration and whether the database has it.
@@ -33,7 +33,7 @@ type Migrator struct {
 	p  *goose.Provider
 }
 
-// New returns a Migrator. The one dialect so far is "sqlite".
+// New returns a Migrator. The only dialect is "sqlite".
 func New(db *sql.DB, dialect string) (*Migrator, error) {
 	if dialect != "sqlite" {
 		return nil, fmt.Errorf("migrations: unknown dialect %q", dialect)
@@ -77,10 +77,10 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// onDisk runs fn with the connection's temporary storage on disk. A statement that may be
-// undone keeps the pages as they were: for one that rewrites a table, in memory, that is
-// as much as the table. A pool of more than one connection keeps SQLite's default, which
-// is the disk.
+// onDisk runs fn with the connection's temporary storage on disk. SQLite keeps the original
+// pages of a statement that it may have to roll back; for a statement that rewrites a table,
+// they are as large as the table. A pool of more than one connection keeps SQLite's default,
+// which is the disk.
 func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
 	const disk = 1
 	var before int
@@ -98,7 +98,7 @@ func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
 	return fn()
 }
 
-// Check returns ErrPending unless every migration is applied. It writes nothing.
+// Check returns ErrPending unless every migration is applied. It does not write.
 func (m *Migrator) Check(ctx context.Context) error {
 	begun, err := begun(ctx, m.db)
 	if err != nil {
@@ -122,8 +122,8 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Version is the number of the newest migration that was applied to a database,
-// by this program or by a newer one; 0: none. It writes nothing.
+// Version is the number of the newest migration applied to a database, by this program or by a
+// newer one; 0: none. It does not write.
 func Version(ctx context.Context, db Querier) (int64, error) {
 	begun, err := begun(ctx, db)
 	if err != nil || !begun {
@@ -137,7 +137,7 @@ func Version(ctx context.Context, db Querier) (int64, error) {
 	return version, nil
 }
 
-// Latest is the number of the newest migration of a dialect that this program knows.
+// Latest is the number of this program's newest migration for a dialect.
 func Latest(dialect string) (int64, error) {
 	names, err := fs.Glob(files, dialect+"/*.sql")
 	if err != nil {
@@ -154,8 +154,8 @@ func Latest(dialect string) (int64, error) {
 	return latest, nil
 }
 
-// begun reports whether goose's table of versions exists. Asking goose for the
-// state of the migrations would create it.
+// begun reports whether goose's version table exists. Asking goose for the state would create
+// it.
 func begun(ctx context.Context, db Querier) (bool, error) {
 	var tables int
 	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
@@ -165,7 +165,7 @@ func begun(ctx context.Context, db Querier) (bool, error) {
 	return tables > 0, nil
 }
 
-// Status lists every migration this program knows, oldest first. It writes nothing.
+// Status lists every migration of this program, oldest first. It does not write.
 func (m *Migrator) Status(ctx context.Context) ([]Step, error) {
 	begun, err := begun(ctx, m.db)
 	if err != nil {

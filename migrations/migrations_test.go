@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // the driver of the one dialect
+	_ "github.com/mattn/go-sqlite3" // the driver of the only dialect
 
 	"flashsale/internal/testing/await"
 )
@@ -39,7 +39,7 @@ func newMigrator(t *testing.T, db *sql.DB) *Migrator {
 	return m
 }
 
-// schema lists what the database holds, as the statements that made it.
+// schema lists the statements of the database's schema.
 func schema(t *testing.T, db *sql.DB) []string {
 	t.Helper()
 	rows, err := db.QueryContext(await.Context(t), "SELECT name || ': ' || COALESCE(sql, '') FROM sqlite_master ORDER BY name")
@@ -61,7 +61,7 @@ func schema(t *testing.T, db *sql.DB) []string {
 	return out
 }
 
-// tables are the names of the schema's tables of ours.
+// tables are the names of our tables in the schema.
 func tables(t *testing.T, db *sql.DB) []string {
 	t.Helper()
 	var out []string
@@ -132,7 +132,7 @@ func TestMigrator_UpDownUp(t *testing.T) {
 	if again := schema(t, db); !slices.Equal(first, again) {
 		t.Errorf("the schema after up, down, up is\n%s\nand was\n%s", strings.Join(again, "\n"), strings.Join(first, "\n"))
 	}
-	// Another database's epoch must not be met again by chance: it is a time.
+	// The epoch is a time, so that it differs from that of any other database.
 	var epoch int64
 	if err := db.QueryRowContext(await.Context(t), "SELECT value FROM meta WHERE key = 'epoch'").Scan(&epoch); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,8 @@ func TestMigrator_Check(t *testing.T) {
 	}
 }
 
-// TestMigrator_Check_WritesNothing compares the file's bytes: a process that
-// only checks may not be allowed to write.
+// TestMigrator_Check_WritesNothing compares the file's bytes: a process that only checks may
+// have no write permission.
 func TestMigrator_Check_WritesNothing(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(t *testing.T, path string){
@@ -228,7 +228,7 @@ func TestMigrator_Check_WritesNothing(t *testing.T) {
 func TestMigrator_Up_Fails(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
-	// Something of ours is there already, of unknown origin.
+	// A table of unknown origin already has one of our names.
 	if _, err := db.ExecContext(await.Context(t), "CREATE TABLE orders (x)"); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestMigrator_Up_Fails(t *testing.T) {
 	if n, err := m.Up(await.Context(t)); err == nil || n != 0 {
 		t.Errorf("up onto a foreign table: %d, %v, want an error", n, err)
 	}
-	// A step is whole or not there.
+	// A step is applied completely or not at all.
 	if got := tables(t, db); !slices.Equal(got, []string{"orders"}) {
 		t.Errorf("a failed step left the tables %v", got)
 	}
@@ -255,8 +255,7 @@ func TestNew_UnknownDialect(t *testing.T) {
 	}
 }
 
-// TestMigrator_KeepsRows: a shop that sells already is taken a step up, and
-// back, with its orders.
+// A database with orders keeps them when it is migrated one step up and down.
 func TestMigrator_KeepsRows(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
@@ -293,8 +292,8 @@ func TestMigrator_KeepsRows(t *testing.T) {
 	there()
 }
 
-// TestVersion follows the database down from the newest migration, and leaves one
-// that was never migrated as it is.
+// TestVersion migrates the database down step by step, and leaves a database that was never
+// migrated unchanged.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
@@ -325,102 +324,155 @@ func TestVersion(t *testing.T) {
 	want(0)
 }
 
-// TestMigrator_Payments: amounts that were recorded before they had ids keep their
-// meaning up and down, and orders can be refunded after the step and not before it.
-func TestMigrator_Payments(t *testing.T) {
-	t.Parallel()
-	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
-	m := newMigrator(t, db)
-	ctx := await.Context(t)
-	exec := func(query string) error {
-		_, err := db.ExecContext(ctx, query)
-		return err
-	}
-	must := func(query string) {
-		t.Helper()
-		if err := exec(query); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
-	}
-	lines := func(query string) (out []string) {
-		t.Helper()
-		rows, err := db.QueryContext(ctx, query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			out = append(out, line)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	const order = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, closed_at)
-		VALUES ('%', 'i', 'u', 1, 1, 'EUR', 'paid', '%', 1, 5)`
-	if _, err := m.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
-	down := func() {
-		t.Helper()
-		for refundable := true; refundable; {
-			if done, err := m.Down(ctx); err != nil || !done {
-				t.Fatalf("down: %v, %v", done, err)
-			}
-			refundable = len(lines("SELECT name FROM pragma_table_info('orders') WHERE name = 'restocked'")) > 0
-		}
-	}
-	down()
-	for _, id := range []string{"a", "b", "c"} {
-		must(strings.ReplaceAll(order, "%", id))
-	}
-	if exec("UPDATE orders SET status = 'refunded'") == nil {
-		t.Error("the older schema knows refunds")
-	}
-	must(`INSERT INTO payments VALUES ('r3', 'a', 1, 'EUR', 'paid', 30), ('r1', 'b', 2, 'EUR', 'late', 10), ('r2', 'a', 3, 'EUR', 'duplicate', 20)`)
-	if _, err := m.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
-	const recorded = `SELECT id || ' ' || reference || ' ' || order_id || ' ' || amount_minor || currency || ' ' || received_as || ' ' || outcome || ' ' || received_at || ' ' || refunded_at FROM payments ORDER BY id`
-	if got, want := lines(recorded), []string{"1 r1 b 2EUR late late 10 0", "2 r2 a 3EUR duplicate duplicate 20 0", "3 r3 a 1EUR accepted accepted 30 0"}; !slices.Equal(got, want) {
-		t.Errorf("payments %q, want %q", got, want)
-	}
-	must("UPDATE orders SET status = 'refunded', restocked = id = 'b' WHERE id IN ('a', 'b')")
-	must("UPDATE payments SET outcome = 'refunded', refunded_at = 40 WHERE id IN (2, 3)")
-	must("INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('b', 'r4', 9, 'EUR', 'mismatch', 'mismatch', 50)")
-	for _, wrong := range []string{
-		"UPDATE orders SET status = 'lost'", "UPDATE payments SET outcome = 'late' WHERE id = 2", "UPDATE payments SET refunded_at = 1 WHERE id = 1",
-		"INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('a', 'r5', 9, 'EUR', 'accepted', 'accepted', 50)",
-	} {
-		if exec(wrong) == nil {
-			t.Errorf("the schema allows %s", wrong)
-		}
-	}
-	if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
-		t.Errorf("integrity: %q", got)
-	}
-	down()
-	if got, want := lines("SELECT reference || ' ' || outcome FROM payments ORDER BY 1"), []string{"r1 late", "r2 duplicate", "r3 paid", "r4 late"}; !slices.Equal(got, want) {
-		t.Errorf("payments %q, want %q", got, want)
-	}
-	if got, want := lines("SELECT id || ' ' || status || ' ' || closed_at FROM orders ORDER BY id"), []string{"a paid 0", "b cancelled 5", "c paid 5"}; !slices.Equal(got, want) {
-		t.Errorf("orders %q, want %q", got, want)
-	}
-	if exec("UPDATE orders SET status = 'refunded'") == nil {
-		t.Error("the older schema knows refunds after going down")
-	}
-	if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
-		t.Errorf("integrity: %q", got)
+// database is a database file with its migrator, for tests that migrate it up and down.
+type database struct {
+	t  *testing.T
+	db *sql.DB
+	*Migrator
+}
+
+// openDatabase returns an empty database. query has the parameters of its address.
+func openDatabase(t *testing.T, query string) *database {
+	t.Helper()
+	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), query)
+	return &database{t: t, db: db, Migrator: newMigrator(t, db)}
+}
+
+func (d *database) exec(statement string) error {
+	_, err := d.db.ExecContext(await.Context(d.t), statement)
+	return err
+}
+
+func (d *database) must(statement string) {
+	d.t.Helper()
+	if err := d.exec(statement); err != nil {
+		d.t.Fatalf("%s: %v", statement, err)
 	}
 }
 
-// TestMigrator_Lineage: a backup from before databases had a lineage gets the lineage of
-// the database that it was taken of, and another database gets another one.
+// lines returns the rows of a query with one text column.
+func (d *database) lines(query string) (out []string) {
+	d.t.Helper()
+	rows, err := d.db.QueryContext(await.Context(d.t), query)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			d.t.Fatal(err)
+		}
+		out = append(out, line)
+	}
+	if err := rows.Err(); err != nil {
+		d.t.Fatal(err)
+	}
+	return out
+}
+
+func (d *database) wantLines(query string, want ...string) {
+	d.t.Helper()
+	if got := d.lines(query); !slices.Equal(got, want) {
+		d.t.Errorf("%s:\n%q, want\n%q", query, got, want)
+	}
+}
+
+func (d *database) up() {
+	d.t.Helper()
+	if n, err := d.Up(await.Context(d.t)); err != nil || n < 1 {
+		d.t.Fatalf("up: %d, %v", n, err)
+	}
+}
+
+// downBelow undoes the migrations from the newest to the given one.
+func (d *database) downBelow(version int64) {
+	d.t.Helper()
+	ctx := await.Context(d.t)
+	for {
+		if done, err := d.Down(ctx); err != nil || !done {
+			d.t.Fatalf("down: %v, %v", done, err)
+		}
+		current, err := Version(ctx, d.db)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if current < version {
+			return
+		}
+	}
+}
+
+// paymentsStep is the migration that gave payments their ids, and allowed refunds.
+const paymentsStep = 6
+
+// withPayments returns a database before paymentsStep, with the paid orders a, b and c
+// and three payments.
+func withPayments(t *testing.T) *database {
+	t.Helper()
+	d := openDatabase(t, "")
+	d.up()
+	d.downBelow(paymentsStep)
+	const order = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, closed_at)
+		VALUES ('%', 'i', 'u', 1, 1, 'EUR', 'paid', '%', 1, 5)`
+	for _, id := range []string{"a", "b", "c"} {
+		d.must(strings.ReplaceAll(order, "%", id))
+	}
+	d.must(`INSERT INTO payments VALUES ('r3', 'a', 1, 'EUR', 'paid', 30), ('r1', 'b', 2, 'EUR', 'late', 10), ('r2', 'a', 3, 'EUR', 'duplicate', 20)`)
+	return d
+}
+
+const addMismatch = "INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('b', 'r4', 9, 'EUR', 'mismatch', 'mismatch', 50)"
+
+// Amounts that were recorded before they had ids keep their meaning up and down.
+func TestMigrator_Payments_KeepTheirMeaning(t *testing.T) {
+	t.Parallel()
+	d := withPayments(t)
+	d.up()
+	d.wantLines(`SELECT id || ' ' || reference || ' ' || order_id || ' ' || amount_minor || currency || ' ' || received_as || ' ' || outcome || ' ' || received_at || ' ' || refunded_at FROM payments ORDER BY id`,
+		"1 r1 b 2EUR late late 10 0", "2 r2 a 3EUR duplicate duplicate 20 0", "3 r3 a 1EUR accepted accepted 30 0")
+	d.must("UPDATE payments SET outcome = 'refunded', refunded_at = 40 WHERE id IN (2, 3)")
+	d.must(addMismatch)
+	for _, wrong := range []string{
+		"UPDATE payments SET outcome = 'late' WHERE id = 2", "UPDATE payments SET refunded_at = 1 WHERE id = 1",
+		"INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at) VALUES ('a', 'r5', 9, 'EUR', 'accepted', 'accepted', 50)",
+	} {
+		if d.exec(wrong) == nil {
+			t.Errorf("the schema allows %s", wrong)
+		}
+	}
+	d.wantLines("PRAGMA integrity_check", "ok")
+	d.downBelow(paymentsStep)
+	d.wantLines("SELECT reference || ' ' || outcome FROM payments ORDER BY 1", "r1 late", "r2 duplicate", "r3 paid", "r4 late")
+	d.wantLines("PRAGMA integrity_check", "ok")
+}
+
+// Orders can be refunded after the step, but not before it. Going down, a refunded order keeps
+// the state that matches its units.
+func TestMigrator_Payments_AllowRefunds(t *testing.T) {
+	t.Parallel()
+	d := withPayments(t)
+	if d.exec("UPDATE orders SET status = 'refunded'") == nil {
+		t.Error("the older schema allows refunds")
+	}
+	d.up()
+	d.must("UPDATE orders SET status = 'refunded', restocked = id = 'b' WHERE id IN ('a', 'b')")
+	d.must("UPDATE payments SET outcome = 'refunded', refunded_at = 40 WHERE id IN (2, 3)")
+	d.must(addMismatch)
+	if d.exec("UPDATE orders SET status = 'lost'") == nil {
+		t.Error("the schema allows a state that does not exist")
+	}
+	d.wantLines("PRAGMA integrity_check", "ok")
+	d.downBelow(paymentsStep)
+	d.wantLines("SELECT id || ' ' || status || ' ' || closed_at FROM orders ORDER BY id", "a paid 0", "b cancelled 5", "c paid 5")
+	if d.exec("UPDATE orders SET status = 'refunded'") == nil {
+		t.Error("the older schema allows refunds after going down")
+	}
+	d.wantLines("PRAGMA integrity_check", "ok")
+}
+
+// A backup from before databases had a lineage gets the lineage of its original database, and
+// another database gets a different one.
 func TestMigrator_Lineage(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")

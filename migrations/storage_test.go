@@ -9,94 +9,52 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// TestMigrator_Storage: every column of every order is the same after the step, and after
-// it is undone; the key stays unique, and both ways leave no second copy of the orders.
-func TestMigrator_Storage(t *testing.T) {
+// storageStep is the migration that copies the orders to a table with row numbers.
+const storageStep = 7
+
+// Every column of every order is the same after the step and after its reversal. The key stays
+// unique, and both directions leave no second copy of the orders.
+func TestMigrator_Storage_KeepsEveryOrder(t *testing.T) {
 	t.Parallel()
-	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "?_secure_delete=on")
-	m := newMigrator(t, db)
-	ctx := await.Context(t)
-	exec := func(query string) error {
-		_, err := db.ExecContext(ctx, query)
-		return err
-	}
-	lines := func(query string) (out []string) {
-		t.Helper()
-		rows, err := db.QueryContext(ctx, query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			out = append(out, line)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	if _, err := m.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
-	down := func() {
-		t.Helper()
-		for version := int64(7); version >= 7; {
-			if done, err := m.Down(ctx); err != nil || !done {
-				t.Fatalf("down: %v, %v", done, err)
-			}
-			var err error
-			if version, err = Version(ctx, db); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	d := openDatabase(t, "?_secure_delete=on")
+	d.up()
 	const all = `SELECT id || ' ' || item_id || ' ' || user_id || ' ' || quantity || ' ' || unit_price_minor || ' ' || currency || ' ' || status || ' ' || reason
 		|| ' ' || idempotency_key || ' ' || created_at || ' ' || confirmed_at || ' ' || expires_at || ' ' || paid_at || ' ' || closed_at
 		|| ' ' || payment_reference || ' ' || restocked FROM orders ORDER BY id`
 	const add = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at) VALUES `
 	check := func(what string, want []string) {
 		t.Helper()
-		if got := lines(all); !slices.Equal(got, want) {
+		if got := d.lines(all); !slices.Equal(got, want) {
 			t.Errorf("%s: %d orders, want the same %d; first %q and %q", what, len(got), len(want), got[0], want[0])
 		}
 		for _, again := range []string{"('p', 'i1', 'u1', 1, 1, 'EUR', 'confirmed', 'key 1', 1)", "('o001', 'x', 'x', 1, 1, 'EUR', 'confirmed', 'x', 1)", "('p', 'x', 'x', 1, 1, 'EUR', 'queued', 'x', 1)"} {
-			if exec(add+again) == nil {
+			if d.exec(add+again) == nil {
 				t.Errorf("%s: the schema allows %s", what, again)
 			}
 		}
-		if got := lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
+		if got := d.lines("PRAGMA integrity_check"); !slices.Equal(got, []string{"ok"}) {
 			t.Errorf("%s: integrity %q", what, got)
 		}
-		if got := lines("SELECT name FROM sqlite_schema WHERE name GLOB 'orders_before*' OR name GLOB 'orders_after*'"); len(got) > 0 {
+		if got := d.lines("SELECT name FROM sqlite_schema WHERE name GLOB 'orders_before*' OR name GLOB 'orders_after*'"); len(got) > 0 {
 			t.Errorf("%s: left over %q", what, got)
 		}
 	}
-	down()
-	if err := exec(`WITH RECURSIVE n(i) AS (SELECT 999 UNION ALL SELECT i - 1 FROM n WHERE i > 0)
+	d.downBelow(storageStep)
+	d.must(`WITH RECURSIVE n(i) AS (SELECT 999 UNION ALL SELECT i - 1 FROM n WHERE i > 0)
 		INSERT INTO orders SELECT printf('o%03d', i), 'i' || (i % 7), 'u' || i, 1 + i % 3, i, 'EUR', (CASE i % 4 WHEN 0 THEN 'confirmed' WHEN 1 THEN 'paid' WHEN 2 THEN 'refunded' ELSE 'rejected' END),
-			'r' || i, 'key ' || i, 1000 + i, i + 2, i + 3, i + 4, i + 5, 'pay ' || i, i % 2 FROM n`); err != nil {
-		t.Fatal(err)
-	}
-	want := lines(all)
+			'r' || i, 'key ' || i, 1000 + i, i + 2, i + 3, i + 4, i + 5, 'pay ' || i, i % 2 FROM n`)
+	want := d.lines(all)
 	check("before", want)
-	if n, err := m.Up(ctx); err != nil || n < 1 {
-		t.Fatal(n, err)
-	}
+	d.up()
 	check("up", want)
-	down()
+	d.downBelow(storageStep)
 	check("down", want)
-	if _, err := m.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
+	d.up()
 	check("up again", want)
 }
 
-// TestOnDisk: a migration keeps nothing that grows with the database in memory, and leaves
-// the connection as it was.
+// A migration keeps no data in memory that grows with the database, and leaves the connection
+// unchanged.
 func TestOnDisk(t *testing.T) {
 	t.Parallel()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")

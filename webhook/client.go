@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// sendTimeout bounds one try, from the resolving of the name to the end of the answer.
+	// sendTimeout bounds one attempt, from resolving the name to the end of the answer.
 	sendTimeout = 15 * time.Second
-	// maxAnswer is how much of an answer's body is read, in bytes, so that the
-	// connection can be used again; nothing in it is looked at.
+	// maxAnswer is how much of an answer's body is read, in bytes, so that the connection can
+	// be reused. The body is ignored.
 	maxAnswer       = 64 << 10
 	maxAnswerHeader = 64 << 10
 	idleTimeout     = 30 * time.Second
@@ -27,15 +27,15 @@ const (
 	userAgent       = "flashsale"
 )
 
-// Config configures a Client. The zero value works.
+// Config configures a Client. The zero value is valid.
 type Config struct {
 	Policy Policy
-	// Timeout bounds one try. Default 15 s.
+	// Timeout bounds one attempt. Default 15 s.
 	Timeout time.Duration
-	// Resolver turns names into addresses. Default: the system's.
+	// Resolver resolves names. Default: the system's.
 	Resolver *net.Resolver
-	// TLS is the client's side of TLS. Default: the system's authorities. Versions
-	// before 1.2 are refused in any case.
+	// TLS is the client's TLS configuration. Default: the system's authorities. Versions before
+	// 1.2 are always refused.
 	TLS *tls.Config
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -47,7 +47,7 @@ type Client struct {
 	secure, plain *http.Client
 }
 
-// NewClient returns a Client. Close it when it is done with.
+// NewClient returns a Client. Close it after use.
 func NewClient(cfg Config) *Client {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = sendTimeout
@@ -63,13 +63,13 @@ func NewClient(cfg Config) *Client {
 	return &Client{cfg: cfg, secure: newHTTP(cfg, true), plain: newHTTP(cfg, false)}
 }
 
-// newHTTP makes the HTTP client of one scheme: which addresses may be dialled
-// depends on it.
+// newHTTP returns the HTTP client for one scheme, because the scheme determines which addresses
+// may be dialled.
 func newHTTP(cfg Config, secure bool) *http.Client {
 	dialer := &net.Dialer{
 		Timeout: cfg.Timeout, Resolver: cfg.Resolver,
-		// It hears the very address that is about to be connected to. A check of
-		// the name before would be of an answer that the next look-up need not give.
+		// Control gets the actual address of the connection. A check of the name beforehand
+		// would check an answer that the next look-up may not repeat.
 		Control: func(_, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -83,16 +83,16 @@ func newHTTP(cfg Config, secure bool) *http.Client {
 	}
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:       nil, // one from the environment would dial for us, unchecked
+			Proxy:       nil, // a proxy from the environment would dial unchecked addresses
 			DialContext: dialer.DialContext, TLSClientConfig: cfg.TLS, TLSHandshakeTimeout: cfg.Timeout,
 			ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader,
 			IdleConnTimeout: idleTimeout, MaxIdleConnsPerHost: idlePerHost,
-			// All tries share one connection of HTTP/2, and one that times out does not
-			// close it: what the network has forgotten would be sent on for minutes. So
-			// it is asked whether it lives, and closed in about the time of one try.
+			// All attempts share one HTTP/2 connection, and an attempt that times out does not
+			// close it: requests would be sent on a dead connection for minutes. So the
+			// connection is pinged, and closed within about the time of one attempt.
 			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout * 2 / 3, PingTimeout: cfg.Timeout / 3},
 		},
-		// A receiver that has moved is to be told to us, and not by whoever answers.
+		// Only the shop's admins may change a receiver's URL, not a server's answer.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -103,24 +103,24 @@ func (c *Client) Close() {
 	c.plain.CloseIdleConnections()
 }
 
-// CheckURL is that of the client's policy.
+// CheckURL is that of the client's Policy.
 func (c *Client) CheckURL(text string) error { return c.cfg.Policy.CheckURL(text) }
 
-// Result is what became of one try.
+// Result is the result of one attempt.
 type Result struct {
 	Status int // of the answer; 0: there was none
-	// RetryAfter is what the answer asks for; 0: nothing.
+	// RetryAfter is the answer's Retry-After; 0: none.
 	RetryAfter time.Duration
-	// Err says why there was no answer. Its text holds neither the URL, nor a secret,
-	// nor an address; what it wraps may.
+	// Err is the reason why there was no answer. Its text contains no URL, secret or address,
+	// but the errors that it wraps may.
 	Err error
 }
 
-// Delivered reports whether the receiver has taken the message.
+// Delivered reports whether the receiver has accepted the message.
 func (r Result) Delivered() bool { return r.Status >= 200 && r.Status < 300 }
 
-// Send sends a message once. No answer, and an answer other than 2xx, may still
-// mean that the receiver has it.
+// Send sends a message once. The receiver may have the message even if there is no answer, or
+// an answer other than 2xx.
 func (c *Client) Send(ctx context.Context, m *Message) Result {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -146,23 +146,23 @@ func (c *Client) Send(ctx context.Context, m *Message) Result {
 		return Result{Err: failed(err)}
 	}
 	out := Result{Status: res.StatusCode, RetryAfter: retryAfter(res.Header, at)}
-	// What follows a change of protocols is the bare connection, to which ctx means
-	// nothing: a server that stays silent there would be read from for ever.
+	// After a protocol switch the body is the bare connection, to which ctx does not apply:
+	// reading from a silent server would never end.
 	if res.StatusCode != http.StatusSwitchingProtocols {
-		// The answer's status has come; that its body breaks off changes nothing.
+		// The status has arrived, so an incomplete body does not matter.
 		_, _ = io.CopyN(io.Discard, res.Body, maxAnswer) //nolint:errcheck // see above
 	}
 	res.Body.Close()
 	return out
 }
 
-// retryAfter reads the header of that name: seconds, or a date.
+// retryAfter reads the Retry-After header: seconds or a date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if value == "" {
 		return 0
 	}
-	const most = 1 << 20 // seconds; the caller has a lower bound of its own
+	const most = 1 << 20 // seconds; the caller applies a lower bound
 	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
 		return time.Duration(min(max(n, 0), most)) * time.Second
 	}

@@ -22,7 +22,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// patience bounds what must happen; it is long because it only delays a failure.
+// patience bounds waits for expected events. It is long because it only delays a failure.
 const patience = time.Minute
 
 // serveOn starts a server on an address of this machine.
@@ -37,7 +37,7 @@ func serveOn(t *testing.T, ip string, h http.HandlerFunc) *httptest.Server {
 		t.Fatal(err)
 	}
 	s.Listener = l
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) //nolint:forbidigo // of handshakes that the tests break off
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) //nolint:forbidigo // of handshakes that the tests abort
 	t.Cleanup(s.Close)
 	return s
 }
@@ -65,15 +65,15 @@ func TestNewSecret(t *testing.T) {
 	}
 }
 
-// TestClient_Send sends over TLS, and the public library takes the message with
-// each of its secrets and with no other.
+// TestClient_Send sends over TLS. The public library accepts the message with each of its
+// secrets, and with no other.
 func TestClient_Send(t *testing.T) {
 	t.Parallel()
 	var got *http.Request
 	var body []byte
 	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
 		got = r
-		body, _ = io.ReadAll(r.Body) //nolint:errcheck // a body cut short fails the comparison
+		body, _ = io.ReadAll(r.Body) //nolint:errcheck // a truncated body fails the comparison
 		w.WriteHeader(http.StatusAccepted)
 	})
 	s.StartTLS()
@@ -102,7 +102,7 @@ func TestClient_Send(t *testing.T) {
 			t.Errorf("secret %d: %v", i, err)
 		}
 	}
-	// Whom the machine does not trust is not told.
+	// A receiver with an untrusted certificate does not get the message.
 	if res := newClient(t, Config{Policy: c.cfg.Policy}).Send(t.Context(), m); res.Err == nil {
 		t.Error("an unknown certificate was taken")
 	}
@@ -115,8 +115,8 @@ func TestClient_Send(t *testing.T) {
 	}
 }
 
-// TestClient_Send_Addresses shows that what counts is the address dialled.
-func TestClient_Send_Addresses(t *testing.T) {
+// The policy applies to the address dialled, not to the name.
+func TestClient_Send_ChecksTheDialledAddress(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
 	s := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
@@ -145,8 +145,8 @@ func TestClient_Send_Addresses(t *testing.T) {
 	if res := client.Send(t.Context(), message("http://shop.example"+port)); !res.Delivered() {
 		t.Fatalf("an allowed address: %+v", res)
 	}
-	// The name means another machine now. The connection that is open is still the
-	// one that was checked; the next one is checked again.
+	// The name now resolves to another machine. The open connection still leads to the checked
+	// address; the next one is checked again.
 	names.say("127.0.0.2")
 	client.Close()
 	if res := client.Send(t.Context(), message("http://shop.example"+port)); !errors.Is(res.Err, ErrAddress) {
@@ -154,8 +154,8 @@ func TestClient_Send_Addresses(t *testing.T) {
 	}
 }
 
-// TestClient_Send_Redirect: who answers does not choose where a message goes.
-func TestClient_Send_Redirect(t *testing.T) {
+// A receiver cannot redirect a message.
+func TestClient_Send_FollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
 	target := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) { hits.Add(1) })
@@ -165,7 +165,8 @@ func TestClient_Send_Redirect(t *testing.T) {
 			http.Redirect(w, r, target.URL, status)
 		})
 		s.Start()
-		// Both addresses are allowed: it is not for them that it is not followed.
+		// Both addresses are allowed, so they are not the reason why the redirect is not
+		// followed.
 		c := newClient(t, Config{Policy: Policy{Allow: prefixes("127.0.0.0/8")}})
 		if res := c.Send(t.Context(), message(s.URL)); res.Err != nil || res.Status != status || res.Delivered() {
 			t.Errorf("%d: %+v", status, res)
@@ -176,7 +177,7 @@ func TestClient_Send_Redirect(t *testing.T) {
 	}
 }
 
-// TestClient_Send_Err shows what a receiver can do to a sender: nothing that lasts.
+// A misbehaving receiver can do a sender no lasting harm.
 func TestClient_Send_Err(t *testing.T) {
 	t.Parallel()
 	local := Policy{Allow: prefixes("127.0.0.1/32")}
@@ -210,7 +211,7 @@ func TestClient_Send_Err(t *testing.T) {
 	for path, delivered := range map[string]bool{"/silent": false, "/reset": false, "/header": false, "/endless": true, "/stuck": true} {
 		c := newClient(t, Config{Policy: local, Timeout: time.Second})
 		if path == "/endless" {
-			c = newClient(t, Config{Policy: local, Timeout: 3 * patience}) // it is not the time that ends it
+			c = newClient(t, Config{Policy: local, Timeout: 3 * patience}) // so that the timeout does not end it
 		}
 		ended := make(chan Result, 1)
 		m := message(s.URL + path + "?token=hush")
@@ -221,7 +222,7 @@ func TestClient_Send_Err(t *testing.T) {
 				t.Errorf("%s: %+v", path, res)
 			}
 			if res.Err != nil && (strings.Contains(res.Err.Error(), "hush") || strings.Contains(res.Err.Error(), m.Secrets[0])) {
-				t.Errorf("%s: the error tells too much: %v", path, res.Err)
+				t.Errorf("%s: the error contains internal data: %v", path, res.Err)
 			}
 		case <-time.After(patience):
 			t.Fatalf("%s: no end", path)
@@ -233,10 +234,17 @@ func TestClient_Send_Err(t *testing.T) {
 	}
 }
 
-// TestClient_Send_Err_Text: admins read the text of an error, which names no address,
-// no resolver and no path. Each failure is a real one.
-func TestClient_Send_Err_Text(t *testing.T) {
-	t.Parallel()
+// failingResolver fails to reach its server. The error contains the address and the name.
+func failingResolver(server net.Addr, err error) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: server, Err: err}
+	}}
+}
+
+// serveFaults starts a server that ends each connection without a valid answer. The path selects
+// the fault.
+func serveFaults(t *testing.T) *httptest.Server {
+	t.Helper()
 	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
@@ -260,6 +268,14 @@ func TestClient_Send_Err_Text(t *testing.T) {
 		}
 	})
 	s.Start()
+	return s
+}
+
+// Admins read the text of an error, so it contains no address, no resolver and no path. Each
+// failure is a real one.
+func TestClient_Send_ErrorsHideAddressesAndPaths(t *testing.T) {
+	t.Parallel()
+	s := serveFaults(t)
 	secure := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
 	secure.StartTLS()
 	old := serveOn(t, "127.0.0.1", func(http.ResponseWriter, *http.Request) {})
@@ -271,12 +287,7 @@ func TestClient_Send_Err_Text(t *testing.T) {
 	gone.Start()
 	gone.Close()
 
-	// A resolver that fails: it says who was asked for what.
-	failing := func(err error) *net.Resolver {
-		return &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: network, Addr: s.Listener.Addr(), Err: err}
-		}}
-	}
+	failing := func(err error) *net.Resolver { return failingResolver(s.Listener.Addr(), err) }
 	names := newDNS(t, "127.0.0.1")
 	port := func(s *httptest.Server) string { return s.URL[strings.LastIndexByte(s.URL, ':'):] }
 	local := Policy{Allow: prefixes("127.0.0.1/32")}
@@ -321,9 +332,9 @@ func TestClient_Send_Err_Text(t *testing.T) {
 	}
 }
 
-// TestClient_Send_Upgrade: a server that makes another protocol of the connection
-// and then says nothing holds nobody, and does not keep the connection.
-func TestClient_Send_Upgrade(t *testing.T) {
+// A server that switches protocols and then stays silent does not block the sender, and the
+// connection is closed.
+func TestClient_Send_SilentProtocolSwitchEnds(t *testing.T) {
 	t.Parallel()
 	closed := make(chan error, 1)
 	s := serveOn(t, "127.0.0.1", func(w http.ResponseWriter, _ *http.Request) {
@@ -359,8 +370,8 @@ func TestClient_Send_Upgrade(t *testing.T) {
 	}
 }
 
-// line passes bytes on to a server until it is cut: then what was connected stays
-// connected, and nothing comes through any more.
+// line forwards bytes to a server until it fails: then the existing connections stay open, but
+// carry no more data.
 type line struct {
 	net.Listener
 	made atomic.Int64 // connections
@@ -415,7 +426,7 @@ func (n *line) now() chan struct{} {
 	return n.cut
 }
 
-// fail cuts what is connected; what connects later works.
+// fail stops the existing connections; later ones work.
 func (n *line) fail() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -432,7 +443,7 @@ func pass(to io.Writer, from io.Reader, cut <-chan struct{}) {
 		}
 		select {
 		case <-cut:
-			continue // swallowed, until the end of the connection
+			continue // discarded until the end of the connection
 		default:
 		}
 		if _, err := to.Write(buf[:k]); err != nil {
@@ -441,9 +452,8 @@ func pass(to io.Writer, from io.Reader, cut <-chan struct{}) {
 	}
 }
 
-// TestClient_Send_DeadConnection: a connection of HTTP/2 from which nothing comes
-// any more is given up, although there is always something to send on it.
-func TestClient_Send_DeadConnection(t *testing.T) {
+// A silent HTTP/2 connection is closed, although there is always something to send on it.
+func TestClient_Send_DeadConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, "127.0.0.1", func(_ http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {
@@ -492,7 +502,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// dns is a name server that says the same address of every name, or that there is none.
+// dns is a name server that returns the same address for every name, or none.
 type dns struct {
 	conn net.PacketConn
 	at   atomic.Value
@@ -531,7 +541,8 @@ func (d *dns) resolver() *net.Resolver {
 	}}
 }
 
-// serve answers questions for an A record with the address, and others with nothing.
+// serve answers questions for an A record with the address, and other questions with no
+// records.
 func (d *dns) serve() {
 	buf := make([]byte, 1500)
 	for {
@@ -544,7 +555,7 @@ func (d *dns) serve() {
 		for end < n && q[end] != 0 { // the name's labels
 			end += 1 + int(q[end])
 		}
-		end += 5 // its end, type and class
+		end += 5 // the terminator, the type and the class
 		if end > n {
 			continue
 		}

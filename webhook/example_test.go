@@ -13,11 +13,11 @@ import (
 	"flashsale/webhook"
 )
 
-// The shop's side: check who calls before believing a word, and answer 2xx once
-// the event is safe. The same event may come again, under the same id.
+// The shop's side: verify the sender before using the event, and answer 2xx once the event is
+// stored. The same event may be sent again with the same id.
 func Example() {
 	secret := webhook.NewSecret() // shown once by POST /v1/admin/webhooks
-	seen := make(map[string]bool) // in a real shop a table, written with what the event leads to
+	seen := make(map[string]bool) // in a real shop a table, written in the same transaction as the effects of the event
 
 	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		verifier, err := standardwebhooks.NewWebhook(secret)
@@ -30,8 +30,8 @@ func Example() {
 			http.Error(w, "body", http.StatusBadRequest)
 			return
 		}
-		// The signature covers the bytes as they came; it also fails when they are
-		// older than five minutes.
+		// The signature covers the received bytes. Verification also fails for signatures older
+		// than five minutes.
 		if err := verifier.Verify(body, r.Header); err != nil {
 			http.Error(w, "signature", http.StatusUnauthorized)
 			return
@@ -68,10 +68,10 @@ func Example() {
 	fmt.Println(client.Send(ctx, &message).Status)
 	fmt.Println(client.Send(ctx, &message).Status, "again")
 	message.Secrets = []string{webhook.NewSecret()}
-	fmt.Println(client.Send(ctx, &message).Status, "from somebody else")
+	fmt.Println(client.Send(ctx, &message).Status, "with an unknown secret")
 	// Output:
 	// order.paid 0197… paid
 	// 204
 	// 204 again
-	// 401 from somebody else
+	// 401 with an unknown secret
 }

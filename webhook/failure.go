@@ -11,10 +11,9 @@ import (
 	"syscall"
 )
 
-// sendError is why a message got no answer. The shop's admins read its text, so it
-// is one of a fixed set: the errors of the network name the resolver, the local
-// address of a connection, what a name stands for inside the network, and the URL,
-// whose path may be a secret.
+// sendError is the reason why a message got no answer. The shop's admins read its text, so it
+// is one of a fixed set: network errors contain the resolver, the local address of a
+// connection, internal addresses, and the URL, whose path may be a secret.
 type sendError struct {
 	reason string
 	cause  error
@@ -24,10 +23,10 @@ func (e *sendError) Error() string { return "webhook: " + e.reason }
 
 func (e *sendError) Unwrap() error { return e.cause }
 
-// failed puts the error of a try into words.
+// failed converts the error of an attempt.
 func failed(err error) error { return &sendError{reason: reason(err), cause: err} }
 
-// plainReasons are errors that need no closer look; the first match counts.
+// plainReasons are errors with a fixed reason; the first match counts.
 var plainReasons = []struct {
 	err    error
 	reason string
@@ -68,7 +67,7 @@ func reason(err error) string {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
-		return "TLS handshake failed: " + op.Err.Error() // one of the alerts of TLS
+		return "TLS handshake failed: " + op.Err.Error() // one of the TLS alerts
 	}
 	return "connection failed, or the answer is not valid HTTP"
 }

@@ -7,12 +7,11 @@ import (
 	"slices"
 )
 
-// ErrAddress says that a host's address lies in a network that messages may not
-// be sent to.
+// ErrAddress means that a host's address is in a network to which messages may not be sent.
 var ErrAddress = errors.New("webhook: address not allowed")
 
-// closed are the networks that are not the public Internet: whoever could name
-// one of them as a receiver could speak to what only this machine reaches.
+// closed are the networks that are not part of the public Internet. With a receiver there, a
+// caller of the API could send requests to services that only this machine can reach.
 var closed = prefixes(
 	"0.0.0.0/8",       // this network
 	"10.0.0.0/8",      // private
@@ -34,8 +33,8 @@ var closed = prefixes(
 	"240.0.0.0/4",     // reserved, and broadcast
 )
 
-// What is public in IPv6 is the other way round: one network, less some in it.
-// So loopback, link-local, unique local and multicast addresses need no mention.
+// In IPv6 the rule is inverted: one network is public, except for parts of it. So loopback,
+// link-local, unique local and multicast addresses need no entry.
 var (
 	global6 = netip.MustParsePrefix("2000::/3")
 	closed6 = prefixes(
@@ -43,7 +42,7 @@ var (
 		"2001:db8::/32", // documentation
 		"3fff::/20",     // documentation
 	)
-	// Addresses that stand for one of IPv4.
+	// Addresses that embed an IPv4 address.
 	nat64     = netip.MustParsePrefix("64:ff9b::/96")
 	sixToFour = netip.MustParsePrefix("2002::/16")
 )
@@ -74,15 +73,15 @@ func ParseNetworks(texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// Policy says which addresses messages may be sent to: all public ones over TLS,
-// and those of the networks that the operator allows.
+// Policy is the set of addresses to which messages may be sent: all public ones over TLS, and
+// those of the networks that the operator allows.
 type Policy struct {
-	// Allow are the networks that are reached although they are not public, and
-	// without TLS if the URL says so. Default none.
+	// Allow are networks that are allowed although they are not public, even without TLS if the
+	// URL says so. Default none.
 	Allow []netip.Prefix
 }
 
-// allowed reports whether the operator has named a network with the address.
+// allowed reports whether the operator allows a network that contains the address.
 func (p Policy) allowed(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	return slices.ContainsFunc(p.Allow, func(n netip.Prefix) bool { return n.Contains(a) })
@@ -96,8 +95,8 @@ func (p Policy) check(a netip.Addr, tls bool) error {
 	return ErrAddress
 }
 
-// public reports whether an address is one of the public Internet. An address of
-// IPv6 that stands for one of IPv4 is as public as that.
+// public reports whether an address is part of the public Internet. An IPv6 address that embeds
+// an IPv4 address is public if that one is.
 func public(a netip.Addr) bool {
 	a = a.Unmap()
 	in := func(n netip.Prefix) bool { return n.Contains(a) }

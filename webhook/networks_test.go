@@ -80,7 +80,7 @@ func TestPolicy_CheckURL(t *testing.T) {
 		{loopback, "http://127.0.0.1:8080/w"},
 		{loopback, "http://localhost:8080/w"},
 		{loopback, "https://10.1.2.3/w"},
-		{loopback, "http://shop.internal/w"}, // its address is looked at when it is dialled
+		{loopback, "http://shop.internal/w"}, // its address is checked when it is dialled
 		{Policy{}, "https://shop.example/" + strings.Repeat("x", MaxURL-len("https://shop.example/"))},
 	} {
 		if err := good.p.CheckURL(good.text); err != nil {

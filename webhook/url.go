@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// MaxURL is how long a receiver's URL may be, in bytes.
+// MaxURL is the maximum length of a receiver's URL, in bytes.
 const MaxURL = 1000
 
-// URLError says why a URL cannot be a receiver's, in a sentence for who wrote it.
+// URLError is the reason why a URL cannot be a receiver's, as a sentence for its author.
 type URLError struct{ Detail string }
 
 func (e *URLError) Error() string { return "webhook: " + e.Detail }
 
-// CheckURL checks a receiver's URL as far as that can be done without asking
-// anybody. What a host's name stands for is checked at each connection, since it
-// may be another address every time. Errors: *URLError.
+// CheckURL checks a receiver's URL without resolving its host. The host's address is checked at
+// each connection, since it may change. Errors: *URLError.
 func (p Policy) CheckURL(text string) error {
 	if len(text) > MaxURL {
 		return &URLError{"url is longer than 1,000 bytes."}
@@ -42,7 +41,7 @@ func (p Policy) CheckURL(text string) error {
 	case strings.Contains(u.Host, "%"):
 		return &URLError{"url names a host without a zone or percent-encoding."}
 	}
-	// A colon with nothing behind it is a port left out, and so the usual one.
+	// A colon without a port means the default port.
 	if port := u.Port(); port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return &URLError{"url's port is from 1 to 65535."}

@@ -13,8 +13,8 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestAPI_KilledAfterScript ends the API between the purchase script and the
-// answer: the order is made all the same, and the same key gets it.
+// TestAPI_KilledAfterScript kills the API between the purchase script and the answer: the order
+// is made, and a repeat with the same key gets it.
 func TestAPI_KilledAfterScript(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -23,10 +23,10 @@ func TestAPI_KilledAfterScript(t *testing.T) {
 	item := s.newItem(c, 5, 1)
 	lost := c.buy(item, "alice", "k")
 	if lost.err == nil {
-		t.Fatalf("the API was to die before it could answer; it said %s", lost.verdict())
+		t.Fatalf("the API answered before it died: %s", lost.verdict())
 	}
 	struck(t, doomed)
-	s.worker() // one that ran before might commit, and have the API answer, while it is being killed
+	s.worker() // an earlier worker might commit while the API is being killed, so that the API answers
 	var rows []orderRow
 	eventually(t, "the order becomes a row without any API", soon, func() (bool, any) {
 		rows = s.rows(item)
@@ -46,8 +46,8 @@ func TestAPI_KilledAfterScript(t *testing.T) {
 	s.audit(fresh, item, 1, []purchase{again})
 }
 
-// TestAPI_KilledBeforeScript ends the API before the purchase script: nothing
-// has happened, and the repeat makes the one order.
+// TestAPI_KilledBeforeScript kills the API before the purchase script: nothing has happened,
+// and the repeat makes the only order.
 func TestAPI_KilledBeforeScript(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -56,7 +56,7 @@ func TestAPI_KilledBeforeScript(t *testing.T) {
 	c := dial(t, doomed)
 	item := s.newItem(c, 5, 1)
 	if lost := c.buy(item, "alice", "k"); lost.err == nil {
-		t.Fatalf("the API was to die before it could answer; it said %s", lost.verdict())
+		t.Fatalf("the API answered before it died: %s", lost.verdict())
 	}
 	struck(t, doomed)
 	if st := s.stats(); st.Ready+st.Delayed+st.Leased+st.Dead != 0 {
@@ -75,8 +75,8 @@ func TestAPI_KilledBeforeScript(t *testing.T) {
 	}
 }
 
-// TestAPI_KilledInBurst ends one of two API processes in the middle of a sale,
-// right after one of its scripts. Every buyer then repeats at the other.
+// TestAPI_KilledInBurst kills one of two API processes during a sale, immediately after one of
+// its scripts. Every buyer then repeats at the other.
 func TestAPI_KilledInBurst(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -95,7 +95,7 @@ func TestAPI_KilledInBurst(t *testing.T) {
 		}
 	}
 	if unknown == 0 || len(done) == 0 {
-		t.Fatalf("the fault struck nobody: %v", count(first))
+		t.Fatalf("the fault hit no purchase: %v", count(first))
 	}
 	last := stream(400, 64, func(i int) purchase { return b.settle(item, b.buy(item, first[i].user, first[i].key)) })
 	only(t, last, "201", "202", "409 sold_out")
@@ -109,18 +109,17 @@ func TestAPI_KilledInBurst(t *testing.T) {
 	}
 }
 
-// tries is how often a test is done again whose fault did not strike where it should.
+// tries bounds how often a test is repeated whose fault did not strike at the intended place.
 const tries = 8
 
-// lockLife is how long the lock of an item outlives a silent holder.
+// lockLife is the time after which the lock of a silent holder expires.
 const lockLife = time.Second
 
-// stalledSale stops an API process that holds the item's lock right before it
-// sends its script, lets another process sell, and then lets the first go on
-// when until returns. The sale must come out exact, and the stalled requests
-// must get the truth. It returns what the stalled process logged, and whether
-// the process was stopped in time: a stop takes a moment to reach every thread,
-// so that a script may still slip out.
+// stalledSale stops an API process that holds the item's lock immediately before it sends its
+// script, lets another process sell, and continues the first when until returns. The sale must
+// be exact, and the stalled requests must get correct answers. It returns the stalled process's
+// log, and whether the process was stopped in time: a stop takes a moment to reach every
+// thread, so a script may still be sent.
 func stalledSale(t *testing.T, until func()) (log string, stopped bool) {
 	t.Helper()
 	s := newRedisShop(t)
@@ -152,20 +151,20 @@ func stalledSale(t *testing.T, until func()) (log string, stopped bool) {
 	only(t, others, "201", "202", "409 sold_out")
 
 	got := awaken(stalled, late)
-	// All of them may have been answered that they came too late, before the first
-	// script was sent: then the process stops itself with one of the repeats.
+	// All requests may have been refused as too late before the first script was sent. The
+	// process then stops itself at one of the repeats.
 	settled := make(chan struct{})
 	var awake sync.WaitGroup
 	awake.Go(func() { awaken(stalled, settled) })
 	defer awake.Wait()
 	defer close(settled)
-	// Whose request lay unread for longer than a client may take to send it was
-	// told so, or cut off, and is as free to repeat it as the others.
+	// A request that was unread for longer than the read timeout got 408 or was cut off, and
+	// its client may repeat it like the others.
 	const tooLate = "408 request_timeout"
 	answered := slices.DeleteFunc(slices.Clone(got), func(p purchase) bool { return p.err != nil })
 	only(t, answered, "201", "202", "409 sold_out", "503 unavailable", "503 overloaded", "503 rebuilding", tooLate)
 	if n := count(answered); len(answered) == n[tooLate] {
-		t.Errorf("of those whose script was held up, nobody was answered: %v", count(got))
+		t.Errorf("no purchase with a delayed script was answered: %v", count(got))
 	}
 	for i, p := range got {
 		if p.verdict() == tooLate {
@@ -184,9 +183,9 @@ func stalledSale(t *testing.T, until func()) (log string, stopped bool) {
 	return stalled.Log(), true
 }
 
-// awaken lets a stopped process go on until it has answered. Once may not be
-// enough: when the test stopped it just before it would have stopped itself, it
-// still does so.
+// awaken continues a stopped process until it has answered. One attempt may not be enough: if
+// the test stopped the process just before it would have stopped itself, it still stops itself
+// afterwards.
 func awaken[T any](p *process.P, answers <-chan T) T {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -200,12 +199,12 @@ func awaken[T any](p *process.P, answers <-chan T) T {
 	}
 }
 
-// TestAPI_StoppedBeyondLock lets the stopped process go on as soon as another
-// has the lock: its script is on time for its clients, and late for the sale.
+// TestAPI_StoppedBeyondLock continues the stopped process as soon as another has the lock: its
+// script is in time for its clients, but too late for the sale.
 func TestAPI_StoppedBeyondLock(t *testing.T) {
 	needProcesses(t)
-	// On a very busy machine the process may come back too late even to send its
-	// script. Then this was another test, and is done again.
+	// On a very busy machine the process may continue too late even to send its script. That
+	// would test something else, so the test is repeated.
 	for range tries {
 		if log, _ := stalledSale(t, func() {}); strings.Contains(log, "purchase refused") {
 			return
@@ -214,7 +213,7 @@ func TestAPI_StoppedBeyondLock(t *testing.T) {
 	t.Error("the late script was never seen to be refused")
 }
 
-// TestAPI_StoppedForLong stops the process for three times the life of its lock.
+// TestAPI_StoppedForLong stops the process for three lifetimes of its lock.
 func TestAPI_StoppedForLong(t *testing.T) {
 	needProcesses(t)
 	for range tries {

@@ -40,7 +40,7 @@ func newBackup() *cobra.Command {
 	return c
 }
 
-// oneFile makes sure that the command has its one argument.
+// oneFile requires exactly one argument.
 func oneFile(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return config.Usage(fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
@@ -48,8 +48,8 @@ func oneFile(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// sqliteFile returns the settings and the path of the database. For PostgreSQL,
-// whose own tools do this job, it names the fix.
+// sqliteFile returns the settings and the path of the database. For PostgreSQL, which has its
+// own tools for this, it returns an error with the fix.
 func sqliteFile(c *cobra.Command, postgresFix string) (*config.Settings, string, error) {
 	s, err := config.Merge(c.Flags())
 	if err != nil {
@@ -64,8 +64,7 @@ func sqliteFile(c *cobra.Command, postgresFix string) (*config.Settings, string,
 	return s, strings.TrimPrefix(s.DB, "sqlite:"), nil
 }
 
-// backupError says under which setting or argument the operator gave the file that
-// is the cause.
+// backupError adds the setting or the argument that named the file that caused err.
 func backupError(c *cobra.Command, s *config.Settings, file string, err error) error {
 	if c.Context().Err() != nil {
 		return errors.New("interrupted; nothing was changed")
@@ -81,7 +80,7 @@ func backupError(c *cobra.Command, s *config.Settings, file string, err error) e
 	}
 }
 
-// summaryLines describe a database file, under the name of what was done with it.
+// summaryLines describe a database file; done says what was done with it.
 func summaryLines(done string, s backup.Summary) [][2]string {
 	newest := "none"
 	if !s.Newest.IsZero() {

@@ -17,10 +17,11 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// letGo keeps the test's own connections from counting as users of the database.
+// letGo closes the test's own idle connections, so that they do not count as users of the
+// database.
 func (s *shop) letGo() { s.db.SetMaxIdleConns(0) }
 
-// fill adds an item with so many orders of a kilobyte each, in one transaction, to a
+// fill adds an item with the given number of orders of one kilobyte, in one transaction, to a
 // database that no process of the service uses.
 func fill(t *testing.T, path, item string, orders int) {
 	t.Helper()
@@ -42,8 +43,8 @@ func fill(t *testing.T, path, item string, orders int) {
 	}
 }
 
-// consistent reads the orders of a file, and fails the test unless they agree with
-// the counts of items and buyers.
+// consistent reads the orders of a file, and fails the test unless they match the counts of
+// items and buyers.
 func consistent(t *testing.T, path string) (orders map[string]bool) {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+path+"?immutable=1")
@@ -78,7 +79,7 @@ func consistent(t *testing.T, path string) (orders map[string]bool) {
 	return orders
 }
 
-// shoppers buy without a pause until they are stopped.
+// shoppers buy without pause until they are stopped.
 type shoppers struct {
 	stop     atomic.Bool
 	all      sync.WaitGroup
@@ -119,10 +120,9 @@ func (s *shoppers) further(t *testing.T, n int64) {
 	})
 }
 
-// TestBackup_UnderLoad takes backups while buyers buy: no purchase is refused, each
-// backup is the state of one moment, and contains every order that was answered
-// before it began.
-func TestBackup_UnderLoad(t *testing.T) {
+// TestBackup_UnderLoadIsConsistent takes backups during a sale: no purchase is refused, and
+// each backup is a consistent state with every order that was answered before the backup began.
+func TestBackup_UnderLoadIsConsistent(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1_000_000, 1)
@@ -154,8 +154,8 @@ func TestBackup_UnderLoad(t *testing.T) {
 	})
 }
 
-// TestBackup_Interrupted: a signal during the copy leaves no file.
-func TestBackup_Interrupted(t *testing.T) {
+// A signal during the copy leaves no file.
+func TestBackup_InterruptedLeavesNoFile(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))
@@ -176,9 +176,9 @@ func TestBackup_Interrupted(t *testing.T) {
 	}
 }
 
-// TestBackup_Killed kills a backup at each step: the file is not there, or the
-// backup that it was to replace is there unchanged.
-func TestBackup_Killed(t *testing.T) {
+// TestBackup_KilledKeepsThePreviousBackup kills a backup at each step: the target file does not
+// exist, or is the unchanged previous backup.
+func TestBackup_KilledKeepsThePreviousBackup(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestCatalog_LoaderKilled ends a process that loads an item for all, with the lock
-// on that in its hands: another loads it as soon as the lock has lapsed, and the
-// buyers who wait for it meanwhile get their orders.
-func TestCatalog_LoaderKilled(t *testing.T) {
+// TestCatalog_KilledLoaderIsReplaced kills a process that loads an item while it holds the load
+// lock: another process loads the item as soon as the lock has expired, and waiting buyers get
+// their orders.
+func TestCatalog_KilledLoaderIsReplaced(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -18,13 +18,14 @@ func TestCatalog_LoaderKilled(t *testing.T) {
 	c := dial(t, healthy)
 	const stock = 100
 	item := s.newItem(c, stock, 1)
-	// The lock may have lapsed before the test looks; then this was another test.
+	// The lock may have expired before the test checks. That would test something else, so the
+	// test is repeated.
 	for try := range tries {
 		doomed := s.faulty("catalog.loading", "api", noLimit...)
 		d := dial(t, doomed)
 		cut := make(chan purchase, 1)
 		go func() {
-			// A page may be old, but what is bought by has to be loaded anew.
+			// A page may be stale, but a purchase requires that the item is loaded.
 			for i := 0; ; i++ {
 				p := d.buy(item, "d"+strconv.Itoa(try)+"-"+strconv.Itoa(i), "k")
 				if p.err != nil || i == stock/tries {
@@ -50,5 +51,5 @@ func TestCatalog_LoaderKilled(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the lock of the dead process was never seen")
+	t.Error("the lock of the dead process was never found")
 }

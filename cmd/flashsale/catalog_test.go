@@ -53,7 +53,7 @@ func readPage(t *testing.T, p *process.P, path string, headers ...string) page {
 	return got
 }
 
-// counted reads one figure of a process's metrics.
+// counted reads one metric of a process.
 func counted(t *testing.T, p *process.P, line string) float64 {
 	t.Helper()
 	metrics, err := dialAddr(t, p.OpsURL()).do("GET", "/metrics", "", "")
@@ -73,10 +73,10 @@ func counted(t *testing.T, p *process.P, line string) float64 {
 	return 0
 }
 
-// TestCatalog_Processes: on four processes an item is seen by all as soon as it is
-// created, changed, restocked or paused at one of them, also where it was asked for
-// before; and a crowd of readers costs the database next to nothing.
-func TestCatalog_Processes(t *testing.T) {
+// With four processes, each sees an item as soon as another has created, changed, restocked or
+// paused it, even if it was requested there before. Many page readers cause almost no load on
+// the database.
+func TestCatalog_ChangesReachEveryProcess(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -146,15 +146,17 @@ func TestCatalog_Processes(t *testing.T) {
 	for i, p := range apis {
 		asked += counted(t, p, "flashsale_catalog_questions_total") - before[i]
 	}
-	// The clock has questions of its own, a few a second; the readers' must not add up.
+	// Cached items are also refreshed by time, a few times per second. The readers may only add
+	// a few queries.
 	byClock := 10 * float64(len(apis)) * time.Since(began).Seconds()
 	if asked > readers*pages/20+byClock {
-		t.Errorf("%d pages cost %g questions to the database", readers*pages, asked)
+		t.Errorf("%d pages caused %g database queries", readers*pages, asked)
 	}
 }
 
-// TestCatalog_HTTP: what a browser and a cache in between rely on, from a real server.
-func TestCatalog_HTTP(t *testing.T) {
+// TestCatalog_PagesHaveCachingHeaders checks the headers on which browsers and caches rely,
+// with a real server.
+func TestCatalog_PagesHaveCachingHeaders(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		for i := range 30 {
@@ -190,9 +192,8 @@ func TestCatalog_HTTP(t *testing.T) {
 	})
 }
 
-// TestCommand_ItemWarm makes items warm as an operator does at the terminal: a sale
-// that Redis has lost is loaded before its first buyer comes, and one that runs is
-// left as it is.
+// TestCommand_ItemWarm warms items with the command: a sale that Redis has lost is loaded
+// before its first purchase, and a loaded one is left unchanged.
 func TestCommand_ItemWarm(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -215,7 +216,7 @@ func TestCommand_ItemWarm(t *testing.T) {
 	}
 	wantCode(t, 0, s.run("item", "warm", running, lost, "--server", p.URL()), running, " 3 ", lost, " 6 ")
 	if now, err := s.rdb.HGet(t.Context(), saleOf(running), "fence").Result(); err != nil || now != was {
-		t.Errorf("the running sale was loaded anew: fence %s, %v, before %s", now, err, was)
+		t.Errorf("the running sale was reloaded: fence %s, %v, before %s", now, err, was)
 	}
 	if left, err := s.rdb.HGet(t.Context(), saleOf(lost), "left").Result(); err != nil || left != "6" {
 		t.Errorf("the lost sale has %q left, %v, want 6", left, err)

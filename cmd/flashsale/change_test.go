@@ -13,7 +13,7 @@ import (
 	"flashsale/handler/auth"
 )
 
-// ask sends an admin's change of an item. An error means that its outcome is unknown.
+// ask sends an admin's change of an item. After an error its outcome is unknown.
 func (c *client) ask(method, path string, body any, headers ...string) (answer, error) {
 	c.t.Helper()
 	text := ""
@@ -28,7 +28,7 @@ func (c *client) ask(method, path string, body any, headers ...string) (answer, 
 	return c.do(method, path, c.token("root", auth.RoleAdmin), text, headers...)
 }
 
-// insist is ask, repeated while the service asks for that.
+// insist is like ask, but retries while the service asks for it.
 func (c *client) insist(method, path string, body any, headers ...string) (a answer) {
 	c.t.Helper()
 	eventually(c.t, method+" "+path, soon, func() (bool, any) {
@@ -50,8 +50,8 @@ func restockBody(quantity int64) map[string]any {
 	return map[string]any{"quantity": quantity, "reason": "test"}
 }
 
-// stockLedger checks that an item's restocks explain its total, and returns the
-// total and how many restocks there were.
+// stockLedger checks that an item's restocks explain its total, and returns the total and the
+// number of restocks.
 func (s *shop) stockLedger(item string) (total, restocks int64) {
 	s.t.Helper()
 	var initial, sum, last int64
@@ -67,8 +67,8 @@ func (s *shop) stockLedger(item string) (total, restocks int64) {
 	return total, restocks
 }
 
-// soldOutTo lets n buyers want one unit each, at the clients in turn, and returns
-// how many got one. Each asks until the answer is definite.
+// soldOutTo makes n buyers order one unit each from the clients in turn, and returns how many
+// got one. Each repeats until the answer is definite.
 func soldOutTo(t *testing.T, item, name string, n int, clients ...*client) int {
 	t.Helper()
 	list := stream(n, 32, func(i int) purchase {
@@ -79,7 +79,7 @@ func soldOutTo(t *testing.T, item, name string, n int, clients ...*client) int {
 	return len(accepted(list))
 }
 
-// comesBack buys until a unit that has returned is known to the process.
+// comesBack buys until the process sees that a unit has returned.
 func comesBack(t *testing.T, c *client, item, user string) purchase {
 	t.Helper()
 	var p purchase
@@ -90,10 +90,9 @@ func comesBack(t *testing.T, c *client, item, user string) purchase {
 	return p
 }
 
-// TestChange_AfterRefusals: on two processes a crowd of 5,000 is refused the one
-// unit; then it comes back and is sold to a new buyer, and one unit more is sold
-// exactly once more.
-func TestChange_AfterRefusals(t *testing.T) {
+// With two processes, 5,000 buyers are refused the only unit. When it returns, one new buyer
+// gets it, and after a restock of one unit exactly one more buyer.
+func TestChange_ReturnedUnitsAreSoldAfterSoldOut(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -126,10 +125,9 @@ func TestChange_AfterRefusals(t *testing.T) {
 	s.stockLedger(item)
 }
 
-// TestChange_Versions: what one process has changed, an admin at another can
-// change at once with the tag that is shown there; of two changes with one tag,
-// one is made.
-func TestChange_Versions(t *testing.T) {
+// After one process has changed an item, an admin at another can change it with the ETag shown
+// there. Of two changes with the same ETag, one succeeds.
+func TestChange_OneOfTwoWithTheSameTagSucceeds(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -165,7 +163,7 @@ func TestChange_Versions(t *testing.T) {
 			t.Errorf("round %d: %d of 8 changes with one tag were made, %d refused", round, made.Load(), lost.Load())
 		}
 	}
-	// A higher limit holds at the other process, for the sale and for the check before it.
+	// A higher limit also applies at the other process, in the sale and in the check before it.
 	clients[0].insist("PATCH", path, map[string]any{"per_user_limit": 3}, "If-Match", "*")
 	eventually(t, "the limit to hold everywhere", soon, func() (bool, any) {
 		p := clients[1].buyMany(item, "u", "k", 3, untilCommitted...)
@@ -173,9 +171,8 @@ func TestChange_Versions(t *testing.T) {
 	})
 }
 
-// TestChange_PauseInBurst: nobody who asks after a pause was answered is accepted,
-// at whichever process.
-func TestChange_PauseInBurst(t *testing.T) {
+// No purchase that begins after the answer to a pause is accepted, at either process.
+func TestChange_NoSaleAfterAPause(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker()
@@ -216,14 +213,14 @@ func TestChange_PauseInBurst(t *testing.T) {
 	s.audit(a, item, 1, accepted(list))
 }
 
-// TestChange_Killed ends the API in the middle of a restock, at each of the places
-// where the two stores do not agree. The repeat with the same key makes it once,
-// and exactly as many units are sold as there are.
-func TestChange_Killed(t *testing.T) {
+// TestChange_KilledRestockIsMadeOnce kills the API during a restock, at each point where Redis
+// and the database differ. A repeat with the same key completes it once, and exactly the
+// available units are sold.
+func TestChange_KilledRestockIsMadeOnce(t *testing.T) {
 	needProcesses(t)
 	for _, at := range []struct {
 		place string
-		made  bool // the database knows of it
+		made  bool // the database has it
 	}{{"inventory.suspended", false}, {"inventory.changed", true}, {"inventory.adjusted", true}} {
 		for _, quantity := range []int64{7, -3} {
 			t.Run(fmt.Sprintf("%s%+d", at.place, quantity), func(t *testing.T) {
@@ -238,13 +235,13 @@ func TestChange_Killed(t *testing.T) {
 				}
 				key := uuid.NewString()
 				if x, err := dial(t, doomed).ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(quantity), "Idempotency-Key", key); err == nil {
-					t.Fatalf("the API was to die before it could answer; it said %s", x.verdict())
+					t.Fatalf("the API answered before it died: %s", x.verdict())
 				}
 				struck(t, doomed)
 				if _, n := s.stockLedger(item); (n == 1) != at.made {
 					t.Fatalf("%d restocks are recorded", n)
 				}
-				if at.made { // the sale goes on before anybody repeats
+				if at.made { // the sale continues before the restock is repeated
 					if p := fresh.settle(item, fresh.buy(item, "between", "k")); !p.accepted() {
 						t.Errorf("buy: %s", p.verdict())
 					}
@@ -273,8 +270,8 @@ func TestChange_Killed(t *testing.T) {
 	}
 }
 
-// TestChange_Audit: what was done to an item and its orders, and by whom.
-func TestChange_Audit(t *testing.T) {
+// The audit log has the changes of an item and its orders, with their actors.
+func TestChange_AuditHasEveryChange(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 5, 1)
@@ -321,10 +318,10 @@ func TestChange_Audit(t *testing.T) {
 	})
 }
 
-// TestChange_Stopped stops the API after it has marked the sale to take units back,
-// and lets it go on when another process has sold them. It must not take them
-// then, though the database has not heard of the orders yet.
-func TestChange_Stopped(t *testing.T) {
+// TestChange_StoppedRestockTakesNoSoldUnits stops the API after it has marked the sale to
+// remove units, and continues it when another process has sold them. It must not remove them
+// then, although the orders are not in the database yet.
+func TestChange_StoppedRestockTakesNoSoldUnits(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	b := dial(t, s.api(noLimit...))
@@ -351,9 +348,9 @@ func TestChange_Stopped(t *testing.T) {
 	only(t, list, "202", "409 sold_out")
 	x := awaken(stalled, late)
 	if made := x.Status == 200; x.err == nil && made != (len(accepted(list)) == 7) || len(accepted(list)) < 7 {
-		t.Errorf("taking back 3 of 10 came to %s, error %v, and %d were sold", x.verdict(), x.err, len(accepted(list)))
+		t.Errorf("removing 3 of 10: %s, error %v, and %d were sold", x.verdict(), x.err, len(accepted(list)))
 	}
-	s.worker() // not before: the database was not to know of the orders
+	s.worker() // started late, so that the orders were not in the database before
 	eventually(t, "every order is settled", soon, func() (bool, any) {
 		l := s.ledger(b, item)
 		return l.Held == 0 && l.Sold == int64(len(accepted(list))), l

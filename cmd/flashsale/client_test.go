@@ -17,9 +17,9 @@ import (
 	"flashsale/internal/wire"
 )
 
-// client calls one API process over keep-alive connections. It never sends a
-// request twice: net/http would, for a POST with an Idempotency-Key, and hide
-// the very failures the tests look for.
+// client calls one API process over keep-alive connections. It never sends a request twice:
+// net/http would, for a POST with an Idempotency-Key, and hide the failures that the tests
+// check.
 type client struct {
 	t      *testing.T
 	target wire.Target
@@ -36,8 +36,8 @@ type idleConn struct {
 	since time.Time
 }
 
-// maxIdle is how long a connection may be idle before it is not used any more. The
-// server closes it after two minutes, which a test can spend on building a program.
+// maxIdle is how long an idle connection may be reused. The server closes it after two minutes,
+// which a test can spend building a program.
 const maxIdle = 30 * time.Second
 
 func dial(t *testing.T, p *process.P) *client {
@@ -69,7 +69,7 @@ func (c *client) close() {
 	c.idle = nil
 }
 
-// take returns the connection that was used last, or nil.
+// take returns the most recently used connection, or nil.
 func (c *client) take() *wire.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,16 +82,16 @@ func (c *client) take() *wire.Conn {
 	return conn
 }
 
-// answerLimit bounds one call. It is above every wait of the service's own, so
-// a call that runs into it has found a request that was forgotten.
+// answerLimit bounds one call. It exceeds every wait inside the service, so a call that reaches
+// it has found a lost request.
 const answerLimit = 30 * time.Second
 
-// shown are the headers of an answer that the tests look at.
+// shown are the headers of an answer that the tests check.
 var shown = []string{
 	"Content-Type", "Cache-Control", "Content-Encoding", "Retry-After", "Location", "Idempotent-Replayed", "Allow", "WWW-Authenticate", "RateLimit", "X-Request-Id", "Etag",
 }
 
-// answer is one answer of the API, with whichever of the two forms it has.
+// answer is one answer of the API: a result or a problem.
 type answer struct {
 	Status int
 	Body   string
@@ -122,20 +122,19 @@ func (a *answer) decode(t *testing.T, into any) {
 
 func (a *answer) replayed() bool { return a.Header["Idempotent-Replayed"] == "true" }
 
-// verdict is the answer in short: its status, and its code when it is a refusal.
+// verdict is a summary of the answer: its status and, for a refusal, its code.
 func (a *answer) verdict() string {
 	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem.Code)
 }
 
 func (a *answer) accepted() bool { return a.Status == 201 || a.Status == 202 }
 
-// errDial marks a connection that could not be made: nothing was sent.
+// errDial means that no connection could be made: nothing was sent.
 type errDial struct{ error }
 
 func (e errDial) Unwrap() error { return e.error }
 
-// do sends one request. An error means that its outcome is unknown, unless it
-// is an errDial.
+// do sends one request. After an error its outcome is unknown, unless the error is an errDial.
 func (c *client) do(method, path, token, body string, headers ...string) (answer, error) {
 	conn := c.take()
 	if conn == nil {
@@ -163,7 +162,7 @@ func (c *client) do(method, path, token, body string, headers ...string) (answer
 	}
 	res, err := conn.Do(text)
 	if err != nil {
-		// Its own failure is reported; that of closing it adds nothing.
+		// Only the request's own error is reported.
 		_ = conn.Close() //nolint:errcheck // see above
 		return answer{}, err
 	}
@@ -213,7 +212,7 @@ func (c *client) token(sub string, role auth.Role) string {
 	return token
 }
 
-// admin calls as an admin. The test fails when there is no answer.
+// admin calls as an admin. The test fails if there is no answer.
 func (c *client) admin(method, path string, body any) answer {
 	c.t.Helper()
 	var headers []string
@@ -232,7 +231,7 @@ func (c *client) admin(method, path string, body any) answer {
 	return a
 }
 
-// get reads as a buyer. The test fails when there is no answer.
+// get reads as a buyer. The test fails if there is no answer.
 func (c *client) get(path, user string) answer {
 	c.t.Helper()
 	a, err := c.do("GET", path, c.token(user, auth.RoleBuyer), "")
@@ -242,11 +241,11 @@ func (c *client) get(path, user string) answer {
 	return a
 }
 
-// purchase is what one call of buy came to.
+// purchase is the result of one call of buy.
 type purchase struct {
 	answer
 	user, key string
-	headers   []string // what buy was given
+	headers   []string // the headers passed to buy
 	err       error    // no answer: the outcome is unknown, unless it is an errDial
 }
 
@@ -257,7 +256,7 @@ func (p *purchase) verdict() string {
 	return p.answer.verdict()
 }
 
-// buy buys one unit. It may be called from any goroutine.
+// buy buys one unit. It is safe for concurrent use.
 func (c *client) buy(item, user, key string, headers ...string) purchase {
 	return c.buyMany(item, user, key, 1, headers...)
 }
@@ -269,18 +268,16 @@ func (c *client) buyMany(item, user, key string, quantity int64, headers ...stri
 	return purchase{answer: a, user: user, key: key, headers: headers, err: err}
 }
 
-// untilCommitted makes a purchase wait for its commit for as long as the service
-// allows, where the answer must be 201: by itself it waits for 2 s, and a busy
-// machine may take longer.
+// untilCommitted makes a purchase wait for its commit as long as the service allows, for tests
+// that require a 201. The default wait of 2 s may be too short on a busy machine.
 var untilCommitted = []string{"Prefer", "wait=10"}
 
-// repeatWithin bounds how long a buyer repeats a purchase whose outcome is open.
+// repeatWithin bounds how long a buyer repeats a purchase whose outcome is unknown.
 const repeatWithin = time.Minute
 
-// settle repeats a purchase with its key, as a client should, until it is
-// accepted or refused for good, and returns that answer. An answer 500 is none
-// that a client should ever see, so it ends the repeating as well. look is shown
-// every answer on the way.
+// settle repeats a purchase with its key, as clients should, until it is definitively accepted
+// or refused, and returns that answer. It also stops at a 500, which a client should never get.
+// look is called with every answer.
 func (c *client) settle(item string, p purchase, look ...func(purchase)) purchase {
 	show := func(p purchase) {
 		for _, fn := range look {
@@ -304,7 +301,7 @@ func (c *client) settle(item string, p purchase, look ...func(purchase)) purchas
 	return p
 }
 
-// crowd runs fn n times at once and collects what it returns, in order.
+// crowd runs fn n times concurrently and returns the results in order.
 func crowd[T any](n int, fn func(i int) T) []T {
 	out := make([]T, n)
 	start := make(chan struct{})
@@ -320,8 +317,7 @@ func crowd[T any](n int, fn func(i int) T) []T {
 	return out
 }
 
-// stream runs fn n times, at most width of them at once, and collects what it
-// returns, in order.
+// stream runs fn n times, at most width of them concurrently, and returns the results in order.
 func stream[T any](n, width int, fn func(i int) T) []T {
 	out := make([]T, n)
 	next := make(chan int)
@@ -341,7 +337,7 @@ func stream[T any](n, width int, fn func(i int) T) []T {
 	return out
 }
 
-// count tells how often each verdict was given.
+// count returns how often each verdict occurred.
 func count(list []purchase) map[string]int {
 	n := make(map[string]int)
 	for i := range list {
@@ -361,7 +357,7 @@ func accepted(list []purchase) []purchase {
 	return out
 }
 
-// only fails the test when a purchase came to anything but what is allowed.
+// only fails the test if a purchase has another verdict than those allowed.
 func only(t *testing.T, list []purchase, allowed ...string) {
 	t.Helper()
 	for verdict, n := range count(list) {
@@ -375,8 +371,8 @@ func only(t *testing.T, list []purchase, allowed ...string) {
 	}
 }
 
-// burst is stream with a fault: strike is called once, after the given number
-// of answers, while the others go on.
+// burst is stream with a fault: strike is called once, after the given number of answers, while
+// the other calls continue.
 func burst[T any](n, width, after int, fn func(i int) T, strike func()) []T {
 	var answered atomic.Int64
 	reached := make(chan struct{})

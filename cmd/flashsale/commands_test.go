@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// commands are all that the program has.
+// commands are all commands of the program.
 var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
@@ -23,13 +23,13 @@ var commands = [][]string{
 	{"backup"}, {"restore"},
 }
 
-// command runs a command in an empty place.
+// command runs a command in an empty folder.
 func command(t *testing.T, args ...string) process.Result {
 	t.Helper()
 	return process.Run(t, process.Spec{Args: args})
 }
 
-// wantCode fails the test unless the command ended with the code and printed all the words.
+// wantCode fails the test unless the command exited with the code and printed all the words.
 func wantCode(t *testing.T, code int, r process.Result, words ...string) {
 	t.Helper()
 	if r.Code != code {
@@ -66,7 +66,7 @@ func TestCommand_Completion(t *testing.T) {
 	for shell, word := range map[string]string{"bash": "complete", "zsh": "#compdef flashsale", "fish": "complete -c flashsale", "powershell": "Register-ArgumentCompleter"} {
 		wantCode(t, 0, command(t, "completion", shell), word)
 	}
-	// What the scripts ask.
+	// The shell scripts run this.
 	wantCode(t, 0, command(t, "__complete", "mig"), "migrate")
 	wantCode(t, 0, command(t, "__complete", "migrate", ""), "up", "down", "status")
 	wantCode(t, 0, command(t, "__complete", "serve", "--ops"), "--ops-addr")
@@ -100,7 +100,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 	}
 }
 
-// TestCommand_Migrate goes up, down and up again, and tells where it is.
+// TestCommand_Migrate migrates up, down and up again, and checks the status.
 func TestCommand_Migrate(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
@@ -127,10 +127,8 @@ func TestCommand_Migrate(t *testing.T) {
 	s.audit(c, s.newItem(c, 1, 1), 1, nil)
 }
 
-// TestCommand_Item manages items through the API, with a token of its own
-// making and with one that is given.
-// TestCommand_CreatesNothing: commands that only look, and processes that need a
-// database, leave no file behind where there is none.
+// Commands that only read, and processes that need a database, do not create files if there is
+// none.
 func TestCommand_CreatesNothing(t *testing.T) {
 	needProcesses(t)
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
@@ -243,8 +241,8 @@ func TestCommand_ItemList(t *testing.T) {
 	}
 }
 
-// TestCommand_Token signs tokens, with the configured key and with that of
-// development mode, and the service takes them.
+// TestCommand_Token signs tokens with the configured key and with the key of development mode,
+// and the service accepts them.
 func TestCommand_Token(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
@@ -264,8 +262,9 @@ func TestCommand_Token(t *testing.T) {
 	}
 }
 
-// TestDevelopment starts the service as a newcomer does, without a setting.
-func TestDevelopment(t *testing.T) {
+// TestDevelopment_StartsWithoutSettings starts the service without any setting, as a new user
+// does.
+func TestDevelopment_StartsWithoutSettings(t *testing.T) {
 	needProcesses(t)
 	dir := t.TempDir()
 	p := process.Start(t, process.Spec{Dir: dir})
@@ -295,7 +294,7 @@ func TestDevelopment(t *testing.T) {
 			t.Errorf("POST /dev/tokens %s: %s, error %v; want %s", body, a.verdict(), err, want)
 		}
 	}
-	// The admin token that is printed is good, and so is one of the command's.
+	// The printed admin token is valid, and so is one of the command.
 	_, printed, _ := strings.Cut(p.Log(), "admin ")
 	printed, _, _ = strings.Cut(strings.TrimSpace(printed), "\n")
 	r := process.Run(t, process.Spec{Args: []string{"token", "--sub", "root", "--role", "admin"}, Dir: dir})
@@ -311,7 +310,7 @@ func TestDevelopment(t *testing.T) {
 		}
 	}
 	term(t, p)
-	// Tokens outlive the process, and the demo sale is opened once.
+	// Tokens stay valid after a restart, and the demo sale is created once.
 	p = process.Start(t, p.Spec())
 	c = dial(t, p)
 	if a, err := c.do("GET", "/v1/orders", made.Token, ""); err != nil || !strings.Contains(a.Body, `"demo"`) {
@@ -319,9 +318,9 @@ func TestDevelopment(t *testing.T) {
 	}
 }
 
-// TestAddresses looks for what only operators may see, and for what exists in
-// development alone.
-func TestAddresses(t *testing.T) {
+// TestAddresses_ServeOnlyTheirRoutes checks which routes exist only for operators or only in
+// development mode.
+func TestAddresses_ServeOnlyTheirRoutes(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	api, worker := s.api(), s.worker()
@@ -352,7 +351,7 @@ func TestAddresses(t *testing.T) {
 	if p := c.buy(item, "alice", "k", untilCommitted...); p.verdict() != "201" {
 		t.Errorf("buy: %s", p.verdict())
 	}
-	// The creation of the item takes its lock once, the purchase again or still.
+	// Creating the item takes its lock once; the purchase takes it again or still holds it.
 	metrics, err := dialAddr(t, api.OpsURL()).do("GET", "/metrics", "", "")
 	for _, line := range []string{"flashsale_lock_wait_seconds_count ", `flashsale_lock_events_total{event="lost"} 0`} {
 		if err != nil || !strings.Contains(metrics.Body, line) || strings.Contains(metrics.Body, "flashsale_lock_wait_seconds_count 0\n") {
@@ -376,9 +375,8 @@ func grep(text, word string) string {
 	return out.String()
 }
 
-// TestOpsAddr_Warning: who can reach the metrics and the profiles is said at start
-// where that is more than this machine.
-func TestOpsAddr_Warning(t *testing.T) {
+// The start warns if other machines can reach the metrics and the profiles.
+func TestOpsAddr_WarnsIfReachable(t *testing.T) {
 	needProcesses(t)
 	const warning = "/metrics and /debug/pprof are served without authentication on "
 	for host, public := range map[string]bool{"127.0.0.1": false, "localhost": false, "0.0.0.0": true, "": true, "[::]": true} {

@@ -8,12 +8,11 @@ import (
 	"testing"
 )
 
-// noLimit takes the buyers' rate limit out of the way of tests that are about
-// something else.
+// noLimit disables the buyers' rate limit, for tests of other behaviour.
 var noLimit = []string{"--rate-buyer", "-1"}
 
-// TestCrowd_TenUnits sells ten units to a thousand buyers who come at once.
-func TestCrowd_TenUnits(t *testing.T) {
+// TestCrowd_TenUnitsAreSoldExactly sells ten units to a thousand concurrent buyers.
+func TestCrowd_TenUnitsAreSoldExactly(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
@@ -34,9 +33,9 @@ func TestCrowd_TenUnits(t *testing.T) {
 	})
 }
 
-// TestCrowd_OneBuyer lets one buyer ask a thousand times at once, each time
-// with a new key: one order. The other nine units are there for others.
-func TestCrowd_OneBuyer(t *testing.T) {
+// TestCrowd_OneBuyerGetsOneOrder sends a thousand concurrent purchases of one buyer, each with
+// a new key: one order. The other nine units stay available.
+func TestCrowd_OneBuyerGetsOneOrder(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 1)
@@ -57,9 +56,9 @@ func TestCrowd_OneBuyer(t *testing.T) {
 	})
 }
 
-// TestCrowd_OneKey sends one purchase fifty times at once: one order, which all
-// of them get, and all but the first are told that it is a replay.
-func TestCrowd_OneKey(t *testing.T) {
+// TestCrowd_OneKeyMakesOneOrder sends one purchase fifty times concurrently: all answers have
+// the same order, and all but the first are marked as replays.
+func TestCrowd_OneKeyMakesOneOrder(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 10, 5)
@@ -101,8 +100,9 @@ func twoAPIs(t *testing.T) (s *shop, a, b *client) {
 	return s, dial(t, s.api(noLimit...)), dial(t, s.api(noLimit...))
 }
 
-// TestTwoAPIs_Exact sells one item through both, to more buyers than units.
-func TestTwoAPIs_Exact(t *testing.T) {
+// TestTwoAPIs_SellTheStockExactly sells one item through two API processes to more buyers than
+// units.
+func TestTwoAPIs_SellTheStockExactly(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 300, 1)
@@ -119,10 +119,10 @@ func TestTwoAPIs_Exact(t *testing.T) {
 	}
 }
 
-// TestTwoAPIs_Notices buys at both: each process hears of its own commits, and
-// what one sold can be read at the other. A 201 needs the worker's notice; a
-// request that is not told answers 202 when its wait is over.
-func TestTwoAPIs_Notices(t *testing.T) {
+// TestTwoAPIs_EachGetsItsNotices buys at both: each process receives notices of its own
+// commits, and orders of one can be read at the other. A 201 needs the worker's notice; without
+// it a request answers 202 at the end of its wait.
+func TestTwoAPIs_EachGetsItsNotices(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 40, 1)
@@ -139,8 +139,8 @@ func TestTwoAPIs_Notices(t *testing.T) {
 	s.audit(a, item, 1, got)
 }
 
-// TestTwoAPIs_OneKey sends one key to both at once.
-func TestTwoAPIs_OneKey(t *testing.T) {
+// TestTwoAPIs_OneKeyMakesOneOrder sends one key to both concurrently.
+func TestTwoAPIs_OneKeyMakesOneOrder(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	item := s.newItem(a, 10, 1)
@@ -156,9 +156,9 @@ func TestTwoAPIs_OneKey(t *testing.T) {
 	}
 }
 
-// TestTwoAPIs_NewItem creates items at one and buys them at the other at once,
-// and buys one at a process that has just learned that it does not exist.
-func TestTwoAPIs_NewItem(t *testing.T) {
+// TestTwoAPIs_NewItemCanBeBoughtAtOnce creates items at one process and immediately buys them
+// at the other, including one that the other process has just cached as unknown.
+func TestTwoAPIs_NewItemCanBeBoughtAtOnce(t *testing.T) {
 	needProcesses(t)
 	s, a, b := twoAPIs(t)
 	for i := range 10 {
@@ -171,7 +171,7 @@ func TestTwoAPIs_NewItem(t *testing.T) {
 			t.Fatalf("item created at one process, bought at the other: %s", p.verdict())
 		}
 	}
-	// What is remembered of an unknown item is remembered for a bounded time.
+	// An unknown item is cached for a bounded time.
 	const item = "later-item"
 	if p := b.buy(item, "alice", "k"); p.verdict() != "404 item_not_found" {
 		t.Fatalf("an item that is not there: %s", p.verdict())

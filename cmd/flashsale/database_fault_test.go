@@ -13,11 +13,10 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestDatabase_Locked lets a stranger hold the database's write lock while
-// orders come in. On a Redis that keeps them they are answered 202; the
-// embedded engine keeps nothing, so there they wait. No request fails, and once
-// the lock is gone every order is confirmed.
-func TestDatabase_Locked(t *testing.T) {
+// TestDatabase_LockedOnlyDelaysCommits holds the database's write lock during a sale. On a
+// durable Redis purchases are answered 202. The embedded engine is not durable, so there they
+// wait. No request fails, and after the lock is released every order is confirmed.
+func TestDatabase_LockedOnlyDelaysCommits(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 30, 1)
@@ -35,7 +34,7 @@ func TestDatabase_Locked(t *testing.T) {
 		})
 		var got []purchase
 		if s.server != nil {
-			got = <-answers // each waits its 2 s for a commit that does not come
+			got = <-answers // each waits 2 s for its commit
 			only(t, got, "202")
 			for _, p := range got {
 				if r := c.get(p.Header["Location"], p.user); r.Status != 200 || r.Order.Status != "queued" {
@@ -68,10 +67,10 @@ func TestDatabase_Locked(t *testing.T) {
 	})
 }
 
-// TestDatabase_LockedLull has the embedded engine's database locked, and buyers who
-// return after a pause without purchases: the first of them is refused at once,
-// instead of waiting in vain behind an order that is older than --queue-age.
-func TestDatabase_LockedLull(t *testing.T) {
+// TestDatabase_LockedRefusesTheFirstAfterALull locks the database of the embedded engine, and
+// buyers return after a pause without purchases: the first of them is refused at once, instead
+// of waiting in vain behind an order older than --queue-age.
+func TestDatabase_LockedRefusesTheFirstAfterALull(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	c := dial(t, s.serve(append(noLimit, "--queue-age", "300ms")...))
@@ -83,7 +82,7 @@ func TestDatabase_LockedLull(t *testing.T) {
 		l := s.ledger(c, item)
 		return l.Held == 1, l
 	})
-	<-lasting(t, 3*time.Second) // the lull; the queue is looked at for two seconds without buyers
+	<-lasting(t, 3*time.Second) // the lull; the queue is polled for two seconds without buyers
 	only(t, []purchase{c.buy(item, "second", "k", "Prefer", "wait=1")}, "503 overloaded")
 	unlock()
 	got := []purchase{<-first}
@@ -93,9 +92,9 @@ func TestDatabase_LockedLull(t *testing.T) {
 	s.audit(c, item, 1, got)
 }
 
-// TestDatabase_LockedForLong holds the lock for longer than a statement waits
-// for it. What needs the lock says 503 then, and nothing is an internal error.
-func TestDatabase_LockedForLong(t *testing.T) {
+// TestDatabase_LockedForLongAnswers503 holds the lock for longer than the statement timeout.
+// Requests that need the lock get 503, and none gets an internal error.
+func TestDatabase_LockedForLongAnswers503(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 30, 1)
@@ -110,8 +109,8 @@ func TestDatabase_LockedForLong(t *testing.T) {
 			create <- a
 		}()
 		got := crowd(20, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") })
-		// An order that the embedded engine could not get committed in time has an
-		// unknown outcome, and the answer says so.
+		// If the embedded engine could not commit an order in time, its outcome is unknown, and
+		// the answer says so.
 		only(t, got, "201", "202", "503 unavailable")
 		made := <-create
 		if !slices.Contains([]string{"503 unavailable", "503 overloaded"}, made.verdict()) || !waits(made) {
@@ -128,10 +127,10 @@ func TestDatabase_LockedForLong(t *testing.T) {
 	})
 }
 
-// TestDatabase_LockedQueueFull lets the queue fill up while the database cannot be
-// written: what has no room is refused for certain, and once the lock is gone all
-// that was accepted is confirmed and there is room again.
-func TestDatabase_LockedQueueFull(t *testing.T) {
+// TestDatabase_LockedFullQueueRefuses lets the queue fill up while the database cannot be
+// written to: purchases beyond the limit are definitively refused. After the lock is released,
+// all accepted orders are confirmed and purchases are accepted again.
+func TestDatabase_LockedFullQueueRefuses(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	const room = 10
@@ -146,7 +145,7 @@ func TestDatabase_LockedQueueFull(t *testing.T) {
 	}
 	for _, p := range got {
 		if p.Status == 503 && !waits(p.answer) {
-			t.Errorf("a 503 without a time to come back: %s", p.Body)
+			t.Errorf("a 503 without Retry-After: %s", p.Body)
 		}
 	}
 	if l := s.ledger(c, item); l.Held != room || l.Left != 100-room {

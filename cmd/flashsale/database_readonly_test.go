@@ -15,7 +15,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// unprivileged is the id of a user and a group that own no file.
+// unprivileged is the id of a user and a group that own no files.
 const unprivileged = 65534
 
 // otherUser makes a test that switches users fail in CI without root, and skip elsewhere.
@@ -30,8 +30,8 @@ func otherUser(t *testing.T) {
 	}
 }
 
-// refusesToStart starts a process that has to end before it is ready, and to name the
-// setting, the value, the cause and the fix.
+// refusesToStart starts a process that must exit before it is ready, with an error that names
+// the setting, the value, the cause and the fix.
 func refusesToStart(t *testing.T, spec process.Spec, says ...string) {
 	t.Helper()
 	p, err := process.TryStart(t, spec)
@@ -48,13 +48,13 @@ func refusesToStart(t *testing.T, spec process.Spec, says ...string) {
 	}
 }
 
-// TestDatabase_OtherUser migrates a database as root, and runs the service as a user
-// who may not write it.
-func TestDatabase_OtherUser(t *testing.T) {
+// TestDatabase_OtherUserIsExplained migrates a database as root, and runs the service as a user
+// without write permission.
+func TestDatabase_OtherUserIsExplained(t *testing.T) {
 	needProcesses(t)
 	otherUser(t)
 	s := newRedisShop(t)
-	// The folder above it belongs to the test binary, and to its user alone.
+	// Only the test binary's user can enter the folder above it.
 	if err := errors.Join(os.Chmod(filepath.Dir(s.dir), 0o755), os.Chown(s.dir, unprivileged, unprivileged)); err != nil { //nolint:gosec // it holds nothing
 		t.Fatal(err)
 	}
@@ -92,9 +92,9 @@ func TestDatabase_OtherUser(t *testing.T) {
 	}
 }
 
-// TestDatabase_ReadOnlyMount starts the service on a disk that is mounted read-only, and
-// again once the disk is writable.
-func TestDatabase_ReadOnlyMount(t *testing.T) {
+// TestDatabase_ReadOnlyMountIsExplained starts the service on a read-only disk, and again once
+// the disk is writable.
+func TestDatabase_ReadOnlyMountIsExplained(t *testing.T) {
 	needProcesses(t)
 	disk := disktest.New(t, 32<<20)
 	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
@@ -113,10 +113,10 @@ func TestDatabase_ReadOnlyMount(t *testing.T) {
 	only(t, []purchase{c.buy(item, "u", "k", untilCommitted...)}, "201")
 }
 
-// TestDatabase_TurnsReadOnly has the database's files refuse writes while the service
-// runs: purchases get 503, readiness names the database, and both are over without a
-// restart. No order that was accepted meanwhile is lost.
-func TestDatabase_TurnsReadOnly(t *testing.T) {
+// TestDatabase_RecoversFromReadOnly makes the database's files refuse writes while the service
+// runs: purchases get 503 and readiness names the database. Both recover without a restart, and
+// no order accepted in the meantime is lost.
+func TestDatabase_RecoversFromReadOnly(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1000, 1)
@@ -145,7 +145,7 @@ func TestDatabase_TurnsReadOnly(t *testing.T) {
 	})
 }
 
-// unready waits until readiness is refused for the part.
+// unready waits until readiness fails because of the part.
 func (s *shop) unready(c *client, part string) {
 	s.t.Helper()
 	eventually(s.t, "readiness names the "+part, soon, func() (bool, any) {

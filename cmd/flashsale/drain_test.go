@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// term stops a process as an operator would and tells how it ended.
+// term stops a process with SIGTERM and checks how it exits.
 func term(t *testing.T, p *process.P) {
 	t.Helper()
 	if code := p.Stop(); code != 0 {
@@ -21,10 +21,10 @@ func term(t *testing.T, p *process.P) {
 	}
 }
 
-// TestDrain_InFlight stops an API while requests wait for their commit: each is
-// answered first. The commits are held up from outside until the process has
-// heard of its end, so that all of them are in flight then.
-func TestDrain_InFlight(t *testing.T) {
+// TestDrain_AnswersRequestsInFlight stops an API while requests wait for their commit: each is
+// answered first. The test blocks the commits until the process has received the signal, so
+// that all requests are in progress then.
+func TestDrain_AnswersRequestsInFlight(t *testing.T) {
 	needProcesses(t)
 	run := func(t *testing.T, s *shop, api *process.P) {
 		c := dial(t, api)
@@ -45,7 +45,7 @@ func TestDrain_InFlight(t *testing.T) {
 			defer close(ended)
 			term(t, api)
 		}()
-		eventually(t, "the process lets nobody in any more", soon, func() (bool, any) {
+		eventually(t, "the process accepts no more requests", soon, func() (bool, any) {
 			c.close()
 			a, err := c.do("GET", "/healthz", "", "")
 			return errors.As(err, new(errDial)), a.verdict()
@@ -59,7 +59,7 @@ func TestDrain_InFlight(t *testing.T) {
 			t.Errorf("%d rows, want 40", len(rows))
 		}
 		if p := next.buy(item, "late", "k", untilCommitted...); p.verdict() != "201" || p.replayed() {
-			t.Errorf("the one who came too late: %s, replayed %v", p.verdict(), p.replayed())
+			t.Errorf("the late purchase: %s, replayed %v", p.verdict(), p.replayed())
 		}
 	}
 	t.Run("serve", func(t *testing.T) {
@@ -75,9 +75,9 @@ func TestDrain_InFlight(t *testing.T) {
 	})
 }
 
-// TestDrain_Burst stops processes under load and starts others in their place.
-// Nobody who was let in is cut off, and nothing that was answered is lost.
-func TestDrain_Burst(t *testing.T) {
+// TestDrain_CutsOffNoAdmittedRequest replaces processes under load. No admitted request is cut
+// off, and no acknowledged order is lost.
+func TestDrain_CutsOffNoAdmittedRequest(t *testing.T) {
 	needProcesses(t)
 	t.Run("serve", func(t *testing.T) {
 		t.Parallel()
@@ -98,8 +98,8 @@ func TestDrain_Burst(t *testing.T) {
 		item := s.newItem(c, 500, 1)
 		got := burst(600, 32, 200, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k") }, func() {
 			term(t, w)
-			// What it held it has finished or handed back: nothing waits for a lease
-			// to run out.
+			// The worker has completed or returned its leased orders: none waits for a lease to
+			// expire.
 			if st := s.stats(); st.Leased != 0 {
 				t.Errorf("the worker left leases behind: %+v", st)
 			}
@@ -112,8 +112,8 @@ func TestDrain_Burst(t *testing.T) {
 	})
 }
 
-// stopUnderLoad stops an API while buyers come as fast as they can, until they
-// find the door closed, and then opens it again with another process.
+// stopUnderLoad stops an API under load, until the buyers find its listener closed, and then
+// starts another process in its place.
 func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 	t.Helper()
 	c := dial(t, api)
@@ -129,8 +129,8 @@ func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 				if i == 300 {
 					close(enough)
 				}
-				// A connection for each: one that is kept alive may be closed, as HTTP
-				// allows, just when the next request is on its way.
+				// Each purchase has its own connection: HTTP allows a server to close a kept
+				// one just when the next request is sent.
 				p := c.buy(item, fmt.Sprintf("u%d", i), "k", "Connection", "close")
 				mine = append(mine, p)
 				if errors.As(p.err, new(errDial)) {
@@ -144,7 +144,7 @@ func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 	first := slices.Concat(<-load...)
 	for _, p := range first {
 		if p.err != nil && !notLetIn(s, item, p) {
-			t.Errorf("%s was let in and cut off: %v", p.user, p.err)
+			t.Errorf("%s was admitted and cut off: %v", p.user, p.err)
 		}
 		if p.err == nil && p.Status != 201 && p.Status != 202 {
 			t.Errorf("%s was answered %s", p.user, p.verdict())
@@ -162,10 +162,10 @@ func stopUnderLoad(t *testing.T, s *shop, api *process.P) {
 	s.audit(again, item, 1, append(done, last...))
 }
 
-// notLetIn reports whether a purchase failed before the process had anything to
-// do with it: the listener was closed already, or was closed while the
-// connection still stood in its queue. The kernel resets such a connection. One
-// that the process accepts and then closes ends without a reset.
+// notLetIn reports whether a purchase failed before the process accepted its connection: the
+// listener was already closed, or was closed while the connection was in its accept queue. The
+// kernel resets such a connection. A connection that the process accepts and then closes ends
+// without a reset.
 func notLetIn(s *shop, item string, p purchase) bool {
 	s.t.Helper()
 	switch {
@@ -178,8 +178,8 @@ func notLetIn(s *shop, item string, p purchase) bool {
 	}
 }
 
-// TestDrain_WorkerKeepsOrders stops a worker that cannot commit, because the
-// database is locked: it gives up in time and hands its orders back.
+// TestDrain_WorkerKeepsOrders stops a worker that cannot commit because the database is locked:
+// it gives up in time and returns its orders.
 func TestDrain_WorkerKeepsOrders(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -192,13 +192,13 @@ func TestDrain_WorkerKeepsOrders(t *testing.T) {
 	})
 	only(t, got, "202")
 	eventually(t, "the worker holds the orders", soon, func() (bool, any) { st := s.stats(); return st.Leased > 0, st })
-	// A statement that waits for the lock cannot be called off, so this end is
-	// not a clean one, and may say so; the orders must not suffer for it.
+	// A statement that waits for the lock cannot be cancelled, so the exit code may be 1. No
+	// order may be lost.
 	if code := w.Stop(); code != 0 && code != 1 {
 		t.Errorf("exit code %d", code)
 	}
 	if st := s.stats(); st.Leased != 0 || st.Ready+st.Delayed != 20 {
-		t.Errorf("orders are not handed back: %+v", st)
+		t.Errorf("orders were not returned: %+v", st)
 	}
 	unlock()
 	s.worker()

@@ -17,8 +17,8 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// follower is a client that follows one order, as a browser's EventSource does:
-// it comes again with the id of the last event, wherever it is sent to.
+// follower is a client that follows one order like a browser's EventSource: it reconnects with
+// the id of the last event, to any process.
 type follower struct {
 	t     *testing.T
 	c     *client // for its tokens
@@ -36,7 +36,7 @@ func (c *client) follow(orderID, sub string) *follower {
 // connect opens the stream on a process and returns the answer's status.
 func (f *follower) connect(p *process.P) int {
 	f.t.Helper()
-	// A busy machine is slow, and a test that waits in vain has to end.
+	// A busy machine is slow, but a test that waits in vain must end.
 	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
 	f.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/v1/orders/"+f.order+"/events", http.NoBody)
@@ -48,7 +48,7 @@ func (f *follower) connect(p *process.P) int {
 	if f.last != "" {
 		r.Header.Set("Last-Event-ID", f.last)
 	}
-	// No connection is kept, so that none hangs on a process that is gone.
+	// No connection is kept, so that none belongs to a process that is gone.
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r) //nolint:bodyclose // the clean-up below closes it
 	if err != nil {
 		f.t.Fatalf("follow order: %v", err)
@@ -58,14 +58,14 @@ func (f *follower) connect(p *process.P) int {
 	return resp.StatusCode
 }
 
-// event reads the next event, and returns its id and the order's state; at the
-// stream's end both are empty.
+// event reads the next event, and returns its id and the order's state; both are empty at the
+// end of the stream.
 func (f *follower) event() (id, status string) {
 	f.t.Helper()
 	for {
 		line, err := f.in.ReadString('\n')
 		if err != nil {
-			return "", "" // however a killed process's connection ends
+			return "", "" // no matter how a killed process's connection ends
 		}
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 		switch name {
@@ -92,10 +92,9 @@ func (f *follower) want(id, status string) {
 	}
 }
 
-// TestEvents_Processes follows orders on one process that are changed through
-// another, and goes on elsewhere when that process is killed: no event is lost
-// or told twice.
-func TestEvents_Processes(t *testing.T) {
+// TestEvents_ReconnectLosesNoEvent follows orders at one process that another process changes,
+// and reconnects to another process when the first is killed: no event is lost or sent twice.
+func TestEvents_ReconnectLosesNoEvent(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	one, two := s.api(), s.api()
@@ -144,9 +143,9 @@ func TestEvents_Processes(t *testing.T) {
 	}
 }
 
-// TestEvents_Drain: a process that is to end does not wait for those who follow
-// orders, although it would give requests all the time in the world.
-func TestEvents_Drain(t *testing.T) {
+// A process that stops does not wait for clients of event streams, even if the drain timeout is
+// very long.
+func TestEvents_DrainDoesNotWaitForStreams(t *testing.T) {
 	needProcesses(t)
 	engines := map[string]func(s *shop) *process.P{
 		"serve": func(s *shop) *process.P { return s.serve("--drain", "10m") },
@@ -190,9 +189,9 @@ func TestEvents_Drain(t *testing.T) {
 	}
 }
 
-// TestEvents_Bound: a process opens as many streams as --max-streams says, refuses
-// the next with Retry-After, counts that, and takes another when one has ended.
-func TestEvents_Bound(t *testing.T) {
+// A process opens up to --max-streams streams, refuses the next one with Retry-After and counts
+// the refusal, and accepts another when one has ended.
+func TestEvents_StreamsAboveTheBoundAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve("--max-streams", "2")
@@ -232,9 +231,9 @@ func TestEvents_Bound(t *testing.T) {
 	})
 }
 
-// TestEvents_OpenFiles: streams take at most half of the files that a process may
-// have open, so that connections for purchases are left.
-func TestEvents_OpenFiles(t *testing.T) {
+// Streams use at most half of the files that a process may open, so that connections for
+// purchases remain.
+func TestEvents_UseAtMostHalfOfTheFiles(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	spec := s.spec("serve", []string{"--demo=false"})

@@ -11,10 +11,10 @@ import (
 	"flashsale/inventory"
 )
 
-// lapsing opens a sale whose orders lapse after a second without payment.
-func (s *shop) lapsing(c *client, stock int64) string {
+// expiring opens a sale whose unpaid orders expire after one second.
+func (s *shop) expiring(c *client, stock int64) string {
 	s.t.Helper()
-	id := "lapsing"
+	id := "expiring"
 	a := c.admin("POST", "/v1/admin/items", map[string]any{
 		"id": id, "name": "Thing", "description": "d", "price_minor": 990, "currency": "EUR",
 		"stock": stock, "per_user_limit": 1, "payment_window_seconds": 1,
@@ -25,7 +25,7 @@ func (s *shop) lapsing(c *client, stock int64) string {
 	return id
 }
 
-// owed is how many lapsed orders' units Redis has yet to be told of.
+// owed is the number of expired orders whose units have not been returned in Redis yet.
 func (s *shop) owed() int {
 	s.t.Helper()
 	var n int
@@ -35,7 +35,7 @@ func (s *shop) owed() int {
 	return n
 }
 
-// left is what Redis counts as left, which the ledger's look would mend.
+// left is the stock left in Redis, read directly, because reading the ledger would repair it.
 func (s *shop) left(item string) int {
 	s.t.Helper()
 	v, err := s.rdb.HGet(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"sale:"+item, "left").Result()
@@ -49,9 +49,9 @@ func (s *shop) left(item string) int {
 	return n
 }
 
-// TestWorker_KilledInExpiry ends a worker between the commit of an expiry and
-// the return of its units, and between that and its being noted. Another one
-// gets the task again; the units come back once, and can be bought.
+// TestWorker_KilledInExpiry kills a worker between the commit of an expiry and the return of
+// its units, and between that and its record. Another worker gets the task again; the units
+// return once, and can be bought.
 func TestWorker_KilledInExpiry(t *testing.T) {
 	needProcesses(t)
 	for _, fault := range []string{"order.closed", "order.released"} {
@@ -59,7 +59,7 @@ func TestWorker_KilledInExpiry(t *testing.T) {
 			const stock = 30
 			s := newRedisShop(t)
 			c := dial(t, s.api(noLimit...))
-			item := s.lapsing(c, stock)
+			item := s.expiring(c, stock)
 			doomed := s.faulty(fault, "worker", lease(shortLease)...)
 			got := crowd(stock, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10") })
 			only(t, got, "201", "202")
@@ -80,7 +80,7 @@ func TestWorker_KilledInExpiry(t *testing.T) {
 			if n := s.left(item); n != stock || s.sold(item) != 0 || s.stats().Dead != 0 {
 				t.Errorf("%d left, %d sold, queue %+v, want %d left", n, s.sold(item), s.stats(), stock)
 			}
-			// By the same buyers too, whose limit the lapsed orders had used up.
+			// The same buyers may buy again: expired orders do not count towards their limit.
 			again := crowd(stock+5, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k2", "Prefer", "respond-async") })
 			if n := count(again); n["202"] != stock || n["409 sold_out"] != 5 {
 				t.Errorf("bought again: %v", n)

@@ -15,10 +15,10 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// parsed are the types of flags whose values can have the wrong form.
+// parsed are the types of flags whose values can be malformed.
 var parsed = []string{"int", "int64", "uint64", "float64", "bool", "duration", "window", "stringSlice"}
 
-// wantExplained runs the program and wants a usage error without a word of Go's.
+// wantExplained runs the program and wants a usage error without the text of Go's parser.
 func wantExplained(t *testing.T, name, value string, args []string) {
 	t.Helper()
 	root := newRoot()
@@ -42,8 +42,8 @@ func wantExplained(t *testing.T, name, value string, args []string) {
 	}
 }
 
-// TestFlags_Explained: a value of the wrong form is explained with an example of a
-// valid one, for every flag of every command, and for a setting wherever it is.
+// A malformed value is explained with an example of a valid one, for every flag of every
+// command, and for a setting from any source.
 func TestFlags_Explained(t *testing.T) {
 	seen := 0
 	var walk func(c *cobra.Command)

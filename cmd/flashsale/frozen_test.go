@@ -10,11 +10,11 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRedis_Frozen stops Redis without closing a connection: nothing is refused and
-// nothing is answered, as on a link that is half-open. Every route answers without
-// it, or 503, and purchases are refused for certain once that is known. When Redis
-// goes on, so does the sale.
-func TestRedis_Frozen(t *testing.T) {
+// TestRedis_FrozenSaleRecovers pauses Redis without closing a connection, like a half-open
+// link: connections are accepted, but no command is answered. Every route answers without Redis
+// or with 503, and purchases are definitively refused once the outage is detected. The sale
+// continues when Redis does.
+func TestRedis_FrozenSaleRecovers(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	s.worker(lease(shortLease)...)
@@ -43,9 +43,9 @@ func TestRedis_Frozen(t *testing.T) {
 	}
 }
 
-// TestRedis_FrozenShutdown asks processes to stop whose Redis does not answer: what
-// they wait for has an end, and so have they.
-func TestRedis_FrozenShutdown(t *testing.T) {
+// TestRedis_FrozenDoesNotBlockTheStop stops processes whose Redis does not answer: their waits
+// are bounded, so they exit.
+func TestRedis_FrozenDoesNotBlockTheStop(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	worker := s.worker("--drain", "2s")
@@ -57,7 +57,7 @@ func TestRedis_FrozenShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*process.P{api, worker} {
-		// What could not be given back is a failure that the exit code tells of.
+		// If leases or locks could not be returned, the exit code is 1.
 		if code := p.Stop(); code != 0 && code != 1 {
 			t.Errorf("with Redis frozen the exit code is %d:\n%s", code, p.Log())
 		}

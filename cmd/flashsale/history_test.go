@@ -15,7 +15,7 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// witness makes the calls of a sale and writes down what came of them.
+// witness makes the calls of a sale and records the answers.
 type witness struct {
 	t    *testing.T
 	rec  *history.Recorder
@@ -23,7 +23,7 @@ type witness struct {
 	item string
 }
 
-// call makes a call and records it; what it is about is given.
+// call makes a call and records it; c has the operation and its arguments.
 func (w *witness) call(c history.Call, path, token, body string, headers ...string) history.Call {
 	headers = append([]string{"Content-Type", "application/json"}, headers...)
 	c.Item, c.Start = w.item, w.rec.Now()
@@ -50,22 +50,21 @@ func (w *witness) buy(client int, user, key string, quantity int64, async bool) 
 	return w.call(c, "/v1/items/"+w.item+"/orders", w.apis[0].token(user, auth.RoleBuyer), `{"quantity":`+strconv.FormatInt(quantity, 10)+`}`, headers...)
 }
 
-// shopper buys under a few names and keys that others use too, and cancels some
-// of what it got.
+// shopper buys under a few names and keys that other shoppers use too, and cancels some orders.
 func (w *witness) shopper(client int, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, uint64(client)))
 	for range 10 {
 		user, key := fmt.Sprintf("u%d", rng.IntN(6)), fmt.Sprintf("k%d", rng.IntN(3))
 		quantity := int64(1)
 		if rng.IntN(8) == 0 {
-			quantity = 2 // perhaps of a key that was used for one
+			quantity = 2 // the key may have been used with quantity 1
 		}
 		c := w.buy(client, user, key, quantity, rng.IntN(2) == 0)
 		if c.Status == 201 && rng.IntN(4) == 0 {
 			about := history.Call{Client: client, Op: history.Cancel, User: user, Order: c.Order}
 			w.call(about, "/v1/orders/"+c.Order+"/cancel", w.apis[0].token(user, auth.RoleBuyer), "")
 		}
-		// Who got no answer asks again, elsewhere.
+		// Without an answer, repeat at another process.
 		for try := 1; !c.Known() && try < 20; try++ {
 			<-time.After(20 * time.Millisecond)
 			c = w.buy(client+try, user, key, quantity, false)
@@ -73,7 +72,7 @@ func (w *witness) shopper(client int, seed uint64) {
 	}
 }
 
-// operator changes the sale while it runs.
+// operator changes the sale while it is open.
 func (w *witness) operator(client int) {
 	token := w.apis[0].token("root", auth.RoleAdmin)
 	path := "/v1/admin/items/" + w.item + "/"
@@ -88,7 +87,7 @@ func (w *witness) operator(client int) {
 	restock("less", -1)
 }
 
-// end reads how everything ended, once it is quiet.
+// end reads the final state once all processing has ended.
 func (w *witness) end(s *shop, limit int64) *history.Final {
 	w.t.Helper()
 	c := w.apis[len(w.apis)-1]
@@ -111,7 +110,7 @@ func (w *witness) end(s *shop, limit int64) *history.Final {
 	return f
 }
 
-// sell lets a small crowd buy at once, and has the history judged.
+// sell makes a small crowd buy concurrently, and judges the history.
 func (w *witness) sell(s *shop, seed uint64) []history.Call {
 	w.t.Helper()
 	const shoppers, stock, limit = 6, 9, 2
@@ -148,12 +147,12 @@ func (w *witness) sell(s *shop, seed uint64) []history.Call {
 	return calls
 }
 
-// patience bounds the search for an order of the calls, which takes milliseconds.
+// patience bounds the search for a linearization, which takes milliseconds.
 const patience = 2 * time.Minute
 
-// TestHistory_Linearizable lets a few clients buy one item at once, under names
-// and keys that they share, while it is restocked, paused and resumed: their
-// answers are those of a shop that serves one at a time.
+// TestHistory_Linearizable makes a few clients buy one item concurrently, under shared names
+// and keys, while it is restocked, paused and resumed: a shop that serves one client at a time
+// could give the same answers.
 func TestHistory_Linearizable(t *testing.T) {
 	needProcesses(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
@@ -164,8 +163,8 @@ func TestHistory_Linearizable(t *testing.T) {
 	})
 }
 
-// TestHistory_LinearizableOverCrash is the same with two API processes, of which
-// one is killed behind its script: what it had sold is sold, and nobody was told.
+// TestHistory_LinearizableOverCrash is the same with two API processes, one of which is killed
+// after its script: its sale counts, although no client got the answer.
 func TestHistory_LinearizableOverCrash(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -181,6 +180,6 @@ func TestHistory_LinearizableOverCrash(t *testing.T) {
 		}
 	}
 	if unknown == 0 {
-		t.Error("no call was without an answer")
+		t.Error("every call was answered")
 	}
 }

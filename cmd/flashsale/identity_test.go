@@ -11,7 +11,7 @@ import (
 
 const adminSecret = "process-tests-secret-of-admins-longer-than-32"
 
-// runWith runs a command with environment variables besides the shop's settings.
+// runWith runs a command with environment variables in addition to the shop's settings.
 func (s *shop) runWith(env []string, args ...string) process.Result {
 	s.t.Helper()
 	return process.Run(s.t, process.Spec{Args: append(args, s.settings()...), Dir: s.dir, Env: env})
@@ -25,7 +25,7 @@ func (s *shop) tokenOf(env []string, role string, args ...string) string {
 	return strings.TrimSpace(r.Output)
 }
 
-// wantVerdicts asks with each token, and wants the verdict at its place.
+// wantVerdicts makes a request with each token, and checks the verdict.
 func wantVerdicts(t *testing.T, c *client, path string, tokens map[string]string, want map[string]string) {
 	t.Helper()
 	for name, verdict := range want {
@@ -36,9 +36,9 @@ func wantVerdicts(t *testing.T, c *client, path string, tokens map[string]string
 	}
 }
 
-// TestIdentity_Provider runs the service and the command line with an identity provider
-// of another kind: issuer, audience, and roles in a nested claim.
-func TestIdentity_Provider(t *testing.T) {
+// TestIdentity_ProviderTokensAreAccepted runs the service and the command line with the tokens
+// of an identity provider: issuer, audience, and roles in a nested claim.
+func TestIdentity_ProviderTokensAreAccepted(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	env := []string{"FLASHSALE_JWT_SECRET=" + secret}
@@ -61,15 +61,15 @@ func TestIdentity_Provider(t *testing.T) {
 	wantVerdicts(t, c, "/v1/admin/queue", tokens, map[string]string{"buyer": "403 forbidden", "admin": "200"})
 	wantCode(t, 0, s.run("item", "create", "--id", "drop-1", "--name", "Drop", "--stock", "5", "--payment-window", "none", "--server", p.URL(), "--config", file), "drop-1")
 	wantCode(t, 1, s.run("queue", "stats", "--server", p.URL()), "token_issuer")
-	// Environment variables say the same as the file.
+	// Environment variables instead of the file.
 	fromEnv := append(env, "FLASHSALE_ISSUER=https://id.example/realms/shop", "FLASHSALE_AUDIENCE=shop-api",
 		"FLASHSALE_ROLE_CLAIM=realm_access.roles", "FLASHSALE_ROLE_MAP=admin=shop-admins,buyer=customers")
 	wantCode(t, 0, s.runWith(fromEnv, "queue", "stats", "--server", p.URL()), "orders-0")
 	wantCode(t, 2, s.runWith(fromEnv, "token", "--sub", "psp", "--role", "service"), "role-map", "service")
 }
 
-// TestIdentity_AdminKey gives admins a key of their own, which the command line uses.
-func TestIdentity_AdminKey(t *testing.T) {
+// TestIdentity_AdminKeySeparatesRoles gives admins their own key, which the command line uses.
+func TestIdentity_AdminKeySeparatesRoles(t *testing.T) {
 	needProcesses(t)
 	buyers := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	both := append(buyers, "FLASHSALE_ADMIN_JWT_SECRET="+adminSecret)
@@ -96,12 +96,12 @@ func TestIdentity_AdminKey(t *testing.T) {
 				"admin by the buyers' key": s.tokenOf(buyers, "admin"), "buyer by the admins' key": s.tokenOf(swapped, "buyer"),
 				"service by the buyers' key": s.tokenOf(buyers, "service"), "service by the admins' key": s.tokenOf(swapped, "service"),
 			}
-			for range 2 { // also with what the first round left in the cache
+			for range 2 { // the second time with the results of the first in the cache
 				wantVerdicts(t, c, "/v1/orders", tokens, want)
 			}
 			r := s.runWith(both, "item", "create", "--id", "drop-1", "--name", "Drop", "--stock", "5", "--payment-window", "none", "--server", p.URL())
 			wantCode(t, 0, r, "drop-1")
-			// An operator needs only the admins' key.
+			// An operator only needs the admins' key.
 			wantCode(t, 0, s.runWith(both[1:], "queue", "stats", "--server", p.URL()), "orders-0")
 			wantCode(t, 1, s.runWith(both[1:], "token", "--sub", "alice"), "jwt-secret", "buyer")
 			wantCode(t, 1, s.runWith(buyers, "queue", "stats", "--server", p.URL()), "token_role")
@@ -109,8 +109,8 @@ func TestIdentity_AdminKey(t *testing.T) {
 	}
 }
 
-// TestIdentity_Settings refuses settings that separate nothing, and hides the secrets.
-func TestIdentity_Settings(t *testing.T) {
+// Settings that do not separate the roles are refused, and the secrets are hidden.
+func TestIdentity_SettingsMustSeparateRoles(t *testing.T) {
 	needProcesses(t)
 	const keys = "https://id.example/keys"
 	for _, q := range []struct {
@@ -156,12 +156,12 @@ func TestIdentity_Settings(t *testing.T) {
 	if origins["admin-jwt-secret"] != "environment FLASHSALE_ADMIN_JWT_SECRET" {
 		t.Errorf("config: admin-jwt-secret is from %s", origins["admin-jwt-secret"])
 	}
-	// A service without a key for buyers, which would otherwise run in development mode.
+	// Without a key for buyers the service would otherwise run in development mode.
 	refused(t, process.Spec{Command: "serve", Env: []string{"FLASHSALE_ADMIN_JWT_SECRET=" + adminSecret}}, "jwt-secret", "buyers")
 }
 
-// TestIdentity_Doctor: one key for all is worth a note, and no more.
-func TestIdentity_Doctor(t *testing.T) {
+// The doctor recommends separate keys, but does not fail.
+func TestIdentity_DoctorNotesASharedKey(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	buyers := []string{"FLASHSALE_JWT_SECRET=" + secret}

@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestCommand_ItemChange changes items as an operator does at the terminal.
+// TestCommand_ItemChange changes items with the command.
 func TestCommand_ItemChange(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
@@ -23,12 +23,12 @@ func TestCommand_ItemChange(t *testing.T) {
 	wantCode(t, 0, run("restock", "--quantity", "10", "--reason", "second delivery", "--key", "r1"), item, "open", " 15 ")
 	wantCode(t, 0, run("restock", "--quantity", "10", "--reason", "second delivery", "--key", "r1"), " 15 ")
 	wantCode(t, 1, run("restock", "--quantity", "11", "--reason", "second delivery", "--key", "r1"), "idempotency_key_reused")
-	wantCode(t, 0, run("restock", "--quantity", "-12", "--reason", "broken"), " 3 ") // with a key of its own
+	wantCode(t, 0, run("restock", "--quantity", "-12", "--reason", "broken"), " 3 ") // with a generated key
 	wantCode(t, 0, run("restock", "--quantity=-2", "--reason", "broken"), " 1 ")
 	below := run("restock", "--quantity", "-2", "--reason", "broken")
 	wantCode(t, 1, below, "stock_below_sold")
 	if strings.Contains(below.Output, "--key") {
-		t.Errorf("a refusal is told as if it were no answer:\n%s", below.Output)
+		t.Errorf("a refusal is reported as if there were no answer:\n%s", below.Output)
 	}
 	wantCode(t, 0, run("change", "--name", "New name", "--limit", "3", "--price-minor", "0", "--closes-at", "2100-01-01T00:00:00Z"), "New name", " 3 ", " 0 EUR")
 	wantCode(t, 0, run("change", "--closes-at", "never", "--description", "", "--payment-window", "90s"), "New name")
@@ -55,7 +55,7 @@ func TestCommand_ItemChange(t *testing.T) {
 	if total, n := s.stockLedger(item); total != 1 || n != 3 {
 		t.Errorf("the total is %d after %d restocks, want 1 after 3", total, n)
 	}
-	// The audit names the person, as far as the system knows one.
+	// The audit log has the name of the system's user.
 	if a := c.admin("GET", "/v1/admin/audit?limit=1&item_id="+item, nil); !strings.Contains(a.Body, `"actor":"cli`) {
 		t.Errorf("audit %s", a.Body)
 	}

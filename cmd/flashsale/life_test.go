@@ -11,7 +11,7 @@ import (
 	"flashsale/handler/auth"
 )
 
-// newHeldItem opens a sale whose orders have to be paid within so many seconds.
+// newHeldItem opens a sale whose orders must be paid within window seconds.
 func (s *shop) newHeldItem(c *client, stock, window int64) string {
 	s.t.Helper()
 	id := "it-" + uuid.NewString()[:8]
@@ -37,10 +37,9 @@ func (c *client) send(orderID, action, sub string, role auth.Role, body string) 
 
 const rightPayment = `{"reference":"psp-1","amount_minor":990,"currency":"EUR"}`
 
-// TestLife_PayAndCancel: one unit is bought and cancelled, and bought again by
-// another, who pays it; the sale's marks do not stand in the way, and the ledger
-// balances throughout.
-func TestLife_PayAndCancel(t *testing.T) {
+// One unit is bought and cancelled, and bought again by another buyer, who pays for it. The
+// sold-out mark does not prevent that, and the ledger balances throughout.
+func TestLife_CancelledUnitIsSoldAgain(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newHeldItem(c, 1, 3600)
@@ -51,7 +50,7 @@ func TestLife_PayAndCancel(t *testing.T) {
 		if l := s.ledger(c, item); l.Held != 1 || l.Sold != 0 {
 			t.Fatalf("ledger while payment is awaited: %+v", l)
 		}
-		for i := range 5 { // so that the process knows that nothing is left
+		for i := range 5 { // so that the process marks the item as sold out
 			if p := c.buy(item, "bob", "early", untilCommitted...); p.Status != 409 {
 				t.Fatalf("buy %d of a sold-out item: %s", i, p.verdict())
 			}
@@ -91,9 +90,8 @@ func TestLife_PayAndCancel(t *testing.T) {
 	})
 }
 
-// TestLife_Expires: an order that nobody pays expires by itself, its unit is sold
-// to another, and its money comes too late.
-func TestLife_Expires(t *testing.T) {
+// An unpaid order expires, its unit is sold to another buyer, and its payment comes too late.
+func TestLife_UnpaidOrderExpires(t *testing.T) {
 	needProcesses(t)
 	engines(t, nil, func(t *testing.T, s *shop, c *client) {
 		item := s.newHeldItem(c, 1, 1)
@@ -102,7 +100,7 @@ func TestLife_Expires(t *testing.T) {
 			t.Fatalf("buy: %s", first.verdict())
 		}
 		eventually(t, "the order expires", soon, func() (bool, any) {
-			a := c.admin("GET", "/v1/orders/"+first.Order.ID, nil) // who is not limited
+			a := c.admin("GET", "/v1/orders/"+first.Order.ID, nil) // admins have no rate limit
 			var o struct{ Status string }
 			a.decode(t, &o)
 			return o.Status == "expired", o
@@ -121,9 +119,9 @@ func TestLife_Expires(t *testing.T) {
 	})
 }
 
-// TestLife_ExpiresAfterRestart: what was to expire while the service was down, and
-// on an engine that forgets its tasks, is found by the sweeper.
-func TestLife_ExpiresAfterRestart(t *testing.T) {
+// The sweeper finds orders that expired while the service was down, even on an engine that
+// loses its tasks.
+func TestLife_OrdersExpireAfterARestart(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve()
@@ -141,9 +139,9 @@ func TestLife_ExpiresAfterRestart(t *testing.T) {
 	})
 }
 
-// TestLife_LapsesTakeNoRoom: more orders wait for their payment than the queue of
-// orders has room for, and the sale goes on.
-func TestLife_LapsesTakeNoRoom(t *testing.T) {
+// More orders wait for their payment than the queue of orders has capacity for, and the sale
+// continues.
+func TestLife_UnpaidOrdersUseNoQueueCapacity(t *testing.T) {
 	needProcesses(t)
 	const room, orders = 5, 23
 	s := newRedisShop(t)
@@ -157,7 +155,7 @@ func TestLife_LapsesTakeNoRoom(t *testing.T) {
 		}
 	}
 	eventually(t, "all wait for their payment", soon, func() (bool, any) {
-		st := s.lapses()
+		st := s.expiries()
 		return st.Delayed == orders, st
 	})
 	if st, err := s.tasks.Stats(t.Context()); err != nil || st.Delayed+st.Ready+st.Leased != 0 {

@@ -28,8 +28,8 @@ func (c *client) list(user, query string) (l orderList) {
 	return l
 }
 
-// TestAPI_ListQueued: after 202 a buyer's list contains the order, although no worker runs,
-// and contains it once when a worker has committed it, also between two pages.
+// After a 202, a buyer's list contains the order although no worker runs, and contains it once
+// after a worker has committed it, even between two pages.
 func TestAPI_ListQueued(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -54,7 +54,7 @@ func TestAPI_ListQueued(t *testing.T) {
 	is("alice's list", c.list("alice", ""), "queued", second.Order.ID, first.Order.ID)
 	is("bob's list", c.list("bob", ""), "queued", other.Order.ID)
 	is("carol's list", c.list("carol", ""), "")
-	// Another API process has not sold them, and finds them, too.
+	// Another API process, which did not sell them, finds them too.
 	is("alice's list elsewhere", dial(t, s.api()).list("alice", ""), "queued", second.Order.ID, first.Order.ID)
 	page := c.list("alice", "limit=1")
 	is("alice's first page", page, "queued", second.Order.ID)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLog_Durations reads the source: a field of the log that is a duration ends in the
-// unit that main sets for all of them, and no other field hides one behind a bare number.
+// TestLog_Durations reads the source: a log field with a duration ends in the unit that main
+// sets for all of them, and no other field has a duration as a bare number.
 func TestLog_Durations(t *testing.T) {
 	t.Parallel()
 	duration := regexp.MustCompile(`\bDur\("(\w+)"`)

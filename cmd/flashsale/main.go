@@ -23,9 +23,9 @@ const (
 	exitUsage  = 2
 )
 
-// gcPercent lets the heap grow to four and a half times what is live before it is
-// collected. What is live is small and each request's garbage is not: at the
-// usual 100 the collector took a tenth of the processor time of a sale.
+// gcPercent lets the heap grow to four and a half times the live data before a collection. The
+// live data is small compared with each request's garbage: with the default of 100 the
+// collector took a tenth of the processor time of a sale.
 const gcPercent = 350
 
 func main() {
@@ -35,8 +35,8 @@ func main() {
 	// Durations in the log are numbers of milliseconds; their fields end in _ms.
 	zerolog.DurationFieldUnit, zerolog.DurationFieldFormat = time.Millisecond, zerolog.DurationFormatFloat
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the process at once: the handler is taken away as
-	// soon as the first has been heard.
+	// After the first signal the handler is removed, so that a second one ends the process at
+	// once.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:])
 	stop()

@@ -1,7 +1,7 @@
 //go:build unix
 
-// The tests of this folder run the service as its operators do: real processes,
-// a real redis-server, and a database that is looked at from outside.
+// The tests of this folder run the service like operators: with real processes and a real
+// redis-server, and with checks that read the database directly.
 package main_test
 
 import (
@@ -14,12 +14,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// parallel is how many tests run at once unless -parallel is given: they mostly wait
-// for processes that wait for each other.
+// parallel is the number of concurrent tests unless -parallel is given: they mostly wait for
+// processes that wait for each other.
 const parallel = "6"
 
 func TestMain(m *testing.M) {
-	// The flags on the command line are parsed later, and override this one.
+	// The flags on the command line are parsed later and override this.
 	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needProcesses skips what -short leaves out, and lets the test run beside others.
+// needProcesses skips the test with -short, and marks it as parallel.
 func needProcesses(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -39,15 +39,15 @@ func needProcesses(t *testing.T) {
 }
 
 const (
-	// soon bounds the wait for what takes a moment. It is far above what is
-	// needed, so that a busy machine does not fail a test.
+	// soon bounds the wait for events that take a moment. It is far longer than necessary, so
+	// that a busy machine does not fail a test.
 	soon = 20 * time.Second
-	// lookEvery is the pause between two looks at a condition.
+	// lookEvery is the pause between two checks of a condition.
 	lookEvery = 15 * time.Millisecond
 )
 
-// eventually looks until ok says so, and fails the test when that takes longer
-// than within. ok also says what it saw, for the message.
+// eventually calls ok until it returns true, and fails the test if that takes longer than
+// within. The second result of ok describes the state, for the message.
 func eventually(t testing.TB, what string, within time.Duration, ok func() (bool, any)) {
 	t.Helper()
 	limit := time.NewTimer(within)

@@ -12,8 +12,8 @@ import (
 	"flashsale/migrations"
 )
 
-// migration runs fn with the migrator of a database that exists, or that may be
-// created.
+// migration returns a command function that runs fn with the database's migrator. create allows
+// a new database.
 func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) (err error) {
 		s, err := config.Load(c.Flags())

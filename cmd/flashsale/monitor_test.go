@@ -23,7 +23,7 @@ func metricsOf(t *testing.T, p *process.P) string {
 	return a.Body
 }
 
-// shows waits until the metrics of a process have all these lines.
+// shows waits until the metrics of a process contain all these lines.
 func shows(t *testing.T, p *process.P, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -34,8 +34,8 @@ func shows(t *testing.T, p *process.P, lines ...string) {
 	}
 }
 
-// ops asks a process on its operators' address. A new connection each time: one that
-// is kept would hold up the end of the process.
+// ops reads a page on a process's address for operators. Each call uses a new connection,
+// because a kept one would delay the end of the process.
 func ops(t *testing.T, p *process.P, path string) (a answer) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.OpsURL()+path, http.NoBody)
@@ -61,10 +61,9 @@ const (
 	calmText  = "accepted orders are being committed again"
 )
 
-// TestWorkers_Missing: an operator sees that accepted orders are not committed because
-// no worker runs, in the metrics, in readiness, from the doctor and in the log, and
-// sees that it is over.
-func TestWorkers_Missing(t *testing.T) {
+// An operator can see in the metrics, in readiness, in the doctor's output and in the log that
+// accepted orders are not committed because no worker runs, and when that is over.
+func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	api := s.api()
@@ -95,7 +94,7 @@ func TestWorkers_Missing(t *testing.T) {
 		r := c.get("/v1/orders/"+first.Order.ID, first.user)
 		return r.Order.Status == "confirmed", r.Body
 	})
-	// It may commit before its first heartbeat is sent.
+	// The worker may commit before its first heartbeat.
 	eventually(t, "readiness with a worker", soon, func() (bool, any) {
 		r := c.get("/readyz", "u")
 		return r.Status == 200 && r.Body == `{"status":"ok"}`, r.Body
@@ -129,9 +128,9 @@ func TestWorkers_Missing(t *testing.T) {
 	}
 }
 
-// TestWorker_Health: the worker's address says whether it can do its work, and that
-// it is alive while others cannot.
-func TestWorker_Health(t *testing.T) {
+// The worker's address reports whether it can work, and that it is alive even when its
+// dependencies fail.
+func TestWorker_HealthReportsProgress(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	w := s.worker()
@@ -155,7 +154,7 @@ func TestWorker_Health(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(503, `{"failing":["redis","worker"],"status":"unavailable"}`)
-	// A scrape does not wait for Redis, and what is not known is left out.
+	// A scrape does not wait for Redis, and omits unknown values.
 	eventually(t, "the figures are left out", 2*soon, func() (bool, any) {
 		text := metricsOf(t, w)
 		return strings.Contains(text, "\nflashsale_queue_metrics_up 0\n"), grep(text, "flashsale_queue_")
@@ -168,7 +167,7 @@ func TestWorker_Health(t *testing.T) {
 	}
 	is(200, ready)
 
-	// An order that cannot be committed keeps the worker from stopping at once.
+	// An order that cannot be committed delays the worker's stop.
 	c := dial(t, s.api())
 	item := s.newItem(c, 1, 1)
 	unlock = s.lockDatabase()
@@ -186,8 +185,8 @@ func TestWorker_Health(t *testing.T) {
 	}
 }
 
-// TestServe_Worker: the worker in the same process registers on the embedded engine too.
-func TestServe_Worker(t *testing.T) {
+// The worker in the all-in-one process registers on the embedded engine too.
+func TestServe_WorkerRegisters(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	p := s.serve()

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-// TestCommand_Queue: an operator sees what failed for good, and decides about it.
+// An operator lists dead letters, and requeues or discards them.
 func TestCommand_Queue(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -47,7 +47,7 @@ func TestCommand_Queue(t *testing.T) {
 	}
 	wantCode(t, 0, run("discard", first.Order.ID), first.Order.ID, "orders-0", "discarded")
 	wantCode(t, 1, run("discard", first.Order.ID, second.Order.ID), "task_not_found", second.Order.ID)
-	// Bob's was discarded too: what failed for one did not keep it from the other.
+	// Bob's was discarded too: a failure for one does not affect the others.
 	for _, o := range []purchase{first, second} {
 		if a := c.get("/v1/orders/"+o.Order.ID, o.user); !strings.Contains(a.Body, `"rejected"`) {
 			t.Errorf("order %s: %s", o.Order.ID, a.Body)
@@ -76,9 +76,8 @@ func TestCommand_Queue(t *testing.T) {
 	}
 }
 
-// TestCommand_Queue_Verify: a task that somebody took out of its state by hand is
-// found, and mended when told.
-func TestCommand_Queue_Verify(t *testing.T) {
+// A task that was manually removed from its state is found, and repaired with --repair.
+func TestCommand_Queue_VerifyRepairsTasks(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	p := s.api()
@@ -96,11 +95,11 @@ func TestCommand_Queue_Verify(t *testing.T) {
 	wantCode(t, 0, s.run("queue", "verify", "--server", p.URL()))
 	s.worker()
 	if got := c.settle(item, c.buy(item, "alice", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != bought.Order.ID {
-		t.Errorf("mended: %s %s, want order %s", got.verdict(), got.Order.ID, bought.Order.ID)
+		t.Errorf("repaired: %s %s, want order %s", got.verdict(), got.Order.ID, bought.Order.ID)
 	}
 }
 
-// squeezed is what a command said, with the columns of its table one space apart.
+// squeezed is a command's result with the columns of its table separated by one space.
 func squeezed(r process.Result) process.Result {
 	var b strings.Builder
 	for line := range strings.Lines(r.Output) {
@@ -120,7 +119,7 @@ func TestCommand_Doctor(t *testing.T) {
 	development := filepath.Join(t.TempDir(), "data")
 	wantCode(t, 0, squeezed(command(t, "doctor", "--data-dir", development)), "warn keys", "FLASHSALE_JWT_SECRET")
 
-	// The durable Redis of a test has no memory limit and syncs once a second.
+	// The tests' durable Redis has no memory limit and syncs once a second.
 	s := newRedisShop(t)
 	wantCode(t, 0, squeezed(s.run("doctor")), "ok database", "warn redis", "appendfsync", "maxmemory", "ok clock")
 	wantCode(t, 1, squeezed(command(t, "doctor", "--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")), "fix redis", "does not answer")

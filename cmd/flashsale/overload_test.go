@@ -10,17 +10,17 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestOverload_Age keeps the database from taking orders until the oldest of them is
-// late: then no purchase waits for its commit, and all are taken as long as there is
-// room. Once the database is back, purchases wait again.
-func TestOverload_Age(t *testing.T) {
+// TestOverload_LateQueueAnswersWithoutAWait blocks the commits until the oldest order is late:
+// then no purchase waits for its commit, and all are accepted as long as the queue has
+// capacity. Once the database is back, purchases wait again.
+func TestOverload_LateQueueAnswersWithoutAWait(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	s.worker()
 	c := dial(t, s.api(append(noLimit, "--queue-age", "1s")...))
 	item := s.newItem(c, 1000, 1)
 	unlock := s.lockDatabase()
-	// The worker holds as many as it can take; the others wait in the queue.
+	// The worker leases as many as it can; the others wait in the queue.
 	got := crowd(600, func(i int) purchase {
 		return c.settle(item, c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async"))
 	})
@@ -46,18 +46,18 @@ func TestOverload_Age(t *testing.T) {
 	s.audit(c, item, 1, got)
 }
 
-// TestOverload_Full fills the queue while nothing drains it: purchases are refused at
-// the door, with a time to come back that tells of the standstill, and let in by
-// themselves when there is room.
-func TestOverload_Full(t *testing.T) {
+// TestOverload_FullQueueRefuses fills the queue while no worker runs: purchases are refused
+// early, with a Retry-After that accounts for the missing worker, and accepted again
+// automatically once there is capacity.
+func TestOverload_FullQueueRefuses(t *testing.T) {
 	needProcesses(t)
 	s := newShopOn(t, redistest.Real(t))
 	const room = 50
-	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...)) // and no worker
+	c := dial(t, s.api(append(noLimit, "--queue-limit", strconv.Itoa(room))...)) // without a worker
 	item := s.newItem(c, 1000, 1)
 	got := crowd(room, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "respond-async") })
 	only(t, got, "202")
-	eventually(t, "the door is shut", soon, func() (bool, any) {
+	eventually(t, "purchases are refused", soon, func() (bool, any) {
 		p := c.buy(item, "late", "k", "Prefer", "respond-async")
 		after, err := strconv.Atoi(p.Header["Retry-After"])
 		return err == nil && after >= 10 && p.verdict() == "503 overloaded" && waits(p.answer), p.Body

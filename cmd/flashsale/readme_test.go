@@ -17,12 +17,13 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// pasteWithin bounds the run of README's commands.
+// pasteWithin bounds the run of the README's commands.
 const pasteWithin = 2 * time.Minute
 
-// TestReadme_RunningForReal pastes the commands of the README's section into a shell at
-// once, with other places for Redis, database and ports: the last one finds an API.
-func TestReadme_RunningForReal(t *testing.T) {
+// TestReadme_CommandsRunAsWritten pastes the commands of the README's section into a shell at
+// once, with other addresses for Redis, the database and the ports: the last command reaches an
+// API.
+func TestReadme_CommandsRunAsWritten(t *testing.T) {
 	needProcesses(t)
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -55,7 +56,7 @@ func TestReadme_RunningForReal(t *testing.T) {
 		}
 		script = strings.Replace(script, from, to, 1)
 	}
-	// What the shell has started in the background ends with it.
+	// The shell's background processes end with it.
 	script += "\nstatus=$?\nkill $(jobs -p)\nwait\nexit $status\n"
 
 	ctx, cancel := context.WithTimeout(t.Context(), pasteWithin)
@@ -67,7 +68,7 @@ func TestReadme_RunningForReal(t *testing.T) {
 			sh.Env = append(sh.Env, variable)
 		}
 	}
-	// The two ports that the commands leave at their default.
+	// The two ports for which the commands use the default.
 	sh.Env = append(sh.Env, "FLASHSALE_ADDR=127.0.0.1:"+port, "FLASHSALE_OPS_ADDR="+process.FreeAddr(t))
 	sh.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	sh.Cancel = func() error { return syscall.Kill(-sh.Process.Pid, syscall.SIGKILL) }

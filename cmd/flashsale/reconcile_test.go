@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// write changes the shop's database as a stranger would.
+// write changes the shop's database directly.
 func (s *shop) write(text string, args ...any) {
 	s.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000")
@@ -35,8 +35,8 @@ func (s *shop) setSale(item, field string, value any) {
 	}
 }
 
-// TestCommand_Reconcile: an operator is told of a difference by the exit code and
-// in words, and has it mended; accepted orders that no worker has taken yet are none.
+// The command reports a difference by its exit code and in its output, and repairs it. Accepted
+// orders that no worker has fetched yet are not a difference.
 func TestCommand_Reconcile(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
@@ -90,7 +90,7 @@ func TestCommand_Reconcile(t *testing.T) {
 	want(0, run(), row(item, 9, 0, 5, 0, 4)+" balanced")
 }
 
-// TestCommand_Reconcile_Embedded: the same on an engine that nobody else reaches.
+// The same on the embedded engine, which only its own process reaches.
 func TestCommand_Reconcile_Embedded(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
@@ -106,9 +106,9 @@ func TestCommand_Reconcile_Embedded(t *testing.T) {
 	wantCode(t, 1, s.run("reconcile", "--server", p.URL(), "--token", c.token("alice", "buyer")), "forbidden")
 }
 
-// TestReconcile_Background: a sale that counts too few is mended by itself, and
-// the figures tell; what is wrong in the database waits for a person.
-func TestReconcile_Background(t *testing.T) {
+// The background reconciliation repairs a sale that counts too few units and exports it as a
+// metric. Damage in the database is left to the operator.
+func TestReconcile_BackgroundRepairsTheStock(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	p := s.api("--reconcile-every", "1s")
@@ -116,7 +116,7 @@ func TestReconcile_Background(t *testing.T) {
 	item := s.newItem(c, 9, 2)
 	only(t, []purchase{c.buy(item, "alice", "k", "Prefer", "respond-async")}, "202")
 	s.setSale(item, "left", 5)
-	eventually(t, "the sale is mended", soon, func() (bool, any) {
+	eventually(t, "the sale is repaired", soon, func() (bool, any) {
 		left, err := s.rdb.HGet(t.Context(), "fs:{p0}:sale:"+item, "left").Result()
 		return err == nil && left == "8", left
 	})

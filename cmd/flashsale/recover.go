@@ -20,7 +20,6 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/order"
-	"flashsale/order/recovery"
 	"flashsale/order/store"
 	"flashsale/queue"
 )
@@ -61,8 +60,8 @@ func newRecover() *cobra.Command {
 	return c
 }
 
-// recoverRun is one run of the command recover.
-type recoverRun struct {
+// recovery is one run of the recover command.
+type recovery struct {
 	settings *config.Settings
 	decision recovery.RecoverFrom
 	item     string
@@ -109,8 +108,8 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 	return r.decide(c, store, rdb, partitions)
 }
 
-// decide finds the stopped items, and carries out the decision.
-func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.UniversalClient, partitions int) (err error) {
+// decide finds the stopped items and applies the decision.
+func (r *recovery) decide(c *cobra.Command, store *store.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
 	h, err := store.NewHighWater(ctx, store.HighWaterConfig{Store: db, Redis: rdb, Partitions: partitions})
 	if err != nil {
@@ -153,8 +152,8 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	return r.report(ctx, c, recoverer, stopped, path)
 }
 
-// report carries out the decision, and prints what was done about each item.
-func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
+// report applies the decision, and prints the result for each item.
+func (r *recovery) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")
 	total, done := 0, 0

@@ -15,12 +15,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRedis_Killed ends Redis in the middle of a sale and starts it again.
-// Meanwhile the API says so, on every route that needs it, and afterwards it
-// sells on: what was answered 201 or 202 is a row, and the stock is exact.
-func TestRedis_Killed(t *testing.T) {
+// TestRedis_KilledLosesNoAnsweredOrder kills Redis during a sale and restarts it. During the
+// outage every route that needs Redis says so, and afterwards the sale continues: each order
+// that was answered 201 or 202 is a row, and the stock is exact.
+func TestRedis_KilledLosesNoAnsweredOrder(t *testing.T) {
 	needProcesses(t)
-	s := newShopOn(t, redistest.Real(t)) // which syncs every write
+	s := newShopOn(t, redistest.Real(t)) // it syncs every write
 	s.worker(lease(shortLease)...)
 	api := s.api(noLimit...)
 	c := dial(t, api)
@@ -57,7 +57,7 @@ func TestRedis_Killed(t *testing.T) {
 	only(t, seen, "201", "202", "409 sold_out", "503 unavailable", "503 overloaded", "503 rebuilding")
 	for _, p := range seen {
 		if p.Status == 503 && !waits(p.answer) {
-			t.Errorf("a 503 without a time to come back: %s, Retry-After %q", p.Body, p.Header["Retry-After"])
+			t.Errorf("a 503 without Retry-After: %s, Retry-After %q", p.Body, p.Header["Retry-After"])
 			break
 		}
 	}
@@ -69,8 +69,8 @@ func TestRedis_Killed(t *testing.T) {
 	if p := c.buy(item, "known", "k"); p.Order.ID != known.Order.ID || !p.replayed() {
 		t.Errorf("the key from before the outage: %s, order %s, want %s", p.verdict(), p.Order.ID, known.Order.ID)
 	}
-	// What the process prints at its start is for people; all the rest is the log,
-	// whoever writes it.
+	// The output of the start is plain text; everything after it is the log, no matter which
+	// part writes it.
 	for line := range strings.Lines(api.Log()) {
 		word, _, _ := strings.Cut(line, " ")
 		if !json.Valid([]byte(line)) && !slices.Contains([]string{"api", "metrics", "database", "engine"}, word) {
@@ -83,16 +83,16 @@ func TestRedis_Killed(t *testing.T) {
 	})
 }
 
-// waits reports whether an answer says when to come back, in both places.
+// waits reports whether an answer has a time to retry, in the header and in the body.
 func waits(a answer) bool {
 	n, err := strconv.ParseInt(a.Header["Retry-After"], 10, 64)
 	return err == nil && n >= 1 && a.Problem.RetryAfter == n
 }
 
-// outage asks every route while Redis is away: it answers without it, or 503.
+// outage calls every route while Redis is down: each answers without Redis, or 503.
 func outage(t *testing.T, c *client, item string, known purchase) {
 	t.Helper()
-	eventually(t, "/readyz notices the outage", soon, func() (bool, any) { // an answer is repeated for a moment
+	eventually(t, "/readyz notices the outage", soon, func() (bool, any) { // the readiness answer is cached for a moment
 		a := c.get("/readyz", "u")
 		return a.Status == 503, a.Body
 	})
@@ -120,7 +120,7 @@ func outage(t *testing.T, c *client, item string, known purchase) {
 			t.Errorf("while Redis is away, %s %s answered %s, want one of %q: %s", q.method, q.path, a.verdict(), q.want, a.Body)
 		}
 		if a.Status == 503 && !waits(a) {
-			t.Errorf("while Redis is away, %s %s: a 503 without a time to come back: %s", q.method, q.path, a.Body)
+			t.Errorf("while Redis is away, %s %s: a 503 without Retry-After: %s", q.method, q.path, a.Body)
 		}
 	}
 }

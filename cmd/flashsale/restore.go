@@ -26,7 +26,7 @@ func newRestore() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// A wrong name must not leave a lock's file behind.
+			// A wrong name must not leave a lock file behind.
 			if _, err := os.Stat(args[0]); err != nil {
 				return fmt.Errorf("argument FILE: value %q: %w; name a file that flashsale backup has written", args[0], err)
 			}
@@ -53,9 +53,9 @@ func newRestore() *cobra.Command {
 	}
 }
 
-// lockServe keeps flashsale serve from starting on the database, and another
-// restore from running. The lock's file belongs to the user of the service: one
-// that root owns would keep serve from starting afterwards.
+// lockServe prevents flashsale serve from starting on the database, and another restore from
+// running. The lock file belongs to the service's user, because a file owned by root would
+// prevent serve from starting afterwards.
 func lockServe(s *config.Settings, path string) (func() error, error) {
 	lock := path + backend.ServeLock
 	unlock, err := backend.LockFile(lock, "db", s.DB)
@@ -68,7 +68,7 @@ func lockServe(s *config.Settings, path string) (func() error, error) {
 	return unlock, nil
 }
 
-// nextSteps are what the operator has to do after a restore.
+// nextSteps are the steps for the operator after a restore.
 func nextSteps(r backup.Restored) []string {
 	var steps []string
 	if r.Schema < r.Latest {

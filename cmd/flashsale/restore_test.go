@@ -14,9 +14,9 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestRestore_WhileRunning: as long as a process has the database open, also an idle
-// or a frozen one, restore refuses, and the process goes on.
-func TestRestore_WhileRunning(t *testing.T) {
+// While a process has the database open, even an idle or frozen one, restore refuses, and the
+// process continues.
+func TestRestore_RefusedWhileRunning(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.letGo()
@@ -53,9 +53,9 @@ func TestRestore_WhileRunning(t *testing.T) {
 	}
 }
 
-// TestRestore_WhileServing: the same for the embedded engine, whose lock also keeps
-// serve from starting during a restore.
-func TestRestore_WhileServing(t *testing.T) {
+// The same for the embedded engine, whose lock also prevents serve from starting during a
+// restore.
+func TestRestore_ExcludesServe(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	s.letGo()
@@ -68,9 +68,9 @@ func TestRestore_WhileServing(t *testing.T) {
 	wantCode(t, 1, s.run("restore", filepath.Join(s.dir, "none.db")), "argument FILE", "none.db")
 }
 
-// TestRestore_ThenStart restores a backup, and has the service sell the rest of the
-// stock from what the backup contains. Where there is a Redis, it is lost as well.
-func TestRestore_ThenStart(t *testing.T) {
+// TestRestore_ServiceSellsTheRest restores a backup, and the service sells the rest of the
+// stock according to the backup. If there is a Redis, its data is lost as well.
+func TestRestore_ServiceSellsTheRest(t *testing.T) {
 	needProcesses(t)
 	test := func(t *testing.T, s *shop, start func() []*process.P) {
 		s.letGo()
@@ -118,8 +118,8 @@ func TestRestore_ThenStart(t *testing.T) {
 	})
 }
 
-// TestRestore_OlderSchema names the migration as the next step.
-func TestRestore_OlderSchema(t *testing.T) {
+// After restoring an older schema, the command names the migration as the next step.
+func TestRestore_OlderSchemaNamesTheMigration(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	s.letGo()
@@ -133,9 +133,9 @@ func TestRestore_OlderSchema(t *testing.T) {
 	wantCode(t, 0, s.run("migrate", "up"), "applied 1")
 }
 
-// TestRestore_Killed kills a restore at each step: the old or the new database is
-// there, complete, and the restore can be run again.
-func TestRestore_Killed(t *testing.T) {
+// TestRestore_KilledLeavesOneDatabase kills a restore at each step: the old or the new database
+// exists completely, and the restore can be repeated.
+func TestRestore_KilledLeavesOneDatabase(t *testing.T) {
 	needProcesses(t)
 	for place, renamed := range map[string]bool{"restore.copying": false, "restore.detached": false, "restore.linked": false, "restore.renamed": true} {
 		t.Run(place, func(t *testing.T) {
@@ -180,9 +180,8 @@ func TestRestore_Killed(t *testing.T) {
 	}
 }
 
-// TestRestore_Owner: what root restores belongs to the user of the service, who can
-// start it.
-func TestRestore_Owner(t *testing.T) {
+// A database restored by root belongs to the service's user, who can start the service.
+func TestRestore_KeepsTheOwner(t *testing.T) {
 	needProcesses(t)
 	otherUser(t)
 	s := newShop(t)

@@ -17,7 +17,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// snapshot copies the shop's database as it is now, and returns the copy's path.
+// snapshot copies the shop's current database, and returns the path of the copy.
 func (s *shop) snapshot() string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "backup.db")
@@ -57,7 +57,7 @@ func (s *shop) putBack(path string) {
 	}
 }
 
-// unreadyAPI starts an API of which only liveness is waited for.
+// unreadyAPI starts an API and only waits until it is alive.
 func (s *shop) unreadyAPI(args ...string) *process.P {
 	s.t.Helper()
 	spec := s.spec("api", args)
@@ -65,8 +65,8 @@ func (s *shop) unreadyAPI(args ...string) *process.P {
 	return process.Start(s.t, spec)
 }
 
-// rolledBack is a shop whose database was restored from a backup that knows u1 of three
-// buyers; Redis knows all three, and the sale is sold out.
+// rolledBack is a shop whose database was restored from a backup that has the order of u1, but
+// not those of u2 and u3. Redis has all three, and the sale is sold out.
 type rolledBack struct {
 	*shop
 	item   string
@@ -103,7 +103,7 @@ func newRolledBack(t *testing.T, window int) *rolledBack {
 	return r
 }
 
-// listed reads the file of orders that a recovery wrote, by action.
+// listed reads the list of orders that a recovery wrote, by action.
 func listed(t *testing.T, path string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -129,8 +129,8 @@ func listed(t *testing.T, path string) map[string][]string {
 	return out
 }
 
-// stops proves that the sale sells nothing, and that everything that an operator looks
-// at names the reason.
+// stops checks that the sale sells nothing, and that everything an operator can read names the
+// reason.
 func (r *rolledBack) stops() {
 	r.t.Helper()
 	for _, buyer := range []string{"u4", "u5", "u2"} {
@@ -171,7 +171,7 @@ func (r *rolledBack) stops() {
 	}
 }
 
-// sells waits until the service is ready, and proves what is left of the sale.
+// sells waits until the service is ready, and checks that it sells the given units.
 func (r *rolledBack) sells(left int) {
 	r.t.Helper()
 	eventually(r.t, "the service is ready", soon, func() (bool, any) {
@@ -195,9 +195,9 @@ func (r *rolledBack) sells(left int) {
 	}
 }
 
-// TestRollback_FromRedis: a restored backup sells no unit twice, and the orders that
-// only Redis knew are orders again.
-func TestRollback_FromRedis(t *testing.T) {
+// After a restored backup no unit is sold twice, and the orders that only Redis has are orders
+// again.
+func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 	needProcesses(t)
 	r := newRolledBack(t, 0)
 	r.stops()
@@ -218,9 +218,8 @@ func TestRollback_FromRedis(t *testing.T) {
 	wantCode(t, 0, r.run("recover", "--from", "redis"), "no sale is stopped")
 }
 
-// TestRollback_FromDatabase: the orders that only Redis knew are listed, and their units
-// are sold again, once.
-func TestRollback_FromDatabase(t *testing.T) {
+// The orders that only Redis has are listed, and their units are sold again once.
+func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 	needProcesses(t)
 	r := newRolledBack(t, 0)
 	r.stops()
@@ -234,10 +233,10 @@ func TestRollback_FromDatabase(t *testing.T) {
 	r.sells(2)
 }
 
-// TestRollback_Mixed: what happened to a sale after the backup besides purchases is
-// recovered from Redis as well: units that came back, a restock, a change of terms. The
-// epoch has risen since the backup.
-func TestRollback_Mixed(t *testing.T) {
+// Changes of a sale after the backup other than purchases are also recovered from Redis:
+// returned units, a restock, and a change of the item. The epoch has increased since the
+// backup.
+func TestRollback_RecoversReturnsRestocksAndChanges(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	w, p := s.worker(), s.api()
@@ -251,7 +250,7 @@ func TestRollback_Mixed(t *testing.T) {
 	}
 	paid, cancelled := buy("paid"), buy("cancelled")
 	backup := s.snapshot()
-	if err := s.rdb.FlushAll(t.Context()).Err(); err != nil { // the epoch rises
+	if err := s.rdb.FlushAll(t.Context()).Err(); err != nil { // increases the epoch
 		t.Fatal(err)
 	}
 	if a := c.send(paid.Order.ID, "payment", "psp", auth.RoleService, rightPayment); a.Status != 200 {

@@ -8,7 +8,7 @@ import (
 	"flashsale/cmd/flashsale/service"
 )
 
-// newRoot builds the command line. Without a command it serves.
+// newRoot returns the command line. Without a command it runs serve.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "flashsale",

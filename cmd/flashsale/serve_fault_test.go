@@ -10,16 +10,16 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestServe_Killed ends the all-in-one process in the middle of a burst, twice,
-// and starts it again in the same place. The embedded engine has forgotten
-// everything by then; the database has every order that was answered 201.
+// TestServe_Killed kills the all-in-one process twice during a burst and restarts it in the
+// same place. The embedded engine has lost its data each time; the database has every order
+// that was answered 201.
 func TestServe_Killed(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	const buyers, stock = 600, 400
 	p := s.serve(noLimit...)
 	item := s.newItem(dial(t, p), stock, 1)
-	told := make([]string, buyers) // the order each buyer was told of
+	told := make([]string, buyers) // the order in each buyer's answer
 	var done []purchase
 	for round := range 2 {
 		c := dial(t, p)
@@ -33,7 +33,7 @@ func TestServe_Killed(t *testing.T) {
 			case f.err != nil:
 				cut++
 			case f.Status == 202:
-				t.Errorf("%s was answered 202 on an engine that keeps nothing", f.user)
+				t.Errorf("%s was answered 202 on an engine that is not durable", f.user)
 			case f.Status == 201 && told[i] == "":
 				told[i] = f.Order.ID
 			case f.Status == 201 && told[i] != f.Order.ID:
@@ -41,7 +41,7 @@ func TestServe_Killed(t *testing.T) {
 			}
 		}
 		if strings.Contains(p.Log(), "lost its data") {
-			t.Errorf("a start of the embedded engine is told of as a loss:\n%s", p.Log())
+			t.Errorf("a start of the embedded engine is reported as a loss:\n%s", p.Log())
 		}
 		if cut == 0 {
 			t.Fatal("the process was killed after the burst; nothing was cut off")
@@ -52,7 +52,7 @@ func TestServe_Killed(t *testing.T) {
 		}
 		for i, id := range told {
 			if id != "" && !rows[id] {
-				t.Errorf("u%d was answered 201 with order %s, and it is gone", i, id)
+				t.Errorf("u%d was answered 201 with order %s, which is missing", i, id)
 			}
 		}
 		p = process.Start(t, p.Spec())

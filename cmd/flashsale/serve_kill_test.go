@@ -15,35 +15,34 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// persistent is a crowd on one item of a process that dies again and again. Each
-// buyer repeats the purchase with its key until it is decided, and all answers
-// are kept.
+// persistent is a crowd that buys one item from a process that is killed repeatedly. Each buyer
+// repeats the purchase with its key until it is decided. All answers are recorded.
 type persistent struct {
 	t    *testing.T
 	c    *client
 	item string
-	done chan []purchase // what each buyer was told last
+	done chan []purchase // each buyer's last answer
 
 	mu       sync.Mutex
-	accepted []purchase // all answers that named an order, repeats included
-	answers  int        // that decided something
-	cut      int        // purchases whose outcome a buyer did not learn
+	accepted []purchase // all answers with an order, repeats included
+	answers  int        // definite answers
+	cut      int        // purchases whose outcome the buyer did not learn
 	moved    chan struct{}
 }
 
-// gather starts the crowd; at most width of them buy at once.
+// gather starts the crowd; at most width buyers buy concurrently.
 func gather(t *testing.T, c *client, item string, buyers, width int) *persistent {
 	p := &persistent{t: t, c: c, item: item, done: make(chan []purchase, 1), moved: make(chan struct{}, 1)}
 	go func() {
 		p.done <- stream(buyers, width, func(i int) purchase {
 			got := purchase{user: fmt.Sprintf("u%d", i), key: "k", err: errDial{}}
-			// Who would not wait for the commit waits all the same, on an engine that
-			// keeps nothing.
+			// On an engine that is not durable, a purchase waits for its commit even if it does
+			// not ask for it.
 			var headers []string
 			if i%3 == 0 {
 				headers = []string{"Prefer", "respond-async"}
 			}
-			// One settle's patience is for one restart, and a buyer may live through all.
+			// One call of settle covers one restart, and a buyer may see all of them.
 			for n := 0; n < 6 && (got.err != nil || got.Status == 503); n++ {
 				got = c.settle(item, c.buy(item, got.user, got.key, headers...), p.note)
 			}
@@ -73,8 +72,7 @@ func (p *persistent) note(got purchase) {
 	}
 }
 
-// further waits until so many more answers have come, and is false when the
-// crowd has all of its answers before that.
+// further waits for n more answers. It returns false if the crowd ends before that.
 func (p *persistent) further(n int) bool {
 	p.t.Helper()
 	p.mu.Lock()
@@ -99,9 +97,8 @@ func (p *persistent) further(n int) bool {
 	}
 }
 
-// judge waits for the end of the crowd, and proves that no answer was taken
-// back: whoever heard 201 has that one order, in the database and on every
-// repeat; all that could be sold is sold, and nothing beyond it.
+// judge waits for the end of the crowd, and checks that no answer was taken back: an order
+// answered 201 is in the database and in every repeat. Exactly the stock is sold.
 func (p *persistent) judge(s *shop, stock int) {
 	p.t.Helper()
 	var last []purchase
@@ -114,12 +111,12 @@ func (p *persistent) judge(s *shop, stock int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut == 0 {
-		p.t.Error("no purchase was cut off: the process died when nobody bought")
+		p.t.Error("no purchase was cut off: the process died between purchases")
 	}
 	orders := make(map[string]string)
 	for _, a := range p.accepted {
 		if a.Status != 201 {
-			p.t.Errorf("%s was answered %d on an engine that keeps nothing", a.user, a.Status)
+			p.t.Errorf("%s was answered %d on an engine that is not durable", a.user, a.Status)
 		}
 		if first, told := orders[a.user]; told && first != a.Order.ID {
 			p.t.Errorf("%s has order %s, and the same key got %s", a.user, first, a.Order.ID)
@@ -128,7 +125,7 @@ func (p *persistent) judge(s *shop, stock int) {
 	}
 	for _, l := range last {
 		if id, told := orders[l.user]; told && l.Order.ID != id {
-			p.t.Errorf("%s has order %s, and was told %s at last", l.user, id, l.verdict())
+			p.t.Errorf("%s has order %s, and finally got %s", l.user, id, l.verdict())
 		}
 	}
 	if rows := s.audit(p.c, p.item, 1, p.accepted); len(rows) != stock {
@@ -139,9 +136,9 @@ func (p *persistent) judge(s *shop, stock int) {
 	}
 }
 
-// TestServe_KilledAtRandom ends the all-in-one process six times within one
-// burst, each time at a moment that the seed decides: after some answers, and
-// somewhere in the millisecond or two behind them.
+// TestServe_KilledAtRandom kills the all-in-one process six times during one burst. The seed
+// determines each moment: after a number of answers, and within the following millisecond or
+// two.
 func TestServe_KilledAtRandom(t *testing.T) {
 	needProcesses(t)
 	testKilledAtRandom(t, 1)
@@ -169,7 +166,7 @@ func testKilledAtRandom(t *testing.T, seeds ...uint64) {
 				}
 				<-lasting(t, time.Duration(draw.IntN(2000))*time.Microsecond)
 				p.Kill()
-				// It may die again before it is seen to be ready.
+				// It may be killed again before it is ready.
 				again := p.Spec()
 				again.NoWait = true
 				p = process.Start(t, again)
@@ -179,16 +176,16 @@ func testKilledAtRandom(t *testing.T, seeds ...uint64) {
 	}
 }
 
-// TestServe_KilledAtEachPoint ends the process within one burst at each named
-// place of a purchase, in an order and at a passing that the seed decides.
+// TestServe_KilledAtEachPoint kills the process during one burst at each fault point of a
+// purchase. The seed determines their order and how often each is passed before.
 func TestServe_KilledAtEachPoint(t *testing.T) {
 	needProcesses(t)
 	const buyers, stock = 240, 160
 	for _, seed := range []uint64{1, 2} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			draw := rand.New(rand.NewPCG(seed, 0))
-			// Each batch passes each of them once, and the buyers come in some
-			// dozens: a higher number might not be reached.
+			// Each batch passes each point once, and the buyers come in a few dozen batches: a
+			// higher number might not be reached.
 			places := []string{"inventory.send", "inventory.sent", "order.committed", "inventory.sent", "order.committed"}
 			draw.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
 			s := newShop(t)
@@ -199,7 +196,7 @@ func TestServe_KilledAtEachPoint(t *testing.T) {
 			for i, place := range places {
 				p.Kill()
 				doomed := s.faultySpec(fmt.Sprintf("%s:%d", place, 1+draw.IntN(2)), "serve", append([]string{"--demo=false"}, noLimit...))
-				// With the crowd at the door it may die before it is seen to be ready.
+				// Under load it may be killed before it is ready.
 				doomed.Addr, doomed.NoWait = p.Spec().Addr, true
 				p = process.Start(t, doomed)
 				if i == 0 {
@@ -215,8 +212,8 @@ func TestServe_KilledAtEachPoint(t *testing.T) {
 	}
 }
 
-// TestServe_KilledInReturn ends the process while a cancelled order's unit is on
-// its way back: the order stays cancelled, and the unit is sold once more, not twice.
+// TestServe_KilledInReturn kills the process while it returns a cancelled order's unit: the
+// order stays cancelled, and the unit is sold exactly once more.
 func TestServe_KilledInReturn(t *testing.T) {
 	needProcesses(t)
 	for _, place := range []string{"order.closed", "order.released"} {
@@ -232,7 +229,7 @@ func TestServe_KilledInReturn(t *testing.T) {
 			only(t, first, "201")
 			gone := first[0]
 			if a, err := c.do("POST", "/v1/orders/"+gone.Order.ID+"/cancel", c.token(gone.user, auth.RoleBuyer), ""); err == nil {
-				t.Fatalf("the process lived to answer %s", a.verdict())
+				t.Fatalf("the process answered before it died: %s", a.verdict())
 			}
 			struck(t, doomed)
 			c = dial(t, s.serve(noLimit...))
@@ -254,9 +251,9 @@ func TestServe_KilledInReturn(t *testing.T) {
 	}
 }
 
-// TestServe_KilledInRestock ends the process within a restock, before and after
-// its commit and behind the change of the sale: repeated with its key it has
-// happened once, and every unit is sold.
+// TestServe_KilledInRestock kills the process during a restock, before and after its commit and
+// after the change of the sale: a repeat with its key completes it once, and every unit is
+// sold.
 func TestServe_KilledInRestock(t *testing.T) {
 	needProcesses(t)
 	for _, place := range []string{"inventory.suspended", "inventory.changed", "inventory.adjusted"} {
@@ -270,7 +267,7 @@ func TestServe_KilledInRestock(t *testing.T) {
 				t.Fatalf("%d of %d were sold", n, stock)
 			}
 			if a, err := c.ask("POST", "/v1/admin/items/"+item+"/restock", restockBody(more), "Idempotency-Key", "once"); err == nil {
-				t.Fatalf("the process lived to answer %s", a.verdict())
+				t.Fatalf("the process answered before it died: %s", a.verdict())
 			}
 			struck(t, doomed)
 			c = dial(t, s.serve(noLimit...))

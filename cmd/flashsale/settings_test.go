@@ -43,15 +43,15 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// TestSettings_Precedence gives one setting in four places, and takes one place
-// away after the other: flag, environment, file, default.
-func TestSettings_Precedence(t *testing.T) {
+// TestSettings_FlagBeforeEnvironmentBeforeFile sets a setting in four places and removes them
+// one by one: flag, environment, file, default.
+func TestSettings_FlagBeforeEnvironmentBeforeFile(t *testing.T) {
 	needProcesses(t)
 	file := writeFile(t, "shop.yaml", "addr: 127.0.0.1:8003\nbatch: 33\ndemo: false\nlease: 3s\nrate-buyer: 3.5\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n")
 	fromEnv := []string{
 		"FLASHSALE_ADDR=127.0.0.1:8002", "FLASHSALE_BATCH=22", "FLASHSALE_LEASE=2s",
 		"FLASHSALE_RATE_BUYER=2.5", "FLASHSALE_TRUSTED_PROXIES=10.0.0.2,10.0.0.3",
-		// Not settings of ours, and not set: neither may disturb.
+		// An unknown and an empty variable must be ignored.
 		"FLASHSALE_PORT=tcp://10.0.0.1:80", "FLASHSALE_LOG_LEVEL=",
 	}
 	flags := []string{"--addr", "127.0.0.1:8001", "--batch=11", "--lease=1s", "--rate-buyer=1.5", "--trusted-proxies=10.0.0.1"}
@@ -100,8 +100,8 @@ func TestSettings_Precedence(t *testing.T) {
 	}
 }
 
-// TestSettings_TokenLeeway starts an API that takes tokens as they say, and one that
-// takes them for five minutes more.
+// TestSettings_TokenLeeway starts an API without leeway for expired tokens, and one with five
+// minutes.
 func TestSettings_TokenLeeway(t *testing.T) {
 	needProcesses(t)
 	for _, q := range []struct {
@@ -126,8 +126,8 @@ func TestSettings_TokenLeeway(t *testing.T) {
 	}
 }
 
-// TestSettings_Secrets gives secrets in every way there is; none is printed.
-func TestSettings_Secrets(t *testing.T) {
+// TestSettings_SecretsAreNeverPrinted sets secrets in every possible way; none is printed.
+func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 	needProcesses(t)
 	const hidden = "hunter2-hunter2-hunter2-hunter2-hunter2"
 	file := writeFile(t, "shop.yaml", "jwt-secret: "+hidden+"\nredis: redis://user:"+hidden+"@127.0.0.1:1/0\n")
@@ -161,7 +161,7 @@ func TestSettings_Secrets(t *testing.T) {
 	}
 }
 
-// bad is a setting's value that nothing starts with.
+// bad is an invalid value of a setting.
 type bad struct{ setting, value string }
 
 var badSettings = []bad{
@@ -196,10 +196,10 @@ var badSettings = []bad{
 	{"config", "missing.yaml"},
 }
 
-// TestSettings_Bad gives every bad value as a flag and in the environment, and
-// those that a file can hold in a file. Nothing starts, and the message names
-// the setting, the value and what to do.
-func TestSettings_Bad(t *testing.T) {
+// TestSettings_InvalidValuesAreExplained passes every invalid value as a flag, in the
+// environment and, where a file can contain it, in a file. Nothing starts, and the message
+// names the setting, the value and the fix.
+func TestSettings_InvalidValuesAreExplained(t *testing.T) {
 	needProcesses(t)
 	check := func(t *testing.T, b bad, how string, r process.Result) {
 		t.Helper()
@@ -217,7 +217,7 @@ func TestSettings_Bad(t *testing.T) {
 		if !strings.Contains(r.Output, b.setting) || !strings.Contains(r.Output, value) {
 			t.Errorf("%s %q as %s: the message does not name both:\n%s", b.setting, b.value, how, r.Output)
 		}
-		// Cause, then mend.
+		// The cause, then the fix.
 		if _, mend, found := strings.Cut(r.Output, "; "); !found || len(strings.TrimSpace(mend)) < 8 {
 			t.Errorf("%s %q as %s: the message does not say what to do:\n%s", b.setting, b.value, how, r.Output)
 		}
@@ -246,20 +246,20 @@ func TestSettings_Bad(t *testing.T) {
 	}
 }
 
-// refused starts a process that was called wrongly.
+// refused starts a process with a usage error.
 func refused(t *testing.T, spec process.Spec, words ...string) {
 	t.Helper()
 	mustEnd(t, 2, spec, words...)
 }
 
-// failed starts a process that cannot start where it is.
+// failed starts a process that cannot run in its environment.
 func failed(t *testing.T, spec process.Spec, words ...string) {
 	t.Helper()
 	mustEnd(t, 1, spec, words...)
 }
 
-// mustEnd starts a process that must not start: the exit code, and a message with
-// all of the words.
+// mustEnd starts a process that must not start, and checks the exit code and that the message
+// contains all the words.
 func mustEnd(t *testing.T, want int, spec process.Spec, words ...string) {
 	t.Helper()
 	p, err := process.TryStart(t, spec)
@@ -282,8 +282,8 @@ func mustEnd(t *testing.T, want int, spec process.Spec, words ...string) {
 	}
 }
 
-// TestStart_Refused starts what must not run.
-func TestStart_Refused(t *testing.T) {
+// TestStart_InvalidSettingsAreRefused starts processes with invalid settings.
+func TestStart_InvalidSettingsAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	empty := "sqlite:" + filepath.Join(t.TempDir(), "empty.db")
@@ -309,9 +309,8 @@ func TestStart_Refused(t *testing.T) {
 	}
 }
 
-// TestStart_Loading starts while Redis reads its data, as after a restart of both:
-// nobody is told that it was not started.
-func TestStart_Loading(t *testing.T) {
+// The service can start while Redis loads its data, as after a restart of both.
+func TestStart_WaitsWhileRedisLoads(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -332,7 +331,7 @@ func TestStart_Loading(t *testing.T) {
 					if err != nil {
 						return
 					}
-					// Each command of a pipeline begins with its number of words.
+					// Each command of a pipeline begins with its number of arguments.
 					loading := "-LOADING Redis is loading the dataset in memory\r\n"
 					if _, err := io.WriteString(conn, strings.Repeat(loading, strings.Count(string(b[:n]), "*"))); err != nil {
 						return
@@ -347,8 +346,8 @@ func TestStart_Loading(t *testing.T) {
 		"redis", "loading its data", "start again when it has finished")
 }
 
-// TestStart_Partitions starts processes that disagree about the layout of Redis.
-func TestStart_Partitions(t *testing.T) {
+// TestStart_OtherPartitionsAreRefused starts processes with different numbers of partitions.
+func TestStart_OtherPartitionsAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	s.worker("--partitions", "3")
@@ -358,8 +357,9 @@ func TestStart_Partitions(t *testing.T) {
 	}
 }
 
-// TestStart_Taken starts a second service in a place that is in use.
-func TestStart_Taken(t *testing.T) {
+// TestStart_PlacesInUseAreRefused starts a second service with addresses or files that are in
+// use.
+func TestStart_PlacesInUseAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	first := s.serve()
@@ -370,15 +370,15 @@ func TestStart_Taken(t *testing.T) {
 	failed(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "a.db"), "--addr", addr)...), "addr", "FLASHSALE_ADDR", addr)
 	ops := strings.TrimPrefix(first.OpsURL(), "http://")
 	failed(t, second(append(other, "--db", "sqlite:"+filepath.Join(t.TempDir(), "b.db"), "--ops-addr", ops)...), "ops-addr", "FLASHSALE_OPS_ADDR", ops)
-	// A stock of its own over a database that another one sells from.
+	// A separate embedded engine over a database that another process uses.
 	failed(t, second(other...), s.dbPath)
-	// The place is free again as soon as its owner is gone, however it went.
+	// The files are free again as soon as their owner has ended, for any reason.
 	first.Kill()
 	term(t, s.serve())
 }
 
-// TestStart_Unusable names places that cannot be used.
-func TestStart_Unusable(t *testing.T) {
+// TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
+func TestStart_UnusablePlacesAreRefused(t *testing.T) {
 	needProcesses(t)
 	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}

@@ -21,22 +21,22 @@ import (
 	"flashsale/queue"
 )
 
-// secret is the key that the tests sign their tokens with.
+// secret is the key that signs the tests' tokens.
 const secret = "process-tests-secret-of-more-than-32-bytes"
 
-// shop is one deployment: a directory with a database, perhaps a Redis, and the
-// processes that a test starts over them.
+// shop is one deployment: a directory with a database, possibly a Redis, and the processes that
+// a test starts.
 type shop struct {
 	t      *testing.T
 	dir    string
 	dbPath string
 	server *redistest.Server // nil: the embedded engine
-	rdb    *redis.Client     // nil: the embedded engine, which nobody else reaches
+	rdb    *redis.Client     // nil: the embedded engine, which only its own process reaches
 	tasks  *queue.Queue      // nil: the same
 	db     *sql.DB
 }
 
-// newShop makes an empty place for `flashsale serve` on embedded engines.
+// newShop returns an empty directory for `flashsale serve` on embedded engines.
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,15 +54,15 @@ func newShop(t *testing.T) *shop {
 	return s
 }
 
-// newRedisShop makes a migrated place with a Redis of its own, for api and worker.
-// Nobody pulls the plug of the machine, so its log is synced once a second: a
-// sync for each write would make the disk of a busy machine a part of every test.
+// newRedisShop returns a migrated database with its own Redis, for api and worker. The machine
+// does not lose power in these tests, so Redis syncs once a second: syncing each write would
+// make the tests depend on the disk of a busy machine.
 func newRedisShop(t *testing.T) *shop {
 	t.Helper()
 	return newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
 }
 
-// newShopOn makes a migrated place on a Redis that is the test's own.
+// newShopOn returns a migrated database with the given Redis.
 func newShopOn(t *testing.T, server *redistest.Server) *shop {
 	t.Helper()
 	s := newShop(t)
@@ -84,9 +84,8 @@ func newShopOn(t *testing.T, server *redistest.Server) *shop {
 	return s
 }
 
-// engines runs fn on both kinds of deployment: everything in one process on
-// embedded engines, and api and worker apart on a real Redis. The API is
-// started with args.
+// engines runs fn with both kinds of deployment: everything in one process on embedded engines,
+// and separate api and worker processes on a real Redis. args are passed to the API.
 func engines(t *testing.T, args []string, fn func(t *testing.T, s *shop, c *client)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -102,7 +101,7 @@ func engines(t *testing.T, args []string, fn func(t *testing.T, s *shop, c *clie
 	})
 }
 
-// settings are what each process of the shop is started with.
+// settings are the arguments of each process of the shop.
 func (s *shop) settings(args ...string) []string {
 	all := []string{"--db", "sqlite:" + s.dbPath, "--data-dir", s.dir, "--log-format", "json"}
 	if s.server != nil {
@@ -135,8 +134,8 @@ func (s *shop) worker(args ...string) *process.P {
 	return process.Start(s.t, s.spec("worker", args))
 }
 
-// faulty starts a process of the build that ends or stops itself at the place
-// that fault names; see package faultpoint.
+// faulty starts a process of the build with fault points that kills or stops itself at the
+// point named by fault; see package faultpoint.
 func (s *shop) faulty(fault, command string, args ...string) *process.P {
 	s.t.Helper()
 	return process.Start(s.t, s.faultySpec(fault, command, args))
@@ -150,7 +149,7 @@ func (s *shop) faultySpec(fault, command string, args []string) process.Spec {
 	return spec
 }
 
-// run runs a command of the service that ends by itself, with the shop's settings.
+// run runs a command of the service that ends without a signal, with the shop's settings.
 func (s *shop) run(args ...string) process.Result {
 	s.t.Helper()
 	return process.Run(s.t, process.Spec{
@@ -158,8 +157,8 @@ func (s *shop) run(args ...string) process.Result {
 	})
 }
 
-// struck waits until a process that was to kill itself has done so. Without
-// this a test could pass although its fault never happened.
+// struck waits until a process that was to kill itself has done so. Without this, a test could
+// pass although its fault never happened.
 func struck(t *testing.T, p *process.P) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -173,7 +172,7 @@ func struck(t *testing.T, p *process.P) {
 	}
 }
 
-// orderRow is a row of the table orders, as far as the tests look.
+// orderRow has the columns of the table orders that the tests check.
 type orderRow struct {
 	ID, User, Key, Status string
 	Quantity              int64
@@ -202,7 +201,7 @@ func (s *shop) rows(item string) []orderRow {
 	return out
 }
 
-// sold is what the item's own row counts as sold.
+// sold is the count of sold units in the item's row.
 func (s *shop) sold(item string) int64 {
 	s.t.Helper()
 	var n int64
@@ -212,20 +211,20 @@ func (s *shop) sold(item string) int64 {
 	return n
 }
 
-// stats counts the tasks of a shop on a real Redis: its orders', and those that lapse.
+// stats counts the tasks of a shop on a real Redis: orders and expiries.
 func (s *shop) stats() queue.Stats {
 	s.t.Helper()
 	st, err := s.tasks.Stats(s.t.Context())
 	if err != nil {
 		s.t.Fatalf("queue stats: %v", err)
 	}
-	more := s.lapses()
+	more := s.expiries()
 	st.Ready, st.Delayed, st.Leased, st.Dead = st.Ready+more.Ready, st.Delayed+more.Delayed, st.Leased+more.Leased, st.Dead+more.Dead
 	return st
 }
 
-// lapses counts the tasks of orders that lapse.
-func (s *shop) lapses() queue.Stats {
+// expiries counts the tasks that expire orders.
+func (s *shop) expiries() queue.Stats {
 	s.t.Helper()
 	q, err := queue.New(s.rdb, queue.Config{Prefix: inventory.ExpiryQueuePrefix(0)})
 	if err != nil {
@@ -238,7 +237,7 @@ func (s *shop) lapses() queue.Stats {
 	return st
 }
 
-// holder is what stands in the item's lock; empty when nobody holds it.
+// holder is the value of the item's lock; empty if no process holds it.
 func (s *shop) holder(item string) string {
 	s.t.Helper()
 	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"sale:"+item+":lock").Result()
@@ -248,8 +247,8 @@ func (s *shop) holder(item string) string {
 	return v
 }
 
-// lockDatabase takes the database's write lock as a stranger would, and
-// returns what lets go of it.
+// lockDatabase takes the database's write lock from another connection, and returns a function
+// that releases it.
 func (s *shop) lockDatabase() (unlock func()) {
 	s.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000")
@@ -269,7 +268,7 @@ func (s *shop) lockDatabase() (unlock func()) {
 			return
 		}
 		open = false
-		// The test's own context may have ended; the lock must go all the same.
+		// The test's own context may have ended, but the lock must be released.
 		if _, err := conn.ExecContext(context.Background(), "ROLLBACK"); err != nil {
 			s.t.Errorf("unlock database: %v", err)
 		}
@@ -298,7 +297,7 @@ func (s *shop) newItem(c *client, stock, limit int64) string {
 	return id
 }
 
-// ledger is the conservation equation of an item, as the API states it.
+// ledger is the conservation equation of an item, as in the API.
 type ledger struct {
 	Initial, Restocked, Left, Held, Sold int64
 	Balanced                             bool
@@ -322,10 +321,10 @@ func (s *shop) ledger(c *client, item string) ledger {
 	return l
 }
 
-// audit waits until nothing of the item is on its way any more, and then
-// proves: what was answered 201 or 202 is a row of its buyer and key, one row
-// each; nothing else is; the database's count, the rows and the ledger agree;
-// no buyer is above the limit. It returns the rows.
+// audit waits until no order of the item is in progress, and then checks that each order
+// answered 201 or 202 is one row with its buyer and key, that there are no other rows, that the
+// database's count, the rows and the ledger match, and that no buyer exceeds the limit. It
+// returns the rows.
 func (s *shop) audit(c *client, item string, limit int64, accepted []purchase) []orderRow {
 	s.t.Helper()
 	var l ledger
@@ -364,7 +363,7 @@ func (s *shop) audit(c *client, item string, limit int64, accepted []purchase) [
 	return rows
 }
 
-// ids lists the rows' ids, sorted.
+// ids returns the sorted ids of the rows.
 func ids(rows []orderRow) []string {
 	out := make([]string, len(rows))
 	for i, r := range rows {
@@ -374,7 +373,7 @@ func ids(rows []orderRow) []string {
 	return out
 }
 
-// lasting ends when a fault has lasted for d, or with the test.
+// lasting returns a channel that is closed after d, or at the end of the test.
 func lasting(t *testing.T, d time.Duration) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -7,11 +7,11 @@ import (
 	"flashsale/cmd/flashsale/service"
 )
 
-// version and revision are set by the linker (-X main.version=v1.2.3), as the Makefile
-// does; empty: what the go command has recorded.
+// The linker sets version and revision (-X main.version=v1.2.3), as in the Makefile; empty: the
+// values recorded by the go command.
 var version, revision string
 
-// unknown is shown for what a build does not record: go run records no revision.
+// unknown is shown for values that a build does not record: go run records no revision.
 const unknown = "unknown"
 
 // thisBuild describes the running program.
@@ -23,7 +23,7 @@ func thisBuild() service.Build {
 	return describeBuild(version, revision, info)
 }
 
-// describeBuild prefers what the linker set to what the go command recorded.
+// describeBuild prefers the linker's values to those recorded by the go command.
 func describeBuild(version, revision string, info *debug.BuildInfo) service.Build {
 	b := service.Build{Version: version, GoVersion: info.GoVersion}
 	if b.Version == "" {

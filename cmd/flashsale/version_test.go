@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// TestVersion: the program and its metrics say what it was built from.
+// The program and its metrics show the build.
 func TestVersion(t *testing.T) {
 	needProcesses(t)
 	r := command(t, "--version")

@@ -18,10 +18,10 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// allowLocal lets webhooks go to this machine, which is closed to them otherwise.
+// allowLocal allows webhooks to this machine, which are refused by default.
 var allowLocal = []string{"--webhook-allow", "127.0.0.1"}
 
-// inbox is a server of the shop's that is told of events.
+// inbox is a server of the shop that receives webhooks.
 type inbox struct {
 	url    string
 	status int
@@ -30,7 +30,7 @@ type inbox struct {
 	got []letter
 }
 
-// letter is one request to it.
+// letter is one request to the inbox.
 type letter struct {
 	id, body string
 	header   http.Header
@@ -54,7 +54,7 @@ func newInbox(t *testing.T, status int) *inbox {
 	return in
 }
 
-// ids are the letters' ids in the order in which they came.
+// ids are the letters' ids in the order of their arrival.
 func (in *inbox) ids() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -65,7 +65,7 @@ func (in *inbox) ids() []string {
 	return out
 }
 
-// byType are the letters by their event's type.
+// byType groups the letters by the type of their event.
 func (in *inbox) byType(t *testing.T) map[string][]letter {
 	t.Helper()
 	in.mu.Lock()
@@ -81,7 +81,7 @@ func (in *inbox) byType(t *testing.T) map[string][]letter {
 	return out
 }
 
-// hook is a webhook as the API shows it.
+// hook is a webhook in the API.
 type hook struct{ ID, URL, Secret string }
 
 func (c *client) newHook(in *inbox, events ...string) hook {
@@ -99,9 +99,9 @@ func (c *client) newHook(in *inbox, events ...string) hook {
 	return h
 }
 
-// TestWebhooks_Life: the shop hears of what happens to an order, in the words of
-// the API, and can tell who says so.
-func TestWebhooks_Life(t *testing.T) {
+// The shop receives an order's events with the field names of the API, and can verify their
+// signatures.
+func TestWebhooks_SendTheEventsOfAnOrder(t *testing.T) {
 	needProcesses(t)
 	life := func(t *testing.T, s *shop, c *client) {
 		in := newInbox(t, 204)
@@ -120,7 +120,7 @@ func TestWebhooks_Life(t *testing.T) {
 		}
 		want := map[string]int{"order.confirmed": 2, "item.sold_out": 1, "order.paid": 1, "order.cancelled": 1, "webhook.test": 1}
 		var got map[string][]letter
-		eventually(t, "the shop hears of it all", soon, func() (bool, any) {
+		eventually(t, "the shop gets all events", soon, func() (bool, any) {
 			got = in.byType(t)
 			counts := make(map[string]int)
 			for kind := range got {
@@ -148,10 +148,10 @@ func TestWebhooks_Life(t *testing.T) {
 			a := c.get("/v1/orders/"+o.Order.ID, o.user)
 			a.decode(t, &shown)
 			if !reflect.DeepEqual(told.Data, shown) {
-				t.Errorf("%s tells %v, and the API shows %v", kind, told.Data, shown)
+				t.Errorf("event %s has %v, but the API returns %v", kind, told.Data, shown)
 			}
 		}
-		// What has arrived is noted a moment later.
+		// An arrival is recorded a moment later.
 		eventually(t, "all to be noted as delivered", soon, func() (bool, any) {
 			list := c.admin("GET", "/v1/admin/webhooks/"+h.ID+"/deliveries?status=delivered&limit=100", nil)
 			return strings.Count(list.Body, `"status":"delivered"`) == 6, list.Body
@@ -162,7 +162,7 @@ func TestWebhooks_Life(t *testing.T) {
 			}
 		}
 	}
-	// Not engines: the worker, too, has to be told whom it may speak to.
+	// Not through engines: the worker needs --webhook-allow too.
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		s := newShop(t)
@@ -176,9 +176,9 @@ func TestWebhooks_Life(t *testing.T) {
 	})
 }
 
-// TestWebhooks_WorkerKilled ends a worker when an event has been sent and that is
-// not in the database yet. Another one sends it again, under the same id.
-func TestWebhooks_WorkerKilled(t *testing.T) {
+// TestWebhooks_KilledWorkersEventIsSentAgain kills a worker after an event was sent but before
+// that is in the database. Another worker sends it again with the same id.
+func TestWebhooks_KilledWorkersEventIsSentAgain(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	c := dial(t, s.api(allowLocal...))
@@ -194,14 +194,14 @@ func TestWebhooks_WorkerKilled(t *testing.T) {
 		t.Fatalf("the worker died elsewhere: %d sent, %d pending", len(ids), s.pendingHooks())
 	}
 	s.worker(append(lease(shortLease), allowLocal...)...)
-	// The lock of the one that delivers has to expire first.
+	// The lock of the delivering worker must expire first.
 	eventually(t, "another worker delivers", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, in.ids() })
 	if ids := in.ids(); len(ids) != 2 || ids[0] != ids[1] || !strings.HasPrefix(ids[0], "msg_") {
 		t.Errorf("sent %q to %s", ids, h.ID)
 	}
 }
 
-// pendingHooks is how many deliveries are owed.
+// pendingHooks is the number of deliveries not yet sent.
 func (s *shop) pendingHooks() int {
 	s.t.Helper()
 	var n int
@@ -211,7 +211,7 @@ func (s *shop) pendingHooks() int {
 	return n
 }
 
-// failedHooks is how many deliveries wait for another try.
+// failedHooks is the number of deliveries that wait for a retry.
 func (s *shop) failedHooks() int {
 	s.t.Helper()
 	var n int
@@ -221,9 +221,8 @@ func (s *shop) failedHooks() int {
 	return n
 }
 
-// TestWebhooks_RedisLost: what the shop is owed is in the database, and comes
-// although Redis has forgotten all.
-func TestWebhooks_RedisLost(t *testing.T) {
+// Pending deliveries are in the database, and are sent although Redis has lost all its data.
+func TestWebhooks_SurviveTheLossOfRedis(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
 	c := dial(t, s.api(allowLocal...))
@@ -248,7 +247,7 @@ func TestWebhooks_RedisLost(t *testing.T) {
 	in.status = 200
 	in.mu.Unlock()
 	w = s.worker(allowLocal...)
-	eventually(t, "the event to come again", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, w.Log() })
+	eventually(t, "the event to be sent again", 2*soon, func() (bool, any) { return s.pendingHooks() == 0, w.Log() })
 	if ids := in.ids(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("ids %q", ids)
 	}
@@ -257,9 +256,9 @@ func TestWebhooks_RedisLost(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Closed: nothing goes to this machine or its neighbours unless the
-// operator says so, and nothing of a webhook is in the log.
-func TestWebhooks_Closed(t *testing.T) {
+// Nothing is sent to this machine or its private networks unless the operator allows it, and
+// the log contains nothing about a webhook.
+func TestWebhooks_PrivateNetworksAreRefused(t *testing.T) {
 	needProcesses(t)
 	s := newShop(t)
 	var logs []*process.P
@@ -282,7 +281,7 @@ func TestWebhooks_Closed(t *testing.T) {
 		t.Fatalf("test: %d %s", a.Status, a.Body)
 	}
 	var seen string
-	eventually(t, "the try is refused", soon, func() (bool, any) {
+	eventually(t, "the attempt is refused", soon, func() (bool, any) {
 		seen = c.admin("GET", "/v1/admin/webhooks/"+h.ID+"/deliveries", nil).Body
 		return strings.Contains(seen, "address not allowed"), seen
 	})
@@ -294,7 +293,7 @@ func TestWebhooks_Closed(t *testing.T) {
 	}
 	for _, p := range logs {
 		if text := p.Log(); strings.Contains(text, "whsec_") || strings.Contains(text, strings.TrimPrefix(h.Secret, "whsec_")) || strings.Contains(text, in.url) {
-			t.Errorf("the log tells too much:\n%s", text)
+			t.Errorf("the log contains webhook data:\n%s", text)
 		}
 	}
 }

@@ -15,16 +15,15 @@ import (
 
 const (
 	shortLease = time.Second
-	// takeOver bounds the time until another worker has a dead one's orders: the
-	// lease, and a second. The rest is for a busy machine; it stays below the
-	// time after which an idle worker looks without having been told.
+	// takeOver bounds the time until another worker has a dead one's orders: the lease and a
+	// second. The rest is for a busy machine. The total is below the interval at which an idle
+	// worker polls without a notification.
 	takeOver = shortLease + time.Second + 2*time.Second
 )
 
-// takenOver waits until no order is on its way any more, and reports whether that
-// took no longer than takeOver. A process that was kept from running may miss it
-// once, so the caller tries again; one that waits for the wrong thing misses it
-// every time.
+// takenOver waits until no order is in progress, and reports whether that took at most
+// takeOver. A process that was not scheduled may miss the time once, so the caller repeats the
+// test. A faulty one misses it every time.
 func takenOver(t *testing.T, s *shop) bool {
 	t.Helper()
 	began := time.Now()
@@ -39,7 +38,7 @@ func takenOver(t *testing.T, s *shop) bool {
 	return took <= takeOver
 }
 
-// inTime repeats a test until it was in time, a few times at most.
+// inTime repeats a test until it was in time, up to a few times.
 func inTime(t *testing.T, test func(*testing.T) bool) {
 	t.Helper()
 	for range tries {
@@ -52,9 +51,9 @@ func inTime(t *testing.T, test func(*testing.T) bool) {
 
 func lease(d time.Duration) []string { return []string{"--lease", d.String()} }
 
-// TestWorker_KilledAfterCommit ends a worker between the commit and the
-// acknowledgement. Another one gets the same orders again, finds their rows,
-// makes no second one, and tells the requests that still wait.
+// TestWorker_KilledAfterCommit kills a worker between the commit and the acknowledgement.
+// Another one gets the same orders again, finds their rows, creates no second rows, and
+// notifies the waiting requests.
 func TestWorker_KilledAfterCommit(t *testing.T) {
 	needProcesses(t)
 	inTime(t, killedAfterCommit)
@@ -88,9 +87,9 @@ func killedAfterCommit(t *testing.T) bool {
 			t.Errorf("order %s: %s %s", p.Order.ID, r.verdict(), r.Order.Status)
 		}
 	}
-	// The orders whose notice died with the worker were told by the other one.
+	// The other worker notifies the requests of orders whose notice was lost with the first.
 	if n := count(got)["201"]; n == 0 {
-		t.Errorf("nobody was told of a commit: %v", count(got))
+		t.Errorf("no request was notified of a commit: %v", count(got))
 	}
 	if rows := s.audit(c, item, 1, got); len(rows) != 30 {
 		t.Errorf("%d rows, want 30", len(rows))
@@ -101,7 +100,7 @@ func killedAfterCommit(t *testing.T) bool {
 	return prompt
 }
 
-// TestWorker_KilledBesideAnother ends one of two workers under load.
+// TestWorker_KilledBesideAnother kills one of two workers under load.
 func TestWorker_KilledBesideAnother(t *testing.T) {
 	needProcesses(t)
 	inTime(t, killedBesideAnother)
@@ -115,7 +114,7 @@ func killedBesideAnother(t *testing.T) bool {
 	item := s.newItem(c, 1_000_000, 1)
 	s.worker(lease(shortLease)...)
 	doomed := s.faulty("order.committed:3", "worker", lease(shortLease)...)
-	// The load lasts until the fault has struck: nothing says how the two share it.
+	// The load lasts until the fault has struck, because the share of each worker varies.
 	limit := lasting(t, soon)
 	var next atomic.Int64
 	got := slices.Concat(crowd(32, func(int) []purchase {
@@ -126,7 +125,7 @@ func killedBesideAnother(t *testing.T) bool {
 				select {
 				case <-doomed.Done():
 					return mine
-				case <-limit: // and the fault is missed below
+				case <-limit: // the missing fault is detected below
 					return mine
 				default:
 				}
@@ -143,17 +142,16 @@ func killedBesideAnother(t *testing.T) bool {
 	return prompt
 }
 
-// TestWorker_StoppedAfterCommit stops a worker between the commit and the
-// acknowledgement for longer than its lease. Another one takes over. The first
-// then goes on with leases that are no longer its own.
+// TestWorker_StoppedAfterCommit stops a worker between the commit and the acknowledgement for
+// longer than its lease. Another one takes over. The first then continues with expired leases.
 func TestWorker_StoppedAfterCommit(t *testing.T) {
 	needProcesses(t)
 	inTime(t, stoppedAfterCommit)
 }
 
-// stoppedAfterCommit reports whether the worker was stopped in time, since a stop
-// takes a moment to reach every thread, so that an acknowledgement may slip out,
-// and whether the orders were taken over in time.
+// stoppedAfterCommit reports whether the orders were taken over in time and the worker was
+// stopped in time: a stop takes a moment to reach every thread, so an acknowledgement may still
+// be sent.
 func stoppedAfterCommit(t *testing.T) bool {
 	t.Helper()
 	s := newRedisShop(t)
@@ -169,8 +167,8 @@ func stoppedAfterCommit(t *testing.T) bool {
 		})
 	}()
 	eventually(t, "the orders wait", soon, func() (bool, any) { st := s.stats(); return st.Ready == 20, st })
-	// The worker takes them in one batch. With two, the stop could fall into the
-	// transaction of the other, which would keep everybody from the database.
+	// The worker fetches them in one batch. With two batches, the stop could hit the
+	// transaction of the other, which would lock the database.
 	stalled := process.Start(t, spec)
 	eventually(t, "the worker commits", soon, func() (bool, any) { n := len(s.rows(item)); return n > 0, n })
 	stalled.Pause() // it has stopped itself, or is about to; now it certainly has
@@ -186,12 +184,12 @@ func stoppedAfterCommit(t *testing.T) bool {
 	prompt := takenOver(t, s)
 
 	ops := dialAddr(t, stalled.OpsURL())
-	eventually(t, "the worker goes on behind its commit", soon, func() (bool, any) {
-		stalled.Continue() // again and again: it may have stopped itself after the test did
+	eventually(t, "the worker continues after its commit", soon, func() (bool, any) {
+		stalled.Continue() // repeatedly: it may have stopped itself after the test did
 		a, err := ops.do("GET", "/metrics", "", "")
 		return err == nil && strings.Contains(a.Body, "flashsale_orders_committed_total 20"), stalled.Log()
 	})
-	// It works on: alone again, it serves the next orders.
+	// It continues to work: as the only worker, it commits the next orders.
 	if code := second.Stop(); code != 0 {
 		t.Errorf("the second worker ended with %d", code)
 	}
@@ -205,8 +203,8 @@ func stoppedAfterCommit(t *testing.T) bool {
 	return prompt
 }
 
-// TestWorker_StoppedAnywhere stops a busy worker for three leases wherever it
-// happens to be, perhaps inside its transaction, while another one works.
+// TestWorker_StoppedAnywhere stops a busy worker for three lease times at a random place,
+// possibly in its transaction, while another one works.
 func TestWorker_StoppedAnywhere(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)

@@ -6,37 +6,35 @@ import (
 	"flashsale/handler/strictjson"
 )
 
-// AdminConfig gives the tokens of admins a signer of their own, so that whatever signs
-// buyers' tokens cannot make an admin's. The claims' mapping to roles is that of the
-// buyers' Terms.
+// AdminConfig gives admins' tokens their own signer, so that the signer of buyers' tokens
+// cannot sign an admin's. The mapping of claims to roles is that of the buyers' Terms.
 type AdminConfig struct {
 	// Secret or Keys is the key of the admins' signer, as in Config. Without either, the
-	// buyers' Keys sign for admins too, and Issuer or Audience has to differ from the
-	// buyers': the identity provider then decides which tokens it issues.
+	// buyers' Keys also sign for admins, and Issuer or Audience must differ from the buyers':
+	// the identity provider then decides which tokens it issues.
 	Secret []byte
 	Keys   *Keys
-	// Issuer and Audience are what the admins' tokens must say. Empty: what those of
-	// buyers must say.
+	// Issuer and Audience are required of admins' tokens. Empty: the values for buyers' tokens.
 	Issuer, Audience string
-	// Service makes the tokens of services the admins' signer's too.
+	// Service makes the admins' signer also sign the tokens of services.
 	Service bool
 }
 
-// ErrNotSeparate says that an AdminConfig separates nothing.
+// ErrNotSeparate means that an AdminConfig does not separate admins from buyers.
 var ErrNotSeparate = errors.New("auth: admins need a key of their own, or another issuer or audience with a set of public keys")
 
-// realm is one signer, and what its tokens must say.
+// realm is one signer and the required claims of its tokens.
 type realm struct {
 	key   key
 	terms Terms
 }
 
-// signers decides who may sign for which role. Each role has exactly one realm, which
-// the role that a token claims selects; no other realm can then verify the token.
+// signers decides which signer may sign for which role. Each role has exactly one realm,
+// selected by the role that a token claims; no other realm can then verify the token.
 type signers struct {
 	buyers  realm
-	admins  *realm // nil: the buyers' realm signs for every role
-	service bool   // services belong to the admins' realm
+	admins  *realm // nil: the buyers' realm signs for all roles
+	service bool   // the admins' realm also signs for services
 }
 
 // newSigners validates the keys of c.
@@ -97,8 +95,8 @@ func (s *signers) of(role Role) *realm {
 	return &s.buyers
 }
 
-// choose returns the realm of the role that a token claims. Nothing of the token has been
-// verified yet: the claim selects the key, and that key then has to verify it.
+// choose returns the realm of the role that a token claims. The token is not verified yet: the
+// claim selects the key that must verify it.
 func (s *signers) choose(rawClaims string) *realm {
 	if s.admins == nil {
 		return &s.buyers
@@ -113,7 +111,7 @@ func (s *signers) choose(rawClaims string) *realm {
 	return s.of(claimedRole(document, s.buyers.terms.Roles))
 }
 
-// claimedRole returns the role that the claims name; empty where there is none.
+// claimedRole returns the role in the claims, or "".
 func claimedRole(document []byte, roles *Roles) (role Role) {
 	r := strictjson.Read(document)
 	for r.Next() {
@@ -124,8 +122,8 @@ func claimedRole(document []byte, roles *Roles) (role Role) {
 	return role
 }
 
-// verify checks the signature with the realm's key. A token that only the other realm's
-// key verifies claims a role that its signer may not grant.
+// verify checks the signature with the realm's key. A token that only the other realm's key
+// verifies claims a role for which its signer may not sign.
 func (s *signers) verify(r *realm, h header, signed string, signature []byte) error {
 	err := r.key.verify(h, signed, signature)
 	if err == nil || s.admins == nil || s.admins.key == s.buyers.key {

@@ -25,8 +25,8 @@ func signed(key []byte, claims string) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Two secrets share an algorithm and have no key ids. Which of them may sign is decided
-// by the role alone, whatever was verified before.
+// Two secrets have the same algorithm and no key ids. Only the token's role decides which of
+// them may sign, no matter which tokens were verified before.
 func TestVerifier_Verify_adminSecret(t *testing.T) {
 	t.Parallel()
 	stranger := []byte("a secret that the service does not know at all")
@@ -59,7 +59,7 @@ func TestVerifier_Verify_adminSecret(t *testing.T) {
 			t.Parallel()
 			v := newVerifier(t, auth.Config{Secret: secret, CacheSlots: 1, Admin: &auth.AdminConfig{Secret: adminSecret, Service: tc.service}})
 			token := signed(tc.key, tc.claims)
-			// With one place in the cache, every token meets what another left there.
+			// With a single cache slot, every token finds the entry of another.
 			for _, other := range []string{"", signed(secret, buyer), signed(adminSecret, admin), token} {
 				if other != "" {
 					_, err := v.Verify(other)
@@ -76,7 +76,7 @@ func TestVerifier_Verify_adminSecret(t *testing.T) {
 	}
 }
 
-// A token that claims several roles is an admin's, and needs the admins' key.
+// A token with several roles including admin needs the admins' key.
 func TestVerifier_Verify_adminAmongRoles(t *testing.T) {
 	t.Parallel()
 	terms := auth.Terms{Roles: newRoles(t, "scope", "admin=shop-admins", "buyer=*")}
@@ -93,7 +93,7 @@ func TestVerifier_Verify_adminAmongRoles(t *testing.T) {
 	}
 }
 
-// claimsOf are good claims with a role, an issuer and an audience.
+// claimsOf returns valid claims with a role, an issuer and an audience.
 func claimsOf(role, iss, aud string) jwt.MapClaims {
 	return jwt.MapClaims{"sub": "alice", "role": role, "iss": iss, "aud": aud, "exp": now.Add(time.Hour).Unix()}
 }
@@ -109,7 +109,7 @@ func signClaims(t *testing.T, method jwt.SigningMethod, kid string, key any, cla
 	return text
 }
 
-// Two key sets with the same key id: the id does not choose the set.
+// Two key sets have the same key id: the id does not select the set.
 func TestVerifier_Verify_adminKeySet(t *testing.T) {
 	buyers, admins := newIssuer(t), newIssuer(t)
 	open := func(i *issuer) *auth.Keys {
@@ -144,7 +144,7 @@ func TestVerifier_Verify_adminKeySet(t *testing.T) {
 	}
 }
 
-// Two key sets with a key in common separate nothing, unless the issuers or audiences do.
+// Two key sets with a common key separate nothing, unless the issuers or audiences differ.
 func TestNewVerifier_adminSharedKey(t *testing.T) {
 	buyers, admins := newIssuer(t), newIssuer(t)
 	open := func(keys map[string]crypto.PublicKey) *auth.Keys {
@@ -167,7 +167,7 @@ func TestNewVerifier_adminSharedKey(t *testing.T) {
 	}
 }
 
-// One identity provider signs for both, and issues the tokens of admins for another
+// One identity provider signs for both roles, and issues admins' tokens for a different
 // audience.
 func TestVerifier_Verify_adminAudience(t *testing.T) {
 	i := newIssuer(t)
@@ -191,7 +191,7 @@ func TestVerifier_Verify_adminAudience(t *testing.T) {
 	}
 }
 
-// A secret of admins beside public keys of buyers: the algorithm belongs to the role's key.
+// Admins have a secret and buyers have public keys: the algorithm belongs to the role's key.
 func TestVerifier_Verify_adminSecretBesideKeys(t *testing.T) {
 	i := newIssuer(t)
 	raw := keySet(t, map[string]crypto.PublicKey{"k": &i.rsa.PublicKey}, jwkset.UseSig)
@@ -220,7 +220,7 @@ func TestNewVerifier_adminErr(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]auth.Config{
 		"the same secret":           {Secret: secret, Admin: &auth.AdminConfig{Secret: secret}},
-		"nothing of their own":      {Secret: secret, Admin: &auth.AdminConfig{}},
+		"no key of their own":       {Secret: secret, Admin: &auth.AdminConfig{}},
 		"an audience, not a key":    {Secret: secret, Admin: &auth.AdminConfig{Audience: "back-office"}},
 		"keys and nothing else":     {Keys: &auth.Keys{}, Admin: &auth.AdminConfig{}},
 		"keys, the same issuer":     {Keys: &auth.Keys{}, Terms: auth.Terms{Issuer: "i"}, Admin: &auth.AdminConfig{Issuer: "i"}},

@@ -1,9 +1,8 @@
-// Package auth says who sends a request: it verifies bearer tokens (JWT) and
-// signs them for development and for the command line.
+// Package auth identifies the senders of requests: it verifies bearer tokens (JWT), and signs
+// them for development and for the command line.
 //
-// The algorithm is pinned by the configured key and never chosen by the token.
-// A token that points to a key of its own (jwk, jku, x5u, x5c) is refused and
-// nothing is fetched on its behalf.
+// The configured key determines the algorithm, never the token. A token that refers to a key of
+// its own (jwk, jku, x5u, x5c) is refused without fetching anything.
 package auth
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Role is what an identity may do.
+// Role determines what an identity may do.
 type Role string
 
 // The roles. A buyer buys and reads their own orders, an admin runs the sale,
@@ -32,25 +31,25 @@ func (r Role) Valid() bool { return r == RoleBuyer || r == RoleAdmin || r == Rol
 // Audience is the value that a token's `aud` must contain unless configured otherwise.
 const Audience = "flashsale"
 
-// MinSecret is the least length of an HS256 secret, in bytes.
+// MinSecret is the minimum length of an HS256 secret, in bytes.
 const MinSecret = 32
 
-// MaxToken is the greatest length of a token that is looked at, in bytes.
+// MaxToken is the maximum length of a token, in bytes.
 const MaxToken = 8 << 10
 
-// MaxLeeway is the greatest leeway of a Verifier.
+// MaxLeeway is the maximum leeway of a Verifier.
 const MaxLeeway = 5 * time.Minute
 
-// Identity is who a verified token speaks for.
+// Identity is the identity proved by a verified token.
 type Identity struct {
 	Subject string // matches ValidSubject
 	Role    Role
-	// Expires is when the token ends, the leeway included; what outlives one request
-	// has to end by then.
+	// Expires is the end of the token, leeway included. An operation that outlives its request
+	// must end by then.
 	Expires time.Time
 }
 
-// Why a token is refused.
+// The reasons for refusing a token.
 var (
 	ErrMalformed   = errors.New("auth: token malformed")
 	ErrAlgorithm   = errors.New("auth: token algorithm refused")
@@ -64,14 +63,14 @@ var (
 	ErrRole        = errors.New("auth: token claims a role that its signer may not grant")
 )
 
-// ErrSecretTooShort says that an HS256 secret has fewer than MinSecret bytes.
+// ErrSecretTooShort means that an HS256 secret has fewer than MinSecret bytes.
 var ErrSecretTooShort = fmt.Errorf("auth: the secret has fewer than %d bytes", MinSecret)
 
-// ErrUnmapped says that no value of the claim makes a token of this role.
+// ErrUnmapped means that no value of the claim is mapped to this role.
 var ErrUnmapped = errors.New("no value is mapped to the role")
 
-// ValidSubject reports whether sub can name somebody:
-// 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.
+// ValidSubject reports whether sub is a valid subject: 1 to 128 characters of A-Z a-z 0-9 . _ :
+// @ -.
 func ValidSubject(sub string) bool {
 	if len(sub) == 0 || len(sub) > 128 {
 		return false
@@ -88,17 +87,17 @@ func ValidSubject(sub string) bool {
 	return true
 }
 
-// Terms are what the tokens of a signer say besides their subject and times. The zero
-// value is any issuer, the audience Audience, and the role in the claim `role`.
+// Terms are the required claims of a signer's tokens, other than subject and times. The zero
+// value requires the audience Audience and the role in the claim `role`, with any issuer.
 type Terms struct {
-	// Issuer is the exact value of `iss`. Empty: `iss` is not read.
+	// Issuer is the exact value of `iss`. Empty: `iss` is ignored.
 	Issuer string
 	// Audience is what `aud` must contain. Default Audience.
 	Audience string
-	// SubjectClaim is the outermost claim that names the buyer, admin or service; see
-	// ValidSubject and ValidSubjectClaim. Default `sub`.
+	// SubjectClaim is the outermost claim with the buyer, admin or service; see ValidSubject
+	// and ValidSubjectClaim. Default `sub`.
 	SubjectClaim string
-	// Roles maps a claim to roles. Default: the claim `role` holds the role itself.
+	// Roles maps a claim to roles. Default: the claim `role` contains the role itself.
 	Roles *Roles
 }
 
@@ -115,13 +114,13 @@ func (t Terms) withDefaults() Terms {
 	return t
 }
 
-// SignToken makes an HS256 token for sub that is valid from now on for ttl, with the
-// claims of the default Terms.
+// SignToken signs an HS256 token for sub that is valid for ttl from now, with the claims of the
+// default Terms.
 func SignToken(secret []byte, sub string, role Role, ttl time.Duration, now time.Time) (string, error) {
 	return Terms{}.Sign(secret, sub, role, ttl, now)
 }
 
-// Sign makes an HS256 token for sub that is valid from now on for ttl and meets the terms.
+// Sign signs an HS256 token for sub that is valid for ttl from now and satisfies the terms.
 func (t Terms) Sign(secret []byte, sub string, role Role, ttl time.Duration, now time.Time) (string, error) {
 	switch {
 	case len(secret) < MinSecret:

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// tokenCache remembers tokens that were found good. It is a table in which
-// each token has one place, and a newcomer takes the place over: that bounds
-// it, needs no lock and no housekeeping, and costs a buyer who comes once
-// hardly more than the look. Two tokens in one place only mean that they are
-// verified more often.
+// tokenCache caches verified tokens. It is a table in which each token has one slot, and a new
+// token replaces the previous one. So it is bounded and needs neither a lock nor clean-up, and
+// a token that is used once costs little more than a look-up. Two tokens with the same slot are
+// only verified more often.
 type tokenCache struct {
 	seed  maphash.Seed
 	slots []atomic.Pointer[cachedToken]
@@ -29,7 +28,7 @@ func newTokenCache(slots int) *tokenCache {
 	return &tokenCache{seed: maphash.MakeSeed(), slots: make([]atomic.Pointer[cachedToken], slots)}
 }
 
-// hash is keyed at random, so nobody can choose tokens that share a place.
+// hash has a random key, so that clients cannot choose tokens that share a slot.
 func (c *tokenCache) hash(token string) uint64 { return maphash.String(c.seed, token) }
 
 func (c *tokenCache) get(hash uint64, token string, now time.Time) (Identity, bool) {

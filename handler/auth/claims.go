@@ -7,8 +7,8 @@ import (
 	"flashsale/handler/strictjson"
 )
 
-// maxDate is the last second of the year 9999, in seconds since 1970. A date beyond
-// it is a mistake of the issuer, or an attempt at a token that never ends.
+// maxDate is the last second of the year 9999, in seconds since 1970. A later date is a mistake
+// of the issuer, or an attempt at a token that never expires.
 const maxDate = 253_402_300_799
 
 // claims are those of a token that are read, before they are judged.
@@ -33,8 +33,8 @@ func readClaims(document []byte, terms Terms, now time.Time, leeway time.Duratio
 	at, slack := float64(now.UnixNano())/1e9, leeway.Seconds()
 	switch {
 	case r.Err() != nil:
-		// Claims that are not one clean JSON object were signed by somebody
-		// who can be trusted and misunderstood alike.
+		// The signer of claims that are not one valid JSON object is trusted, but the claims
+		// may be misread.
 		return Identity{}, ErrClaims
 	case c.wrong, !c.hasExpiry, !c.hasSubject:
 		return Identity{}, ErrClaims

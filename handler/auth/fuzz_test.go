@@ -12,15 +12,15 @@ import (
 	"flashsale/handler/auth"
 )
 
-// refusals are all that Verify may answer besides an identity.
+// refusals are the only errors that Verify may return.
 var refusals = []error{
 	auth.ErrMalformed, auth.ErrAlgorithm, auth.ErrKey, auth.ErrSignature,
 	auth.ErrExpired, auth.ErrNotYetValid, auth.ErrClaims, auth.ErrAudience, auth.ErrIssuer, auth.ErrRole,
 }
 
-// checkToken verifies a token, and holds what comes of it against the library:
-// nothing is accepted that it refuses or reads another way, a second look says
-// the same as the first, and a refusal is one of the package's.
+// checkToken verifies a token and compares the result with the library's: Verify accepts no
+// token that the library refuses or reads differently, a second call has the same result, and
+// errors are those of the package.
 func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 	t.Helper()
 	id, err := v.Verify(token)
@@ -37,7 +37,7 @@ func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 	_, err = jwt.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return secret, nil },
 		jwt.WithValidMethods([]string{"HS256"}), jwt.WithTimeFunc(func() time.Time { return now }),
 		jwt.WithAudience(auth.Audience), jwt.WithExpirationRequired())
-	// It cuts the fraction off a date, and takes one beyond its reach for the past.
+	// The library truncates a date to whole seconds, and treats one beyond its range as past.
 	exp, isNumber := claims["exp"].(float64)
 	if errors.Is(err, jwt.ErrTokenExpired) && isNumber && exp > float64(now.Unix()) {
 		err = nil
@@ -46,7 +46,7 @@ func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 		t.Fatalf("accepted %q, which the library refuses: %v", token, err)
 	}
 	if claims["sub"] != id.Subject || claims["role"] != string(id.Role) {
-		t.Fatalf("%q speaks for %+v, and the library reads %v", token, id, claims)
+		t.Fatalf("%q identifies %+v, but the library reads %v", token, id, claims)
 	}
 	if !auth.ValidSubject(id.Subject) || !id.Expires.After(now) {
 		t.Fatalf("%q speaks for %+v at %s", token, id, now)
@@ -54,8 +54,8 @@ func checkToken(t *testing.T, v *auth.Verifier, token string) (accepted bool) {
 	return true
 }
 
-// FuzzVerify: a token is text from anywhere, and its header and claims are what
-// any issuer may have written. Of a token that is accepted no byte may change.
+// A token is untrusted text whose header and claims may have been written by any issuer. No
+// byte of an accepted token may be changed.
 func FuzzVerify(f *testing.F) {
 	good := hs256(goodHeader, goodClaims(f, nil))
 	for _, token := range []string{
@@ -66,7 +66,7 @@ func FuzzVerify(f *testing.F) {
 	} {
 		f.Add(token, uint16(len(token)/2))
 	}
-	v := newVerifier(f, auth.Config{Secret: secret, Leeway: -1}) // the library takes none
+	v := newVerifier(f, auth.Config{Secret: secret, Leeway: -1}) // the library has no leeway
 	f.Fuzz(func(t *testing.T, text string, at uint16) {
 		spellings := []string{text, hs256(goodHeader, text), hs256(text, goodClaims(t, nil))}
 		for _, token := range spellings {
@@ -76,7 +76,7 @@ func FuzzVerify(f *testing.F) {
 			altered := []byte(token)
 			altered[int(at)%len(altered)] ^= 1
 			if id, err := v.Verify(string(altered)); err == nil {
-				t.Fatalf("%q, altered to %q, speaks for %+v", token, altered, id)
+				t.Fatalf("%q, altered to %q, identifies %+v", token, altered, id)
 			}
 		}
 		if _, err := v.Verify(hs256(text, `{}`)); err == nil {

@@ -7,16 +7,16 @@ import (
 	"flashsale/handler/strictjson"
 )
 
-// header is what a token says about its signature.
+// header is the decoded header of a token.
 type header struct {
 	alg    string
 	kid    string
 	hasKID bool
 }
 
-// headerCache remembers the headers read last. One issuer writes one header
-// (one per key), so nearly every token begins with bytes seen before. Headers
-// of refused tokens are kept as well: reading one depends on nothing else.
+// headerCache caches recently read headers. An issuer writes one header per key, so nearly
+// every token begins with a cached one. Headers of refused tokens are cached too, because
+// reading a header does not depend on the rest.
 type headerCache struct {
 	slots [16]atomic.Pointer[cachedHeader]
 }
@@ -27,11 +27,11 @@ type cachedHeader struct {
 	err    error
 }
 
-// maxCachedHeader bounds what the cache holds; longer headers are read anew.
+// maxCachedHeader bounds the size of a cached header; longer ones are decoded each time.
 const maxCachedHeader = 512
 
 func (c *headerCache) read(raw string) (header, error) {
-	// The last bytes differ most between headers that carry a key id.
+	// Headers with a key id differ most in their last bytes.
 	var slot uint32
 	for i := max(0, len(raw)-8); i < len(raw); i++ {
 		slot = slot*31 + uint32(raw[i])
@@ -47,7 +47,7 @@ func (c *headerCache) read(raw string) (header, error) {
 	return h, err
 }
 
-// readHeader decodes a header and refuses what no key could make good.
+// readHeader decodes a header and refuses those that no key could make valid.
 func readHeader(raw string) (header, error) {
 	if raw == "" {
 		return header{}, ErrMalformed
@@ -81,13 +81,13 @@ func readHeader(raw string) (header, error) {
 	case ownKey, badKID:
 		return header{}, ErrKey
 	case critical:
-		// An extension that must be understood, and none is.
+		// A critical extension must be understood, and none is supported.
 		return header{}, ErrMalformed
 	}
 	return h, nil
 }
 
-// validKeyID keeps paths, queries and other surprises away from the key set.
+// validKeyID prevents paths, queries and other unexpected text from reaching the key set.
 func validKeyID(kid string) bool {
 	if len(kid) == 0 || len(kid) > 128 {
 		return false

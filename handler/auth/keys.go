@@ -22,34 +22,34 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrNoKeys says that a key set holds no key that can verify a token.
+// ErrNoKeys means that a key set has no key that can verify a token.
 var ErrNoKeys = errors.New("auth: the key set holds no usable public key")
 
-// minRSABits is the least size of an RSA key that is trusted.
+// minRSABits is the minimum size of an RSA key.
 const minRSABits = 2048
 
-// Keys is a JWK set that is kept fresh in the background.
+// Keys is a JWK set that is refreshed in the background.
 type Keys struct {
-	ctx     context.Context // ends the refreshing, and look-ups with it
+	ctx     context.Context // ends the refreshing and the look-ups
 	storage atomic.Pointer[jwkset.Storage]
 }
 
-// KeysConfig tells where the key set is and how fresh it is kept.
+// KeysConfig configures the source of a key set and how often it is refreshed.
 type KeysConfig struct {
 	// Source is an http or https URL, or the path of a file.
 	Source string
-	// Refresh is the time between two readings. Default 5 minutes for a URL,
-	// 15 seconds for a file (which is read again only when it has changed).
+	// Refresh is the interval between readings. Default 5 minutes for a URL, 15 seconds for a
+	// file (which is only read again after a change).
 	Refresh time.Duration
 	// Client fetches a URL. Default: one with a timeout of 5 seconds.
 	Client *http.Client
-	// OnError is told when a refresh fails; the keys read before stay in use.
-	// Default: nobody is told.
+	// OnError is called when a refresh fails; the previous keys stay in use. Default: failures
+	// are ignored.
 	OnError func(error)
 }
 
-// OpenKeys reads a key set, and again from time to time until ctx ends. A set
-// that cannot be read or holds no usable key at the start is an error.
+// OpenKeys reads a key set, and refreshes it until ctx ends. It fails if the set cannot be read
+// or has no usable key.
 func OpenKeys(ctx context.Context, c KeysConfig) (*Keys, error) {
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -86,8 +86,8 @@ func (k *Keys) openURL(c KeysConfig) error {
 				c.OnError(fmt.Errorf("auth: refresh key set %s: %w", source, err))
 			}
 		},
-		// A key id that is not in the set may be a new key: look, but at most
-		// once a minute, and let nobody queue for it.
+		// An unknown key id may belong to a new key: refresh, but at most once a minute. No
+		// request waits for the next permitted refresh.
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(time.Minute), 1),
 		RateLimitWaitMax:  2 * time.Second,
 	})
@@ -112,8 +112,8 @@ func (k *Keys) openFile(c KeysConfig) error {
 	return nil
 }
 
-// watchFile takes over the file's new content; a file that is broken or gone
-// leaves the keys as they were.
+// watchFile reads the file after each change. A broken or missing file leaves the keys
+// unchanged.
 func (k *Keys) watchFile(c KeysConfig, known time.Time) {
 	tick := time.NewTicker(c.Refresh)
 	defer tick.Stop()
@@ -167,8 +167,8 @@ func (k *Keys) usable() error {
 	return ErrNoKeys
 }
 
-// shares reports whether a key that can verify a token is in both sets now. A set that
-// cannot be read shares none: no token is verified with it either.
+// shares reports whether both sets contain a common key that can verify a token. A set that
+// cannot be read shares none, because it does not verify any token either.
 func (k *Keys) shares(other *Keys) bool {
 	ours, err := (*k.storage.Load()).KeyReadAll(k.ctx)
 	if err != nil {
@@ -193,8 +193,8 @@ func (k *Keys) shares(other *Keys) bool {
 	return false
 }
 
-// verify pins the algorithm by the key that the token names. Without a name
-// there must be no choice.
+// verify takes the algorithm from the key that the token names. A token without a key id is
+// only valid if the set has a single key.
 func (k *Keys) verify(h header, signed string, signature []byte) error {
 	switch h.alg {
 	case "RS256", "ES256", "ES384", "ES512", "EdDSA":
@@ -234,8 +234,8 @@ func (k *Keys) find(h header) (jwkset.JWK, error) {
 	return all[0], nil
 }
 
-// publicKey returns the key to verify with and the one algorithm it is for;
-// nil where the key is not for signatures, or too weak, or a shared secret.
+// publicKey returns the verification key and its only algorithm; nil if the key is not for
+// signatures, too weak, or a shared secret.
 func publicKey(k jwkset.JWK) (crypto.PublicKey, jwt.SigningMethod) {
 	m := k.Marshal()
 	if m.USE != "" && m.USE != jwkset.UseSig {

@@ -27,7 +27,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// issuer is somebody with keys of every kind.
+// issuer is an issuer with keys of every kind.
 type issuer struct {
 	rsa  *rsa.PrivateKey
 	weak *rsa.PrivateKey
@@ -201,7 +201,7 @@ func TestOpenKeys_fileChanges(t *testing.T) {
 
 	replace([]byte("broken"), time.Minute)
 	select {
-	case <-failed: //nolint:errcheck // that there is one is what counts
+	case <-failed: //nolint:errcheck // that it failed is enough
 	case <-time.After(10 * time.Second):
 		t.Fatal("a broken file is not reported")
 	}
@@ -258,8 +258,8 @@ func TestOpenKeys_url(t *testing.T) {
 	if got := fetched.Load(); got != before {
 		t.Errorf("a token's own header caused %d fetches", got-before)
 	}
-	// A new key is found although no refresh is due; garbage then is not
-	// allowed to make the service fetch again.
+	// A new key is found before the next refresh. After that, invalid key ids must not cause
+	// another fetch.
 	served.Store(&second)
 	if _, err := v.Verify(sign(t, jwt.SigningMethodES256, "e", i.ec)); err != nil {
 		t.Errorf("a new key: %v", err)

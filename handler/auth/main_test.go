@@ -6,6 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain also checks that key sets which are fetched again and again leave no
-// goroutine behind.
+// TestMain also checks that refreshed key sets leave no goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

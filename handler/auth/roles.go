@@ -9,13 +9,13 @@ import (
 	"flashsale/handler/strictjson"
 )
 
-// DefaultRoleClaim is the claim that holds the role unless configured otherwise.
+// DefaultRoleClaim is the claim with the role unless configured otherwise.
 const DefaultRoleClaim = "role"
 
-// DefaultSubjectClaim is the claim that names the subject unless configured otherwise.
+// DefaultSubjectClaim is the claim with the subject unless configured otherwise.
 const DefaultSubjectClaim = "sub"
 
-// reservedClaims have a meaning of their own: they name neither a role nor a subject.
+// reservedClaims have other meanings: they cannot contain the role or the subject.
 var reservedClaims = []string{"aud", "iss", "exp", "nbf", "iat", "jti"}
 
 // ValidSubjectClaim reports whether a claim of this name can hold the subject.
@@ -24,20 +24,19 @@ func ValidSubjectClaim(name string) bool { return name != "" && !slices.Contains
 // maxClaimDepth bounds the names in the path of a role claim.
 const maxClaimDepth = 8
 
-// anyValue on the right of a mapping stands for every value that no other mapping
-// names, and for a claim that is missing.
+// anyValue on the right of a mapping means every value without a mapping, and a missing claim.
 const anyValue = "*"
 
 // Roles maps a claim of the tokens to a Role.
 type Roles struct {
 	path     []string        // of the claim, from the outermost name
-	values   map[string]Role // what the claim may hold
+	values   map[string]Role // the role of each value of the claim
 	written  map[Role]string // the value that signed tokens carry, by role
-	fallback Role            // of tokens whose claim names no role; empty: they are refused
-	single   bool            // the claim is one string, and nothing else
+	fallback Role            // of tokens whose claim has no mapped role; empty: they are refused
+	single   bool            // the claim must be a single string
 }
 
-// contractRoles reads the claim `role`, which holds the role itself.
+// contractRoles reads the claim `role`, which contains the role itself.
 var contractRoles = &Roles{
 	path:   []string{DefaultRoleClaim},
 	single: true,
@@ -128,8 +127,8 @@ func claimPath(claim string) ([]string, error) {
 	return path, nil
 }
 
-// read returns the role that the claim grants, given the value of its outermost name;
-// empty where it grants none. ok is false where the claim is malformed.
+// read returns the role for the value of the outermost claim; "" if it grants none. ok is false
+// if the claim is malformed.
 func (r *Roles) read(v strictjson.Value) (role Role, ok bool) {
 	for _, name := range r.path[1:] {
 		inner, present, ok := member(v, name)
@@ -162,7 +161,7 @@ func (r *Roles) read(v strictjson.Value) (role Role, ok bool) {
 // rank orders the roles for tokens that name several.
 func rank(r Role) int { return slices.Index([]Role{RoleBuyer, RoleService, RoleAdmin}, r) }
 
-// member returns a member of an object. ok is false where v is not a clean object.
+// member returns a member of an object. ok is false if v is not a valid object.
 func member(v strictjson.Value, name string) (inner strictjson.Value, present, ok bool) {
 	r := strictjson.Read(v.Raw())
 	for r.Next() {
@@ -173,8 +172,8 @@ func member(v strictjson.Value, name string) (inner strictjson.Value, present, o
 	return inner, present, r.Err() == nil
 }
 
-// claim returns the claim that a signed token carries for the role, by its outermost
-// name; nil where the role needs none.
+// claim returns the claim of a signed token for the role, by its outermost name; nil if the
+// role needs none.
 func (r *Roles) claim(role Role) (map[string]any, error) {
 	value, known := r.written[role]
 	switch {

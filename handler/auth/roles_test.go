@@ -19,7 +19,7 @@ func newRoles(t testing.TB, claim string, mappings ...string) *auth.Roles {
 	return r
 }
 
-// Identity providers write roles in many shapes. Each gives one role, or the token is
+// Identity providers write roles in many forms. Each form gives one role, or the token is
 // refused.
 func TestVerifier_Verify_roles(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestVerifier_Verify_roles(t *testing.T) {
 			t.Parallel()
 			v := newVerifier(t, auth.Config{Secret: secret, Terms: auth.Terms{Roles: newRoles(t, tc.claim, tc.mappings...)}})
 			token := hs256(goodHeader, `{"sub":"alice","aud":"flashsale","exp":9999999999,`+tc.claims+`}`)
-			for range 2 { // also from the cache
+			for range 2 { // the second time from the cache
 				id, err := v.Verify(token)
 				if id.Role != tc.want || (err == nil) != (tc.want != "") || err != nil && !errors.Is(err, auth.ErrClaims) {
 					t.Errorf("%s: got %q, %v; want %q", tc.claims, id.Role, err, tc.want)
@@ -134,7 +134,7 @@ func TestVerifier_Verify_issuerAndAudience(t *testing.T) {
 			}
 		}
 	}
-	// Without an issuer configured, any is taken, whatever its form.
+	// Without a configured issuer, any issuer in any form is accepted.
 	v := newVerifier(t, auth.Config{Secret: secret})
 	if _, err := v.Verify(hs256(goodHeader, goodClaims(t, map[string]any{"iss": 1}))); err != nil {
 		t.Errorf("iss is not read by default: %v", err)
@@ -159,7 +159,7 @@ func TestVerifier_Verify_subjectClaim(t *testing.T) {
 	}
 }
 
-// What is signed under some terms is accepted under them.
+// A token signed under some terms is accepted under them.
 func TestTerms_Sign(t *testing.T) {
 	t.Parallel()
 	shop := []string{"admin=shop-admins", "buyer=*", "service=psp"}

@@ -11,9 +11,8 @@ import (
 
 // secretKey verifies HS256.
 type secretKey struct {
-	// Keyed hashes are reused: a hash that was keyed once starts over from its
-	// saved state, which halves the work and spares its memory. The result is
-	// that of jwt.SigningMethodHS256.Verify.
+	// Keyed hashes are reused: a keyed hash can be reset to its initial state, which halves the
+	// work and allocates nothing. The result is that of jwt.SigningMethodHS256.Verify.
 	hashes sync.Pool
 }
 
@@ -29,8 +28,8 @@ func newSecretKey(secret []byte) *secretKey {
 	}}}
 }
 
-// verify pins HS256. A secret has no key id, so a token that names one means
-// another key.
+// verify requires HS256. A secret has no key id, so a token with a key id belongs to another
+// key.
 func (k *secretKey) verify(h header, signed string, signature []byte) error {
 	if h.alg != jwt.SigningMethodHS256.Alg() {
 		return ErrAlgorithm

@@ -21,20 +21,18 @@ type Config struct {
 	Secret []byte
 	// Keys is the set of public keys; see OpenKeys.
 	Keys *Keys
-	// Terms are what the tokens must say.
+	// Terms are the required claims of the tokens.
 	Terms Terms
-	// Admin gives admins a signer of their own. nil: the key above signs for every role.
+	// Admin gives admins their own signer. Nil: the key above signs for all roles.
 	Admin *AdminConfig
-	// CacheSlots is the number of verified tokens that are remembered.
-	// Default 65,536; negative: none.
+	// CacheSlots is the number of verified tokens that are cached. Default 65,536; negative:
+	// none.
 	CacheSlots int
-	// CacheFor is how long a verified token is remembered, never beyond its
-	// expiry. It bounds how long a withdrawn key goes on being trusted.
-	// Default one minute.
+	// CacheFor is how long a verified token is cached, at most until its expiry. It bounds how
+	// long a withdrawn key stays valid. Default one minute.
 	CacheFor time.Duration
-	// Leeway is by how much the clocks of issuers may differ from ours: a token is
-	// taken this long after its exp, and before its nbf and iat. Default 30 s, at
-	// most MaxLeeway; negative: none.
+	// Leeway is the allowed clock difference of issuers: a token is valid this long after its
+	// exp, and before its nbf and iat. Default 30 s, at most MaxLeeway; negative: none.
 	Leeway time.Duration
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -50,11 +48,11 @@ type Verifier struct {
 	now      func() time.Time
 }
 
-// defaultLeeway is that of a Config which states none.
+// defaultLeeway is the leeway of a zero Config.
 const defaultLeeway = 30 * time.Second
 
-// NewVerifier returns a Verifier for one secret or one set of public keys, and for those
-// of admins if they have their own.
+// NewVerifier returns a Verifier for one secret or one set of public keys, and for those of
+// admins if they have their own.
 func NewVerifier(c Config) (*Verifier, error) {
 	own, err := newSigners(c)
 	if err != nil {
@@ -87,9 +85,9 @@ func NewVerifier(c Config) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify returns who the token speaks for. Its errors are ErrMalformed,
-// ErrAlgorithm, ErrKey, ErrSignature, ErrExpired, ErrNotYetValid, ErrClaims,
-// ErrIssuer, ErrAudience and ErrRole.
+// Verify returns the identity that the token proves. Its errors are ErrMalformed, ErrAlgorithm,
+// ErrKey, ErrSignature, ErrExpired, ErrNotYetValid, ErrClaims, ErrIssuer, ErrAudience and
+// ErrRole.
 func (v *Verifier) Verify(token string) (Identity, error) {
 	now := v.now()
 	var slot uint64
@@ -116,7 +114,7 @@ func (v *Verifier) Verify(token string) (Identity, error) {
 // scratch holds the decoded segments of one token.
 var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// check verifies a token from its first byte to its last claim.
+// check verifies a token completely, without the cache.
 func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	if len(token) > MaxToken {
 		return Identity{}, ErrMalformed
@@ -159,13 +157,13 @@ func (v *Verifier) check(token string, now time.Time) (Identity, error) {
 	return id, err
 }
 
-// segments decodes base64url strictly: bits beyond the last byte must be zero,
-// so that one token has one spelling.
+// segments decodes base64url strictly: bits beyond the last byte must be zero, so that each
+// token has exactly one encoding.
 var segments = base64.RawURLEncoding.Strict()
 
 // decodeSegment decodes into buf, grown as needed, and returns both.
 func decodeSegment(buf []byte, segment string) (grown, decoded []byte, err error) {
-	// The decoder skips line breaks; a token has none.
+	// The decoder skips line breaks, which a token may not contain.
 	if strings.ContainsAny(segment, "\r\n") {
 		return buf, nil, ErrMalformed
 	}
@@ -173,8 +171,8 @@ func decodeSegment(buf []byte, segment string) (grown, decoded []byte, err error
 	if cap(buf) < n {
 		buf = make([]byte, 0, n)
 	}
-	// Decoding from a string would copy it first; appending it to the buffer
-	// and decoding in place does the same in one piece of memory.
+	// Decoding from a string would allocate a copy; appending it to the buffer and decoding in
+	// place does not.
 	buf = append(buf[:0], segment...)
 	m, err := segments.Decode(buf, buf)
 	if err != nil {

@@ -22,7 +22,7 @@ var (
 	now    = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// clock is a clock that tests move by hand.
+// clock is a clock that tests set.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -54,7 +54,7 @@ func newVerifier(t testing.TB, c auth.Config) *auth.Verifier {
 
 func b64(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
-// hs256 signs a header and claims as they are written, sensible or not.
+// hs256 signs a header and claims as given, valid or not.
 func hs256(header, claims string) string {
 	signed := b64(header) + "." + b64(claims)
 	mac := hmac.New(sha256.New, secret)
@@ -64,7 +64,7 @@ func hs256(header, claims string) string {
 
 const goodHeader = `{"alg":"HS256","typ":"JWT"}`
 
-// goodClaims returns good claims with some replaced; nil removes one.
+// goodClaims returns valid claims with some replaced; nil removes one.
 func goodClaims(t testing.TB, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{
@@ -84,47 +84,68 @@ func goodClaims(t testing.TB, change map[string]any) string {
 	return string(text)
 }
 
-func TestVerifier_Verify(t *testing.T) {
+// verdict is a token and the error that Verify must return for it.
+type verdict struct {
+	token string
+	want  error
+}
+
+// wantVerdicts verifies each token with a verifier without leeway.
+func wantVerdicts(t *testing.T, cases map[string]verdict) {
+	t.Helper()
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newVerifier(t, auth.Config{Secret: secret, Leeway: -1})
+			// The second time, a cache entry must not change the result.
+			for range 2 {
+				id, err := v.Verify(tc.token)
+				if !errors.Is(err, tc.want) {
+					t.Fatalf("got %v, want %v", err, tc.want)
+				}
+				if (err == nil) != (id != auth.Identity{}) {
+					t.Fatalf("identity %+v with error %v", id, err)
+				}
+			}
+		})
+	}
+}
+
+func TestVerifier_Verify_acceptsValidTokens(t *testing.T) {
 	t.Parallel()
 	good := func(change map[string]any) string { return hs256(goodHeader, goodClaims(t, change)) }
-	plain := good(nil)
+	plain := hs256(goodHeader, goodClaims(t, nil))
+	unix := now.Unix()
+	wantVerdicts(t, map[string]verdict{
+		"good":            {plain, nil},
+		"unknown claims":  {good(map[string]any{"scope": []any{"a", map[string]any{"b": 1}}, "iat": unix}), nil},
+		"no typ":          {hs256(`{"alg":"HS256"}`, goodClaims(t, nil)), nil},
+		"admin":           {good(map[string]any{"role": "admin"}), nil},
+		"every character": {good(map[string]any{"sub": "aZ09._:@-"}), nil},
+		"long subject":    {good(map[string]any{"sub": strings.Repeat("a", 128)}), nil},
+	})
+}
+
+func TestVerifier_Verify_returnsTheIdentity(t *testing.T) {
+	t.Parallel()
+	token := hs256(goodHeader, goodClaims(t, nil))
+	id, err := newVerifier(t, auth.Config{Secret: secret, Leeway: -1}).Verify(token)
+	want := auth.Identity{Subject: "alice", Role: auth.RoleBuyer, Expires: id.Expires}
+	if err != nil || id != want || !id.Expires.Equal(now.Add(time.Hour)) {
+		t.Errorf("got %+v, %v; want %+v", id, err, want)
+	}
+}
+
+func TestVerifier_Verify_refusesMalformedTokens(t *testing.T) {
+	t.Parallel()
+	plain := hs256(goodHeader, goodClaims(t, nil))
 	parts := strings.Split(plain, ".")
-	tampered := parts[0] + "." + b64(goodClaims(t, map[string]any{"sub": "mallory"})) + "." + parts[2]
-	// 32 bytes leave two bits of the last character unused; setting one is
-	// another spelling of the same signature.
+	// 32 bytes leave two bits of the last character unused. Setting one gives another encoding
+	// of the same signature.
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, plain[len(plain)-1])
 	respelled := plain[:len(plain)-1] + string(alphabet[last|1])
-	unix := now.Unix()
-
-	for name, tc := range map[string]struct {
-		token string
-		want  error
-	}{
-		"good":                   {plain, nil},
-		"audiences":              {good(map[string]any{"aud": []string{"shop", "flashsale"}}), nil},
-		"expiry with fraction":   {good(map[string]any{"exp": float64(unix) + 0.5}), nil},
-		"expiry in 9999":         {good(map[string]any{"exp": 253402300799}), nil},
-		"expiry in 10000":        {good(map[string]any{"exp": 253402300800}), auth.ErrClaims},
-		"expiry 1e15":            {good(map[string]any{"exp": 1e15}), auth.ErrClaims},
-		"expiry 1e300":           {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
-		"expiry -1e300":          {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":-1e300", 1)), auth.ErrClaims},
-		"expiry before 1970":     {good(map[string]any{"exp": -1}), auth.ErrClaims},
-		"expiry -0.5":            {good(map[string]any{"exp": -0.5}), auth.ErrClaims},
-		"expiry of 20 digits":    {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":99999999999999999999", 1)), auth.ErrClaims},
-		"nbf 1e300":              {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"nbf": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
-		"nbf before 1970":        {good(map[string]any{"nbf": -1}), auth.ErrClaims},
-		"iat 1e300":              {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"iat": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
-		"iat before 1970":        {good(map[string]any{"iat": -1}), auth.ErrClaims},
-		"iat with fraction":      {good(map[string]any{"iat": float64(unix) - 0.5}), nil},
-		"iat is now":             {good(map[string]any{"iat": unix}), nil},
-		"iat in the future":      {good(map[string]any{"iat": unix + 1}), auth.ErrNotYetValid},
-		"nbf is now":             {good(map[string]any{"nbf": unix}), nil},
-		"unknown claims":         {good(map[string]any{"scope": []any{"a", map[string]any{"b": 1}}, "iat": unix}), nil},
-		"no typ":                 {hs256(`{"alg":"HS256"}`, goodClaims(t, nil)), nil},
-		"admin":                  {good(map[string]any{"role": "admin"}), nil},
-		"every character":        {good(map[string]any{"sub": "aZ09._:@-"}), nil},
-		"long subject":           {good(map[string]any{"sub": strings.Repeat("a", 128)}), nil},
+	wantVerdicts(t, map[string]verdict{
 		"empty":                  {"", auth.ErrMalformed},
 		"garbage":                {"garbage", auth.ErrMalformed},
 		"two parts":              {parts[0] + "." + parts[1], auth.ErrMalformed},
@@ -140,78 +161,121 @@ func TestVerifier_Verify(t *testing.T) {
 		"header names alg twice": {hs256(`{"alg":"none","alg":"HS256"}`, goodClaims(t, nil)), auth.ErrMalformed},
 		"critical extension":     {hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, goodClaims(t, nil)), auth.ErrMalformed},
 		"too long":               {plain + strings.Repeat("A", auth.MaxToken), auth.ErrMalformed},
-		"alg none":               {b64(`{"alg":"none"}`) + "." + parts[1] + ".", auth.ErrAlgorithm},
-		"alg NoNe, signed":       {hs256(`{"alg":"NoNe"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"alg missing":            {hs256(`{"typ":"JWT"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"alg a number":           {hs256(`{"alg":256}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"alg HS512":              {hs256(`{"alg":"HS512"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"alg hs256":              {hs256(`{"alg":"hs256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"alg RS256":              {hs256(`{"alg":"RS256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
-		"tampered claims":        {tampered, auth.ErrSignature},
-		"another header":         {b64(`{"typ":"JWT","alg":"HS256"}`) + "." + parts[1] + "." + parts[2], auth.ErrSignature},
-		"short signature":        {parts[0] + "." + parts[1] + "." + parts[2][:8], auth.ErrSignature},
-		"expired":                {good(map[string]any{"exp": unix - 1}), auth.ErrExpired},
-		"expires now":            {good(map[string]any{"exp": unix}), auth.ErrExpired},
-		"expired long ago":       {good(map[string]any{"exp": 0}), auth.ErrExpired},
-		"nbf in the future":      {good(map[string]any{"nbf": unix + 1}), auth.ErrNotYetValid},
-		"nbf a string":           {good(map[string]any{"nbf": "0"}), auth.ErrClaims},
-		"no exp":                 {good(map[string]any{"exp": nil}), auth.ErrClaims},
-		"exp a string":           {good(map[string]any{"exp": fmt.Sprint(unix + 60)}), auth.ErrClaims},
-		"exp null":               {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":null}`), auth.ErrClaims},
-		"exp twice":              {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1,"exp":9999999999}`), auth.ErrClaims},
-		"exp beyond floats":      {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1e999}`), auth.ErrClaims},
-		"iat a string":           {good(map[string]any{"iat": "now"}), auth.ErrClaims},
-		"no sub":                 {good(map[string]any{"sub": nil}), auth.ErrClaims},
-		"sub empty":              {good(map[string]any{"sub": ""}), auth.ErrClaims},
-		"sub too long":           {good(map[string]any{"sub": strings.Repeat("a", 129)}), auth.ErrClaims},
-		"sub with a space":       {good(map[string]any{"sub": "al ice"}), auth.ErrClaims},
-		"sub with a line break":  {good(map[string]any{"sub": "al\nice"}), auth.ErrClaims},
-		"sub not ASCII":          {good(map[string]any{"sub": "аlice"}), auth.ErrClaims},
-		"sub a number":           {good(map[string]any{"sub": 1}), auth.ErrClaims},
-		"no role":                {good(map[string]any{"role": nil}), auth.ErrClaims},
-		"role unknown":           {good(map[string]any{"role": "Admin"}), auth.ErrClaims},
-		"role a list":            {good(map[string]any{"role": []string{"buyer", "admin"}}), auth.ErrClaims},
-		"claims not an object":   {hs256(goodHeader, `["alice"]`), auth.ErrClaims},
-		"claims not JSON":        {hs256(goodHeader, `alice`), auth.ErrClaims},
-		"no aud":                 {good(map[string]any{"aud": nil}), auth.ErrAudience},
-		"aud of another":         {good(map[string]any{"aud": "flashsale2"}), auth.ErrAudience},
-		"auds of others":         {good(map[string]any{"aud": []string{"a", "b"}}), auth.ErrAudience},
-		"aud empty":              {good(map[string]any{"aud": []string{}}), auth.ErrAudience},
-		"aud a number":           {good(map[string]any{"aud": 1}), auth.ErrClaims},
-		"aud partly a number":    {good(map[string]any{"aud": []any{"flashsale", 1}}), auth.ErrClaims},
-		"jwk":                    {hs256(`{"alg":"HS256","jwk":{"kty":"oct","k":"AAAA"}}`, goodClaims(t, nil)), auth.ErrKey},
-		"jku":                    {hs256(`{"alg":"HS256","jku":"http://127.0.0.1:1/keys"}`, goodClaims(t, nil)), auth.ErrKey},
-		"x5u":                    {hs256(`{"alg":"HS256","x5u":"http://127.0.0.1:1/cert"}`, goodClaims(t, nil)), auth.ErrKey},
-		"x5c":                    {hs256(`{"alg":"HS256","x5c":["AAAA"]}`, goodClaims(t, nil)), auth.ErrKey},
-		"kid unknown":            {hs256(`{"alg":"HS256","kid":"other"}`, goodClaims(t, nil)), auth.ErrKey},
-		"kid a path":             {hs256(`{"alg":"HS256","kid":"../../dev/null"}`, goodClaims(t, nil)), auth.ErrKey},
-		"kid SQL":                {hs256(`{"alg":"HS256","kid":"' OR 1=1--"}`, goodClaims(t, nil)), auth.ErrKey},
-		"kid empty":              {hs256(`{"alg":"HS256","kid":""}`, goodClaims(t, nil)), auth.ErrKey},
-		"kid a number":           {hs256(`{"alg":"HS256","kid":1}`, goodClaims(t, nil)), auth.ErrKey},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := newVerifier(t, auth.Config{Secret: secret, Leeway: -1})
-			// The second time, whatever is cached must not change the verdict.
-			for range 2 {
-				id, err := v.Verify(tc.token)
-				if !errors.Is(err, tc.want) {
-					t.Fatalf("got %v, want %v", err, tc.want)
-				}
-				if (err == nil) != (id != auth.Identity{}) {
-					t.Fatalf("identity %+v with error %v", id, err)
-				}
-			}
-		})
-	}
-	id, err := newVerifier(t, auth.Config{Secret: secret, Leeway: -1}).Verify(plain)
-	want := auth.Identity{Subject: "alice", Role: auth.RoleBuyer, Expires: id.Expires}
-	if err != nil || id != want || !id.Expires.Equal(now.Add(time.Hour)) {
-		t.Errorf("got %+v, %v; want %+v", id, err, want)
-	}
+	})
 }
 
-// Clocks differ: each time in a token is good for the leeway beyond what it says.
+func TestVerifier_Verify_pinsTheAlgorithm(t *testing.T) {
+	t.Parallel()
+	plain := hs256(goodHeader, goodClaims(t, nil))
+	parts := strings.Split(plain, ".")
+	wantVerdicts(t, map[string]verdict{
+		"alg none":         {b64(`{"alg":"none"}`) + "." + parts[1] + ".", auth.ErrAlgorithm},
+		"alg NoNe, signed": {hs256(`{"alg":"NoNe"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg missing":      {hs256(`{"typ":"JWT"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg a number":     {hs256(`{"alg":256}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg HS512":        {hs256(`{"alg":"HS512"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg hs256":        {hs256(`{"alg":"hs256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+		"alg RS256":        {hs256(`{"alg":"RS256"}`, goodClaims(t, nil)), auth.ErrAlgorithm},
+	})
+}
+
+func TestVerifier_Verify_checksTheSignature(t *testing.T) {
+	t.Parallel()
+	plain := hs256(goodHeader, goodClaims(t, nil))
+	parts := strings.Split(plain, ".")
+	tampered := parts[0] + "." + b64(goodClaims(t, map[string]any{"sub": "mallory"})) + "." + parts[2]
+	wantVerdicts(t, map[string]verdict{
+		"tampered claims": {tampered, auth.ErrSignature},
+		"another header":  {b64(`{"typ":"JWT","alg":"HS256"}`) + "." + parts[1] + "." + parts[2], auth.ErrSignature},
+		"short signature": {parts[0] + "." + parts[1] + "." + parts[2][:8], auth.ErrSignature},
+	})
+}
+
+func TestVerifier_Verify_checksTheTimes(t *testing.T) {
+	t.Parallel()
+	good := func(change map[string]any) string { return hs256(goodHeader, goodClaims(t, change)) }
+	unix := now.Unix()
+	wantVerdicts(t, map[string]verdict{
+		"expiry with fraction": {good(map[string]any{"exp": float64(unix) + 0.5}), nil},
+		"expiry in 9999":       {good(map[string]any{"exp": 253402300799}), nil},
+		"expiry in 10000":      {good(map[string]any{"exp": 253402300800}), auth.ErrClaims},
+		"expiry 1e15":          {good(map[string]any{"exp": 1e15}), auth.ErrClaims},
+		"expiry 1e300":         {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"expiry -1e300":        {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":-1e300", 1)), auth.ErrClaims},
+		"expiry before 1970":   {good(map[string]any{"exp": -1}), auth.ErrClaims},
+		"expiry -0.5":          {good(map[string]any{"exp": -0.5}), auth.ErrClaims},
+		"expiry of 20 digits":  {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"exp": 77}), ":77", ":99999999999999999999", 1)), auth.ErrClaims},
+		"nbf 1e300":            {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"nbf": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"nbf before 1970":      {good(map[string]any{"nbf": -1}), auth.ErrClaims},
+		"iat 1e300":            {hs256(goodHeader, strings.Replace(goodClaims(t, map[string]any{"iat": 77}), ":77", ":1e300", 1)), auth.ErrClaims},
+		"iat before 1970":      {good(map[string]any{"iat": -1}), auth.ErrClaims},
+		"iat with fraction":    {good(map[string]any{"iat": float64(unix) - 0.5}), nil},
+		"iat is now":           {good(map[string]any{"iat": unix}), nil},
+		"iat in the future":    {good(map[string]any{"iat": unix + 1}), auth.ErrNotYetValid},
+		"nbf is now":           {good(map[string]any{"nbf": unix}), nil},
+		"expired":              {good(map[string]any{"exp": unix - 1}), auth.ErrExpired},
+		"expires now":          {good(map[string]any{"exp": unix}), auth.ErrExpired},
+		"expired long ago":     {good(map[string]any{"exp": 0}), auth.ErrExpired},
+		"nbf in the future":    {good(map[string]any{"nbf": unix + 1}), auth.ErrNotYetValid},
+		"nbf a string":         {good(map[string]any{"nbf": "0"}), auth.ErrClaims},
+		"no exp":               {good(map[string]any{"exp": nil}), auth.ErrClaims},
+		"exp a string":         {good(map[string]any{"exp": fmt.Sprint(unix + 60)}), auth.ErrClaims},
+		"exp null":             {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":null}`), auth.ErrClaims},
+		"exp twice":            {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1,"exp":9999999999}`), auth.ErrClaims},
+		"exp beyond floats":    {hs256(goodHeader, `{"sub":"alice","role":"buyer","aud":"flashsale","exp":1e999}`), auth.ErrClaims},
+		"iat a string":         {good(map[string]any{"iat": "now"}), auth.ErrClaims},
+	})
+}
+
+func TestVerifier_Verify_checksSubjectAndRole(t *testing.T) {
+	t.Parallel()
+	good := func(change map[string]any) string { return hs256(goodHeader, goodClaims(t, change)) }
+	wantVerdicts(t, map[string]verdict{
+		"no sub":                {good(map[string]any{"sub": nil}), auth.ErrClaims},
+		"sub empty":             {good(map[string]any{"sub": ""}), auth.ErrClaims},
+		"sub too long":          {good(map[string]any{"sub": strings.Repeat("a", 129)}), auth.ErrClaims},
+		"sub with a space":      {good(map[string]any{"sub": "al ice"}), auth.ErrClaims},
+		"sub with a line break": {good(map[string]any{"sub": "al\nice"}), auth.ErrClaims},
+		"sub not ASCII":         {good(map[string]any{"sub": "аlice"}), auth.ErrClaims},
+		"sub a number":          {good(map[string]any{"sub": 1}), auth.ErrClaims},
+		"no role":               {good(map[string]any{"role": nil}), auth.ErrClaims},
+		"role unknown":          {good(map[string]any{"role": "Admin"}), auth.ErrClaims},
+		"role a list":           {good(map[string]any{"role": []string{"buyer", "admin"}}), auth.ErrClaims},
+		"claims not an object":  {hs256(goodHeader, `["alice"]`), auth.ErrClaims},
+		"claims not JSON":       {hs256(goodHeader, `alice`), auth.ErrClaims},
+	})
+}
+
+func TestVerifier_Verify_checksTheAudience(t *testing.T) {
+	t.Parallel()
+	good := func(change map[string]any) string { return hs256(goodHeader, goodClaims(t, change)) }
+	wantVerdicts(t, map[string]verdict{
+		"audiences":           {good(map[string]any{"aud": []string{"shop", "flashsale"}}), nil},
+		"no aud":              {good(map[string]any{"aud": nil}), auth.ErrAudience},
+		"aud of another":      {good(map[string]any{"aud": "flashsale2"}), auth.ErrAudience},
+		"auds of others":      {good(map[string]any{"aud": []string{"a", "b"}}), auth.ErrAudience},
+		"aud empty":           {good(map[string]any{"aud": []string{}}), auth.ErrAudience},
+		"aud a number":        {good(map[string]any{"aud": 1}), auth.ErrClaims},
+		"aud partly a number": {good(map[string]any{"aud": []any{"flashsale", 1}}), auth.ErrClaims},
+	})
+}
+
+func TestVerifier_Verify_refusesTokensThatNameAKey(t *testing.T) {
+	t.Parallel()
+	wantVerdicts(t, map[string]verdict{
+		"jwk":          {hs256(`{"alg":"HS256","jwk":{"kty":"oct","k":"AAAA"}}`, goodClaims(t, nil)), auth.ErrKey},
+		"jku":          {hs256(`{"alg":"HS256","jku":"http://127.0.0.1:1/keys"}`, goodClaims(t, nil)), auth.ErrKey},
+		"x5u":          {hs256(`{"alg":"HS256","x5u":"http://127.0.0.1:1/cert"}`, goodClaims(t, nil)), auth.ErrKey},
+		"x5c":          {hs256(`{"alg":"HS256","x5c":["AAAA"]}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid unknown":  {hs256(`{"alg":"HS256","kid":"other"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid a path":   {hs256(`{"alg":"HS256","kid":"../../dev/null"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid SQL":      {hs256(`{"alg":"HS256","kid":"' OR 1=1--"}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid empty":    {hs256(`{"alg":"HS256","kid":""}`, goodClaims(t, nil)), auth.ErrKey},
+		"kid a number": {hs256(`{"alg":"HS256","kid":1}`, goodClaims(t, nil)), auth.ErrKey},
+	})
+}
+
+// Clocks differ: each time in a token is extended by the leeway.
 func TestVerifier_Verify_leeway(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -240,7 +304,7 @@ func TestVerifier_Verify_leeway(t *testing.T) {
 				{"iat", late.Add(time.Second), auth.ErrNotYetValid},
 			} {
 				token := hs256(goodHeader, goodClaims(t, map[string]any{c.claim: c.at.Unix()}))
-				for range 2 { // also from the cache
+				for range 2 { // the second time from the cache
 					id, err := v.Verify(token)
 					if !errors.Is(err, c.want) {
 						t.Errorf("%s %s from now: %v, want %v", c.claim, c.at.Sub(now), err, c.want)
@@ -257,7 +321,7 @@ func TestVerifier_Verify_leeway(t *testing.T) {
 	}
 }
 
-// A cached token ends when it says, and when the cache says.
+// A cached token ends at its expiry, or when its cache entry does.
 func TestVerifier_Verify_cached(t *testing.T) {
 	t.Parallel()
 	c := &clock{now: now}
@@ -281,7 +345,7 @@ func TestVerifier_Verify_cached(t *testing.T) {
 	}
 }
 
-// Tokens that share the cache's only place never get each other's identity.
+// Tokens that share the only slot of the cache never get each other's identity.
 func TestVerifier_Verify_oneSlot(t *testing.T) {
 	t.Parallel()
 	v := newVerifier(t, auth.Config{Secret: secret, CacheSlots: 1})
@@ -321,7 +385,7 @@ func TestNewVerifier_Err(t *testing.T) {
 	}
 }
 
-// The library that signs agrees with the verification written here.
+// The signing library agrees with this package's verification.
 func TestSignToken(t *testing.T) {
 	t.Parallel()
 	token, err := auth.SignToken(secret, "svc", auth.RoleService, time.Minute, now)

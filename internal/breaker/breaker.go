@@ -1,6 +1,6 @@
-// Package breaker keeps an outage of Redis cheap: after a few failures in a row a
-// client's calls are refused at once, instead of each waiting out its time-out and
-// holding a connection meanwhile, until a probe finds that Redis answers again.
+// Package breaker limits the cost of a Redis outage. After a few consecutive failures it
+// refuses a client's calls immediately, instead of letting each hold a connection until its
+// timeout. A probe closes the breaker when Redis answers again.
 package breaker
 
 import (
@@ -16,26 +16,26 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// ErrOpen says that a call was refused because Redis has not answered of late.
-// Nothing of it was sent: it is a definite failure, and no unknown outcome.
+// ErrOpen means that a call was refused because Redis has not answered recently. Nothing was
+// sent, so this is a definite failure.
 var ErrOpen = errors.New("breaker: redis is away, the call was not sent")
 
-// errSentBefore takes the place of ErrOpen where an earlier try of the same call
-// was sent, so that its outcome is unknown.
+// errSentBefore replaces ErrOpen if an earlier attempt of the same call was sent, so that the
+// outcome is unknown.
 var errSentBefore = errors.New("breaker: redis is away, and an earlier try of the call was sent")
 
-// Config configures Breakers. A zero field means its default.
+// Config configures Breakers. A zero field selects its default.
 type Config struct {
-	// Failures is how many calls in a row have to fail. Default 3.
+	// Failures is the number of consecutive failed calls that opens the breaker. Default 3.
 	Failures int
-	// Span is how long Redis must have failed: that many connections may be reset
-	// in one instant, and work again in the next. Default 50 ms.
+	// Span is the minimum time from the first to the last of these failures. Many connections
+	// may be reset at one instant and work again at the next. Default 50 ms.
 	Span time.Duration
-	// Patience is how long a call has to be without an answer for its end, by
-	// whoever's deadline, to count as a failure. Default 500 ms.
+	// Patience is the time without an answer from which a call that times out counts as a
+	// failure, whether the deadline is the caller's or the client's. Default 500 ms.
 	Patience time.Duration
-	// Pause is the time from opening, and from a probe that failed, to the next
-	// probe. Default 250 ms.
+	// Pause is the time to the next probe after opening and after a failed probe. Default 250
+	// ms.
 	Pause time.Duration
 	// Probe bounds one probe. Default 1 s.
 	Probe time.Duration
@@ -61,50 +61,49 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Breakers are the circuit breakers of one client: one, or on a cluster one for
-// each node, so that a node which is away does not cut off the others.
+// Breakers are the circuit breakers of one client. A cluster client has one for each node, so
+// that an unavailable node does not block calls to the others.
 type Breakers struct {
 	cfg     Config
 	open    atomic.Int64
 	refused atomic.Int64
 }
 
-// New returns Breakers. They need no closing.
+// New returns Breakers. They do not need to be closed.
 func New(cfg Config) *Breakers { return &Breakers{cfg: cfg.withDefaults()} }
 
-// Open is how many breakers refuse calls at present. A cluster's node that left
-// the cluster while its breaker was open stays counted.
+// Open returns the number of breakers that refuse calls now. A cluster node that leaves the
+// cluster while its breaker is open stays counted.
 func (s *Breakers) Open() int64 { return s.open.Load() }
 
-// Refused is how many calls were refused so far; a pipeline is one.
+// Refused returns the number of calls refused so far. A pipeline counts as one.
 func (s *Breakers) Refused() int64 { return s.refused.Load() }
 
-// Guard puts a breaker in front of a client. It must be called before the
-// client's first call.
+// Guard adds a breaker to a client. It must be called before the client's first call.
 func (s *Breakers) Guard(rdb *redis.Client) {
 	rdb.AddHook(newNode(s, rdb.Options()))
 }
 
-// GuardCluster puts a breaker in front of each node that the client comes to
-// know. It must be called before the client's first call.
+// GuardCluster adds a breaker to each node that the client discovers. It must be called before
+// the client's first call.
 func (s *Breakers) GuardCluster(rdb *redis.ClusterClient) {
 	rdb.OnNewNode(s.Guard)
-	// The cluster's client repeats a call on its own. What its last try met says
-	// nothing of the tries before.
+	// The cluster client retries a call on its own. The error of its last attempt does not show
+	// whether an earlier attempt was sent.
 	rdb.AddHook(witness{})
 }
 
-// node is the breaker of one server. What fails is counted, and the state kept,
-// by gobreaker; the calls themselves are never its probes. For one, a caller would
-// pay with a time-out. For another, the pool's connections may all be dead when the
-// server is back, and each would cost a probe.
+// node is the breaker of one server. gobreaker counts the failures and keeps the state. Probes
+// are separate from calls: a call used as a probe would make its caller wait for a timeout, and
+// each dead connection in the pool of a recovered server would fail a probe.
 type node struct {
 	set *Breakers
 	cb  *gobreaker.CircuitBreaker[struct{}]
-	// closed is the state as the calls ask for it.
+	// closed is a copy of the state that calls read.
 	closed  atomic.Bool
 	probing atomic.Bool
-	// since is when the present row of failures began, in Unix nanoseconds; 0: none.
+	// since is the time of the first of the current consecutive failures, in Unix nanoseconds;
+	// 0: none.
 	since atomic.Int64
 	dial  func(ctx context.Context) (net.Conn, error)
 }
@@ -132,7 +131,7 @@ func (n *node) trips(c gobreaker.Counts) bool {
 	return since != 0 && time.Now().UnixNano()-since >= int64(n.set.cfg.Span)
 }
 
-// changed hears of every change of the state, one at a time.
+// changed handles a change of the state. gobreaker does not call it concurrently.
 func (n *node) changed(_ string, from, to gobreaker.State) {
 	n.since.Store(0)
 	n.closed.Store(to == gobreaker.StateClosed)
@@ -144,7 +143,7 @@ func (n *node) changed(_ string, from, to gobreaker.State) {
 	}
 }
 
-// call lets a call through, or refuses it with ErrOpen.
+// call sends a call or refuses it with ErrOpen.
 func (n *node) call(ctx context.Context, blocks bool, send func() error) error {
 	if !n.closed.Load() {
 		return n.refuse(ctx)
@@ -156,13 +155,13 @@ func (n *node) call(ctx context.Context, blocks bool, send func() error) error {
 		return struct{}{}, n.judge(result, blocks, start)
 	})
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
-		return n.refuse(ctx) // it opened in between
+		return n.refuse(ctx) // it opened in the meantime
 	}
 	return result
 }
 
-// judge says what the end of a call tells of the server, for gobreaker, and
-// remembers when a row of failures began.
+// judge converts the result of a call to the error that gobreaker counts, and records the time
+// of the first failure.
 func (n *node) judge(result error, blocks bool, start time.Time) error {
 	sign := signOf(result)
 	if sign == nil {
@@ -173,7 +172,7 @@ func (n *node) judge(result error, blocks bool, start time.Time) error {
 	}
 	begun := time.Now()
 	if errors.Is(sign, errSilence) {
-		// Who waits for an event, or is in a hurry, has not found Redis silent.
+		// A blocking command or a short deadline does not show that Redis is silent.
 		if blocks || begun.Sub(start) < n.set.cfg.Patience {
 			return errNoSign
 		}
@@ -185,8 +184,8 @@ func (n *node) judge(result error, blocks bool, start time.Time) error {
 	return sign
 }
 
-// refuse answers in the server's place. Who is refused sees to it that the server
-// is probed: so nothing runs in the background while nobody asks.
+// refuse returns ErrOpen and starts a probe if one is due. Refused calls start the probes so
+// that nothing runs in the background while there are no calls.
 func (n *node) refuse(ctx context.Context) error {
 	n.set.refused.Add(1)
 	if n.cb.State() == gobreaker.StateHalfOpen && n.probing.CompareAndSwap(false, true) {
@@ -194,16 +193,15 @@ func (n *node) refuse(ctx context.Context) error {
 		go func() {
 			defer n.probing.Store(false)
 			defer cancel()
-			// A refusal only says that another probe was quicker.
+			// It is refused if another probe was faster.
 			_, _ = n.cb.Execute(func() (struct{}, error) { return struct{}{}, n.probe(ctx) }) //nolint:errcheck // the state tells what came of it
 		}()
 	}
 	return ErrOpen
 }
 
-// probe asks the server for any sign of life, on a connection of its own. An error
-// that the server answers with is one: it refuses what it cannot do, at once and by
-// itself.
+// probe sends a PING on a connection of its own. Any answer shows that the server is up,
+// including an error.
 func (n *node) probe(ctx context.Context) error {
 	conn, err := n.dial(ctx)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most of the tests wait most of the time. The command line overrides this.
+	// Most of the tests mostly wait. The command line overrides this.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	redistest.Main(m)
 }
 
-// patience bounds what must happen; it is long because it only delays a failure.
+// patience bounds waits for expected events. It is long because it only delays a failure.
 const patience = 2 * time.Minute
 
 // guarded returns a client behind a breaker and a proxy, and a client without either.
@@ -51,27 +51,27 @@ func guarded(t testing.TB, cfg Config, set func(*redis.Options)) (*redis.Client,
 	return rdb, s, proxy, direct
 }
 
-// outages are the ways to lose a server: at once, or without a word.
+// outages are the ways to lose a server: with an immediate error, or silently.
 var outages = []struct {
 	name       string
 	begin, end func(*redistest.Proxy)
 }{
 	{"cut", func(p *redistest.Proxy) { p.Refuse(true); p.Sever() }, func(p *redistest.Proxy) { p.Refuse(false) }},
 	{"half-open", func(p *redistest.Proxy) { p.Blackhole(true) }, func(p *redistest.Proxy) { p.Blackhole(false) }},
-	// What was in flight is lost, so that each connection of the pool is dead.
+	// Bytes in flight are lost, so that every connection of the pool is dead.
 	{"half-open for good", func(p *redistest.Proxy) { p.Blackhole(true) }, func(p *redistest.Proxy) { p.Sever(); p.Blackhole(false) }},
 }
 
-// TestBreakers_Outage loses the server: the breaker opens, refuses without sending,
-// and closes by itself when the server is back.
-func TestBreakers_Outage(t *testing.T) {
+// The breaker opens when the server is lost, refuses calls without sending them, and closes
+// automatically when the server is back.
+func TestBreakers_OpenAndRecover(t *testing.T) {
 	t.Parallel()
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()
 			rdb, s, proxy, direct := guarded(t, Config{}, nil)
 			key := redistest.Prefix(t) + "n"
-			for range 2 { // it works again and again
+			for range 2 { // it recovers more than once
 				if err := rdb.Incr(t.Context(), key).Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -113,9 +113,9 @@ func TestBreakers_Outage(t *testing.T) {
 	}
 }
 
-// TestBreakers_Restart replaces the server behind a pool of idle connections that
-// are all dead: none of them may be taken for the server's state.
-func TestBreakers_Restart(t *testing.T) {
+// After a restart all idle connections of the pool are dead. The breaker must not treat them as
+// the server's state.
+func TestBreakers_DeadConnectionsDoNotDelayRecovery(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
 	o := redistest.Options(server.Addr())
@@ -139,8 +139,8 @@ func TestBreakers_Restart(t *testing.T) {
 	await.True(t, "the breaker closes", func() bool { return rdb.Ping(t.Context()).Err() == nil })
 }
 
-// TestBreakers_NotTripped makes many calls that fail and say nothing of the server.
-func TestBreakers_NotTripped(t *testing.T) {
+// Many failures that are no sign of the server's state do not open the breaker.
+func TestBreakers_OtherFailuresDoNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, _ := guarded(t, Config{Failures: 1, Span: 1}, nil)
 	key := redistest.Prefix(t)
@@ -156,16 +156,16 @@ func TestBreakers_NotTripped(t *testing.T) {
 		{"an error of a script", func() error {
 			return rdb.Eval(t.Context(), "return redis.error_reply('LOADING Redis is loading the dataset in memory')", []string{key}).Err()
 		}},
-		{"nothing came for who waits", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
-		{"the caller is gone", func() error { return rdb.Get(gone, key).Err() }},
-		{"the caller is in a hurry", func() error {
+		{"a blocking command got nothing", func() error { return rdb.BLPop(t.Context(), time.Second, key+"list").Err() }},
+		{"a cancelled call", func() error { return rdb.Get(gone, key).Err() }},
+		{"a short deadline", func() error {
 			proxy.SetLatency(0, 100*time.Millisecond)
 			defer proxy.SetLatency(0, 0)
 			brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			return rdb.Get(brief, key).Err()
 		}},
-		{"who waits has a deadline", func() error {
+		{"a blocking command reached its deadline", func() error {
 			brief, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			return rdb.BLPop(brief, 2*time.Second, key+"list").Err()
@@ -180,9 +180,9 @@ func TestBreakers_NotTripped(t *testing.T) {
 	}
 }
 
-// TestBreakers_Pool has every connection waiting: that no other call finds one says
-// nothing of the server.
-func TestBreakers_Pool(t *testing.T) {
+// All connections of the pool are in use. That other calls get none is no sign of the server's
+// state.
+func TestBreakers_ExhaustedPoolDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, _, direct := guarded(t, Config{Failures: 1, Span: 1}, func(o *redis.Options) {
 		o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond
@@ -191,7 +191,7 @@ func TestBreakers_Pool(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() {
 		for {
-			// A ping below may have the one connection at first.
+			// A ping below may hold the only connection at first.
 			err := rdb.BLPop(t.Context(), time.Minute, key).Err()
 			if !errors.Is(err, redis.ErrPoolTimeout) {
 				waiting <- err
@@ -207,16 +207,16 @@ func TestBreakers_Pool(t *testing.T) {
 	}
 	direct.LPush(t.Context(), key, "x")
 	if err := <-waiting; err != nil {
-		t.Errorf("who waited: %v", err)
+		t.Errorf("the blocked call: %v", err)
 	}
 	if s.Open() != 0 || s.Refused() != 0 {
 		t.Errorf("%d breakers are open, %d calls refused", s.Open(), s.Refused())
 	}
 }
 
-// TestBreakers_Reset cuts all connections at once, and new ones work: that is one
-// event, however many calls it hit.
-func TestBreakers_Reset(t *testing.T) {
+// All connections are reset at once, and new ones work. That counts as one event, no matter how
+// many calls it hit.
+func TestBreakers_OneResetDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, _ := guarded(t, Config{Span: patience}, nil)
 	list := redistest.Prefix(t) + "list"
@@ -224,7 +224,7 @@ func TestBreakers_Reset(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			if err := rdb.BLPop(t.Context(), time.Minute, list).Err(); err == nil {
-				t.Error("a call that was cut off says that all went well")
+				t.Error("a call that was cut off returns no error")
 			}
 		})
 	}
@@ -236,9 +236,9 @@ func TestBreakers_Reset(t *testing.T) {
 	}
 }
 
-// TestBreakers_Subscription listens through an outage: the breaker neither hinders
-// the reconnection nor takes silence for an outage.
-func TestBreakers_Subscription(t *testing.T) {
+// During an outage the breaker does not hinder a subscription's reconnection, and it does not
+// treat a silent channel as an outage.
+func TestBreakers_SubscriptionsReconnect(t *testing.T) {
 	t.Parallel()
 	rdb, s, proxy, direct := guarded(t, Config{}, nil)
 	channel := redistest.Prefix(t) + "channel"
@@ -249,7 +249,7 @@ func TestBreakers_Subscription(t *testing.T) {
 	}
 	for range 5 { // silence
 		if _, err := sub.ReceiveTimeout(t.Context(), 20*time.Millisecond); err == nil {
-			t.Fatal("a message that nobody sent")
+			t.Fatal("an unexpected message")
 		}
 	}
 	if s.Open() != 0 {
@@ -283,13 +283,13 @@ func TestBreakers_Subscription(t *testing.T) {
 	})
 }
 
-// TestBreakers_Cluster stops one node: its breaker opens, and the keys of the others
-// are served.
-func TestBreakers_Cluster(t *testing.T) {
+// When one cluster node stops, its breaker opens and calls to the other nodes succeed.
+func TestBreakers_OtherNodesStayReachable(t *testing.T) {
 	t.Parallel()
 	servers := redistest.OwnCluster(t)
 	o := redistest.ClusterOptions(servers.Addrs()...)
-	// Theirs hides from the client what it would repeat, and so from the breaker.
+	// The test cluster's dialer hides connection errors from the client, and so from the
+	// breaker.
 	o.Dialer = nil
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second, time.Second, time.Second
 	rdb := redis.NewClusterClient(o)
@@ -298,7 +298,7 @@ func TestBreakers_Cluster(t *testing.T) {
 	s.GuardCluster(rdb)
 	ctx := t.Context()
 	away := servers.Addrs()[0]
-	var there, here string // a key of the node that stops, and one of another
+	var there, here string // a key of the node that stops, and one of another node
 	for i := 0; there == "" || here == ""; i++ {
 		key := fmt.Sprintf("key%d", i)
 		node, err := rdb.MasterForKey(ctx, key)
@@ -321,8 +321,8 @@ func TestBreakers_Cluster(t *testing.T) {
 	if s.Open() != 1 {
 		t.Errorf("%d breakers are open, want 1", s.Open())
 	}
-	// Without its third of the slots the cluster refuses by itself after a while;
-	// what its nodes answer is no outage.
+	// Without this node's third of the slots the cluster answers with errors after a while.
+	// Answers of its nodes are not an outage.
 	for range 20 {
 		if err := rdb.Get(ctx, here).Err(); errors.Is(err, ErrOpen) {
 			t.Errorf("a key of another node: %v", err)
@@ -337,9 +337,9 @@ func TestBreakers_Cluster(t *testing.T) {
 	}
 }
 
-// TestWitness repeats a call whose first try was sent, as a cluster's client does:
-// that the second was refused must not make it one that was not sent.
-func TestWitness(t *testing.T) {
+// A cluster client retries a call whose first attempt was sent. If the second attempt is
+// refused, the call must not count as not sent.
+func TestWitness_RetriedCallCountsAsSent(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []bool{false, true} {
 		tries := func(ctx context.Context) error {
@@ -364,7 +364,7 @@ func TestWitness(t *testing.T) {
 	}
 }
 
-// BenchmarkPing is what the breaker costs a call that goes through.
+// BenchmarkPing measures a call through a closed breaker.
 func BenchmarkPing(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		b.Run(fmt.Sprintf("guarded=%v", with), func(b *testing.B) {
@@ -383,7 +383,7 @@ func BenchmarkPing(b *testing.B) {
 	}
 }
 
-// BenchmarkGuard is the same without the network.
+// BenchmarkGuard measures the same without the network.
 func BenchmarkGuard(b *testing.B) {
 	n := newNode(New(Config{}), &redis.Options{})
 	call := n.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
@@ -396,7 +396,7 @@ func BenchmarkGuard(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused is what a call costs while Redis is away.
+// BenchmarkRefused measures a refused call.
 func BenchmarkRefused(b *testing.B) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()

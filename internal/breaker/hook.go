@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// DialHook leaves dialling alone. The calls that need a connection are judged by
-// how they end, and a subscription, which is no call, may try whenever it wants.
+// DialHook does not guard dialling. A call that needs a connection is judged by its result, and
+// a subscription, which is not a call, may always dial.
 func (n *node) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook guards a single call.
@@ -27,7 +27,7 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook guards a pipeline, which is refused or let through whole.
+// ProcessPipelineHook guards a pipeline, which is sent or refused as a whole.
 func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		blocks := false
@@ -49,22 +49,22 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// witness sees whether any try of a cluster's call was let through.
+// witness records whether any attempt of a cluster call was sent.
 type witness struct{}
 
 type sentKey struct{}
 
-// noteSent tells the witness, where there is one.
+// noteSent records that an attempt was sent, if the context has a witness.
 func noteSent(ctx context.Context) {
 	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
 		sent.Store(true)
 	}
 }
 
-// DialHook leaves dialling alone.
+// DialHook does nothing.
 func (witness) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook watches a single call.
+// ProcessHook records the attempts of a single call.
 func (witness) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		var sent atomic.Bool
@@ -76,8 +76,8 @@ func (witness) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook watches a pipeline. Parts of it may have gone to one node and
-// not to another; if any was sent, none counts as not sent.
+// ProcessPipelineHook records the attempts of a pipeline. Its parts may go to different nodes:
+// once any part was sent, no command returns ErrOpen.
 func (witness) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		var sent atomic.Bool
@@ -91,7 +91,7 @@ func (witness) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// amend takes the promise of ErrOpen back where it does not hold.
+// amend replaces ErrOpen if an earlier attempt was sent.
 func amend(err error, sent *atomic.Bool) error {
 	if errors.Is(err, ErrOpen) && sent.Load() {
 		return fmt.Errorf("%w (%s)", errSentBefore, err.Error())

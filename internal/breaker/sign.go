@@ -9,23 +9,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What the end of a call tells of the server, other than nil: that it lives.
+// The signs of the server's state in the result of a call. Nil means that the server is up.
 var (
-	// errNoSign: nothing.
+	// errNoSign: the result does not depend on the server.
 	errNoSign = errors.New("breaker: no sign of the server's state")
-	// errSilence: it did not answer in the time that it was given.
+	// errSilence: the server did not answer in time.
 	errSilence = errors.New("breaker: the server is silent")
 	// errBroken: the connection was refused or cut.
 	errBroken = errors.New("breaker: the connection failed")
 )
 
-// signOf reads an error of the client.
+// signOf returns the sign in an error of the client.
 //
-// Whatever the server itself answered shows that it lives, also LOADING, READONLY,
-// MASTERDOWN and CLUSTERDOWN: it refuses for certain and in no time, so that refusing in
-// its place would save nothing, and would hide when it is ready. A pool without a
-// free connection tells of this process; the calls that hold its connections are
-// judged themselves. A caller that went away tells nothing. A deadline that passed,
+// Every answer of the server shows that it is up, including LOADING, READONLY, MASTERDOWN and
+// CLUSTERDOWN: these errors are definite and immediate, so that an open breaker would save
+// nothing and would hide the recovery. A pool without a free connection is a condition of this
+// process; the calls that hold the connections are judged separately. A cancelled caller is no
+// sign. A deadline that expired, the caller's or the client's, is silence; judge decides
+// whether it was long enough.
 // the caller's or the client's, is silence; see judge for how long it has to last.
 func signOf(err error) error {
 	if err == nil {
@@ -53,8 +54,8 @@ func signOf(err error) error {
 	}
 }
 
-// blocking are the commands that the server answers when something happens. That
-// it does not answer them in time is no sign of its state.
+// blocking are the commands that wait for an event. A timeout of one is no sign of the server's
+// state.
 var blocking = map[string]bool{
 	"blpop": true, "brpop": true, "brpoplpush": true, "blmove": true, "blmpop": true,
 	"bzpopmin": true, "bzpopmax": true, "bzmpop": true, "xread": true, "xreadgroup": true, "wait": true, "waitaof": true,

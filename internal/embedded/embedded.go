@@ -1,6 +1,5 @@
-// Package embedded runs a Redis-compatible server inside the process, so that
-// the service starts on a machine on which nothing is installed. It keeps
-// nothing over a restart.
+// Package embedded runs a Redis-compatible server inside the process, so that the service
+// starts on a machine without Redis. Its data is lost when the process ends.
 package embedded
 
 import (
@@ -14,12 +13,11 @@ type Server struct {
 	m *miniredis.Miniredis
 }
 
-// Start listens on a free port of 127.0.0.1. Time-outs of keys run by the wall
-// clock, as they do in a real Redis.
+// Start listens on a free port of 127.0.0.1. Keys expire by the wall clock, as in a real Redis.
 func Start() (*Server, error) {
 	m := miniredis.NewMiniRedis()
-	// Without this, keys keep their TTL for ever unless a test advances the
-	// clock by hand; locks would then never lapse.
+	// Without this, keys would never expire, and neither would locks: miniredis then only
+	// expires them when a test advances its clock.
 	m.ClockTTL(true)
 	if err := m.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start embedded redis: %w", err)
@@ -27,8 +25,8 @@ func Start() (*Server, error) {
 	return &Server{m: m}, nil
 }
 
-// Addr is the host:port the server listens on.
+// Addr is the host:port on which the server listens.
 func (s *Server) Addr() string { return s.m.Addr() }
 
-// Close ends the server and cuts its connections. A second call does nothing.
+// Close stops the server and closes its connections. A second call does nothing.
 func (s *Server) Close() { s.m.Close() }

@@ -1,7 +1,7 @@
 //go:build faultpoint
 
-// Package faultpoint names the places at which tests end or stop a process;
-// see the other half of it for why.
+// Package faultpoint names the places at which tests kill or stop a process. off.go describes
+// it.
 package faultpoint
 
 import (
@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// target is FAULTPOINT: "place" or "place:n" kills the process with SIGKILL
-// when it reaches the place the first or n-th time; "place:n:stop" stops it
-// with SIGSTOP instead.
+// target is the value of FAULTPOINT: "place" or "place:n" kills the process with SIGKILL when
+// it reaches the place for the first or n-th time; "place:n:stop" stops it with SIGSTOP
+// instead.
 var target = parse(os.Getenv("FAULTPOINT"))
 
-// stopArrives is ample time for a stop to reach every thread.
+// stopArrives is long enough for a stop to reach every thread.
 const stopArrives = 50 * time.Millisecond
 
 type point struct {
@@ -45,7 +45,7 @@ func parse(v string) *point {
 	return p
 }
 
-// Reach marks a place, and strikes if it is the one that was asked for.
+// Reach marks a place. It kills or stops the process if the place is the target.
 func Reach(name string) {
 	if name != target.name || target.seen.Add(1) != target.nth {
 		return
@@ -56,7 +56,7 @@ func Reach(name string) {
 	if target.sig == syscall.SIGKILL {
 		select {} // the signal is on its way
 	}
-	// A stop reaches the other threads a moment later. This one must not leave
-	// the place before; once the process goes on, the time has long passed.
+	// A stop reaches the other threads with a short delay. This thread must not continue before
+	// that. After a SIGCONT the timer has long expired.
 	<-time.After(stopArrives)
 }

@@ -1,6 +1,5 @@
-// Package flagvalue explains why the value of a flag cannot be read, with an
-// example of one that can. It does so for a value from anywhere: the command line,
-// the environment or a file.
+// Package flagvalue explains why the value of a flag cannot be read, with an example of a valid
+// one. The value may come from the command line, the environment or a file.
 package flagvalue
 
 import (
@@ -11,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// kinds are the types of flags whose values can be malformed. example
-// replaces an uninformative default, such as 0.
+// kinds are the types of flags whose values can be malformed. example replaces an uninformative
+// default such as 0.
 var kinds = map[string]struct{ cause, want, example string }{
 	"int":         {"it is not a whole number", "a whole number", "100"},
 	"int64":       {"it is not a whole number", "a whole number", "100"},
@@ -24,8 +23,7 @@ var kinds = map[string]struct{ cause, want, example string }{
 	"stringSlice": {"it is not a list with commas", "values with commas between them and without quotation marks", "a,b"},
 }
 
-// Explain returns what is wrong with a value that the flag refused with err, and
-// what to write instead.
+// Explain returns the cause and the fix for a value that the flag refused with err.
 func Explain(f *pflag.Flag, value string, err error) (cause, fix string) {
 	k, known := kinds[f.Value.Type()]
 	if !known {
@@ -41,7 +39,7 @@ func Explain(f *pflag.Flag, value string, err error) (cause, fix string) {
 	return cause, "write " + k.want + ", for example " + example(f, k.example)
 }
 
-// example is the flag's default, unless that shows nothing.
+// example returns the flag's default, or other if the default is uninformative.
 func example(f *pflag.Flag, other string) string {
 	switch f.DefValue {
 	case "", "0", "0s", "[]", "false":

@@ -1,4 +1,4 @@
-// Package pause waits for a time that a context can cut short.
+// Package pause waits for a duration or the end of a context.
 package pause
 
 import (

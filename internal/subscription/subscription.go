@@ -1,5 +1,5 @@
-// Package subscription listens to channels of Redis and notices a link that was
-// cut without a word, for the rooms that are told of changes.
+// Package subscription receives messages of Redis channels and detects broken connections that
+// were never closed.
 package subscription
 
 import (
@@ -11,23 +11,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SignOfLife is how long a subscription may be silent before it is asked for a
-// sign of life; when none comes within as long again, it is at its end. A link that
-// is cut without a word would otherwise be noticed after most of a minute.
+// SignOfLife is how long a subscription may be silent before it is pinged. If there is no
+// answer within the same time, the connection is considered broken. Without the ping this would
+// take most of a minute.
 const SignOfLife = 500 * time.Millisecond
 
-// ErrSilent says that a subscription gave no sign of life.
+// ErrSilent means that a subscription did not answer a ping.
 var ErrSilent = errors.New("subscription is silent")
 
-// Hear subscribes to channels and passes on what it receives until the connection
-// fails or ctx ends: a *redis.Subscription for each channel that is subscribed to,
-// whose Count tells how many are, a *redis.Message for each message, and a
-// *redis.Pong or nil from time to time. Messages may have been lost before each
-// subscription. Errors: ErrSilent, and those of Redis.
+// Hear subscribes to channels and passes on messages until the connection fails or ctx ends: a
+// *redis.Subscription for each channel subscribed, whose Count is the number of subscriptions
+// so far, a *redis.Message for each message, and a *redis.Pong or nil from time to time.
+// Messages before each subscription may have been lost. Errors: ErrSilent, and those of Redis.
 func Hear(ctx context.Context, rdb redis.UniversalClient, fn func(msg any), channels ...string) error {
 	sub := rdb.Subscribe(ctx, channels...)
-	// Closing is what ends a blocked receive.
-	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may be gone already; nobody is left to tell
+	// Closing the subscription ends a blocked receive.
+	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may already be closed
 	defer closeSub()
 	defer context.AfterFunc(ctx, closeSub)()
 	for asked := false; ; {

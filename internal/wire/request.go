@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ErrRequest says that a request cannot be built from the parts given, for
-// example because a header value holds a line break.
+// ErrRequest means that a request cannot be built from the given parts, for example because a
+// header value contains a line break.
 var ErrRequest = errors.New("wire: bad request part")
 
-// Request builds the bytes of requests in a buffer that is used again:
+// Request builds the bytes of requests in a reusable buffer:
 //
 //	var q wire.Request
 //	bytes, err := q.Start("POST", target, "/v1/items/shoe/orders").
@@ -25,8 +25,8 @@ type Request struct {
 	err error
 }
 
-// Start begins a request: its method and its route, which stands after the
-// target's prefix and must be escaped already.
+// Start begins a request with its method and route. The route follows the target's prefix and
+// must already be escaped.
 func (q *Request) Start(method string, t Target, route string) *Request {
 	q.b, q.err = q.b[:0], nil
 	if method == "" || strings.ContainsAny(method, " \r\n\x00") {
@@ -58,7 +58,7 @@ func (q *Request) Header(name, value string) *Request {
 	return q
 }
 
-// Body ends the request with a body, whose length it states.
+// Body ends the request with a body and its Content-Length.
 func (q *Request) Body(body []byte) ([]byte, error) {
 	q.b = append(q.b, "Content-Length: "...)
 	q.b = strconv.AppendInt(q.b, int64(len(body)), 10)
@@ -67,7 +67,7 @@ func (q *Request) Body(body []byte) ([]byte, error) {
 	return q.b, q.err
 }
 
-// NoBody ends a request that has no body.
+// NoBody ends a request without a body.
 func (q *Request) NoBody() ([]byte, error) {
 	q.b = append(q.b, "\r\n"...)
 	return q.b, q.err

@@ -15,11 +15,11 @@ type Response struct {
 	head   []byte // header lines, each ended by CRLF
 	length int    // Content-Length, or -1
 	chunks bool   // Transfer-Encoding: chunked
-	close  bool   // the server ends the connection after this answer
+	close  bool   // the server closes the connection after this answer
 }
 
-// Header returns the value of the first header with that name, in any case, or
-// nil when there is none.
+// Header returns the value of the first header with that name, ignoring case, or nil if there
+// is none.
 func (r *Response) Header(name string) []byte {
 	for rest := r.head; len(rest) > 0; {
 		line, after, _ := bytes.Cut(rest, crlf)
@@ -48,7 +48,7 @@ func (c *Conn) readHead() error {
 		if c.w-start > maxHead {
 			return fmt.Errorf("%w: head above %d bytes", ErrTooLarge, maxHead)
 		}
-		// The end may straddle two reads.
+		// The end may span two reads.
 		seen = max(start, c.w-len(headEnd)+1)
 		if err := c.fill(); err != nil {
 			return unexpectedEnd(err, c.w > start)
@@ -56,8 +56,8 @@ func (c *Conn) readHead() error {
 	}
 }
 
-// unexpectedEnd tells a connection closed inside an answer from one closed
-// before it, which a server may do to any idle connection.
+// unexpectedEnd distinguishes a connection closed inside an answer from one closed before it,
+// which a server may do to any idle connection.
 func unexpectedEnd(err error, inside bool) error {
 	if inside && errors.Is(err, io.EOF) {
 		return fmt.Errorf("wire: read: %w", io.ErrUnexpectedEOF)
@@ -95,8 +95,8 @@ func (r *Response) parse(head []byte) error {
 	return nil
 }
 
-// bareBreak finds a CR or LF that does not belong to a CRLF. Clients differ in
-// whether it ends a line, so an answer with one has no single meaning.
+// bareBreak finds a CR or LF outside a CRLF. Clients differ in whether it ends a line, so the
+// meaning of such an answer is ambiguous.
 func bareBreak(head []byte) bool {
 	for len(head) > 0 {
 		i := bytes.IndexByte(head, '\n')
@@ -108,7 +108,7 @@ func bareBreak(head []byte) bool {
 	return false
 }
 
-// note keeps what the headers say about framing.
+// note records the headers that define the framing.
 func (r *Response) note(name, value []byte) error {
 	switch {
 	case equalFold(name, "content-length"):
@@ -138,7 +138,7 @@ func (r *Response) note(name, value []byte) error {
 	return nil
 }
 
-// readBody reads what follows the head as the headers frame it.
+// readBody reads the body as framed by the headers.
 func (c *Conn) readBody(headRequest bool) error {
 	r := &c.res
 	switch {
@@ -161,8 +161,7 @@ func (c *Conn) readBody(headRequest bool) error {
 	}
 }
 
-// withHead runs a read that may move the buffer, and points the head at the
-// buffer's new place afterwards.
+// withHead runs a read that may move the buffer, and then updates the head's slice.
 func (c *Conn) withHead(read func() error) error {
 	end := c.r - len(crlf) // the blank line is not part of the head
 	start := end - len(c.res.head)
@@ -261,7 +260,7 @@ func (c *Conn) readLine() ([]byte, error) {
 	}
 }
 
-// number reads decimal digits; nothing else is a Content-Length.
+// number reads decimal digits. A Content-Length may contain nothing else.
 func number(b []byte) (int, bool) {
 	if len(b) == 0 || len(b) > 12 {
 		return 0, false
@@ -276,7 +275,7 @@ func number(b []byte) (int, bool) {
 	return n, true
 }
 
-// hexNumber reads a chunk's size; extensions after ';' mean nothing to us.
+// hexNumber reads a chunk size and ignores extensions after ';'.
 func hexNumber(b []byte) (int, bool) {
 	if i := bytes.IndexByte(b, ';'); i >= 0 {
 		b = trim(b[:i])
@@ -303,7 +302,7 @@ func hexNumber(b []byte) (int, bool) {
 
 func trim(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// equalFold compares ASCII in any case, without allocating.
+// equalFold compares ASCII, ignoring case, without allocating.
 func equalFold(b []byte, s string) bool {
 	if len(b) != len(s) {
 		return false

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// OnSent is called between the request and its answer: the server here answers only
-// after it.
+// OnSent is called between the request and its answer: this server answers only after the call.
 func TestConn_OnSent(t *testing.T) {
 	t.Parallel()
 	client, server := net.Pipe()

@@ -1,12 +1,11 @@
-// Package wire is a lean HTTP/1.1 client for load generation. It shares the
-// machine with the service it measures, so it spends as little as it can: one
-// connection is owned by one goroutine, requests are bytes the caller has built
-// (see Request), and answers are read into buffers that are used again.
+// Package wire is a lean HTTP/1.1 client for load generation. It shares the machine with the
+// service that it measures, so it uses as few resources as possible: one goroutine owns each
+// connection, the caller builds the bytes of the requests (see Request), and answers are read
+// into reused buffers.
 //
-// It never sends a request twice, follows no redirects and keeps no cookies: a
-// load generator must know exactly what went over the wire. What it reads it
-// reads strictly; an answer that another client might understand differently is
-// an error.
+// It never sends a request twice, follows no redirects and keeps no cookies: a load generator
+// must know exactly what was sent. It parses strictly: an answer that another client might
+// interpret differently is an error.
 package wire
 
 import (
@@ -20,17 +19,17 @@ import (
 	"time"
 )
 
-// Errors of this package. Those of the network are wrapped and can be told
-// apart as usual, for example by errors.Is(err, os.ErrDeadlineExceeded).
+// Errors of this package. Network errors are wrapped, and callers can test them as usual, for
+// example with errors.Is(err, os.ErrDeadlineExceeded).
 var (
-	// ErrProtocol says that the server's bytes are not one well-formed HTTP/1.1 answer.
+	// ErrProtocol means that the server's bytes are not one well-formed HTTP/1.1 answer.
 	ErrProtocol = errors.New("wire: malformed answer")
-	// ErrTooLarge says that the answer's head or body is above the bound.
+	// ErrTooLarge means that the head or body of an answer exceeds its bound.
 	ErrTooLarge = errors.New("wire: answer too large")
-	// ErrBroken says that the connection cannot carry another request, because
-	// an earlier one failed or the server asked to close.
+	// ErrBroken means that the connection cannot carry another request, because an earlier one
+	// failed or the server asked to close it.
 	ErrBroken = errors.New("wire: connection not usable")
-	// ErrTarget says that a target URL cannot be used.
+	// ErrTarget means that a target URL cannot be used.
 	ErrTarget = errors.New("wire: bad target")
 )
 
@@ -41,7 +40,7 @@ const (
 	startBuf   = 4 << 10
 )
 
-// Target is where requests go, parsed once.
+// Target is the parsed URL to which requests are sent.
 type Target struct {
 	Addr   string // host:port to dial
 	Host   string // the Host header
@@ -76,25 +75,25 @@ func ParseTarget(raw string) (Target, error) {
 	return t, nil
 }
 
-// Conn is one keep-alive connection. Do is for one goroutine at a time; Close
-// may be called from any, and ends a Do that is under way.
+// Conn is one keep-alive connection. Only one goroutine at a time may call Do. Close may be
+// called concurrently and ends a Do in progress.
 type Conn struct {
-	// Timeout bounds each Do, from writing to the last byte of the answer.
+	// Timeout bounds each Do, from writing the request to reading the last byte of the answer.
 	// Zero: no bound.
 	Timeout time.Duration
-	// OnSent is called by Do once the request has been written, before its answer
-	// is read. Nil: nothing is called.
+	// OnSent is called by Do after the request is written and before its answer is read. It may
+	// be nil.
 	OnSent func()
 
 	nc     net.Conn
 	buf    []byte // bytes from the server; buf[r:w] is unread
 	r, w   int
-	body   []byte // a chunked body, put together
+	body   []byte // the assembled chunked body
 	res    Response
 	broken bool
 }
 
-// Dial connects to the target. The context bounds the dialling only.
+// Dial connects to the target. The context only bounds the dialling.
 func Dial(ctx context.Context, t Target) (*Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", t.Addr)
@@ -115,7 +114,7 @@ func Dial(ctx context.Context, t Target) (*Conn, error) {
 	return NewConn(nc), nil
 }
 
-// NewConn makes a Conn of an open connection, which it then owns.
+// NewConn makes a Conn from an open connection, which it then owns.
 func NewConn(nc net.Conn) *Conn {
 	return &Conn{nc: nc, buf: make([]byte, startBuf)}
 }
@@ -126,15 +125,15 @@ func (c *Conn) Usable() bool { return !c.broken }
 // Close closes the connection.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// Do sends one complete request and reads its answer. The Response and all it
-// refers to belong to the Conn and are valid until the next Do. After an error
-// the connection is not usable and the request's outcome is unknown, unless the
-// error is ErrBroken: then nothing was sent.
+// Do sends one complete request and reads its answer. The Response and everything it refers to
+// belong to the Conn and are valid until the next Do. After an error the connection is not
+// usable and the outcome of the request is unknown, unless the error is ErrBroken: then nothing
+// was sent.
 func (c *Conn) Do(req []byte) (*Response, error) {
 	if c.broken {
 		return nil, ErrBroken
 	}
-	// What the server sent between two requests answers neither of them.
+	// Bytes that arrived between two requests answer neither of them.
 	if c.r != c.w {
 		c.broken = true
 		return nil, fmt.Errorf("%w: bytes after the answer before (%w)", ErrProtocol, ErrBroken)
@@ -167,7 +166,7 @@ func (c *Conn) roundTrip(req []byte) (*Response, error) {
 		if err := c.readHead(); err != nil {
 			return nil, err
 		}
-		// 101 would hand the connection over to another protocol.
+		// 101 would switch the connection to another protocol.
 		if c.res.Status == 101 {
 			return nil, fmt.Errorf("%w: unasked protocol switch", ErrProtocol)
 		}
@@ -184,8 +183,8 @@ func (c *Conn) roundTrip(req []byte) (*Response, error) {
 
 func isHead(req []byte) bool { return len(req) > 5 && string(req[:5]) == "HEAD " }
 
-// fill reads at least one byte more, growing the buffer when it is full. The
-// bytes already read keep their offsets.
+// fill reads at least one more byte and grows the buffer when it is full. Bytes already read
+// keep their offsets.
 func (c *Conn) fill() error {
 	if c.w == len(c.buf) {
 		c.buf = append(c.buf, make([]byte, len(c.buf))...)
@@ -193,7 +192,7 @@ func (c *Conn) fill() error {
 	n, err := c.nc.Read(c.buf[c.w:])
 	c.w += n
 	if n > 0 {
-		return nil // the error, if any, comes again with the next read
+		return nil // the next read returns the error again, if there is one
 	}
 	if err == nil {
 		return fmt.Errorf("wire: read: %w", io.ErrNoProgress)

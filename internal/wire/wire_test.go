@@ -19,8 +19,8 @@ import (
 	"flashsale/internal/wire"
 )
 
-// served returns a Conn whose server reads one request's bytes and then writes
-// the given answer, in pieces of the given size, and closes.
+// served returns a Conn whose server reads one request, writes the given answer in pieces of
+// the given size, and closes the connection.
 func served(t testing.TB, answer string, piece int) *wire.Conn {
 	t.Helper()
 	client, server := net.Pipe()
@@ -29,7 +29,7 @@ func served(t testing.TB, answer string, piece int) *wire.Conn {
 		defer close(done)
 		buf := make([]byte, 4096)
 		if _, err := server.Read(buf); err != nil {
-			return // the client went away first, which some cases want
+			return // the client closed the connection first, as some cases do
 		}
 		for rest := answer; rest != ""; {
 			n := min(piece, len(rest))
@@ -172,7 +172,7 @@ func TestConn_Do_BytesAfterTheAnswer(t *testing.T) {
 	if _, err := c.Do(get); err != nil {
 		t.Fatal(err)
 	}
-	// The second request must not be given the answer to nobody's question.
+	// The second request must not get an answer that belongs to no request.
 	if _, err := c.Do(get); !errors.Is(err, wire.ErrProtocol) || !errors.Is(err, wire.ErrBroken) {
 		t.Errorf("got %v, want ErrProtocol and ErrBroken", err)
 	}
@@ -223,7 +223,7 @@ func TestConn_Do_AgainstNetHTTP(t *testing.T) {
 		}
 		c, err := wire.Dial(t.Context(), target)
 		if secure {
-			// A certificate nobody vouches for must be refused.
+			// A certificate of an unknown authority must be refused.
 			var unknown x509.UnknownAuthorityError
 			if !errors.As(err, &unknown) {
 				t.Fatalf("got %v, want an unknown authority", err)
@@ -303,14 +303,14 @@ func TestRequest_RefusesInjection(t *testing.T) {
 			t.Errorf("%s: got %v, want ErrRequest", name, err)
 		}
 	}
-	// A refused request must not spoil the next one.
+	// A refused request must not affect the next one.
 	b, err := q.Start("GET", target, "/ok").Header("A", "b").NoBody()
 	if want := "GET /ok HTTP/1.1\r\nHost: h\r\nA: b\r\n\r\n"; err != nil || string(b) != want {
 		t.Errorf("got %q, %v; want %q", b, err, want)
 	}
 }
 
-// One exchange must not burden the machine that the service shares.
+// Requests must not load the garbage collector of a machine that the service shares.
 func TestConn_Do_DoesNotAllocate(t *testing.T) {
 	answer := []byte("HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"id\":\"abc-1\"}\n")
 	client, server := net.Pipe()
@@ -342,8 +342,7 @@ func TestConn_Do_DoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzConn_Do: whatever a server sends, reading it ends, and what is accepted
-// is what net/http understands too.
+// Reading any server's bytes ends, and net/http gives an accepted answer the same meaning.
 func FuzzConn_Do(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\nhello"))
 	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;a=b\r\nwiki\r\n0\r\n\r\n"))
@@ -356,7 +355,7 @@ func FuzzConn_Do(f *testing.F) {
 		}
 		want, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(answer)), nil)
 		if err != nil {
-			return // net/http is stricter about names and values that we do not look at
+			return // net/http is stricter about names and values that this client does not read
 		}
 		body, err := io.ReadAll(want.Body)
 		if err = errors.Join(err, want.Body.Close()); err != nil {

@@ -1,14 +1,14 @@
 -- +goose Up
 
--- What the service must remember about itself: the epoch that Redis state was
--- built under, and the number of partitions.
+-- The state of the service itself: the epoch of the state in Redis, and the number of
+-- partitions.
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- The first epoch is a time, so that what an older database of the same shop has
--- left in Redis is not taken for this one's.
+-- The first epoch is a time, so that Redis state of an older database of the same shop
+-- is not mistaken for this one's.
 INSERT INTO meta (key, value) VALUES ('epoch', CAST(strftime('%s', 'now') AS TEXT));
 
 -- Times are Unix milliseconds UTC throughout; 0 means "none".
@@ -33,8 +33,8 @@ CREATE TABLE items (
     CHECK (sold BETWEEN 0 AND total)
 ) WITHOUT ROWID;
 
--- There is no foreign key to items: the transaction that inserts an order has
--- just updated its item's row, and a second look-up per order is paid for nothing.
+-- There is no foreign key to items: the transaction that inserts an order has just
+-- updated its item's row, so a second look-up per order would be wasted.
 CREATE TABLE orders (
     id                TEXT    NOT NULL PRIMARY KEY,
     item_id           TEXT    NOT NULL,
@@ -53,15 +53,15 @@ CREATE TABLE orders (
     payment_reference TEXT    NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
--- One order per buyer, item and idempotency key; led by the buyer so that it
--- serves the buyer's list of orders too.
+-- One order per buyer, item and idempotency key. The buyer comes first, so that the
+-- index also serves the buyer's list of orders.
 CREATE UNIQUE INDEX orders_idempotency ON orders (user_id, item_id, idempotency_key);
 
 -- An item's orders, oldest first: rebuilding a sale, and the operator's list.
 CREATE INDEX orders_item ON orders (item_id, id);
 
--- What each buyer holds of each item, so that the limit is a condition of one
--- statement and not a count.
+-- The units of each item that each buyer holds, so that a statement can check the limit
+-- without counting orders.
 CREATE TABLE buyers (
     item_id  TEXT    NOT NULL,
     user_id  TEXT    NOT NULL,

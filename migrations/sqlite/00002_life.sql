@@ -1,12 +1,12 @@
 -- +goose Up
 
--- The orders that lapse unless they are paid, by when: what the sweeper looks
--- for. An order that asks for no payment, or is settled, has no place in it.
+-- The orders that expire unless they are paid, by their deadline, for the sweeper. It
+-- omits orders that require no payment or are closed.
 CREATE INDEX orders_due ON orders (expires_at, id) WHERE status = 'confirmed' AND expires_at > 0;
 
--- Money that the shop's backend has told of, each reference once. What did not
--- pay its order is to be refunded: 'late' came when the order was closed or its
--- window over, 'duplicate' when another reference had paid it.
+-- Amounts that the shop's backend has reported, each reference once. An amount that did
+-- not pay its order must be refunded: 'late' arrived after the order was closed or its
+-- window was over, 'duplicate' after another reference had paid it.
 CREATE TABLE payments (
     reference    TEXT    NOT NULL PRIMARY KEY CHECK (length(reference) BETWEEN 1 AND 255),
     order_id     TEXT    NOT NULL,
@@ -19,11 +19,11 @@ CREATE TABLE payments (
 CREATE INDEX payments_order ON payments (order_id);
 CREATE INDEX payments_refund ON payments (received_at) WHERE outcome <> 'paid';
 
--- An order is paid by one payment at most, whatever the code above does.
+-- At most one payment pays an order, even if the program has a bug.
 CREATE UNIQUE INDEX payments_paid ON payments (order_id) WHERE outcome = 'paid';
 
--- Units of closed orders that Redis has yet to be told of: written with the
--- order's change, deleted once the units are back.
+-- Units of closed orders that have not been returned in Redis yet: inserted in the
+-- transaction that closes the order, deleted once the units are returned.
 CREATE TABLE releases (
     order_id        TEXT    NOT NULL PRIMARY KEY,
     item_id         TEXT    NOT NULL,
@@ -35,7 +35,7 @@ CREATE TABLE releases (
 
 CREATE INDEX releases_item ON releases (item_id, order_id);
 
--- The ledger of items.total: initial plus these is total.
+-- The ledger of items.total: initial plus the quantities is total.
 CREATE TABLE stock_changes (
     id              INTEGER PRIMARY KEY,
     item_id         TEXT    NOT NULL,
@@ -48,8 +48,8 @@ CREATE TABLE stock_changes (
     UNIQUE (item_id, idempotency_key)
 );
 
--- Who changed what. before and after are JSON; what concerns no item or no
--- order has '' there.
+-- The audit log. before and after are JSON; item_id and order_id are '' for changes
+-- that concern no item or no order.
 CREATE TABLE audit (
     id         INTEGER PRIMARY KEY,
     at         INTEGER NOT NULL,

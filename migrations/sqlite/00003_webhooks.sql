@@ -1,9 +1,9 @@
 -- +goose Up
 
--- Who of the shop is told of what happens. events are names with spaces between
--- them. The secrets sign, so they are kept as they are; the one before the last
--- rotation is good until old_secret_until. A deleted endpoint has lost its
--- secrets, and its row goes once its deliveries are gone.
+-- The shop's servers that receive events. events are names separated by spaces. The
+-- secrets sign messages, so they are stored unhashed; the previous one is valid until
+-- old_secret_until. A deleted endpoint has no secrets, and its row is deleted after its
+-- deliveries.
 CREATE TABLE webhook_endpoints (
     id               TEXT    NOT NULL PRIMARY KEY,
     url              TEXT    NOT NULL,
@@ -19,9 +19,9 @@ CREATE TABLE webhook_endpoints (
     deleted_at       INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- What happened, written with the change itself, and only where somebody is to
--- be told. body is what is sent. A number is never used twice: the relay counts
--- on later events having higher ones.
+-- Events, inserted in the transaction of the change, and only if an endpoint receives
+-- them. body is the message. Numbers are never reused: the relay relies on later events
+-- having higher ones.
 CREATE TABLE webhook_events (
     seq      INTEGER PRIMARY KEY AUTOINCREMENT,
     id       TEXT    NOT NULL UNIQUE,
@@ -32,10 +32,10 @@ CREATE TABLE webhook_events (
     at       INTEGER NOT NULL
 );
 
--- What is told of an order, for who has its buyer erased.
+-- The events of an order, for erasing its buyer.
 CREATE INDEX webhook_events_order ON webhook_events (order_id);
 
--- Each event for each endpoint that it is owed to.
+-- Each event for each endpoint that receives it.
 CREATE TABLE webhook_deliveries (
     endpoint_id  TEXT    NOT NULL,
     event_seq    INTEGER NOT NULL,
@@ -49,7 +49,7 @@ CREATE TABLE webhook_deliveries (
     PRIMARY KEY (endpoint_id, event_seq)
 ) WITHOUT ROWID;
 
--- What the relay looks for, and what the operator does.
+-- For the relay, and for the operator's list of dead deliveries.
 CREATE INDEX webhook_deliveries_pending ON webhook_deliveries (event_seq) WHERE state = 'pending';
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries (endpoint_id, event_seq) WHERE state = 'dead';
 

@@ -5,9 +5,9 @@
 -- one was restored from a backup.
 ALTER TABLE items ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 
--- The revision that Redis knew when this database was found to be older; 0: it was not.
--- It stays until an operator has decided, whatever is committed meanwhile. A newer
--- file in this one's place does not have it.
+-- The revision recorded in Redis when this database was found to be older; 0: it was
+-- not. It stays until an operator has decided, no matter what is committed meanwhile. A
+-- newer file that replaces this one does not have it.
 ALTER TABLE items ADD COLUMN behind INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX items_behind ON items (id) WHERE behind > 0;
 

@@ -49,7 +49,7 @@ CREATE INDEX payments_order ON payments (order_id, id);
 CREATE INDEX payments_outcome ON payments (outcome, id);
 CREATE INDEX payments_refund ON payments (id, outcome) WHERE outcome IN ('late', 'duplicate', 'mismatch');
 
--- An order is paid by one payment at most, whatever the code above does.
+-- At most one payment pays an order, even if the program has a bug.
 CREATE UNIQUE INDEX payments_accepted ON payments (order_id) WHERE received_as = 'accepted';
 
 -- +goose Down

@@ -44,8 +44,8 @@ CREATE INDEX orders_item ON orders (item_id, id);
 -- and 40 minutes. A buyer's list looks into one period after the other.
 CREATE INDEX orders_buyer ON orders (substr(id, 1, 6), user_id);
 
--- The orders that expire unless they are paid, by when. An order that asks for no
--- payment, or is settled, has no place in it.
+-- The orders that expire unless they are paid, by their deadline. It omits orders that
+-- require no payment or are closed.
 CREATE INDEX orders_due ON orders (expires_at, id) WHERE status = 'confirmed' AND expires_at > 0;
 
 INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,

@@ -1,9 +1,9 @@
 -- +goose Up
 
--- The units of an item's orders that are confirmed and await payment, which sold
--- includes: what of sold is held, without a look at the orders. Triggers keep it, so
--- that every statement that changes an order is counted, in the same transaction,
--- also one of an older version of the program.
+-- The units of an item's orders that are confirmed and await payment: the held part of
+-- sold, without reading the orders. Triggers maintain it, so that it includes every
+-- statement that changes an order, in the same transaction, even one of an older version
+-- of the program.
 ALTER TABLE items ADD COLUMN awaiting INTEGER NOT NULL DEFAULT 0;
 
 -- The condition is that of the index orders_due, so this reads only such orders.

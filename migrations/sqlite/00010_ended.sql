@@ -1,7 +1,7 @@
 -- +goose Up
 
--- 1: the sale has ended, and Redis was seen to hold nothing of it. Every change of the
--- item sets it to 0 again.
+-- 1: the sale has ended, and Redis was found to have none of its keys. Every change of
+-- the item resets it to 0.
 ALTER TABLE items ADD COLUMN freed INTEGER NOT NULL DEFAULT 0;
 
 -- The sales that have an end and are still to be removed from Redis, by the end of the

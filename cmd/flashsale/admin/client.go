@@ -1,5 +1,5 @@
-// Package admin holds the commands that manage a running service through its API, and the
-// client that they use.
+// Package admin has the commands that manage a running service through its API, and their
+// client.
 package admin
 
 import (
@@ -22,27 +22,27 @@ import (
 	"flashsale/handler/auth"
 )
 
-// apiTimeout bounds one call of the command line to the API.
+// apiTimeout bounds one API call of the command line.
 const apiTimeout = 15 * time.Second
 
-// maxAnswer bounds the answer read from the API, in bytes.
+// maxAnswer bounds an answer of the API, in bytes.
 const maxAnswer = 16 << 20
 
-// remote is the API as the command line uses it.
+// remote is the API client of the commands.
 type remote struct {
 	server string
 	token  string
 	client http.Client
 }
 
-// call sends one request and decodes the answer into out. A refusal becomes an
-// error with the problem's own words.
+// call sends one request and decodes the answer into out. A refusal becomes an error with the
+// text of the problem.
 func (r *remote) call(ctx context.Context, method, path string, body, out any) error {
 	_, err := r.send(ctx, method, path, nil, body, out)
 	return err
 }
 
-// send is call with headers of its own; it returns those of the answer.
+// send is like call, with additional request headers; it returns the answer's headers.
 func (r *remote) send(ctx context.Context, method, path string, headers map[string]string, body, out any) (answer http.Header, err error) {
 	var in io.Reader
 	if body != nil {
@@ -85,7 +85,7 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	return res.Header, nil
 }
 
-// refusal is a problem that the API has answered with.
+// refusal is a problem answered by the API.
 type refusal struct {
 	status       int
 	code, detail string
@@ -93,8 +93,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.code + ": " + r.detail }
 
-// access is how a command reaches the API: by the server and token given, or those of a
-// service that runs with the same settings.
+// access is how a command reaches the API: with the given server and token, or with those of a
+// service that has the same settings.
 type access struct{ server, token string }
 
 // ownKey is the help of --token.
@@ -107,8 +107,8 @@ func (a *access) flags(f *pflag.FlagSet, token string) {
 	f.StringVar(&a.token, "token", "", token)
 }
 
-// dial prepares a call, as an admin or without a token of its own. It waits for the API as
-// long as --wait says.
+// dial prepares calls, as an admin or without a token. It waits for the API as long as --wait
+// says.
 func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	server, token := a.server, a.token
 	s, err := config.Load(c.Flags())
@@ -136,15 +136,15 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	if err := r.waitReady(c.Context(), wait); err != nil {
 		return nil, err
 	}
-	// Only now, because the token is short-lived.
+	// Signed last, because the token is short-lived.
 	if key != nil {
 		r.token, err = s.Sign(key, terms, Operator(), auth.RoleAdmin, time.Minute)
 	}
 	return r, err
 }
 
-// Operator is whom the audit log names when a person at this machine changes something
-// with the configured key: the name the system knows them by.
+// Operator is the actor in the audit log for changes that a person on this machine makes with
+// the configured key: the name of the system's user.
 func Operator() string {
 	const nobody = "cli"
 	u, err := user.Current()

@@ -15,7 +15,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// itemView is an item as the API shows it.
+// itemView is an item in the API.
 type itemView struct {
 	ID           string `json:"id"`
 	Name         string `json:"name"`
@@ -105,7 +105,7 @@ func newItemList(api *access) *cobra.Command {
 	}
 }
 
-// itemsPage is the length of the pages in which items are read, the longest there is.
+// itemsPage is the size of the pages in which items are read, the maximum.
 const itemsPage = 100
 
 // items reads all items, page by page.

@@ -12,7 +12,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// oneItem wants the id of an item, and nothing else.
+// oneItem requires exactly one argument, the id of an item.
 func oneItem(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return config.Usage(fmt.Errorf("%s takes one item id; see %s --help", c.CommandPath(), c.CommandPath()))
@@ -20,11 +20,10 @@ func oneItem(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// adminPath is where an admin finds an item.
+// adminPath is the path of an item for admins.
 func adminPath(id string) string { return "/v1/admin/items/" + url.PathEscape(id) }
 
-// newItemControl makes the command for one of the words that an operator has on
-// a whole sale.
+// newItemControl returns a command that pauses, resumes or closes a whole sale.
 func newItemControl(api *access, word, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: word + " ID", Short: short, Args: oneItem,
@@ -82,7 +81,7 @@ func newItemRestock(api *access) *cobra.Command {
 	return c
 }
 
-// noEnd is what takes a sale's end away.
+// noEnd removes the end of a sale.
 const noEnd = "never"
 
 func newItemChange(api *access) *cobra.Command {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newItemWarm makes the command that loads items before the crowd comes.
+// newItemWarm returns the command that loads items before the sale opens.
 func newItemWarm(api *access) *cobra.Command {
 	return &cobra.Command{
 		Use: "warm [ID...]", Short: "Load items and their sales into every process before the sale opens",
@@ -45,7 +45,7 @@ func newItemWarm(api *access) *cobra.Command {
 	}
 }
 
-// unclosed lists the items that can still be sold.
+// unclosed returns the items that can still be sold.
 func unclosed(c *cobra.Command, r *remote) ([]string, error) {
 	items, err := r.items(c.Context())
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// noWindow says that orders of an item need no payment.
+// noWindow means that orders of an item require no payment.
 const noWindow = "none"
 
 // paymentWindow is the value of --payment-window: how long an order may wait for its

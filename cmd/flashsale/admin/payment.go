@@ -14,10 +14,10 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// paymentsPage is how many payments are asked for at a time, the most there is.
+// paymentsPage is the size of the pages in which payments are read, the maximum.
 const paymentsPage = 100
 
-// paymentView is a received amount as the API shows it.
+// paymentView is a received amount in the API.
 type paymentView struct {
 	ID          int64  `json:"id"`
 	OrderID     string `json:"order_id"`
@@ -129,7 +129,7 @@ func newPaymentRefunded(api *access) *cobra.Command {
 	}
 }
 
-// onePayment wants the id of a payment, and nothing else.
+// onePayment requires exactly one argument, the id of a payment.
 func onePayment(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return config.Usage(fmt.Errorf("%s takes one payment id, from flashsale payment list; see %s --help", c.CommandPath(), c.CommandPath()))

@@ -15,7 +15,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// deadPage is how many dead letters are asked for at a time.
+// deadPage is the size of the pages in which dead letters are read.
 const deadPage = 100
 
 // Queue returns the command that manages the task queues and dead letters.
@@ -70,12 +70,12 @@ func newQueueStats(api *access) *cobra.Command {
 	}
 }
 
-// millis is a number of milliseconds as a person reads it.
+// millis is a number of milliseconds as a rounded duration.
 func millis(ms float64) time.Duration {
 	return time.Duration(ms * float64(time.Millisecond)).Round(10 * time.Microsecond)
 }
 
-// deadView is a dead letter as the API shows it.
+// deadView is a dead letter in the API.
 type deadView struct {
 	Task     string `json:"task"`
 	Queue    string `json:"queue"`
@@ -140,8 +140,8 @@ func newQueueDead(api *access) *cobra.Command {
 	return c
 }
 
-// newQueueFate makes the commands that decide about dead letters, one by one:
-// what cannot be done for one is told, and does not keep it from the others.
+// newQueueFate returns a command that requeues or discards dead letters one by one. It reports
+// a failure for one and continues with the others.
 func newQueueFate(api *access, verb, short string) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -156,7 +156,7 @@ func newQueueFate(api *access, verb, short string) *cobra.Command {
 				return err
 			}
 			if all {
-				// All first, because each decision shifts the pages.
+				// All of them first, because each decision shifts the pages.
 				letters, err := r.deadLetters(c.Context(), 0)
 				if err != nil {
 					return err
@@ -183,7 +183,7 @@ func newQueueFate(api *access, verb, short string) *cobra.Command {
 	return c
 }
 
-// errUnclean makes the exit code 1 of a check that found something.
+// errUnclean sets exit code 1 for a check that found a problem.
 var errUnclean = errors.New("tasks are inconsistent; --repair fixes them")
 
 func newQueueVerify(api *access) *cobra.Command {

@@ -16,14 +16,14 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// reconcileTimeout bounds a reconciliation of all items, which the API does in
-// five minutes at most.
+// reconcileTimeout bounds a reconciliation of all items, which takes the API at most five
+// minutes.
 const reconcileTimeout = 6 * time.Minute
 
-// errDiffers makes the exit code 1 of a reconciliation that did not end even.
+// errDiffers sets exit code 1 for a reconciliation that left differences.
 var errDiffers = errors.New("the items' counts differ")
 
-// reconcileView is a reconciliation's report as the API shows it.
+// reconcileView is a reconciliation report in the API.
 type reconcileView struct {
 	Balanced                              bool
 	Examined, Differing, Failed, Repaired int
@@ -106,7 +106,7 @@ func Reconcile() *cobra.Command {
 	return c
 }
 
-// printReconciled prints the equations first and what differs below them.
+// printReconciled prints the equations and then the differences.
 func printReconciled(out io.Writer, r *reconcileView) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tINITIAL\t+ RESTOCKED\t= LEFT\t+ HELD\t+ SOLD\t")

@@ -17,12 +17,11 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// The pauses between two looks at readiness double from the first to the longest.
+// The pauses between readiness checks double up to the longest one.
 const (
 	firstReadyPause   = 50 * time.Millisecond
 	longestReadyPause = time.Second
-	// readyProbe bounds one look: a process that is frozen accepts connections and
-	// never answers.
+	// readyProbe bounds one check: a frozen process accepts connections but never answers.
 	readyProbe = 2 * time.Second
 	// maxWait bounds --wait.
 	maxWait = time.Hour
@@ -42,7 +41,8 @@ func waitFor(c *cobra.Command) (time.Duration, error) {
 	return d, err
 }
 
-// waitReady waits until the API is ready, and says why it is not when the time is up.
+// waitReady waits until the API is ready. After the time it returns the reason why the API is
+// not ready.
 func (r *remote) waitReady(ctx context.Context, wait time.Duration) error {
 	if wait == 0 {
 		return nil
@@ -55,7 +55,7 @@ func (r *remote) waitReady(ctx context.Context, wait time.Duration) error {
 		if err == nil || !again {
 			return err
 		}
-		// The look that the end of the time cuts short knows less than the one before.
+		// A check that was cut off at the end knows less than the previous one.
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
@@ -73,7 +73,7 @@ func (r *remote) waitReady(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// ready asks once whether the API is ready. again reports whether that may change.
+// ready checks once whether the API is ready. again reports whether that may change.
 func (r *remote) ready(ctx context.Context) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readyProbe)
 	defer cancel()
@@ -85,7 +85,7 @@ func (r *remote) ready(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		var failed *url.Error
 		if errors.As(err, &failed) {
-			err = failed.Err // without the URL, which the caller names
+			err = failed.Err // without the URL, which the caller adds
 		}
 		return true, err
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// notReady is a server that answers n times that parts fail, and is ready then.
+// notReady is a server that answers n times that a part fails, and is ready afterwards.
 func notReady(t *testing.T, n int64, status int, body string) (*remote, *atomic.Int64) {
 	t.Helper()
 	var asked atomic.Int64
@@ -72,7 +72,7 @@ func TestRemote_waitReady(t *testing.T) {
 func TestRemote_waitReady_refused(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close() // nothing listens there now
+	s.Close() // no server listens there now
 	r := &remote{server: s.URL}
 	err := r.waitReady(t.Context(), 100*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "connection refused") || strings.Count(err.Error(), s.URL) != 1 {

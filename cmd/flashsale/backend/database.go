@@ -1,5 +1,5 @@
-// Package backend opens what the service stands on, the database and Redis, and knows what
-// the host grants a process. The service, the checks and the commands share it.
+// Package backend opens the database and Redis, and reads the limits of the host. The service,
+// the checks and the commands share it.
 package backend
 
 import (
@@ -15,12 +15,12 @@ import (
 	"flashsale/order/store"
 )
 
-// ServeLock ends the name of the file beside a database that one serve with the
-// embedded engine holds locked.
+// ServeLock is the suffix of the file beside a database that serve with the embedded engine
+// keeps locked.
 const ServeLock = ".serve.lock"
 
-// NeedDatabase refuses a database that does not exist, for everything but what
-// creates it: a mistyped path would leave an empty database behind.
+// NeedDatabase refuses a database that does not exist, except for commands that create one: a
+// mistyped path would leave an empty database behind.
 func NeedDatabase(s *config.Settings) error {
 	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
 		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
@@ -51,7 +51,7 @@ func Migrator(store *store.Store) (*migrations.Migrator, error) {
 	return migrations.New(db, "sqlite")
 }
 
-// DatabaseFix is what to do about a database that could not be opened.
+// DatabaseFix returns the fix for a database that could not be opened.
 func DatabaseFix(err error) string {
 	switch {
 	case errors.Is(err, store.ErrNotWritable):
@@ -63,8 +63,7 @@ func DatabaseFix(err error) string {
 	}
 }
 
-// CheckSchema fails if the database lacks a migration, or has none. Errors:
-// migrations.ErrPending.
+// CheckSchema fails if the database lacks a migration. Errors: migrations.ErrPending.
 func CheckSchema(ctx context.Context, store *store.Store) error {
 	m, err := Migrator(store)
 	if err != nil {

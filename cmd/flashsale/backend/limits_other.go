@@ -2,5 +2,5 @@
 
 package backend
 
-// FileLimit is not known here.
+// FileLimit is unknown on this system.
 func FileLimit() (n uint64, known bool) { return 0, false }

@@ -4,7 +4,7 @@ package backend
 
 import "syscall"
 
-// FileLimit is how many files a process may have open.
+// FileLimit is the number of files that a process may have open.
 func FileLimit() (n uint64, known bool) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

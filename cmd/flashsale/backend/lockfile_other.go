@@ -2,8 +2,8 @@
 
 package backend
 
-// LockFile does nothing where the kernel offers no such lock: running two
-// embedded engines over one database is then the operator's to avoid.
+// LockFile does nothing on systems without such a lock. The operator must then not run two
+// embedded engines on one database.
 func LockFile(string, string, string) (func() error, error) {
 	return func() error { return nil }, nil
 }

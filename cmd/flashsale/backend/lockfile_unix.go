@@ -12,10 +12,9 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// LockFile makes sure that one process at a time runs the embedded engine over a
-// database and a data directory: each would have a stock of its own. The kernel
-// lets go of the lock when the process dies, however it dies. The setting is the
-// one to blame when the file cannot be had.
+// LockFile ensures that only one process runs the embedded engine on a database and a data
+// directory, because each engine has its own stock. The kernel releases the lock when the
+// process dies, for any reason. The error names the setting if the file cannot be locked.
 func LockFile(path, setting, value string) (func() error, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")

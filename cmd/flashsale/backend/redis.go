@@ -15,24 +15,23 @@ import (
 	"flashsale/internal/embedded"
 )
 
-// Bounds of one exchange with Redis. They are what turns an outage into a
-// prompt 503 and not into a pile of waiting requests.
+// Limits of one exchange with Redis. With them an outage causes a prompt 503 instead of a pile
+// of waiting requests.
 const (
 	redisDial  = 500 * time.Millisecond
 	redisRead  = time.Second
 	redisWrite = time.Second
 	redisPool  = 64
-	// redisTurn bounds the wait for a connection of the pool. Longer than an
-	// exchange: what holds up the connections of a full pool is over by then.
+	// redisTurn bounds the wait for a connection of the pool. It is longer than an exchange, so
+	// that a full pool has a free connection by then.
 	redisTurn = 1500 * time.Millisecond
-	// embeddedLimit takes the place of redisDial, redisRead and redisWrite for the
-	// embedded engine.
+	// embeddedLimit replaces redisDial, redisRead and redisWrite for the embedded engine.
 	embeddedLimit = 10 * time.Second
 )
 
-// OpenRedis connects to the engine the setting names, a server behind the breakers. It
-// starts the embedded one. connected hears of every new connection; it must be
-// quick. The closers are in the order in which to call them.
+// OpenRedis connects to the engine named by the setting: a server, behind the breakers, or the
+// embedded engine, which it starts. connected is called for every new connection and must be
+// quick. The closers must be called in order.
 func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
 	case setting == config.EmbeddedRedis:
@@ -40,8 +39,8 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		if err != nil {
 			return nil, nil, err
 		}
-		// Without breakers and with long limits: an engine in the same process is never
-		// away, only slow when the process has too little of the processor.
+		// No breakers, and long limits: an engine in the same process is never unavailable,
+		// only slow when the process gets too little processor time.
 		o := tune(&redis.Options{Addr: s.Addr()}, connected)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = embeddedLimit, embeddedLimit, embeddedLimit
 		c := redis.NewClient(o)
@@ -51,10 +50,10 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		if err != nil {
 			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}
-		// A script whose reply was lost should not run again unasked: the rooms
-		// decide that, knowing which of their scripts may. The client still
-		// repeats after a network error, counting it as a redirect, and without
-		// redirects it could not follow a slot; every script bears a repeat.
+		// The client must not retry a script whose reply was lost: the packages retry the
+		// scripts for which that is safe. The cluster client still retries after a network
+		// error, which it counts as a redirect. It needs redirects to follow a moved slot, so
+		// every script must tolerate a repeat.
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
 		o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
@@ -73,9 +72,9 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 	}
 }
 
-// tune sets what every client needs. The size of the pool is the URL's
-// (pool_size) where it names one. DialerRetries counts the tries of one
-// dial: with the usual five, a Redis that is away is noticed half a second late.
+// tune sets the options that every client needs. The pool size is that of the URL (pool_size),
+// if it has one. DialerRetries counts the attempts of one dial: with the default of five, an
+// unavailable Redis is detected half a second later.
 func tune(o *redis.Options, connected func()) *redis.Options {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
@@ -91,15 +90,15 @@ func onConnect(connected func()) func(context.Context, *redis.Conn) error {
 	}
 }
 
-// Advice is what an operator should change about an engine.
+// Advice is a recommended change of an engine.
 type Advice struct {
-	Says string // what is so
-	Fix  string // what to do
-	Must bool   // a promise does not hold as long as it is so
+	Says string // the problem
+	Fix  string // the fix
+	Must bool   // a promise of the service does not hold until it is fixed
 }
 
-// Durability says in one sentence what the engine keeps, and what an operator
-// should change about it.
+// Durability describes in one sentence which data the engine keeps, and returns the changes
+// that an operator should make.
 func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps no data across a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
@@ -107,7 +106,7 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	get := func(name string) string {
 		v, err := rdb.ConfigGet(ctx, name).Result()
 		if err != nil {
-			return "" // a managed Redis may forbid CONFIG; then nothing is claimed
+			return "" // a managed Redis may forbid CONFIG; then its durability is unknown
 		}
 		return v[name]
 	}
@@ -131,14 +130,14 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	return says, change
 }
 
-// LogRedis makes log the log of the Redis client.
+// LogRedis sets the log of the Redis client.
 func LogRedis(log zerolog.Logger) { redis.SetLogger(redisLogger{log}) }
 
-// redisLogger brings the client's own complaints into the service's log. They
-// repeat what the rooms report with more context, hence the level.
+// redisLogger writes the client's messages to the service's log at a low level, because the
+// packages report the same errors with more context.
 type redisLogger struct{ log zerolog.Logger }
 
-// Printf receives a line of the client.
+// Printf logs a message of the client.
 func (l redisLogger) Printf(_ context.Context, format string, v ...any) {
 	l.log.Debug().Str("component", "redis client").Msgf(format, v...)
 }

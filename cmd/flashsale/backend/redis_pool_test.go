@@ -8,8 +8,8 @@ import (
 	"flashsale/internal/breaker"
 )
 
-// The URL may name the size of the pool, as operators know it of other programs;
-// the bounds of time stay the service's own.
+// The URL may contain the pool size, which operators know from other programs. The timeouts
+// stay the service's own.
 func TestOpenRedis_PoolSize(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{

@@ -2,13 +2,13 @@ package backend
 
 import "time"
 
-// MaxClockSkew is by how much the clocks of this host and of Redis may differ
-// before the operator is told to synchronize them.
+// MaxClockSkew is the difference between this host's clock and Redis's above which the service
+// warns.
 const MaxClockSkew = time.Second
 
-// ClockEffect says what a difference of the clocks leads to. Sales, expiries and
-// payments are safe from it: they go by Redis's clock on every host.
+// ClockEffect describes the effect of such a difference. Sales, expiries and payments are not
+// affected: they use Redis's clock on every host.
 const ClockEffect = "sales and payment deadlines follow the Redis clock, but token expiry, order ids and webhook timestamps follow this host's"
 
-// ClockFix is what to do about it.
+// ClockFix is the fix.
 const ClockFix = "synchronize both with NTP"

@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/flagvalue"
 )
 
-// NoArgs refuses left-over words, as a mistake in usage.
+// NoArgs refuses arguments with a usage error.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usage(fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath()))
@@ -18,7 +18,7 @@ func NoArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// Group makes a command that does nothing without one of its own commands.
+// Group returns a command that only has subcommands.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short,
@@ -33,8 +33,8 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// FlagError is the refusal of a command line that cannot be read. A value that has
-// the wrong form is explained in the same words wherever it comes from.
+// FlagError converts a command-line error to a usage error. It explains a malformed value in
+// the same words as one from the environment or a file.
 func FlagError(c *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {

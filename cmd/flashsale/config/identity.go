@@ -14,7 +14,7 @@ import (
 	"flashsale/handler/auth"
 )
 
-// Identity are the settings that decide whose tokens are accepted, and what they say.
+// Identity are the settings that define which tokens are accepted.
 type Identity struct {
 	issuer, audience        string
 	subjectClaim, roleClaim string
@@ -63,7 +63,7 @@ func (s *Settings) fillIdentity(k *koanf.Koanf) []error {
 	return nil
 }
 
-// validateIdentity checks the settings of identity, and those that exclude each other.
+// validateIdentity checks the identity settings, including those that exclude each other.
 func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)) {
 	i := &s.Identity
 	check(i.audience != "", "audience", "it is empty", "name the audience that your tokens are issued for, or leave the setting out")
@@ -84,7 +84,7 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)
 	s.validateAdmins(check)
 }
 
-// validateAdmins checks that the settings of admins separate them from buyers.
+// validateAdmins checks that the settings for admins separate them from buyers.
 func (s *Settings) validateAdmins(check func(ok bool, name, cause, fix string)) {
 	i := &s.Identity
 	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.AdminSecret)), "use 32 or more, for example from openssl rand -hex 32")
@@ -104,13 +104,13 @@ func (s *Settings) validateAdmins(check func(ok bool, name, cause, fix string)) 
 	}
 }
 
-// Separate reports whether admins have a signer of their own.
+// Separate reports whether admins have their own signer.
 func (i *Identity) Separate() bool {
 	return i.AdminSecret != "" || i.AdminJWKS != "" || i.adminIssuer != "" || i.adminAudience != ""
 }
 
-// Terms are what the tokens of buyers must say, and those of admins too unless they
-// have a signer of their own. The settings have been validated.
+// Terms are the required claims of buyers' tokens, and of admins' tokens unless they have their
+// own signer. The settings must have been validated.
 func (s *Settings) Terms() (auth.Terms, error) {
 	i := &s.Identity
 	roles, err := auth.NewRoles(i.roleClaim, i.roleMap)
@@ -122,9 +122,9 @@ func (i *Identity) adminSigns(role auth.Role) bool {
 	return i.Separate() && (role == auth.RoleAdmin || role == auth.RoleService && i.serviceKey == serviceByAdmins)
 }
 
-// Signer returns the key that tokens of the role can be signed with, and what they
-// must say: the configured secret, or development mode's. It makes no key: only the
-// service knows where its key belongs.
+// Signer returns the key for tokens of the role and their required claims. The key is the
+// configured secret or that of development mode. It creates no key, because only the service
+// knows where its key belongs.
 func (s *Settings) Signer(role auth.Role) (key []byte, terms auth.Terms, err error) {
 	if terms, err = s.Terms(); err != nil {
 		return nil, terms, err
@@ -158,7 +158,7 @@ func (s *Settings) Signer(role auth.Role) (key []byte, terms auth.Terms, err err
 	return key, terms, err
 }
 
-// Sign signs a token with a key and the terms that Signer returned.
+// Sign signs a token with the key and the terms that Signer returned.
 func (s *Settings) Sign(key []byte, terms auth.Terms, sub string, role auth.Role, ttl time.Duration) (string, error) {
 	token, err := terms.Sign(key, sub, role, ttl, time.Now())
 	if errors.Is(err, auth.ErrUnmapped) {
@@ -167,8 +167,8 @@ func (s *Settings) Sign(key []byte, terms auth.Terms, sub string, role auth.Role
 	return token, err
 }
 
-// OpenVerifier returns the verifier of the settings. dev is development mode's key, and
-// nil outside it. Key sets are kept fresh until ctx ends.
+// OpenVerifier returns the verifier of the settings. dev is the key of development mode, or
+// nil. Key sets are refreshed until ctx ends.
 func (s *Settings) OpenVerifier(ctx context.Context, dev []byte, onError func(error)) (*auth.Verifier, error) {
 	terms, err := s.Terms()
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Settings) OpenVerifier(ctx context.Context, dev []byte, onError func(er
 	}
 	c := auth.Config{Terms: terms, Leeway: s.TokenLeeway, Secret: dev}
 	if c.Leeway == 0 {
-		c.Leeway = -1 // none: there, 0 is the default
+		c.Leeway = -1 // no leeway: for the verifier, 0 is the default
 	}
 	if s.JWTSecret != "" {
 		c.Secret = []byte(s.JWTSecret)
@@ -201,7 +201,7 @@ func (s *Settings) OpenVerifier(ctx context.Context, dev []byte, onError func(er
 	return v, err
 }
 
-// openKeys opens the key set that a setting names; nil where it names none.
+// openKeys opens the key set of a setting, or returns nil if the setting is empty.
 func openKeys(ctx context.Context, setting, source string, onError func(error)) (*auth.Keys, error) {
 	if source == "" {
 		return nil, nil
@@ -213,8 +213,8 @@ func openKeys(ctx context.Context, setting, source string, onError func(error)) 
 	return keys, nil
 }
 
-// NeedKey refuses to serve without a key for the tokens of buyers, except in development
-// mode, whose key signs for everyone.
+// NeedKey refuses to serve without a key for buyers' tokens, except in development mode, which
+// has a key for all roles.
 func (s *Settings) NeedKey(command string) error {
 	switch {
 	case s.JWTSecret != "" || s.JWKS != "":

@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 )
 
-// DevKeyFile holds the key of development mode, in the data directory.
+// DevKeyFile is the file with the key of development mode, in the data directory.
 const DevKeyFile = "jwt.key"
 
-// readDevKey reads development mode's key. Errors: fs.ErrNotExist where there is none.
+// readDevKey reads the key of development mode. Errors: fs.ErrNotExist.
 func readDevKey(dataDir string) ([]byte, error) {
 	path := filepath.Join(dataDir, DevKeyFile)
 	key, err := os.ReadFile(path)
@@ -29,8 +29,8 @@ func readDevKey(dataDir string) ([]byte, error) {
 	return key, nil
 }
 
-// DevKey reads development mode's key, making it the first time. Tokens signed
-// with it stay good over restarts.
+// DevKey reads the key of development mode, and creates it the first time. Tokens signed with
+// it stay valid after a restart.
 func DevKey(dataDir string) ([]byte, error) {
 	key, err := readDevKey(dataDir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func DevKey(dataDir string) ([]byte, error) {
 	return key, nil
 }
 
-// loopback reports whether addr is reachable from this machine alone.
+// loopback reports whether only this machine can reach addr.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

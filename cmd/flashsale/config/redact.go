@@ -8,7 +8,7 @@ import (
 // secretSettings are never printed.
 var secretSettings = map[string]bool{"jwt-secret": true, "admin-jwt-secret": true}
 
-// masked hides what must not be printed: secrets, and passwords inside URLs.
+// masked hides secrets, and passwords inside URLs.
 func masked(name, value string) string {
 	if value == "" {
 		return `""`
@@ -19,8 +19,8 @@ func masked(name, value string) string {
 	return RedactURL(value)
 }
 
-// RedactURL hides the password of a URL, also of one that cannot be parsed, and values
-// of its query that may be secrets.
+// RedactURL hides the password of a URL, even of one that cannot be parsed, and query values
+// that may be secrets.
 func RedactURL(v string) string {
 	v = secretQuery.ReplaceAllString(v, "${1}xxxxx")
 	scheme, rest, ok := strings.Cut(v, "://")

@@ -2,7 +2,7 @@ package config
 
 import "testing"
 
-// TestRedactURL: nothing that may be a secret is left in what is printed.
+// RedactURL leaves nothing that may be a secret.
 func TestRedactURL(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{

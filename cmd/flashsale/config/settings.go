@@ -1,5 +1,5 @@
-// Package config holds what an operator decides: the settings, read from flags, the
-// environment and a file, and the errors that say which of them to correct.
+// Package config has the settings, which it reads from flags, the environment and a file, and
+// the errors that name the setting to correct.
 package config
 
 import (
@@ -30,11 +30,11 @@ import (
 	"flashsale/webhook"
 )
 
-// envPrefix opens the name of every environment variable that is a setting.
+// envPrefix is the prefix of the environment variables of settings.
 const envPrefix = "FLASHSALE_"
 
-// Settings are what an operator decides. Each comes from its flag, else from
-// its environment variable, else from the file, else from its default.
+// Settings are the service's settings. The value of each is from its flag, otherwise from its
+// environment variable, otherwise from the file, otherwise its default.
 type Settings struct {
 	Addr           string
 	OpsAddr        string
@@ -66,7 +66,7 @@ type Settings struct {
 	WebhookWorkers int
 	Config         string
 
-	path    string            // of the file of settings, if there is one
+	path    string            // the file of settings, "" for none
 	origins map[string]string // by setting: flag, environment, file or default
 	values  map[string]string
 }
@@ -74,7 +74,7 @@ type Settings struct {
 // EmbeddedRedis is the value of --redis that runs the engine in the process.
 const EmbeddedRedis = "embedded"
 
-// DefineFlags declares every setting once: its name, default and meaning.
+// DefineFlags declares every setting once, with its name, default and description.
 func DefineFlags(f *pflag.FlagSet) {
 	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
 	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
@@ -107,23 +107,22 @@ func DefineFlags(f *pflag.FlagSet) {
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
-// UsageError is a mistake in how the program was called; its exit code is 2.
+// UsageError is a usage error; its exit code is 2.
 type UsageError struct{ error }
 
-// Unwrap returns the mistake itself.
+// Unwrap returns the cause.
 func (e UsageError) Unwrap() error { return e.error }
 
-// Usage marks err as a mistake in how the program was called.
+// Usage marks err as a usage error.
 func Usage(err error) error { return UsageError{err} }
 
-// BadSetting is a mistake of usage that names the setting, its value, the cause and the fix.
+// BadSetting is a usage error that names the setting, its value, the cause and the fix.
 func BadSetting(name, value, cause, fix string) error {
 	return Usage(FailedSetting(name, value, cause, fix))
 }
 
-// FailedSetting says the same of a setting that is valid and fails on what it
-// meets: a port that is taken, a server that does not answer. The exit
-// code is then 1.
+// FailedSetting is the same for a valid setting that fails at run time, for example because a
+// port is taken or a server does not answer. The exit code is then 1.
 func FailedSetting(name, value, cause, fix string) error {
 	if shown := masked(name, value); value != "" {
 		cause = strings.ReplaceAll(cause, value, shown)
@@ -163,8 +162,8 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 	environment := env.Provider(".", env.Opt{Prefix: envPrefix, TransformFunc: func(name, value string) (string, any) {
 		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
 		f := flags.Lookup(setting)
-		// Others share the prefix: container platforms set FLASHSALE_PORT for
-		// a service of that name. An empty variable is an unset one.
+		// Ignore other variables with this prefix: container platforms set FLASHSALE_PORT for a
+		// service of that name. An empty variable counts as unset.
 		if f == nil || setting == "config" || value == "" {
 			return "", nil
 		}
@@ -204,17 +203,17 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 	return s, nil
 }
 
-// IsSetting tells the settings from the flags of single commands.
+// IsSetting reports whether a flag is a setting and not a flag of a single command.
 func IsSetting(name string) bool { return settingFlag(name) != nil }
 
-// settingFlag is the definition of a setting; nil where there is none of that name.
+// settingFlag returns the definition of a setting, or nil.
 func settingFlag(name string) *pflag.Flag {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	DefineFlags(f)
 	return f.Lookup(name)
 }
 
-// fill takes each value from where it was found, in its type.
+// fill sets each field from its merged value.
 func (s *Settings) fill(k *koanf.Koanf) error {
 	errs := append(s.fillTexts(k), s.fillIdentity(k)...)
 	s.Config = s.path
@@ -277,13 +276,13 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	return errors.Join(errs...)
 }
 
-// textSetting is where the value of a setting that is a text goes.
+// textSetting is the destination of a text setting.
 type textSetting struct {
 	name string
 	to   *string
 }
 
-// fillTexts takes the values that are texts.
+// fillTexts sets the text settings.
 func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
 	for _, t := range append(s.identityTexts(), []textSetting{
 		{"addr", &s.Addr}, {"ops-addr", &s.OpsAddr}, {"redis", &s.Redis}, {"db", &s.DB}, {"data-dir", &s.DataDir},
@@ -297,8 +296,8 @@ func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
 	return errs
 }
 
-// single reports whether a file's value is one that a text can be made of as it
-// was written: not a list, a table, or a date, which YAML reads without quotes.
+// single reports whether a file's value can be converted to its text as written. A list, a
+// table or a date, which YAML reads without quotes, cannot.
 func single(v any) bool {
 	switch v.(type) {
 	case string, bool, int, int64, uint64, float64, nil:
@@ -308,7 +307,7 @@ func single(v any) bool {
 	}
 }
 
-// list reads a list of texts, or one text with commas.
+// list reads a list of texts, or one comma-separated text.
 func list(v any) ([]string, error) {
 	switch v := v.(type) {
 	case nil:
@@ -335,10 +334,10 @@ func list(v any) ([]string, error) {
 	}
 }
 
-// logLevels are the names that --log-level takes.
+// logLevels are the valid values of --log-level.
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 
-// Validate checks every setting, and those that exclude each other.
+// Validate checks every setting, and combinations that exclude each other.
 func (s *Settings) Validate() error {
 	var errs []error
 	check := func(ok bool, name, cause, fix string) {
@@ -404,7 +403,7 @@ func validProxy(v string) bool {
 	return err == nil
 }
 
-// settingsFile is a YAML file of settings, read as a koanf provider.
+// settingsFile is a YAML file of settings as a koanf provider.
 type settingsFile struct {
 	path   string
 	values map[string]any
@@ -412,10 +411,10 @@ type settingsFile struct {
 
 func (f *settingsFile) has(name string) bool { _, ok := f.values[name]; return ok }
 
-// Read gives the values.
+// Read returns the values.
 func (f *settingsFile) Read() (map[string]any, error) { return maps.Clone(f.values), nil }
 
-// ReadBytes is the provider's other form; the file is parsed already.
+// ReadBytes is not supported: the file is already parsed.
 func (f *settingsFile) ReadBytes() ([]byte, error) {
 	return nil, errors.New("settings file: read as values only")
 }
@@ -447,13 +446,13 @@ func readFile(flags *pflag.FlagSet) (*settingsFile, error) {
 	return f, nil
 }
 
-// WebhookPolicy says which addresses webhooks may be sent to.
+// WebhookPolicy returns which addresses webhooks may be sent to.
 func (s *Settings) WebhookPolicy() (webhook.Policy, error) {
 	allow, err := webhook.ParseNetworks(s.WebhookAllow)
 	return webhook.Policy{Allow: allow}, err
 }
 
-// validNetworks says what is wrong with a list of networks.
+// validNetworks returns what is wrong with a list of networks, or "".
 func validNetworks(texts []string) (cause string) {
 	if _, err := webhook.ParseNetworks(texts); err != nil {
 		return fmt.Sprintf("one of %q is neither an address nor a network", texts)
@@ -461,8 +460,7 @@ func validNetworks(texts []string) (cause string) {
 	return ""
 }
 
-// Print writes every setting with its value and where the value comes from. Secrets are
-// masked.
+// Print writes every setting with its value and the source of the value. Secrets are masked.
 func (s *Settings) Print(out io.Writer) error {
 	names := make([]string, 0, len(s.origins))
 	for name := range s.origins {

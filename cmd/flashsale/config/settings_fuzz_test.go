@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// settingNames are all settings, in order.
+// settingNames are the names of all settings, sorted.
 func settingNames() (names []string) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	DefineFlags(f)
@@ -23,7 +23,7 @@ func settingNames() (names []string) {
 	return names
 }
 
-// loadWith loads the settings with these flags given.
+// loadWith loads the settings with the given flags.
 func loadWith(args ...string) (*Settings, *pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	DefineFlags(flags)
@@ -36,15 +36,15 @@ func loadWith(args ...string) (*Settings, *pflag.FlagSet, error) {
 
 var namedSetting = regexp.MustCompile(`setting ([a-z-]+) \((FLASHSALE_[A-Z_]+)\)`)
 
-// FuzzSettings gives a file, one environment variable and one flag any text.
-// What is refused is a mistake of usage that names a setting, and tells no
-// secret. What is accepted is within its bounds, comes from the first place that
-// states it, and means the same when it is written to a file as it is shown.
+// FuzzSettings puts any text into a file, one environment variable and one flag. A refusal must
+// be a usage error that names a setting and contains no secret. An accepted value must be
+// within its bounds and come from the source with the highest precedence, and the printed
+// settings, written to a file, must load to the same values.
 func FuzzSettings(f *testing.F) {
 	names := settingNames()
 	at := func(name string) uint8 { return uint8(slices.Index(names, name)) }
 	f.Add([]byte("addr: 127.0.0.1:8003\nbatch: 33\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n"), at("batch"), "22", at("lease"), "3s")
-	f.Add([]byte("jwt-secret: short"), at("jwt-secret"), "a secret that nobody may read 123", at("jwks"), "")
+	f.Add([]byte("jwt-secret: short"), at("jwt-secret"), "a secret that must stay hidden 123", at("jwks"), "")
 	f.Add([]byte("rate-buyer: .nan\n"), at("partitions"), "0x10", at("partitions"), "0x10")
 	f.Add([]byte("data-dir: {a: b}\ndb: [sqlite:x]\n"), at("data-dir"), "", at("demo"), "false")
 	f.Add([]byte("data-dir: 2020-01-01\n"), at("data-dir"), "", at("demo"), "false")
@@ -52,9 +52,9 @@ func FuzzSettings(f *testing.F) {
 	f.Add([]byte("unknown: 1\n"), at("trusted-proxies"), "10.0.0.0/8,192.0.2.1", at("redis"), "cluster+redis://h:1?addr=h:2")
 	f.Add([]byte("- a\n- b\n"), at("webhook-allow"), ",", at("webhook-allow"), "10.0.0.0/8,\"")
 	f.Add([]byte("role-map: [admin=shop-admins, buyer=*]\njwks: keys.json\nadmin-audience: a\n"), at("role-map"), "admin=x, buyer=y", at("role-claim"), `a\.b.c`)
-	f.Add([]byte("admin-jwt-secret: 1\n"), at("admin-jwt-secret"), "a secret that nobody may read 1234567", at("admin-issuer"), "x")
+	f.Add([]byte("admin-jwt-secret: 1\n"), at("admin-jwt-secret"), "a secret that must stay hidden 1234567", at("admin-issuer"), "x")
 	f.Add([]byte("linger: 1\nlease: 1e3\n"), at("drain"), "-1s", at("queue-limit"), "-0")
-	for _, beyond := range []string{ // a little beyond each bound
+	for _, beyond := range []string{ // slightly beyond each bound
 		"batch=0", "batch=513", "partitions=0", "partitions=1025", "queue-limit=0", "webhook-workers=0", "webhook-workers=1025",
 		"lease=999ms", "lease=61m", "linger=-1ms", "linger=1001ms", "drain=0s", "drain=601s", "reconcile-every=999ms",
 		"rate-buyer=0", "rate-buyer=Inf", "rate-address=-1", "db=sqlite:", "redis=http://h:1", "jwt-secret=1234567890123456789012345678901",
@@ -66,7 +66,7 @@ func FuzzSettings(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "settings.yaml")
 	f.Fuzz(func(t *testing.T, file []byte, variable uint8, value string, flag uint8, given string) {
 		if strings.Contains(value, "\x00") {
-			return // no environment holds one
+			return // the environment cannot contain it
 		}
 		if err := os.WriteFile(path, file, 0o600); err != nil {
 			t.Fatal(err)
@@ -97,8 +97,8 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// checkRefusal wants each line of the error to name a setting, and none to hold
-// the secret.
+// checkRefusal requires that each line of the error names a setting and that none contains the
+// secret.
 func checkRefusal(t *testing.T, err error, names []string, inEnv, value string) {
 	t.Helper()
 	var usage UsageError
@@ -108,11 +108,11 @@ func checkRefusal(t *testing.T, err error, names []string, inEnv, value string) 
 	}
 	// A shorter one may be part of any word.
 	if secretSettings[inEnv] && len(value) > 12 && strings.Contains(err.Error(), value) {
-		t.Fatalf("the secret is told: %v", err)
+		t.Fatalf("the error contains the secret: %v", err)
 	}
 }
 
-// checkBounds wants what the rest of the program relies on.
+// checkBounds checks the bounds on which the rest of the program relies.
 func checkBounds(t *testing.T, s *Settings) {
 	t.Helper()
 	for what, ok := range map[string]bool{
@@ -136,10 +136,10 @@ func checkBounds(t *testing.T, s *Settings) {
 	}
 }
 
-// listSettings are those that a file may give as a list.
+// listSettings are the settings that a file may give as a list.
 var listSettings = []string{"trusted-proxies", "webhook-allow", "role-map"}
 
-// checkFromFile wants no table, list or date of the file to be taken for a text.
+// checkFromFile checks that no table, list or date in the file was read as a text.
 func checkFromFile(t *testing.T, s *Settings, file []byte) {
 	t.Helper()
 	values, err := yaml.Parser().Unmarshal(file)
@@ -158,7 +158,7 @@ func checkFromFile(t *testing.T, s *Settings, file []byte) {
 	}
 }
 
-// checkWritten writes the settings as they are shown, and loads them from there.
+// checkWritten writes the settings as they are printed, and loads them from that file.
 func checkWritten(t *testing.T, s *Settings, path string) {
 	t.Helper()
 	written := make(map[string]any)

@@ -16,13 +16,12 @@ import (
 	"flashsale/order/store"
 )
 
-// database looks at the database, and returns the partitions it was laid out
-// for; 0 where that is not known.
+// database checks the database, and returns the number of its partitions; 0 if unknown.
 func (d *doctor) database(ctx context.Context) (partitions int) {
 	s := d.settings
 	path := strings.TrimPrefix(s.DB, "sqlite:")
 	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
-	// Opening it would make it.
+	// Opening it would create it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		d.warn("database", "there is no database at "+path, migrate)
 		return 0
@@ -67,7 +66,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	return c.Partitions
 }
 
-// age compares the database with what Redis has seen of it.
+// age compares the database with the revisions that Redis has recorded.
 func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions int) {
 	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
 		return // reported before

@@ -2,7 +2,7 @@ package doctor
 
 import "syscall"
 
-// freeBytes is what an ordinary user may still write into a folder.
+// freeBytes is the space that an unprivileged user can still use in a folder.
 func freeBytes(folder string) (n uint64, known bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(folder, &s); err != nil || s.Bsize <= 0 {

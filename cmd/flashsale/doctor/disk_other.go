@@ -2,5 +2,5 @@
 
 package doctor
 
-// freeBytes is not known here.
+// freeBytes is unknown on this system.
 func freeBytes(string) (n uint64, known bool) { return 0, false }

@@ -1,4 +1,4 @@
-// Package doctor checks what a process of the service would run on, and says what to fix.
+// Package doctor checks the dependencies of a process of the service, and reports what to fix.
 package doctor
 
 import (
@@ -12,34 +12,34 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// The bounds of the doctor's patience and of what it calls healthy.
+// Timeouts of the checks, and limits of healthy values.
 const (
 	timeout      = 30 * time.Second
 	slowExchange = 5 * time.Millisecond // for one exchange with Redis, the median of pings
 	pings        = 21
-	minFiles     = 10_000  // open files a process may have, one for each connection
-	minDisk      = 1 << 30 // free bytes beside the database
-	minRedis     = 6       // the oldest major version with all that the scripts use
+	minFiles     = 10_000  // open files of a process, one for each connection
+	minDisk      = 1 << 30 // free bytes on the disk of the database
+	minRedis     = 6       // the oldest major version that the scripts support
 )
 
 // The levels of a finding.
 const (
 	levelOK   = "ok"
-	levelNote = "note" // nothing is wrong, but it could be better
+	levelNote = "note" // a recommendation, not a problem
 	levelWarn = "warn"
 	levelFix  = "fix"
 )
 
-// finding is what the doctor says of one part.
+// finding is the result of checking one part.
 type finding struct {
 	level  string
 	part   string
 	says   string
-	remedy string // what to do; empty where all is well
+	remedy string // the fix; empty if there is no problem
 }
 
-// doctor looks at everything a process of the service stands on. It changes
-// nothing, and may be run beside the service.
+// doctor checks everything on which a process of the service depends. It changes nothing, and
+// may run beside the service.
 type doctor struct {
 	settings *config.Settings
 	now      func() time.Time // this machine's clock
@@ -58,14 +58,14 @@ func (d *doctor) fix(part, says, remedy string) {
 	d.found = append(d.found, finding{levelFix, part, says, remedy})
 }
 
-// failed notes an error of loading a part, which names its own remedy.
+// failed records an error of loading a part, which contains its own fix.
 func (d *doctor) failed(part string, err error) { d.fix(part, err.Error(), "") }
 
-// errUnhealthy makes the exit code 1.
+// errUnhealthy sets exit code 1.
 var errUnhealthy = errors.New("problems found")
 
-// Run checks everything, and prints what it found. now is this machine's clock.
-// Errors: something has to be fixed, or out cannot be written.
+// Run checks everything and prints the findings. now is this machine's clock. Errors: problems
+// were found, or out cannot be written.
 func Run(ctx context.Context, s *config.Settings, now func() time.Time, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

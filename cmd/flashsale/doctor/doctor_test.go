@@ -13,9 +13,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// TestDoctor_Clock: a difference between this machine's clock and that of Redis is to be
-// fixed, in either direction.
-func TestDoctor_Clock(t *testing.T) {
+// A difference between this machine's clock and Redis's is a problem in either direction.
+func TestDoctor_ReportsClockSkew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}

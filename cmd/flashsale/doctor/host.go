@@ -12,7 +12,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
-// keys looks at what tokens are verified with.
+// keys checks the keys that verify tokens.
 func (d *doctor) keys(ctx context.Context) {
 	s := d.settings
 	if s.JWTSecret == "" && s.JWKS == "" && !s.Identity.Separate() {
@@ -45,7 +45,7 @@ func (d *doctor) keys(ctx context.Context) {
 	}
 }
 
-// devKey looks at development mode's key without making one.
+// devKey checks the key of development mode without creating it.
 func (d *doctor) devKey() {
 	path := filepath.Join(d.settings.DataDir, config.DevKeyFile)
 	const remedy = "set FLASHSALE_JWT_SECRET or FLASHSALE_JWKS before real money is taken"
@@ -62,7 +62,7 @@ func (d *doctor) devKey() {
 	}
 }
 
-// process looks at what the system grants a process.
+// process checks the limits of a process.
 func (d *doctor) process() {
 	n, known := backend.FileLimit()
 	switch {

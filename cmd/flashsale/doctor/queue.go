@@ -12,7 +12,7 @@ import (
 	"flashsale/queue"
 )
 
-// contents looks at what the service itself has put into Redis.
+// contents checks the service's data in Redis.
 func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int) {
 	switch have, err := inventory.RecordedPartitions(ctx, rdb); {
 	case err != nil:
@@ -36,8 +36,8 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 	d.age(ctx, rdb, partitions)
 }
 
-// workers checks that a worker is live and fetches. Without one, orders that wait are
-// a fault, and an idle service is worth a warning.
+// workers checks that a live worker fetches tasks. Without one, waiting orders are a problem,
+// and an idle service gets a warning.
 func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting int) {
 	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: worker.WorkersKey})
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 	}
 }
 
-// noWorker says since when no worker has fetched; empty if one does.
+// noWorker returns since when no worker has fetched, or "" if one does.
 func noWorker(w queue.Workers) string {
 	switch {
 	case worker.Trouble(w) == "":
@@ -82,7 +82,7 @@ func noWorker(w queue.Workers) string {
 	}
 }
 
-// queue looks at one task queue.
+// queue checks one task queue.
 func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, prefix string) queue.Stats {
 	q, err := queue.New(rdb, queue.Config{Prefix: prefix})
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"flashsale/inventory"
 )
 
-// redis looks at Redis: what it keeps, how fast it answers, whose data it has.
+// redis checks Redis: its durability, its speed and its data.
 func (d *doctor) redis(ctx context.Context, partitions int) {
 	s := d.settings
 	if s.Redis == config.EmbeddedRedis {
 		d.ok("redis", "embedded: its data ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
-	backend.LogRedis(zerolog.Nop()) // the findings say it better
+	backend.LogRedis(zerolog.Nop()) // the findings contain the same
 	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
 	if err != nil {
 		d.failed("redis", err)
@@ -58,7 +58,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 	d.contents(ctx, rdb, partitions)
 }
 
-// server looks at the version and the role of the Redis that answers.
+// server checks the version and the role of the Redis server.
 func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
 	if err != nil {
@@ -83,7 +83,7 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// pace looks at how fast Redis answers.
+// pace measures how fast Redis answers.
 func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	took := make([]time.Duration, pings)
 	for i := range took {
@@ -103,8 +103,8 @@ func (d *doctor) pace(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// clock compares this machine's clock with that of every Redis server that keeps
-// a partition, as the service does.
+// clock compares this machine's clock with that of every Redis server that has a partition, as
+// the service does.
 func (d *doctor) clock(ctx context.Context, rdb redis.UniversalClient, partitions int) {
 	clock := inventory.NewClock(rdb, partitions, d.now)
 	if err := clock.Measure(ctx); err != nil {

@@ -9,8 +9,8 @@ import (
 	"flashsale/order/store"
 )
 
-// newAdmission makes what keeps purchases out for which the orders that wait leave no
-// room, and has it look at the queues.
+// newAdmission returns the admission control, which refuses purchases when too many orders
+// wait, and makes it poll the queues.
 func newAdmission(sh *shared, ps *parts) *admission.Pressure {
 	e, eng := sh.env, sh.eng
 	loaders := make([]admission.Loader, len(eng.queues))
@@ -29,8 +29,8 @@ func newAdmission(sh *shared, ps *parts) *admission.Pressure {
 	return p
 }
 
-// newWriteProbe adds the check whether the database takes writes, for readiness and
-// for admission.
+// newWriteProbe adds the check whether the database accepts writes, for readiness and for
+// admission.
 func newWriteProbe(e *env, store *store.Store, ps *parts) (*admission.WriteProbe, error) {
 	effect := "accepted orders wait"
 	if e.role.api {

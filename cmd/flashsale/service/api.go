@@ -67,11 +67,11 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	if err != nil {
 		return nil, nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
 	}
-	// The server does not wait for streams, whose connections it has given away. Their
-	// last bytes are waited for after it has drained, so that both share the time.
+	// The server does not wait for streams, because it has handed over their connections. The
+	// wait for their last bytes comes after its drain, so that both share the time.
 	ps.add(part{name: "order streams", stop: feed.Wait})
 	ps.add(ready.drain.part("api", handler.StrictListener(l), e.server(h)))
-	// It is stopped first, so that clients of streams reconnect to another process.
+	// Stopped first, so that clients of streams reconnect to another process.
 	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	if e.role.command == "serve" && s.Demo {
 		err = openDemo(ctx, eng.store, sl.sales)
@@ -79,8 +79,8 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	return sl.items, l, err
 }
 
-// maxStreams bounds the event streams of this process, and registers the bound as
-// a metric.
+// maxStreams returns the maximum number of event streams of this process, and registers it as a
+// metric.
 func maxStreams(e *env) int {
 	n := e.settings.MaxStreams
 	if files, known := backend.FileLimit(); known && uint64(n) > backend.StreamFiles(files) {
@@ -96,9 +96,9 @@ func maxStreams(e *env) int {
 	return n
 }
 
-// cursorKey authenticates the cursors of lists. All API processes of a shop
-// share their secret, so they share this key; with public keys alone there is
-// no secret to derive it from, and the edge's fixed key finds damage only.
+// cursorKey authenticates the cursors of lists. All API processes of a shop have the same
+// secret, and so the same key. With only public keys there is no secret from which to derive
+// it; the handler's fixed key then only detects damage.
 func cursorKey(s *config.Settings, dev *development) []byte {
 	secret := dev.secret()
 	if s.JWTSecret != "" {

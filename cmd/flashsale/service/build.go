@@ -2,7 +2,7 @@ package service
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Build is what this program was built from.
+// Build describes the source of this program.
 type Build struct {
 	Version, Revision, GoVersion string
 }
@@ -12,7 +12,7 @@ func (b Build) String() string {
 	return b.Version + " (revision " + b.Revision + ", " + b.GoVersion + ")"
 }
 
-// metric is 1, with what the program was built from as labels.
+// metric is 1, with the build as labels.
 func (b Build) metric() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "flashsale_build_info", Help: "Always 1; the labels state the version, revision and Go version.",

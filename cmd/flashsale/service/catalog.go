@@ -12,13 +12,13 @@ import (
 	"flashsale/lock"
 )
 
-// itemLockTTL is how long the loading of an item waits for a process that died
-// in the middle of it.
+// itemLockTTL is how long the loading of an item is blocked by a process that died while it
+// loaded the item.
 const itemLockTTL = time.Second
 
-// newCatalog makes the catalogue, with the sales of the items that it makes warm.
+// newCatalog returns the catalogue. Warming an item also loads its sale.
 func newCatalog(ctx context.Context, e *env, eng *engine, stock *inventory.Inventory, ps *parts) (*catalog.Catalog, error) {
-	// Apart from the locks of the sales, whose figures tell how a sale goes.
+	// Separate from the locks of the sales, so that their metrics describe only sales.
 	locks, err := lock.New(eng.rdb, lock.Config{TTL: itemLockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness, Metadata: processName()})
 	if err != nil {
 		return nil, err
@@ -37,18 +37,18 @@ func newCatalog(ctx context.Context, e *env, eng *engine, stock *inventory.Inven
 	return items, nil
 }
 
-// openSaleWait bounds the wait for a sale's load before its opening. The load of a very
-// large sale takes longer and continues.
+// openSaleWait bounds the wait for a sale to load before it opens. Loading a very large sale
+// takes longer and continues.
 const openSaleWait = 10 * time.Second
 
-// openSale loads a sale that is not loaded.
+// openSale loads a sale if it is not loaded.
 func openSale(ctx context.Context, stock *inventory.Inventory, item string) error {
 	ctx, cancel := context.WithTimeout(ctx, openSaleWait)
 	defer cancel()
 	return stock.Warm(ctx, item)
 }
 
-// catalogMetrics registers the catalogue's figures. No item becomes a label.
+// catalogMetrics registers the catalogue's metrics. Items are not labels.
 func catalogMetrics(registry prometheus.Registerer, items *catalog.Catalog) {
 	for _, m := range []struct {
 		name, help, label, value string
@@ -71,7 +71,7 @@ func catalogMetrics(registry prometheus.Registerer, items *catalog.Catalog) {
 	}
 }
 
-// catalogCheck makes readiness wait for the items.
+// catalogCheck makes readiness depend on the catalogue.
 func catalogCheck(items *catalog.Catalog) handler.Check {
 	return handler.Check{Name: "catalog", Probe: items.Ready}
 }

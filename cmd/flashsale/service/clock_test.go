@@ -29,7 +29,7 @@ import (
 
 const skewSecret = "clock-tests-secret-of-more-than-32-bytes"
 
-// skewedHost is the whole service in this process, on a host whose clock is wrong.
+// skewedHost is the whole service in this process, on a host with a wrong clock.
 type skewedHost struct {
 	t   *testing.T
 	url string
@@ -38,7 +38,7 @@ type skewedHost struct {
 	registry *prometheus.Registry
 }
 
-// syncBuffer is a buffer that many write to.
+// syncBuffer is a buffer for concurrent writers.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -56,7 +56,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// settingsOf are the settings that the flags name.
+// settingsOf returns the settings of the given flags.
 func settingsOf(args ...string) (*config.Settings, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.DefineFlags(flags)
@@ -66,8 +66,8 @@ func settingsOf(args ...string) (*config.Settings, error) {
 	return config.Load(flags)
 }
 
-// startSkewed runs the service until the test ends. The host's clock is ahead of
-// Redis's by skew.
+// startSkewed runs the service until the test ends. The host's clock is ahead of Redis's by
+// skew.
 func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	t.Helper()
 	s, err := settingsOf("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
@@ -143,7 +143,7 @@ func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ..
 	return res.StatusCode, res.Header, got
 }
 
-// create opens a sale; times are by the clock of Redis, zero for none.
+// create opens a sale; times are by Redis's clock, zero for none.
 func (h *skewedHost) create(id string, opens, closes time.Time) {
 	h.t.Helper()
 	body := map[string]any{
@@ -166,7 +166,7 @@ func (h *skewedHost) buy(id, key string) (int, http.Header, map[string]any) {
 	return h.ask("POST", "/v1/items/"+id+"/orders", auth.RoleBuyer, map[string]any{"quantity": 1}, "Idempotency-Key", key)
 }
 
-// instant reads a time of an answer.
+// instant reads a time from an answer.
 func (h *skewedHost) instant(of map[string]any, field string) time.Time {
 	h.t.Helper()
 	at, err := time.Parse(time.RFC3339, fmt.Sprint(of[field]))
@@ -176,9 +176,9 @@ func (h *skewedHost) instant(of map[string]any, field string) time.Time {
 	return at
 }
 
-// TestClock_HostSkewed: with a host's clock that is five minutes wrong, the pages
-// and the purchases still agree, and so do expiries and payments.
-func TestClock_HostSkewed(t *testing.T) {
+// With a host clock that is five minutes wrong, pages, purchases, expiries and payments still
+// agree.
+func TestClock_SkewedHostStaysConsistent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}
@@ -243,7 +243,7 @@ func redisTime(t *testing.T, addr string) time.Time {
 	return now
 }
 
-// wantState looks at an item alone, in the list, and as an admin sees it.
+// wantState checks the state of an item on its page, in the list, and for an admin.
 func (h *skewedHost) wantState(id, state string) {
 	h.t.Helper()
 	_, _, page := h.ask("GET", "/v1/items/"+id, auth.RoleBuyer, nil)
@@ -269,7 +269,7 @@ func (h *skewedHost) wantState(id, state string) {
 	}
 }
 
-// wantExpiry wants the time to pay to be counted by the clock that the page shows.
+// wantExpiry checks that the payment deadline uses the same clock as the page.
 func (h *skewedHost) wantExpiry(bought map[string]any) {
 	h.t.Helper()
 	if left := time.Until(h.instant(bought, "expires_at")); left < 0 || left > time.Minute+time.Second {
@@ -303,9 +303,9 @@ func (h *skewedHost) wantOffset(want time.Duration) {
 	h.t.Error("there is no flashsale_clock_offset_seconds")
 }
 
-// TestClock_Wired: what the service writes and shows goes by the time that Redis
-// tells, which here is five minutes ahead of that of the machine.
-func TestClock_Wired(t *testing.T) {
+// The service writes and shows times by Redis's clock, which here is five minutes ahead of this
+// machine's.
+func TestClock_ServiceUsesTheRedisClock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
 	}
@@ -330,7 +330,7 @@ func TestClock_Wired(t *testing.T) {
 	}
 }
 
-// shiftTime is a proxy in front of a Redis that adds to the answers to TIME.
+// shiftTime is a proxy in front of Redis that shifts the answers to TIME.
 func shiftTime(t *testing.T, target string, by time.Duration) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -358,7 +358,7 @@ func shiftTime(t *testing.T, target string, by time.Duration) string {
 				}
 				return
 			}
-			// A connection of the client's pool has one call under way.
+			// A connection of the client's pool has one call in progress.
 			var asked atomic.Bool
 			all.Go(func() {
 				pass(server, client, func(b []byte) []byte {
@@ -386,7 +386,7 @@ func shiftTime(t *testing.T, target string, by time.Duration) string {
 	return ln.Addr().String()
 }
 
-// pass copies what from says to to, each piece as change makes it.
+// pass copies data between connections, changing each piece.
 func pass(to, from net.Conn, change func([]byte) []byte) {
 	defer to.Close()
 	defer from.Close()
@@ -401,9 +401,9 @@ func pass(to, from net.Conn, change func([]byte) []byte) {
 	}
 }
 
-// TestClock_Embedded: the embedded engine goes by the host's clock, and there is
-// nothing to measure or to warn of.
-func TestClock_Embedded(t *testing.T) {
+// The embedded engine uses the host's clock, so the service neither measures a difference nor
+// warns.
+func TestClock_EmbeddedUsesTheHostClock(t *testing.T) {
 	t.Parallel()
 	h := startSkewed(t, config.EmbeddedRedis, 0)
 	h.create("default", time.Time{}, time.Time{})
@@ -413,6 +413,6 @@ func TestClock_Embedded(t *testing.T) {
 	}
 	h.wantOffset(0)
 	if strings.Contains(h.log.String(), "clock") {
-		t.Errorf("the start speaks of clocks:\n%s", h.log.String())
+		t.Errorf("the start mentions clocks:\n%s", h.log.String())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"flashsale/order/store"
 )
 
-// adminTokenLife is how long the admin token printed at start is good.
+// adminTokenLife is the lifetime of the admin token printed at the start.
 const adminTokenLife = 24 * time.Hour
 
 // developmentMode says that this is no setting for real money.
@@ -24,8 +24,8 @@ type development struct {
 	key      []byte
 }
 
-// checkKeys checks that the role has the keys it needs. It returns development mode, whose
-// key it makes where it is missing; nil outside it.
+// checkKeys checks that the role has the keys it needs. It returns development mode, whose key
+// it creates if necessary, or nil if keys are configured.
 func checkKeys(s *config.Settings, r Role) (*development, error) {
 	if !r.api {
 		return nil, nil
@@ -60,7 +60,7 @@ func (d *development) sign(sub string, role auth.Role, ttl time.Duration) (strin
 	return d.settings.Sign(d.key, terms, sub, role, ttl)
 }
 
-// demoItem is what serve sells when there is nothing else.
+// demoItem is the item that serve sells if the database is empty.
 var demoItem = order.NewItem{
 	ID: "demo", Name: "Demo sneaker", Description: "A hundred pairs, one each.",
 	PriceMinor: 12900, Currency: "EUR", Stock: 100, PerUserLimit: 1, By: order.By{Actor: "flashsale serve"},
@@ -74,7 +74,7 @@ func openDemo(ctx context.Context, store *store.Store, sales *items.Service) err
 	}
 	_, err = sales.CreateItem(ctx, demoItem)
 	if errors.Is(err, order.ErrItemExists) {
-		return nil // another process was quicker
+		return nil // another process was faster
 	}
 	return err
 }

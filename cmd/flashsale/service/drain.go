@@ -12,30 +12,28 @@ import (
 	"flashsale/internal/pause"
 )
 
-// lameDuck is how long a stopping server still takes connections while it asks
-// its clients to go: each answer closes its connection, and /readyz says 503.
+// lameDuck is how long a stopping server still accepts connections while it closes existing
+// ones: each answer closes its connection, and /readyz answers 503.
 const lameDuck = 250 * time.Millisecond
 
-// newConnWait bounds the wait for connections whose first request has not
-// arrived yet.
+// newConnWait bounds the wait for connections whose first request has not arrived yet.
 const newConnWait = time.Second
 
 var errDraining = errors.New("draining")
 
-// drain stops a server without dropping a request. http.Server.Shutdown alone
-// drops what it has read but not begun: it marks the server as closing first,
-// and a connection that finds it so after reading a request ends without an
-// answer. So the server stops being used before it is shut down.
+// drain stops a server without dropping a request. http.Server.Shutdown on its own drops
+// requests that the server has read but not begun to handle: it marks the server as closing,
+// and a connection that sees the mark after reading a request ends without an answer. So drain
+// waits until the server is no longer used before it calls Shutdown.
 type drain struct {
 	on atomic.Bool
 	mu sync.Mutex
-	// owed are the connections that may have a request read and not begun:
-	// new ones, and while draining those that turned active. The server calls
-	// its hook before it decides to drop, so only the handler's own beginning
-	// takes a connection off.
+	// owed are the connections that may have a request read but not begun: new ones and, while
+	// draining, those that became active. The server calls its hook before it decides to drop a
+	// request, so only the start of the handler removes a connection.
 	owed map[net.Conn]struct{}
-	// accepted is closed when the server accepts no more, and every connection
-	// it accepted has been announced.
+	// accepted is closed when the server no longer accepts connections and has announced every
+	// accepted one.
 	accepted chan struct{}
 }
 
@@ -45,7 +43,7 @@ func newDrain() *drain {
 
 type connKey struct{}
 
-// check fails once draining has begun, for /readyz.
+// check fails once draining has begun; /readyz uses it.
 func (d *drain) check() error {
 	if d.on.Load() {
 		return errDraining
@@ -55,7 +53,7 @@ func (d *drain) check() error {
 
 // part runs the server until it has drained.
 func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
-	strict := srv.ConnState // of the connections' own rules
+	strict := srv.ConnState // the handler's limits on connections
 	srv.ConnState = func(c net.Conn, state http.ConnState) {
 		if strict != nil {
 			strict(c, state)
@@ -81,8 +79,8 @@ func (d *drain) part(name string, l net.Listener, srv *http.Server) part {
 	return part{name: name, run: run, stop: func(ctx context.Context) error { return d.stop(ctx, l, srv) }}
 }
 
-// watch is the server's hook. Outside draining it touches the set twice in a
-// connection's life, and never for a request.
+// watch is the server's ConnState hook. Outside draining it changes the set only twice per
+// connection, and never per request.
 func (d *drain) watch(c net.Conn, state http.ConnState) {
 	on := d.on.Load()
 	if state == http.StateActive && on {
@@ -100,7 +98,7 @@ func (d *drain) watch(c net.Conn, state http.ConnState) {
 	}
 }
 
-// begun takes the request's connection off the owed ones.
+// begun removes the request's connection from owed.
 func (d *drain) begun(r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(net.Conn)
 	if !ok {
@@ -120,8 +118,8 @@ func (d *drain) owing() int {
 func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) error {
 	d.on.Store(true)
 	pause.For(ctx, lameDuck)
-	// The listener is closed here and not by Shutdown, so that what was
-	// accepted is served before the server counts as closing.
+	// Close the listener here and not in Shutdown, so that accepted connections are served
+	// before the server counts as closing.
 	err := ignoreClosed(l.Close())
 	select {
 	case <-d.accepted:
@@ -130,7 +128,7 @@ func (d *drain) stop(ctx context.Context, l net.Listener, srv *http.Server) erro
 	for end := time.Now().Add(newConnWait); d.owing() > 0 && time.Now().Before(end); {
 		pause.For(ctx, 5*time.Millisecond)
 	}
-	// It may find the listener not yet taken off its list, and close it again.
+	// Shutdown may close the listener a second time if the server still has it in its list.
 	if serr := ignoreClosed(srv.Shutdown(ctx)); serr != nil {
 		err = errors.Join(err, serr, srv.Close())
 	}
@@ -144,8 +142,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// serving runs a server until its part is cancelled; closed is called when it
-// accepts no more.
+// serving runs a server until its part is cancelled. closed is called when it no longer accepts
+// connections.
 func serving(srv *http.Server, l net.Listener, closed func()) func(context.Context) error {
 	return func(ctx context.Context) error {
 		err := srv.Serve(l)
@@ -153,8 +151,8 @@ func serving(srv *http.Server, l net.Listener, closed func()) func(context.Conte
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			return err
 		}
-		// Serve returns as soon as stopping begins; the part has ended when
-		// the requests in flight have been answered.
+		// Serve returns as soon as the stop begins; the part ends when the requests in progress
+		// have been answered.
 		<-ctx.Done()
 		return nil
 	}

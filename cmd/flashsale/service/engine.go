@@ -22,12 +22,12 @@ import (
 	"flashsale/queue"
 )
 
-// engine is what keeps the state: the database, Redis with its clock, and the task queues.
+// engine is the state: the database, Redis with its clock, and the task queues.
 type engine struct {
 	store      *store.Store
 	rdb        redis.UniversalClient
-	clock      *inventory.Clock // that of Redis
-	nudges     recovery.Nudges  // for every new connection to Redis
+	clock      *inventory.Clock // Redis's clock
+	nudges     recovery.Nudges  // one for every new connection to Redis
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
 	expires    []*queue.Queue // expiry of unpaid orders, by partition
@@ -36,14 +36,14 @@ type engine struct {
 	unused bool
 }
 
-// openEngine opens database and Redis, which belong together.
+// openEngine opens the database and Redis and checks that they match.
 func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	s := e.settings
 	eng := &engine{nudges: recovery.NewNudges(), partitions: s.Partitions}
 	backend.LogRedis(e.log)
 	var closers []func() error
 	var err error
-	// This connects to nothing yet.
+	// This does not connect yet.
 	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, newBreakers(e.registry), eng.nudges.Nudge); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func pingRedis(ctx context.Context, setting string, rdb redis.UniversalClient) e
 	}
 }
 
-// checkPartitions compares the number of partitions with those of database and Redis.
+// checkPartitions compares the number of partitions with those of the database and Redis.
 func (eng *engine) checkPartitions(ctx context.Context) error {
 	want := eng.partitions
 	have, err := eng.store.CheckPartitions(ctx, want)
@@ -137,15 +137,15 @@ func (eng *engine) checkPartitions(ctx context.Context) error {
 	return err
 }
 
-// maxExpiries bounds the orders that may wait for their payment, per partition. It
-// is beyond any sale: what bounds them is the stock.
+// maxExpiries bounds the orders that may wait for their payment, per partition. It exceeds any
+// sale; the actual bound is the stock.
 const maxExpiries = 100_000_000
 
-// openQueues makes the task queues of every partition.
+// openQueues creates the task queues of every partition.
 func (eng *engine) openQueues(s *config.Settings) error {
 	for p := range s.Partitions {
-		// Apart from the orders, so that those which wait for their payment take no
-		// room from those that wait for the database, and are not read with them.
+		// Separate from the orders, so that orders that wait for their payment neither use the
+		// capacity for orders that wait for the database nor are read with them.
 		expiries, err := queue.New(eng.rdb, queue.Config{
 			Prefix: inventory.ExpiryQueuePrefix(p), Lease: s.Lease, MaxLength: maxExpiries,
 		})
@@ -154,8 +154,8 @@ func (eng *engine) openQueues(s *config.Settings) error {
 		}
 		orders, err := queue.New(eng.rdb, queue.Config{
 			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit, Followers: expiries,
-			// A dead order holds its units until someone decides about it, so
-			// none is dropped to make room for another.
+			// A dead letter holds its units until an operator decides, so none is dropped in
+			// favour of another.
 			MaxDead: s.QueueLimit,
 		})
 		if err != nil {
@@ -166,10 +166,10 @@ func (eng *engine) openQueues(s *config.Settings) error {
 	return nil
 }
 
-// partition tells in which partition an item lives.
+// partition returns the partition of an item.
 func (eng *engine) partition(item string) int { return inventory.PartitionOf(item, eng.partitions) }
 
-// orderQueues are the task queues of accepted orders, as operators know them.
+// orderQueues are the queues of accepted orders, with their names for operators.
 func (eng *engine) orderQueues() (named []worker.NamedQueue) {
 	for i, q := range eng.queues {
 		named = append(named, worker.NamedQueue{Name: fmt.Sprintf("orders-%d", i), Queue: q})
@@ -193,9 +193,8 @@ func (eng *engine) tasks() []order.Tasks {
 	return tasks
 }
 
-// startClock measures the one clock by which pages, purchases and the database tell the
-// time: that of Redis, now and then every few seconds. The embedded engine's clock is
-// this host's.
+// startClock measures Redis's clock now and then every few seconds. Pages, purchases and the
+// database all use it. The embedded engine's clock is this host's.
 func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) {
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_clock_offset_seconds",
@@ -217,7 +216,7 @@ func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) 
 	}})
 }
 
-// lockFiles keeps other processes from serving the same data with an engine of their own.
+// lockFiles prevents other processes from using the same data with an engine of their own.
 func lockFiles(s *config.Settings, ps *parts) error {
 	for _, l := range []struct{ path, setting, value string }{
 		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},

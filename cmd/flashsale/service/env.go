@@ -15,13 +15,13 @@ import (
 	"flashsale/handler"
 )
 
-// env is what every part of one process needs.
+// env is what every part of a process needs.
 type env struct {
 	settings *config.Settings
 	role     Role
 	build    Build
 	log      zerolog.Logger
-	out      io.Writer // of what the start prints
+	out      io.Writer // for the output of the start
 	registry *prometheus.Registry
 	now      func() time.Time // this host's clock
 }
@@ -29,14 +29,14 @@ type env struct {
 // embedded reports whether Redis runs in this process.
 func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis }
 
-// reporter returns a function that logs errors of background work, a few a
-// second: an outage repeats itself.
+// reporter returns a function that logs errors of background work, at most a few per second,
+// because an outage repeats its errors.
 func (e *env) reporter(room string) func(error) {
 	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	return func(err error) { log.Warn().Str("component", room).Err(err).Msg(room + " failed, retrying") }
 }
 
-// server makes a server that logs as the process does.
+// server returns a server that uses the process's log.
 func (e *env) server(h http.Handler) *http.Server {
 	srv := handler.NewServer(h)
 	srv.ErrorLog = handler.ServerLog(e.log)
@@ -51,14 +51,14 @@ func newLogger(s *config.Settings) zerolog.Logger {
 	}
 	level, err := zerolog.ParseLevel(s.LogLevel)
 	if err != nil {
-		level = zerolog.InfoLevel // validated before; a level must be chosen
+		level = zerolog.InfoLevel // validated before
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// settleProcessors gives a process that only writes to SQLite one processor: it
-// does one thing at a time, and a second would look for work that is not there.
-// That was a sixth of such a worker's processor time. GOMAXPROCS overrides it.
+// settleProcessors limits a process that only writes to SQLite to one processor. It has a
+// single writer, and the scheduler of an idle second processor took a sixth of its processor
+// time. GOMAXPROCS overrides it.
 func settleProcessors(r Role) {
 	if r.worker && !r.api && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)

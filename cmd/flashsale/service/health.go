@@ -12,7 +12,7 @@ import (
 	"flashsale/order/worker"
 )
 
-// health answers whether this process works.
+// health checks this process.
 type health struct {
 	*shared
 	drain *drain
@@ -28,8 +28,8 @@ func (h *health) checks() []handler.Check {
 	}
 }
 
-// databaseReady checks whether the database takes writes, and whether anything can be
-// sold: not if it is older than Redis as to every item.
+// databaseReady checks whether the database accepts writes, and whether it is older than Redis
+// for every item, so that nothing can be sold.
 func (h *health) databaseReady(ctx context.Context) error {
 	err := h.canWrite(ctx)
 	if h.highWater.All() {
@@ -38,17 +38,17 @@ func (h *health) databaseReady(ctx context.Context) error {
 	return err
 }
 
-// salesStopped fails while the database is older than Redis as to some items. The other
-// sales go on, so the process stays ready.
+// salesStopped fails while the database is older than Redis for some items. The other sales
+// continue, so the process stays ready.
 func (h *health) salesStopped(context.Context) error {
 	if h.highWater.All() {
-		return nil // databaseReady says so
+		return nil // databaseReady reports it
 	}
 	return h.highWater.Err()
 }
 
-// canWrite checks whether the database takes writes. A worker that commits has shown
-// it, and is not held up by a write of the check's own.
+// canWrite checks whether the database accepts writes. A worker's recent commit shows it, which
+// saves a write.
 func (h *health) canWrite(ctx context.Context) error {
 	if h.pulse != nil {
 		if at := h.pulse.committed.Load(); at != nil && h.now().Sub(*at) < commitTrust {
@@ -58,7 +58,7 @@ func (h *health) canWrite(ctx context.Context) error {
 	return h.writes.Check(ctx)
 }
 
-// listenOps takes the operator's address; nil where there is none.
+// listenOps listens on the operators' address, or returns nil if there is none.
 func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 	if e.settings.OpsAddr == "" {
 		return nil, nil
@@ -74,7 +74,7 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 	return l, nil
 }
 
-// serveOps returns the part that shows operators this process. items is nil without an API.
+// serveOps returns the part that serves operators. items is nil without an API.
 func serveOps(e *env, l net.Listener, h *health, monitor *worker.Monitor, items *catalog.Catalog) part {
 	c := handler.OpsConfig{Log: e.log, Ready: h.checks()}
 	if e.role.api {
@@ -86,8 +86,8 @@ func serveOps(e *env, l net.Listener, h *health, monitor *worker.Monitor, items 
 		c.Alive = p.alive
 	}
 	srv := e.server(handler.NewOps(e.registry, c))
-	// A CPU profile streams for as long as was asked.
+	// A CPU profile takes as long as the request asks.
 	srv.WriteTimeout = 2 * time.Minute
-	// It stops without ado: a scrape or a profile cut off at the end is no loss.
+	// It closes immediately: losing a scrape or a profile at the end does not matter.
 	return part{name: "ops", run: serving(srv, l, func() {}), stop: func(context.Context) error { return srv.Close() }}
 }

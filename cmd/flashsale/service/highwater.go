@@ -9,12 +9,12 @@ import (
 	"flashsale/order/store"
 )
 
-// compareEvery is how often the revisions of a page of items in Redis and the
-// database are compared.
+// compareEvery is the interval between comparisons of a page of items' revisions in Redis and
+// the database.
 const compareEvery = time.Second
 
-// newHighWater compares the database with what Redis has seen of it, before this
-// process does anything else and from then on.
+// newHighWater compares the database's revisions with those recorded in Redis, before this
+// process does anything else and then continuously.
 func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*store.HighWater, error) {
 	stopped := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "flashsale_sales_stopped",

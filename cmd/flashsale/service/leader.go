@@ -10,14 +10,13 @@ import (
 	"flashsale/lock"
 )
 
-// leaderKey names the lock by which the processes choose the one that does a
-// chore for all of them.
+// leaderKey is the lock that elects the one process that runs a chore.
 func leaderKey(chore string) string { return "fs:{p0}:leader:" + chore }
 
-// leaderRetry is the pause after a try to lead that failed.
+// leaderRetry is the pause after a failed attempt to become the leader.
 const leaderRetry = time.Second
 
-// leaders choose, by locks, the one of all processes that does a chore for all of them.
+// leaders elects one process for each chore with locks.
 type leaders struct {
 	env   *env
 	locks *lock.Manager
@@ -32,9 +31,9 @@ func newLeaders(e *env, rdb redis.UniversalClient, ps *parts) (*leaders, error) 
 	return &leaders{env: e, locks: locks}, nil
 }
 
-// lead returns the part that runs a chore in one of all processes that offer to: in the
-// one that holds the chore's lock. work returns when its context ends, which is when the
-// lock is lost at the latest; what it does must bear that another has begun by then.
+// lead returns a part that runs a chore in one of all processes: the one that holds the chore's
+// lock. work must return when its context ends, at the latest when the lock is lost. By then
+// another process may have begun, so work must tolerate overlap.
 func (l *leaders) lead(chore string, work func(ctx context.Context)) part {
 	report := l.env.reporter(chore)
 	return part{name: chore, run: func(ctx context.Context) error {
@@ -44,7 +43,7 @@ func (l *leaders) lead(chore string, work func(ctx context.Context)) part {
 				return nil
 			})
 			if err == nil || ctx.Err() != nil || errors.Is(err, lock.ErrWaitTimeout) {
-				continue // another one leads, or it is over
+				continue // another process leads, or this part ends
 			}
 			report(err)
 			select {

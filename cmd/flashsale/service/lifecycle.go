@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// part is something that runs: it is started in order and stopped in reverse
-// order, each stop awaited before the next.
+// part is one running part of the process. Parts start in order and stop in reverse order; each
+// stop is awaited before the next.
 type part struct {
 	name string
-	// run does the work until its context ends; nil for a part that only
-	// needs closing. An error, or an end before the context's, stops all.
+	// run works until its context ends; nil for a part that only needs closing. An error, or an
+	// end before the context's, stops all parts.
 	run func(ctx context.Context) error
-	// stop is called first, while run still works; it may be nil.
+	// stop is called while run still works; it may be nil.
 	stop func(ctx context.Context) error
 }
 
-// parts are in the order in which they start.
+// parts are in the order of their start.
 type parts []part
 
 func (ps *parts) add(p part) { *ps = append(*ps, p) }
@@ -29,17 +29,16 @@ func (ps *parts) closing(name string, fn func() error) {
 	ps.add(part{name: name, stop: func(context.Context) error { return fn() }})
 }
 
-// lifecycle runs parts. The order of stopping is what makes a SIGTERM lose
-// nothing: requests first, then what serves them.
+// lifecycle runs parts. Because of the order of the stops, a SIGTERM loses nothing: requests
+// end before the parts that serve them.
 type lifecycle struct {
 	parts parts
-	// drain bounds the stops of all parts together; a part that comes late still
-	// gets lastGrace.
+	// drain bounds the stops of all parts together; each part gets at least lastGrace.
 	drain time.Duration
 }
 
-// run starts all parts and waits until ctx ends or one of them does, then
-// stops them in reverse order. It returns what went wrong.
+// run starts all parts, waits until ctx or one of the parts ends, and stops them in reverse
+// order. It returns their errors.
 func (l *lifecycle) run(ctx context.Context) error {
 	ended := make(chan error, len(l.parts))
 	cancels := make([]context.CancelFunc, len(l.parts))
@@ -48,7 +47,7 @@ func (l *lifecycle) run(ctx context.Context) error {
 		if p.run == nil {
 			continue
 		}
-		// The parts outlive ctx: it only says when to begin stopping.
+		// The parts outlive ctx, which only starts the stop.
 		partCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		cancels[i] = cancel
 		running[i].Go(func() {
@@ -78,7 +77,7 @@ func (l *lifecycle) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lastGrace is what a part's stop gets at least.
+// lastGrace is the minimum time for the stop of a part.
 const lastGrace = time.Second
 
 func (l *lifecycle) stop(ctx context.Context, end time.Time, p *part, cancel context.CancelFunc, running *sync.WaitGroup) error {

@@ -14,10 +14,11 @@ import (
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/payments"
+	"flashsale/order/store"
 )
 
-// batchMetrics registers the figures of purchase scripts, and returns what
-// records them.
+// batchMetrics registers the metrics of purchase scripts, and returns the function that records
+// them.
 func batchMetrics(registry prometheus.Registerer) func(int, time.Duration) {
 	size := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
@@ -34,8 +35,8 @@ func batchMetrics(registry prometheus.Registerer) func(int, time.Duration) {
 	}
 }
 
-// lockMetrics registers the figures of the items' locks, and returns what
-// records them. No item becomes a label: there may be any number of them.
+// lockMetrics registers the metrics of the items' locks, and returns their observer. Items are
+// not labels, because their number is unbounded.
 func lockMetrics(e *env) lock.Observer {
 	times := func(name, help string) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -81,7 +82,7 @@ func lockMetrics(e *env) lock.Observer {
 	}
 }
 
-// processName names this process to whoever inspects the locks.
+// processName identifies this process in the locks.
 func processName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -90,8 +91,8 @@ func processName() string {
 	return fmt.Sprintf("%s pid %d", host, os.Getpid())
 }
 
-// newBreakers makes the circuit breakers towards Redis, and registers their figures.
-// No node becomes a label: which one is away, Redis's own monitoring tells.
+// newBreakers creates the circuit breakers for Redis and registers their metrics. Nodes are not
+// labels: Redis's own monitoring shows which one is unavailable.
 func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
 	b := breaker.New(breaker.Config{})
 	registry.MustRegister(
@@ -108,13 +109,14 @@ func newBreakers(registry prometheus.Registerer) *breaker.Breakers {
 }
 
 const (
-	// watchedRefunds bounds what a scrape counts.
+	// watchedRefunds bounds the number that a scrape counts.
 	watchedRefunds = 10_000
 	// watchTimeout bounds how long a scrape waits for the database.
 	watchTimeout = time.Second
 )
 
-// paymentCounter registers the count of received amounts, and returns what counts them.
+// paymentCounter registers the counter of received amounts, and returns the function that
+// counts them.
 func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 	recorded := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_payments_total",
@@ -128,9 +130,9 @@ func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 	return func(outcome order.PaymentOutcome) { counters[outcome].Inc() }
 }
 
-// addRefundMetric registers how many amounts have to be refunded.
-func addRefundMetric(ctx context.Context, e *env, payments *payments.Service) {
-	ctx = context.WithoutCancel(ctx) // scrapes go on while the process drains
+// addRefundMetric registers the number of amounts to be refunded.
+func addRefundMetric(ctx context.Context, e *env, store *store.Store) {
+	ctx = context.WithoutCancel(ctx) // scrapes continue while the process drains
 	report := e.reporter("payments")
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_payments_to_refund",

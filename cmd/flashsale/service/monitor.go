@@ -7,14 +7,14 @@ import (
 	"flashsale/queue"
 )
 
-// monitoring is what the process knows of queues and workers of all hosts.
+// monitoring is this process's view of the queues and workers of all hosts.
 type monitoring struct {
 	workers *queue.Registry
 	monitor *worker.Monitor
 }
 
-// newMonitoring makes the process look at the queues and workers, for its metrics and
-// its log. Every process does, so an operator sees the same figures everywhere.
+// newMonitoring makes the process poll the queues and workers for its metrics and its log.
+// Every process does, so that each shows the same values.
 func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 	registry, err := queue.NewRegistry(eng.rdb, queue.RegistryConfig{Key: worker.WorkersKey})
 	if err != nil {
@@ -38,8 +38,8 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 	return &monitoring{workers: registry, monitor: monitor}, nil
 }
 
-// backlogCollector exports the monitor's last look. It makes no calls, so a scrape
-// neither waits for Redis nor burdens it; what is not known is left out.
+// backlogCollector exports the result of the monitor's last poll. It makes no calls, so a
+// scrape neither waits for Redis nor loads it. It omits unknown values.
 type backlogCollector struct {
 	monitor                                   *worker.Monitor
 	up, tasks, oldest, died, live, fetchedAgo *prometheus.Desc
@@ -73,7 +73,7 @@ func (c *backlogCollector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect exports the last look.
+// Collect exports the result of the last poll.
 func (c *backlogCollector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

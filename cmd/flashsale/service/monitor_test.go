@@ -12,9 +12,9 @@ import (
 	"flashsale/queue"
 )
 
-// TestPulse: a worker is alive as long as anything goes on, also if it fails, and ready
-// once it has fetched.
-func TestPulse(t *testing.T) {
+// A worker is alive as long as it makes progress, even if that is an error, and ready once it
+// has fetched.
+func TestPulse_AliveOnProgressReadyOnFetch(t *testing.T) {
 	t.Parallel()
 	registry, err := queue.NewRegistry(redistest.Embedded(t), queue.RegistryConfig{Key: "workers"})
 	if err != nil {
@@ -53,9 +53,9 @@ func TestPulse(t *testing.T) {
 	}
 }
 
-// TestBacklogCollector_Unknown: before the first look, and while Redis is away, only
-// the mark that nothing is known is exported.
-func TestBacklogCollector_Unknown(t *testing.T) {
+// Before the first poll, and while Redis is unavailable, only the metric for an unknown backlog
+// is exported.
+func TestBacklogCollector_OmitsUnknownValues(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(newBacklogCollector(worker.NewMonitor(worker.MonitorConfig{})))

@@ -9,8 +9,8 @@ import (
 	"flashsale/order/reconcile"
 )
 
-// newReconciler makes the reconciler that the API asks, and lets one of all
-// processes run one in the background.
+// newReconciler returns the reconciler for the API, and makes one of all processes reconcile in
+// the background.
 func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	e, eng := sh.env, sh.eng
 	m := newReconcileMetrics(e.registry)
@@ -26,7 +26,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 		return r
 	}
 	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
-		// Who leads no more knows nothing of the drift.
+		// A process that no longer leads does not know the drift.
 		defer m.clear()
 		r.Run(ctx, e.settings.ReconcileEvery, func(report reconcile.Report, err error) {
 			if err != nil {
@@ -40,7 +40,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	return r
 }
 
-// maxLogged bounds the items that one round of the background logs.
+// maxLogged bounds the items that one background round logs.
 const maxLogged = 20
 
 // logReconciled logs the differences that are not repaired.
@@ -67,8 +67,8 @@ func logReconciled(log zerolog.Logger, report *reconcile.Report) {
 	}
 }
 
-// reconcileMetrics are the figures of the background's reconciliations. No item
-// becomes a label: there may be any number of them.
+// reconcileMetrics are the metrics of the background reconciliations. Items are not labels,
+// because their number is unbounded.
 type reconcileMetrics struct {
 	drift   *prometheus.GaugeVec
 	items   prometheus.Gauge
@@ -108,7 +108,7 @@ func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 	return m
 }
 
-// clear forgets what the last round has found.
+// clear resets the results of the last round.
 func (m *reconcileMetrics) clear() {
 	for _, kind := range reconcile.DriftKinds {
 		m.drift.WithLabelValues(string(kind)).Set(0)
@@ -127,7 +127,7 @@ func (m *reconcileMetrics) observe(r *reconcile.Report) {
 				continue
 			}
 			differs = true
-			// A version has no units, and a record may be wrong by none.
+			// A version has no units, and a record may be wrong by zero units.
 			units[d.Kind] += max(d.Units, 1)
 		}
 		if differs {

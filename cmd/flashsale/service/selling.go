@@ -19,16 +19,15 @@ import (
 	"flashsale/order/store"
 )
 
-// Times of the items' locks. A process that is killed holds up its items for
-// at most lockTTL; one that is merely slow loses its lock after it, and its
-// scripts are refused.
+// Times of the items' locks. A killed process blocks its items for at most lockTTL. A slow
+// process loses its lock after that time, and its scripts are refused.
 const (
 	lockTTL      = time.Second
 	lockClaimTTL = 400 * time.Millisecond
 	lockLiveness = 500 * time.Millisecond
 )
 
-// selling is what purchases go through: the stock with its recovery, the items and the
+// selling has the parts that purchases use: the stock with its recovery, the items and the
 // orders.
 type selling struct {
 	stock   *inventory.Inventory
@@ -38,7 +37,7 @@ type selling struct {
 	queued  *inventory.QueuedIndex
 }
 
-// newSelling makes what purchases go through. Redis is compared with the database before
+// newSelling creates the parts that purchases use. It compares Redis with the database before
 // anything is sold.
 func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	e, eng := sh.env, sh.eng
@@ -92,8 +91,8 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued}, nil
 }
 
-// observers tell recovery and catalogue what the stock notices.
-func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
+// observers connects the recovery and the catalogue to events of the stock.
+func observers(recovery *recovery.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
 	return inventory.Observers{
 		OnChange:  items.StockChanged,
 		OnRestart: rec.Check,
@@ -105,15 +104,15 @@ func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error
 	}
 }
 
-// recoveryKey names the lock of the one process that recovers lost data.
+// recoveryKey is the lock of the process that recovers lost data.
 const recoveryKey = "fs:{p0}:recovery"
 
-// recoverEvery is how often Redis is compared with the database. A process that
-// meets a sale which is gone or older than it knew looks at once.
+// recoverEvery is the interval between comparisons of Redis with the database. A process that
+// finds a sale missing or older than expected compares at once.
 const recoverEvery = time.Second
 
-// newRecovery makes what compares Redis with the database, before anything is sold and
-// from then on every second and after every new connection.
+// newRecovery creates the recovery, which compares Redis with the database before anything is
+// sold, then every second, and after every new connection.
 func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Manager, highWater *store.HighWater) *recovery.Recovery {
 	recovered := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",

@@ -1,5 +1,5 @@
-// Package service builds one process of the service out of its parts, runs it and drains
-// it: the only place where the packages of the shop meet.
+// Package service builds one process of the service from its parts, runs it and drains it. It
+// is the only package that imports all packages of the shop.
 package service
 
 import (
@@ -23,13 +23,13 @@ import (
 	"flashsale/order/store"
 )
 
-// Role is which halves of the service a process is.
+// Role is whether a process is an API, a worker or both.
 type Role struct {
 	command     string
 	api, worker bool
 }
 
-// The roles, by the commands that start them.
+// The roles of the commands that start them.
 var (
 	Serve  = Role{command: "serve", api: true, worker: true}
 	API    = Role{command: "api", api: true}
@@ -51,13 +51,13 @@ func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer
 	return err
 }
 
-// build makes the process. After an error, what was opened is closed.
+// build creates the process. After an error, everything that was opened is closed.
 func build(ctx context.Context, e *env) (*lifecycle, error) {
 	var b builder
 	err := b.build(ctx, e)
 	life := &lifecycle{
 		parts: slices.Concat(b.base, b.ops, b.rest),
-		// Half of the time is the requests', half the worker's.
+		// Half of the time for the requests, half for the worker.
 		drain: e.settings.Drain / 2,
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	return nil
 }
 
-// shared is what the worker and the API of one process build on.
+// shared is what the worker and the API of a process have in common.
 type shared struct {
 	*env
 	eng       *engine
@@ -118,11 +118,10 @@ type shared struct {
 	writes    *admission.WriteProbe
 	highWater *store.HighWater
 	waiters   *checkout.Waiters // nil without an API
-	chores    *leaders          // nil where there is nothing to lead
+	chores    *leaders          // nil if there are no chores
 }
 
-// addHalves adds the worker and the API, each where the role has it, and what shows
-// whether they work.
+// addHalves adds the worker and the API of the role, and their health checks.
 func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *development) error {
 	r := e.role
 	e.registry.MustRegister(e.build.metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -138,7 +137,7 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 	if err != nil {
 		return err
 	}
-	// Before anything else uses database and Redis.
+	// Before anything else uses the database and Redis.
 	highWater, err := newHighWater(ctx, e, eng, &b.rest)
 	if err != nil {
 		return err
@@ -171,7 +170,7 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 		}
 		b.banner.api = fmt.Sprintf("http://%s/v1/items", l.Addr())
 	} else {
-		// It is stopped first. Where there is an API, stopping that says so.
+		// Stopped first. With an API, its drain also reports that the process is not ready.
 		b.rest.closing("readiness", func() error { h.drain.on.Store(true); return nil })
 	}
 	if operators != nil {

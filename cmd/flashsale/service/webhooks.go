@@ -16,7 +16,7 @@ import (
 	"flashsale/webhook"
 )
 
-// newWebhookAdmin makes what the API does about webhooks; it sends none.
+// newWebhookAdmin creates the webhook management of the API. It sends no webhooks.
 func newWebhookAdmin(s *config.Settings, store *store.Store) (handler.Webhooks, error) {
 	policy, err := s.WebhookPolicy()
 	if err != nil {
@@ -25,7 +25,7 @@ func newWebhookAdmin(s *config.Settings, store *store.Store) (handler.Webhooks, 
 	return &webhooks.Admin{Store: store, CheckURL: policy.CheckURL}, nil
 }
 
-// newDeliverer makes the process offer to deliver webhooks: one of all processes does.
+// newDeliverer creates the part that delivers webhooks, in one of all processes.
 func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
 	policy, err := e.settings.WebhookPolicy()
 	if err != nil {
@@ -35,7 +35,7 @@ func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
 	report := e.reporter("webhooks")
 	d := webhooks.NewDeliverer(webhooks.DelivererConfig{
 		Store: eng.store, Sender: client, Workers: e.settings.WebhookWorkers,
-		// A try that is cut off is made again, so it must not keep the orders waiting.
+		// An interrupted delivery is retried, so it must not delay the drain of the orders.
 		Drain:   e.settings.Drain / 10,
 		OnError: report, OnTry: deliveryMetrics(e.registry), OnLook: outboxMetrics(e.registry),
 	})
@@ -48,8 +48,8 @@ func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
 	}), nil
 }
 
-// dropDeliveryQueue deletes the task queue that earlier versions kept deliveries in: the
-// database says what is owed.
+// dropDeliveryQueue deletes the task queue in which earlier versions kept deliveries. They are
+// now in the database.
 func dropDeliveryQueue(ctx context.Context, rdb redis.UniversalClient) error {
 	var keys []string
 	for _, name := range strings.Fields("ready delayed leased body meta clock wake dead unique unique_until paused done counts rate") {
@@ -61,8 +61,8 @@ func dropDeliveryQueue(ctx context.Context, rdb redis.UniversalClient) error {
 	return nil
 }
 
-// deliveryMetrics registers the figures of deliveries, and returns what counts
-// them. No endpoint becomes a label: its URL is nobody else's business.
+// deliveryMetrics registers the metrics of deliveries, and returns the function that counts
+// them. Endpoints are not labels, because their URLs are confidential.
 func deliveryMetrics(registry prometheus.Registerer) func(outcome string) {
 	tries := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_webhook_deliveries_total",
@@ -76,8 +76,8 @@ func deliveryMetrics(registry prometheus.Registerer) func(outcome string) {
 	return func(outcome string) { counters[outcome].Inc() }
 }
 
-// outboxMetrics registers the figures of the outbox, and returns what sets them.
-// They are those of the process that delivers, and 0 in the others.
+// outboxMetrics registers the metrics of the outbox, and returns the function that sets them.
+// They are 0 except in the process that delivers.
 func outboxMetrics(registry prometheus.Registerer) func(webhooks.OutboxState) {
 	var mu sync.Mutex
 	var now webhooks.OutboxState

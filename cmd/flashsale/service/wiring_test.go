@@ -14,9 +14,9 @@ import (
 	"flashsale/catalog"
 )
 
-// TestRecovery_Wired: a new connection to Redis nudges the recovery, and the stock tells it
-// and the catalogue all that it notices.
-func TestRecovery_Wired(t *testing.T) {
+// A new connection to Redis nudges the recovery, and the stock notifies the recovery and the
+// catalogue of its events.
+func TestRecovery_IsNudgedByNewConnections(t *testing.T) {
 	t.Parallel()
 	s, err := settingsOf("--data-dir=" + t.TempDir())
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"flashsale/queue"
 )
 
-// sqliteWorkers is how many batches a process commits at a time. SQLite has one
-// writer; a second batch fetched meanwhile would wait for it instead of filling up.
+// sqliteWorkers is the number of batches that a process commits concurrently. SQLite has one
+// writer: a second batch fetched in the meantime would wait for it instead of filling up.
 const sqliteWorkers = 1
 
-// sweepEvery is how often what was left undone is looked for.
+// sweepEvery is the interval between sweeps for unfinished work.
 const sweepEvery = 10 * time.Second
 
-// addWorker adds what commits orders, and offers to do the chores of all workers.
+// addWorker adds the part that commits orders, and offers to run the workers' chores.
 func addWorker(sh *shared, p *pulse, ps *parts) error {
 	e, eng, s := sh.env, sh.eng, sh.settings
 	report := p.failing(e.reporter("order"))
@@ -59,23 +59,23 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 }
 
 const (
-	// stuckAfter is how long a worker may show no sign of life before it counts as
-	// stuck. It is far above what a commit on a slow disk takes.
+	// stuckAfter is how long a worker may make no progress before it counts as stuck. It is far
+	// above the time of a commit on a slow disk.
 	stuckAfter = 2 * time.Minute
-	// commitTrust is for how long a commit shows that the database takes writes.
+	// commitTrust is how long a commit proves that the database accepts writes.
 	commitTrust = 2 * time.Second
 )
 
-// pulse is what the worker of this process shows of itself. Its times are this
-// host's, and are only compared with each other.
+// pulse is the state of this process's worker. Its times are from this host's clock, and are
+// only compared with each other.
 type pulse struct {
 	entry     *queue.Registration // in the list of all workers
 	now       func() time.Time
-	moved     atomic.Pointer[time.Time] // it fetched, committed, or failed to; nil: not yet
+	moved     atomic.Pointer[time.Time] // the last fetch, commit or failure; nil: not yet
 	committed atomic.Pointer[time.Time] // nil: not yet
 }
 
-// newPulse registers this process as a worker until all that it does has ended.
+// newPulse registers this process as a worker until all its work has ended.
 func newPulse(e *env, workers *queue.Registry, ps *parts) *pulse {
 	host, err := os.Hostname()
 	if err != nil {
@@ -91,13 +91,13 @@ func newPulse(e *env, workers *queue.Registry, ps *parts) *pulse {
 	return p
 }
 
-// move notes a sign of life.
+// move records progress.
 func (p *pulse) move() {
 	now := p.now()
 	p.moved.Store(&now)
 }
 
-// fetched notes an attempt to fetch.
+// fetched records an attempt to fetch.
 func (p *pulse) fetched(err error) {
 	p.move()
 	if err == nil {
@@ -105,15 +105,14 @@ func (p *pulse) fetched(err error) {
 	}
 }
 
-// commit notes a commit.
+// commit records a commit.
 func (p *pulse) commit() {
 	now := p.now()
 	p.moved.Store(&now)
 	p.committed.Store(&now)
 }
 
-// failing returns a function that notes an error as a sign of life, for something
-// that is tried again and again.
+// failing returns a function that records an error as progress, for work that is retried.
 func (p *pulse) failing(report func(error)) func(error) {
 	return func(err error) {
 		p.move()
@@ -121,8 +120,8 @@ func (p *pulse) failing(report func(error)) func(error) {
 	}
 }
 
-// ready fails if the worker has not fetched recently. An idle one fetches at
-// intervals, between which it is blocked waiting for work.
+// ready fails if the worker has not fetched recently. An idle worker blocks for tasks and
+// fetches at intervals.
 func (p *pulse) ready() error {
 	switch d, ever := p.entry.SinceFetch(); {
 	case !ever:
@@ -133,7 +132,7 @@ func (p *pulse) ready() error {
 	return nil
 }
 
-// alive fails if nothing the worker does goes on, not even failing and trying again.
+// alive fails if the worker makes no progress, not even failing and retrying.
 func (p *pulse) alive() error {
 	if at := p.moved.Load(); at != nil {
 		if d := p.now().Sub(*at); d > stuckAfter {

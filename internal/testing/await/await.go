@@ -1,5 +1,5 @@
-// Package await has what every test needs that waits: one limit, a context that ends by it,
-// and polling for conditions that no signal announces.
+// Package await provides waiting for tests: one limit, a context bound to it, and polling for
+// conditions that no signal announces.
 package await
 
 import (
@@ -20,8 +20,8 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// True polls ok every 2 ms until it returns true. It fails the test after [Limit]; what
-// names the condition.
+// True polls ok every 2 ms until it returns true. It fails the test after [Limit]; the message
+// contains what, the name of the condition.
 func True(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Every(t, 2*time.Millisecond, what, ok)

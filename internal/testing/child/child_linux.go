@@ -1,5 +1,5 @@
-// Package child starts the processes of tests and benchmarks so that none
-// outlives whoever started it.
+// Package child starts the processes of tests and benchmarks so that none outlives the program
+// that started it.
 package child
 
 import (
@@ -8,13 +8,12 @@ import (
 	"syscall"
 )
 
-// Start starts cmd, calls exited in the background when it ends, and returns
-// once it runs. The process is killed by the kernel when the test binary dies:
-// a test that runs into its time-out panics, and no clean-up runs then.
+// Start starts cmd and returns once it runs. It calls exited in the background when cmd ends.
+// The kernel kills the process when the test binary dies, because a test that reaches its
+// timeout panics without running any clean-up.
 //
-// The kernel ties that promise to the thread that started the process, not to
-// the whole of the test binary. So one thread starts it, waits for it, and does
-// nothing else meanwhile.
+// The kernel binds the process to the thread that started it, not to the whole test binary. So
+// one thread starts the process and does nothing but wait for it.
 func Start(cmd *exec.Cmd, exited func(error)) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)

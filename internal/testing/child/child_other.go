@@ -5,8 +5,7 @@ package child
 
 import "os/exec"
 
-// Start starts cmd, calls exited in the background when it ends, and returns
-// once it runs.
+// Start starts cmd, calls exited in the background when it ends, and returns once it runs.
 func Start(cmd *exec.Cmd, exited func(error)) error {
 	if err := cmd.Start(); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Frozen reports whether a process is stopped by a signal: all of its threads,
-// for each comes to rest by itself. A process that is gone is not.
+// Frozen reports whether a signal has stopped all threads of a process, because the threads
+// stop one after another. It returns false for a process that no longer exists.
 func Frozen(pid int) (bool, error) {
 	stats, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
@@ -20,12 +20,12 @@ func Frozen(pid int) (bool, error) {
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil // a thread has just ended; look again
+			return false, nil // a thread has just ended; the caller polls again
 		}
 		if err != nil {
 			return false, err
 		}
-		// "tid (name) S …": the name may hold anything, even a bracket.
+		// "tid (name) S …": the name may contain any byte, including a bracket.
 		_, state, found := bytes.Cut(b[bytes.LastIndexByte(b, ')')+1:], []byte(" "))
 		if !found || !bytes.HasPrefix(state, []byte("T")) {
 			return false, nil

@@ -2,6 +2,6 @@
 
 package child
 
-// Frozen cannot be told here without another program, so the signal may still
-// be on its way when a pause returns.
+// Frozen cannot detect this here without another program, so the signal may still be pending
+// when a pause returns.
 func Frozen(int) (bool, error) { return true, nil }

@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// restWithin bounds the wait for a process to come to rest.
+// restWithin bounds the wait until a process has stopped.
 const restWithin = 10 * time.Second
 
-// Pause freezes a process (SIGSTOP) until Continue: its connections stay open
-// and it does nothing. ended is closed when the process has ended. On Linux
-// Pause returns once every thread is at rest; elsewhere the signal may still be
-// on its way.
+// Pause stops a process (SIGSTOP) until Continue: its connections stay open, but it does
+// nothing. ended must be closed when the process has ended. On Linux Pause returns once every
+// thread has stopped; elsewhere the signal may still be pending.
 func Pause(p *os.Process, ended <-chan struct{}) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause process %d: %w", p.Pid, err)
@@ -39,7 +38,7 @@ func Pause(p *os.Process, ended <-chan struct{}) error {
 	}
 }
 
-// Continue lets a frozen process go on (SIGCONT).
+// Continue resumes a paused process (SIGCONT).
 func Continue(p *os.Process) error {
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		return fmt.Errorf("continue process %d: %w", p.Pid, err)

@@ -1,8 +1,7 @@
 //go:build unix
 
-// Package disktest gives tests disks that fail: small ones that can be filled
-// and freed, and files that refuse to be written for a while, to processes that
-// have them open too.
+// Package disktest gives tests failing disks: small ones that can be filled and freed, and
+// files that refuse writes for a while, even to processes that already have them open.
 package disktest
 
 import (
@@ -18,15 +17,15 @@ import (
 	"testing"
 )
 
-// Disk is a file system of its own in memory, of a fixed size.
+// Disk is an in-memory file system of a fixed size.
 type Disk struct {
 	t    testing.TB
 	path string
 }
 
-// mountScript mounts a disk, and unmounts it when its input ends: also when the
-// test binary dies, which runs no clean-up then. Lazily, because a process may
-// not have ended yet.
+// mountScript mounts a disk and unmounts it when its input ends, which also happens when the
+// test binary dies and runs no clean-up. The unmount is lazy, because a process may not have
+// ended yet.
 const mountScript = `
 mount -t tmpfs -o "size=$1,mode=0700" flashsale-test "$2" || exit 1
 echo mounted
@@ -34,14 +33,14 @@ cat >/dev/null
 umount -l "$2"
 `
 
-// New mounts a disk of so many bytes, for as long as the test lasts. The kernel
-// rounds the size up to pages. Where it may not be mounted the test is skipped,
-// and with CI=true it fails instead.
+// New mounts a disk of the given size until the test ends. The kernel rounds the size up to
+// pages. If mounting is not permitted, the test is skipped, or fails with CI=true.
 func New(t testing.TB, bytes int64) *Disk {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-c", mountScript, "sh", strconv.FormatInt(bytes, 10), dir)
-	// A terminal's interrupt is for the test binary, whose end this one awaits.
+	// An interrupt from the terminal must only reach the test binary; the script waits for its
+	// end.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -68,7 +67,7 @@ func New(t testing.TB, bytes int64) *Disk {
 	return &Disk{t: t, path: dir}
 }
 
-// unavailable ends a test that this machine cannot run.
+// unavailable ends a test that cannot run on this machine.
 func unavailable(t testing.TB, what string, err error, said string) {
 	t.Helper()
 	text := fmt.Sprintf("disktest: %s, which needs Linux and root: %v %s", what, err, strings.TrimSpace(said))
@@ -78,7 +77,7 @@ func unavailable(t testing.TB, what string, err error, said string) {
 	t.Skip("skipped: ", text)
 }
 
-// Path is the folder the disk is mounted on.
+// Path is the folder on which the disk is mounted.
 func (d *Disk) Path() string { return d.path }
 
 // Remount makes the disk read-only or writable. It cannot be made read-only while a
@@ -95,11 +94,11 @@ func (d *Disk) Remount(readOnly bool) {
 	}
 }
 
-// ballast is the file that fills a disk.
+// ballast is the file that fills the disk.
 func (d *Disk) ballast() string { return filepath.Join(d.path, "ballast") }
 
-// Fill takes all room there is, so that nothing can grow any more. What is
-// overwritten in place still can be.
+// Fill uses all free space, so that no file can grow any more. Overwriting in place still
+// succeeds.
 func (d *Disk) Fill() {
 	d.t.Helper()
 	if err := d.fill(); err != nil {
@@ -113,7 +112,7 @@ func (d *Disk) fill() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	// Large blocks first: a refused one may have left room for smaller ones.
+	// Large blocks first: smaller ones may still fit where a large one was refused.
 	for size := 1 << 20; size > 0; {
 		_, werr := f.Write(make([]byte, size))
 		switch {
@@ -126,11 +125,11 @@ func (d *Disk) fill() (err error) {
 	return nil
 }
 
-// Free gives back the room that Fill took.
+// Free releases the space that Fill used.
 func (d *Disk) Free() {
 	d.t.Helper()
-	// Truncated first: a child process that another goroutine is starting has a copy of
-	// every open file until it executes its program, and keeps a removed file's blocks.
+	// Truncate before removing: a child process that another goroutine starts has a copy of
+	// every open file until it executes its program, which keeps the blocks of a removed file.
 	if err := os.Truncate(d.ballast(), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		d.t.Errorf("disktest: free %s: %v", d.path, err)
 	}
@@ -139,7 +138,7 @@ func (d *Disk) Free() {
 	}
 }
 
-// Left is how many bytes can still be written.
+// Left is the number of bytes that can still be written.
 func (d *Disk) Left() int64 {
 	d.t.Helper()
 	var s syscall.Statfs_t
@@ -150,13 +149,12 @@ func (d *Disk) Left() int64 {
 	return int64(s.Bavail) * int64(s.Bsize) //nolint:unconvert // the types differ between systems
 }
 
-// Deny refuses writes to existing files, whoever has them open and be it root,
-// until allow is called or the test ends; a second call of it does nothing.
-// Their contents can be read. A file that is mapped for writing must not be
-// among them: who touches it then dies.
+// Deny refuses writes to existing files, even for root and through open descriptors, until
+// allow is called or the test ends. Only the first call of allow has an effect. The files stay
+// readable. None of them may be mapped for writing: a process that writes to such a mapping
+// dies.
 //
-// Where the file system cannot do that the test is skipped, and with CI=true it
-// fails instead.
+// If the file system does not support this, the test is skipped, or fails with CI=true.
 func Deny(t testing.TB, files ...string) (allow func()) {
 	t.Helper()
 	denied := true
@@ -170,8 +168,8 @@ func Deny(t testing.TB, files ...string) (allow func()) {
 			t.Errorf("disktest: allow writes again: %v", err)
 		}
 	}
-	// Some file systems ask when a file is opened only, so one that was open
-	// before is tried.
+	// Some file systems check only when a file is opened, so the probe uses a file that is
+	// already open.
 	probe, err := os.OpenFile(files[0], os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatalf("disktest: deny writes: %v", err)
@@ -187,8 +185,8 @@ func Deny(t testing.TB, files ...string) (allow func()) {
 	return allow
 }
 
-// denies returns an error unless an open file refuses to be changed: it is asked
-// for the length that it has, which changes nothing where that is allowed.
+// denies returns an error unless an open file refuses changes. It sets the length that the file
+// already has, which changes nothing if it is allowed.
 func denies(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {

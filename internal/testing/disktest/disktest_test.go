@@ -33,11 +33,11 @@ func TestDisk(t *testing.T) {
 		if left := d.Left(); left != 0 {
 			t.Errorf("%d bytes are left of a full disk", left)
 		}
-		// What is left of the last page can be filled, and no more.
+		// Only the rest of the last page can be filled.
 		if _, err := f.WriteString(strings.Repeat("x", 10_000)); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("writing to a full disk: %v", err)
 		}
-		d.Fill() // again, which finds nothing
+		d.Fill() // again, with nothing left to fill
 		d.Free()
 		if _, err := f.WriteString(strings.Repeat("x", 10_000)); err != nil {
 			t.Errorf("writing to a freed disk: %v", err)

@@ -10,27 +10,28 @@ import (
 	"sync"
 )
 
-// The ports lie below those the kernel gives to outgoing connections (from 32768
-// on Linux, 49152 elsewhere). Among the others, a connection of any process
-// could take one before its server listens on it, or hold it when a server that
+// The ports are below those that the kernel gives to outgoing connections (from 32768 on Linux,
+// 49152 elsewhere). Otherwise an outgoing connection of any process, and a crowd of buyers
+// opens thousands, could take a port before its server listens on it, or while a killed server
+// restarts.
 // was killed has to come back; a crowd of buyers opens thousands.
 const (
 	first = 10000
 	count = 22000
 )
 
-// given is where this process is in the range. One after the other, from a start
-// by chance: two processes that look at the same time then name the same port
-// only if they are in step, and ports by chance would meet again and again.
+// given is the position of this process in the range. Ports are tried in sequence from a random
+// start: two processes that search concurrently then only collide if their positions match,
+// whereas random ports would collide repeatedly.
 var given struct {
 	mu    sync.Mutex
 	start int
-	n     int // how many were looked at
+	n     int // number of ports tried
 }
 
-// Port returns a loopback port that nothing listens on and that this process was
-// not given before: one is free again as soon as it was tried, before the server
-// it is meant for listens on it. It returns an error when the range is used up.
+// Port returns a free loopback port that this process was not given before: the port is only
+// taken once the server it is meant for listens on it. It returns an error when the range is
+// used up.
 func Port() (int, error) {
 	given.mu.Lock()
 	defer given.mu.Unlock()
@@ -54,7 +55,7 @@ func Port() (int, error) {
 	return 0, errors.Join(errors.New("freeport: every port of the range was given or is taken"), taken)
 }
 
-// Addr is Port as a loopback host:port.
+// Addr is like Port, as a loopback host:port.
 func Addr() (string, error) {
 	port, err := Port()
 	if err != nil {

@@ -30,18 +30,18 @@ func TestPort_NeverTwice(t *testing.T) {
 	}
 }
 
-// TestPort_Taken listens on the port that would be the next. It is not parallel,
-// so that it is.
-func TestPort_Taken(t *testing.T) {
+// TestPort_SkipsPortsInUse listens on the port that would be next. It is not parallel, because
+// other tests would take that port.
+func TestPort_SkipsPortsInUse(t *testing.T) {
 	next := port(t) + 1
 	if next == first+count {
 		next = first
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(next)))
-	if err == nil { // otherwise somebody else does
+	if err == nil { // otherwise another process listens there
 		defer l.Close()
 	}
 	if p := port(t); p == next {
-		t.Errorf("port %d was given while somebody listens on it", p)
+		t.Errorf("port %d was given while it is in use", p)
 	}
 }

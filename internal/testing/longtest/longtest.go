@@ -1,9 +1,9 @@
 // Package longtest separates the tests that need minutes from those that run on
 // every change.
 //
-// `make test` runs without the variable and must end in a few minutes; `make test-long`
-// sets it and runs every test, with the race detector. A long test ends its name in
-// _Long, for readers of a report, and begins with [Only]:
+// `make test` runs without the variable and must end in a few minutes; `make test-long` sets it
+// and runs every test with the race detector. The name of a long test ends in _Long, for
+// readers of a report, and its body begins with [Only]:
 //
 //	func TestCheck_MillionCalls_Long(t *testing.T) {
 //		longtest.Only(t)
@@ -26,14 +26,14 @@ import (
 	"testing"
 )
 
-// Variable is the name of the environment variable that turns the long tests
-// on. Its only valid value is "1"; anything else leaves them off.
+// Variable is the environment variable that enables the long tests. Its only valid value is
+// "1"; any other value leaves them disabled.
 const Variable = "FLASHSALE_TEST_LONG"
 
-// On reports whether the long tests are to run.
+// On reports whether the long tests are enabled.
 func On() bool { return os.Getenv(Variable) == "1" }
 
-// Only skips the test, unless the long tests are to run.
+// Only skips the test unless the long tests are enabled.
 func Only(t testing.TB) {
 	t.Helper()
 	if !On() {
@@ -41,7 +41,7 @@ func Only(t testing.TB) {
 	}
 }
 
-// Scale returns short, or long if the long tests are to run.
+// Scale returns short, or long if the long tests are enabled.
 func Scale(short, long int) int {
 	if On() {
 		return long
@@ -49,16 +49,15 @@ func Scale(short, long int) int {
 	return short
 }
 
-// rapidChecks is how many cases rapid draws for a property unless told otherwise.
+// rapidChecks is rapid's default number of cases for a property.
 const rapidChecks = 100
 
-// Checks limits the cases that rapid draws for each property to short, and to
-// rapid's own default if the long tests are to run. A TestMain calls it before
-// the flags are parsed, so -rapid.checks on the command line overrides it. It is
-// for packages whose properties talk to a server; the others can afford the
-// default.
+// Checks limits the number of cases that rapid draws for each property to short, or to rapid's
+// default if the long tests are enabled. A TestMain calls it before the flags are parsed, so
+// -rapid.checks on the command line overrides it. It is for packages whose properties use a
+// server; others can afford the default.
 func Checks(short int) {
-	// The flag is registered by every test binary that imports rapid.
+	// Every test binary that imports rapid registers the flag.
 	if err := flag.Set("rapid.checks", strconv.Itoa(Scale(short, rapidChecks))); err != nil {
 		panic(err)
 	}

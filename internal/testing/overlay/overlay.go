@@ -1,5 +1,5 @@
-// Package overlay lets tests and benchmarks build the service with changes of its
-// source that exist in no file of the repository.
+// Package overlay lets tests and benchmarks build the service with source changes that are not
+// in any file of the repository.
 package overlay
 
 import (
@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// ErrOutdated says that the text to be replaced does not stand exactly once in its
-// file: the code has changed, and the change must be updated.
+// ErrOutdated means that the text to replace does not occur exactly once in its file: the code
+// has changed, and the Change must be updated.
 var ErrOutdated = errors.New("overlay: the code has changed, and the change of it must be updated")
 
-// Change is a replacement in one file, whose path is relative to the repository and
-// has slashes. From must stand in the file exactly once. A file has one change.
+// Change is a replacement in one file. Its path is relative to the repository and uses slashes.
+// From must occur in the file exactly once. A file has at most one change.
 type Change struct{ File, From, To string }
 
-// Write writes the changed files into dir, and returns the path of the file to give
-// to `go build -overlay`. The files of the repository at root stay as they are.
+// Write writes the changed files to dir and returns the path of the file for `go build
+// -overlay`. It does not modify the files of the repository at root.
 func Write(root, dir string, changes []Change) (string, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {

@@ -22,8 +22,8 @@ const Service = repo.Service
 // first, which takes minutes on a small machine.
 const buildLimit = 10 * time.Minute
 
-// programs holds what this test binary has built. A build is shared, because
-// linking the service takes longer than most tests.
+// programs holds the builds of this test binary. Tests share a build, because linking the
+// service takes longer than most tests.
 var programs struct {
 	mu    sync.Mutex
 	dir   string
@@ -37,11 +37,11 @@ type program struct {
 	err  error
 }
 
-// Build returns the path of the service's program. The first call in a test
-// binary builds it, the others share the result. Flags are passed to `go build`,
-// for example "-race"; each set of flags is a build of its own.
+// Build returns the path of the service's program. The first call in a test binary builds it,
+// later calls share the result. Flags are passed to `go build`, for example "-race". Each set
+// of flags has its own build.
 //
-// The file lives until Shutdown.
+// The file exists until Shutdown.
 func Build(t testing.TB, flags ...string) string {
 	t.Helper()
 	return BuildPackage(t, Service, flags...)
@@ -64,15 +64,15 @@ func build(ctx context.Context, pkg string, flags []string) (string, error) {
 		return "", err
 	}
 	p.once.Do(func() {
-		// The result belongs to all tests of the binary, so the build must not
-		// end with the test that happened to come first.
+		// All tests of the binary share the result, so the build must not be cancelled at the
+		// end of the test that started it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), buildLimit)
 		defer cancel()
 		out := filepath.Join(p.dir, filepath.Base(pkg))
 		args := append(append([]string{"build", "-o", out}, flags...), pkg)
 		cmd := exec.CommandContext(ctx, "go", args...)
 		if pkg == Service {
-			// From another module it would be built with other dependencies.
+			// In another module it would be built with other dependencies.
 			if cmd.Dir, p.err = repo.Root(); p.err != nil {
 				return
 			}
@@ -86,7 +86,7 @@ func build(ctx context.Context, pkg string, flags []string) (string, error) {
 	return p.path, p.err
 }
 
-// reserve returns the entry of a build, which the first caller then carries out.
+// reserve returns the entry of a build, which the first caller then performs.
 func reserve(key string) (*program, error) {
 	programs.mu.Lock()
 	defer programs.mu.Unlock()
@@ -103,8 +103,8 @@ func reserve(key string) (*program, error) {
 	}
 	p := programs.built[key]
 	if p == nil {
-		// Each build has a folder of its own: two may differ in their flags
-		// alone, and the program keeps its plain name in process lists.
+		// Each build has its own folder: two builds may differ only in their flags, and the
+		// program keeps its plain name in process lists.
 		p = &program{dir: filepath.Join(programs.dir, strconv.Itoa(len(programs.built)))}
 		programs.built[key] = p
 	}
@@ -120,8 +120,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Shutdown removes the programs this test binary built, for a TestMain that has
-// more to do. Nothing may be started afterwards without building it again.
+// Shutdown removes the programs that this test binary built, for a TestMain that does more
+// afterwards. It must build a program again before starting it.
 func Shutdown() {
 	programs.mu.Lock()
 	defer programs.mu.Unlock()

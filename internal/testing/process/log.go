@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// tailLines is how much of a log a failed test shows: a panic's message and the
-// first goroutine, without burying the test's own message.
+// tailLines is how much of a log a failed test shows: a panic's message and the first
+// goroutine, without hiding the test's own message.
 const tailLines = 60
 
-// LogPath is the file that takes what the process prints, on both streams.
+// LogPath is the file that receives both output streams of the process.
 func (p *P) LogPath() string { return p.log }
 
-// Log returns what the process has printed so far, on both streams.
+// Log returns the output of the process so far, both streams.
 func (p *P) Log() string {
 	p.t.Helper()
 	b, err := os.ReadFile(p.log)
@@ -38,7 +38,7 @@ func (p *P) tail() string {
 	return "; its log ends:\n" + text
 }
 
-// lastLines returns the last n lines of s, and says how many it left out.
+// lastLines returns the last n lines of s, preceded by the number of omitted ones.
 func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	if len(lines) <= n {

@@ -1,12 +1,11 @@
 //go:build unix
 
-// Package process runs the service as real processes for tests: it builds the
-// program once, starts it on free loopback ports, waits until it is ready, and
-// lets a test stop it, kill it, or freeze it and let it go on.
+// Package process runs the service as real processes for tests. It builds the program once,
+// starts it on free loopback ports and waits until it is ready. Tests can stop it, kill it,
+// pause it and continue it.
 //
-// A process is ended by its own pid when its test ends, on Linux even when the
-// test binary itself is killed. When the test fails, the end of the process's
-// log goes into the test's.
+// A process is killed by its own pid when its test ends; on Linux also when the test binary
+// itself is killed. A failed test shows the end of the process's log.
 package process
 
 import (
@@ -34,22 +33,22 @@ const (
 	// reapWithin bounds the wait for the kernel after SIGKILL.
 	reapWithin = 10 * time.Second
 	pollEvery  = 20 * time.Millisecond
-	// probeLimit bounds one look at readiness: a frozen process accepts
-	// connections and never answers.
+	// probeLimit bounds one readiness check: a paused process accepts connections but never
+	// answers.
 	probeLimit = 2 * time.Second
 )
 
-// What TryStart and Wait report; compare with errors.Is.
+// Errors of TryStart and Wait; compare with errors.Is.
 var (
-	// ErrExited says that the process ended before it was ready.
+	// ErrExited means that the process ended before it was ready.
 	ErrExited = errors.New("process: ended before it was ready")
-	// ErrNotReady says that the process was not ready in time. It was killed.
+	// ErrNotReady means that the process was not ready in time. It was killed.
 	ErrNotReady = errors.New("process: not ready in time")
-	// ErrRunning says that the process was still running when the wait ended.
+	// ErrRunning means that the process was still running when the wait ended.
 	ErrRunning = errors.New("process: still running")
 )
 
-// Spec says what to start. The zero value starts `flashsale serve` in a
+// Spec is the configuration of a process. The zero value starts `flashsale serve` in a
 // directory of its own.
 type Spec struct {
 	// Binary is the program's path; empty: Build with no flags.
@@ -58,32 +57,32 @@ type Spec struct {
 	Command string
 	// Args follow the command and the addresses.
 	Args []string
-	// Env holds KEY=value settings on top of the environment, from which the
-	// service's own settings (FLASHSALE_…) are removed first.
+	// Env holds KEY=value settings added to the environment. The service's own settings
+	// (FLASHSALE_…) are removed from the environment first.
 	Env []string
-	// Dir is the working directory; empty: a temporary one of the test. The
-	// log is written here too.
+	// Dir is the working directory; empty: a temporary one of the test. The log is also written
+	// there.
 	Dir string
 	// Addr and OpsAddr are host:port to listen on; empty: free loopback ports.
 	Addr, OpsAddr string
-	// ReadyPath is asked until it answers 200; empty: /readyz on Addr, or
-	// /metrics on OpsAddr for a worker, which has no other address.
+	// ReadyPath is polled until it answers 200; empty: /readyz on Addr, or /metrics on OpsAddr
+	// for a worker, which has no other address.
 	ReadyPath string
-	// NoWait makes Start return at once; WaitReady waits later.
+	// NoWait makes Start return immediately; WaitReady waits later.
 	NoWait bool
 	// ReadyWithin bounds the wait for readiness; zero: 30 s.
 	ReadyWithin time.Duration
 	// StopWithin bounds the wait of Stop after SIGTERM; zero: 20 s.
 	StopWithin time.Duration
-	// UID is the user, and the group, that the process runs as, which needs root; zero:
-	// those of the test binary. Its folder has to be readable to that user.
+	// UID is the user and group of the process, which requires root; zero: those of the test
+	// binary. The user must be able to read the process's folder.
 	UID uint32
-	// Files is how many files the process may have open at once, sockets
-	// included; zero: as many as the test binary.
+	// Files limits the open files of the process, sockets included; zero: the test binary's
+	// limit.
 	Files int
 }
 
-// fill sets what the caller left open.
+// fill sets the fields that the caller left empty.
 func (s Spec) fill(t testing.TB) (Spec, error) {
 	if s.Command == "" {
 		s.Command = "serve"
@@ -133,7 +132,7 @@ func (s *Spec) args() []string {
 	return append(args, s.Args...)
 }
 
-// command is the process to be.
+// command returns the command of the process.
 func (s *Spec) command() *exec.Cmd {
 	cmd := exec.Command(s.Binary, s.args()...)
 	if s.Files != 0 {
@@ -145,22 +144,22 @@ func (s *Spec) command() *exec.Cmd {
 	return cmd
 }
 
-// limited is the process with its limit of open files. A shell sets it and then becomes
-// the process: it keeps the pid, and there is no moment without the limit.
+// limited returns the command with its limit of open files. A shell sets the limit and then
+// execs the program, which keeps the pid and never runs without the limit.
 func (s *Spec) limited() *exec.Cmd {
 	script := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Files)
 	return exec.Command("sh", append([]string{"-c", script, s.Binary}, s.args()...)...)
 }
 
-// environ is the environment without the service's own settings, which a
-// developer may have set, plus extra.
+// environ returns the environment plus extra, without the service's own settings, which a
+// developer may have set.
 func environ(extra []string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "FLASHSALE_") })
 	return append(env, extra...)
 }
 
-// P is one running process. Its methods may be called from any goroutine while
-// the test runs, and on a process that has ended.
+// P is a process. Its methods are safe for concurrent use while the test runs, and may be
+// called after the process has ended.
 type P struct {
 	t    testing.TB
 	spec Spec
@@ -171,8 +170,8 @@ type P struct {
 	code int           // valid once done is closed
 }
 
-// Start starts a process and returns when it is ready; the test fails at once
-// when it does not get there. It must be called from the test's goroutine.
+// Start starts a process and returns when it is ready; otherwise the test fails immediately. It
+// must be called from the test's goroutine.
 func Start(t testing.TB, spec Spec) *P {
 	t.Helper()
 	p, err := TryStart(t, spec)
@@ -182,10 +181,10 @@ func Start(t testing.TB, spec Spec) *P {
 	return p
 }
 
-// TryStart is Start for a process that may refuse to start, and for goroutines
-// other than the test's. It returns ErrExited or ErrNotReady, with the end of
-// the log; the process has ended then, and is returned for its log and exit code.
-// When the process could not be created at all, P is nil.
+// TryStart is like Start, for a process that may refuse to start and for goroutines other than
+// the test's. It returns ErrExited or ErrNotReady with the end of the log. The process has then
+// ended, and is returned for its log and exit code. P is nil if the process could not be
+// created.
 func TryStart(t testing.TB, spec Spec) (*P, error) {
 	t.Helper()
 	spec, err := spec.fill(t)
@@ -207,12 +206,12 @@ func TryStart(t testing.TB, spec Spec) (*P, error) {
 	return p, nil
 }
 
-// logs numbers the log files, so that a restart in the same directory does not
-// overwrite what the process before it wrote.
+// logs numbers the log files, so that a restart in the same directory does not overwrite the
+// previous log.
 var logs atomic.Int64
 
-// start creates the process. The output goes straight to a file: a pipe would
-// keep the wait open for as long as a grandchild holds it.
+// start creates the process. The output goes directly to a file: with a pipe, the wait would
+// not end while a grandchild holds it open.
 func (p *P) start() error {
 	p.log = filepath.Join(p.spec.Dir, fmt.Sprintf("%s-%d.log", p.spec.Command, logs.Add(1)))
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -224,14 +223,14 @@ func (p *P) start() error {
 	p.cmd.Env = environ(p.spec.Env)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	err = child.Start(p.cmd, p.exited)
-	// A process that runs has a descriptor of its own; this one is not written to.
+	// The running process has its own descriptor; this one is not written to.
 	if cerr := out.Close(); cerr != nil {
 		p.t.Errorf("process: close log: %v", cerr)
 	}
 	return err
 }
 
-// exited records the end of the process; err is what Cmd.Wait returned.
+// exited records the end of the process; err is the result of Cmd.Wait.
 func (p *P) exited(err error) {
 	p.code = p.cmd.ProcessState.ExitCode()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -267,7 +266,7 @@ func (p *P) WaitReady() error {
 	}
 }
 
-// probe returns what is wrong, or nothing when the answer is 200.
+// probe returns the problem, or "" if the answer is 200.
 func probe(client *http.Client, url string) string {
 	resp, err := client.Get(url)
 	if err != nil {
@@ -293,18 +292,18 @@ func (p *P) URL() string {
 // OpsURL is the address for metrics and profiles, "http://127.0.0.1:port".
 func (p *P) OpsURL() string { return "http://" + p.spec.OpsAddr }
 
-// Pid is the process id. After the end of the process it names nothing.
+// Pid is the process id. It is no longer valid after the end of the process.
 func (p *P) Pid() int { return p.cmd.Process.Pid }
 
-// Spec is what the process was started with, everything open filled in.
-// Start(t, p.Spec()) starts its successor in the same place.
+// Spec returns the configuration with all defaults filled in. Start(t, p.Spec()) restarts the
+// process in the same place.
 func (p *P) Spec() Spec { return p.spec }
 
 // Done is closed when the process has ended.
 func (p *P) Done() <-chan struct{} { return p.done }
 
-// Wait waits until the process ends by itself and returns its exit code, -1
-// when a signal ended it, or ErrRunning when ctx ends first.
+// Wait waits until the process ends and returns its exit code, -1 if a signal ended it, or
+// ErrRunning if ctx ends first.
 func (p *P) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-p.done:
@@ -314,10 +313,9 @@ func (p *P) Wait(ctx context.Context) (int, error) {
 	}
 }
 
-// Stop asks the process to end (SIGTERM) and returns its exit code. One that is
-// still there after StopWithin is killed, and the test fails. A frozen process
-// is let go on, or it would never hear the request. On a process that has ended
-// it only returns the code.
+// Stop sends SIGTERM and returns the exit code. If the process is still running after
+// StopWithin, it is killed and the test fails. A paused process is continued first, because it
+// could not handle the signal. If the process has already ended, Stop only returns the code.
 func (p *P) Stop() int {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
@@ -329,8 +327,8 @@ func (p *P) Stop() int {
 	return p.code
 }
 
-// Kill ends the process with SIGKILL, frozen or not, and returns when it is
-// gone. On a process that has ended it does nothing.
+// Kill ends the process with SIGKILL, even while it is paused, and returns when it is gone. If
+// the process has already ended, it does nothing.
 func (p *P) Kill() {
 	p.t.Helper()
 	p.signal(syscall.SIGKILL)
@@ -339,14 +337,14 @@ func (p *P) Kill() {
 	}
 }
 
-// Continue lets a frozen process go on (SIGCONT).
+// Continue resumes a paused process (SIGCONT).
 func (p *P) Continue() {
 	p.t.Helper()
 	p.signal(syscall.SIGCONT)
 }
 
-// Pause freezes the process (SIGSTOP) until Continue. On Linux it returns when
-// the process has come to rest; elsewhere the signal may still be on its way.
+// Pause stops the process (SIGSTOP) until Continue. On Linux it returns when the process has
+// stopped; elsewhere the signal may still be pending.
 func (p *P) Pause() {
 	p.t.Helper()
 	if err := child.Pause(p.cmd.Process, p.done); err != nil {
@@ -354,8 +352,8 @@ func (p *P) Pause() {
 	}
 }
 
-// signal sends sig unless the process has ended. The pid cannot name a stranger:
-// os.Process refuses once the process was reaped.
+// signal sends sig unless the process has ended. It cannot reach another process with the same
+// pid, because os.Process refuses signals after the process was reaped.
 func (p *P) signal(sig os.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {

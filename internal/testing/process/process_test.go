@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// orphan names the variable that turns this test binary into one that dies
-// without clean-up; see TestStart_DiesWithTheTestBinary.
+// orphan is the variable that makes this test binary die without clean-up; see
+// TestStart_DiesWithTheTestBinary.
 const orphan = "PROCESS_TEST_ORPHAN"
 
 func TestMain(m *testing.M) { Main(m) }
@@ -32,8 +32,8 @@ func fake(t *testing.T, args ...string) Spec {
 	return Spec{Binary: BuildPackage(t, "./testdata/fake"), Args: args, ReadyWithin: 20 * time.Second}
 }
 
-// witness is a test that records what it is told, for looking at failures
-// without failing.
+// witness is a testing.TB that records its calls, so that failures can be checked without
+// failing.
 type witness struct {
 	testing.TB
 	mu       sync.Mutex
@@ -64,7 +64,7 @@ func (w *witness) Failed() bool {
 
 func (w *witness) Cleanup(f func()) { w.cleanups = append(w.cleanups, f) }
 
-// end does what the testing package does when a test is over.
+// end does what the testing package does at the end of a test.
 func (w *witness) end() {
 	for i := len(w.cleanups) - 1; i >= 0; i-- {
 		w.cleanups[i]()
@@ -83,7 +83,7 @@ func get(t *testing.T, url string, d time.Duration) (string, error) {
 	return string(body), errors.Join(err, resp.Body.Close())
 }
 
-// mustBeGone checks that the process was reaped and left its pid.
+// mustBeGone checks that the process was reaped and its pid no longer exists.
 func mustBeGone(t *testing.T, p *P) {
 	t.Helper()
 	select {
@@ -122,7 +122,7 @@ func TestBuild_OncePerFlags(t *testing.T) {
 
 func TestBuild_ErrCompiler(t *testing.T) {
 	t.Parallel()
-	for range 2 { // the failure is kept as well as a success
+	for range 2 { // a failure is kept like a success
 		path, err := build(t.Context(), "./testdata/missing", nil)
 		if err == nil || path != "" || !strings.Contains(err.Error(), "missing") {
 			t.Errorf("got %q, %v; want an error that names the package", path, err)
@@ -236,8 +236,7 @@ func TestTryStart_ErrNoProgram(t *testing.T) {
 	}
 }
 
-// The limit holds from the start, for the process itself and not for a parent
-// of it.
+// The limit applies from the start, to the process itself and not to a parent of it.
 func TestStart_Files(t *testing.T) {
 	t.Parallel()
 	spec := fake(t, "--ready-after", "2")
@@ -259,7 +258,7 @@ func TestStart_Files(t *testing.T) {
 			t.Errorf("%s", line)
 		}
 	}
-	// More connections than it has files: those beyond wait, and it lives.
+	// The process has fewer files than connections: the rest wait, and the process survives.
 	for range 80 {
 		c, err := net.Dial("tcp", strings.TrimPrefix(p.URL(), "http://"))
 		if err != nil {
@@ -324,7 +323,7 @@ func TestP_Kill_Paused(t *testing.T) {
 	mustBeGone(t, p)
 }
 
-func TestP_Stop_Stubborn(t *testing.T) {
+func TestP_Stop_KillsAStubbornProcess(t *testing.T) {
 	t.Parallel()
 	w := &witness{TB: t}
 	spec := fake(t, "--stubborn", "--lines", "100")
@@ -338,7 +337,7 @@ func TestP_Stop_Stubborn(t *testing.T) {
 		t.Errorf("errors %q, want one that says what happened", w.errors)
 	}
 	mustBeGone(t, p)
-	// The failed test shows the end of the log and no more.
+	// The failed test shows only the end of the log.
 	if len(w.logs) != 1 {
 		t.Fatalf("logs %q, want one", w.logs)
 	}
@@ -392,11 +391,11 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestOrphan is the inner half of the test below; by itself it does nothing.
+// TestOrphan is the child process of the test below; without its variable it does nothing.
 func TestOrphan(t *testing.T) {
 	addr := os.Getenv(orphan)
 	if addr == "" {
-		t.Skip("runs inside TestStart_DiesWithTheTestBinary alone")
+		t.Skip("only runs inside TestStart_DiesWithTheTestBinary")
 	}
 	Start(t, Spec{Binary: os.Getenv(orphan + "_BINARY"), Dir: os.Getenv(orphan + "_DIR"), Addr: addr})
 	os.Exit(7) // no clean-up runs, as after a panic
@@ -405,7 +404,7 @@ func TestOrphan(t *testing.T) {
 func TestStart_DiesWithTheTestBinary(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("the kernel does this on Linux alone")
+		t.Skip("only Linux does this")
 	}
 	self, err := os.Executable()
 	if err != nil {

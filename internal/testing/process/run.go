@@ -11,22 +11,21 @@ import (
 	"time"
 )
 
-// Result is what a command left behind.
+// Result is the outcome of a command.
 type Result struct {
-	// Code is the exit code, -1 when a signal ended it.
+	// Code is the exit code, -1 if a signal ended the process.
 	Code int
-	// Output is what it printed, on both streams.
+	// Output is its output on both streams.
 	Output string
 }
 
-// runWithin bounds a command that should end by itself, such as `migrate up`.
+// runWithin bounds a command that should end without a signal, such as `migrate up`.
 const runWithin = 60 * time.Second
 
-// Run runs a command that ends by itself, for example
-// Spec{Command: "migrate", Args: []string{"up", "--db", db}}, and returns its
-// exit code and output. It passes no addresses, and uses only Binary, Command, Args,
-// Env, Dir and UID. The test fails when the command cannot be started or does
-// not end within a minute, but not for its exit code.
+// Run runs a command that ends without a signal, for example Spec{Command: "migrate", Args:
+// []string{"up", "--db", db}}, and returns its exit code and output. It passes no addresses,
+// and uses only Binary, Command, Args, Env, Dir and UID. The test fails if the command cannot
+// be started or does not end within a minute, but not because of its exit code.
 func Run(t testing.TB, spec Spec) Result {
 	t.Helper()
 	if spec.Binary == "" {
@@ -46,7 +45,7 @@ func Run(t testing.TB, spec Spec) Result {
 	if spec.UID != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: spec.UID, Gid: spec.UID}}
 	}
-	// A grandchild that keeps the output open must not keep the test waiting.
+	// A grandchild that keeps the output open must not block the test.
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || ctx.Err() != nil) {

@@ -4,8 +4,8 @@ package process
 
 import "flashsale/internal/testing/child"
 
-// Stopped reports whether the process is at rest by a signal, its own or
-// another's. Off Linux it cannot be told, and is true.
+// Stopped reports whether a signal has stopped the process, its own or that of another process.
+// Outside Linux this cannot be detected, and Stopped returns true.
 func (p *P) Stopped() bool {
 	frozen, err := child.Frozen(p.Pid())
 	return frozen && err == nil

@@ -4,5 +4,5 @@ package redisserver
 
 import "syscall"
 
-// ownGroup has nothing to set where there are no process groups.
+// ownGroup does nothing on systems without process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }

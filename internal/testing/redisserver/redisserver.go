@@ -1,7 +1,6 @@
-// Package redisserver starts redis-server processes for tests, benchmarks and
-// the load test. A server listens on a free loopback port, keeps what it
-// acknowledges (append-only file, synced on every write) and does not outlive
-// the program that started it.
+// Package redisserver starts redis-server processes for tests, benchmarks and the load test. A
+// server listens on a free loopback port, keeps acknowledged data (append-only file, synced on
+// every write) and does not outlive the program that started it.
 package redisserver
 
 import (
@@ -32,26 +31,24 @@ const (
 	logTail = 4 << 10
 )
 
-// Tries bounds how many ports a start may lose to other processes.
+// Tries bounds the number of ports that a start may lose to other processes.
 const Tries = 3
 
-// ErrEnded says that a redis-server ended instead of answering, as it does when
-// another process has taken its port.
+// ErrEnded means that a redis-server ended before it answered, as it does when another process
+// has taken its port.
 var ErrEnded = errors.New("redis-server ended before it answered")
 
 // Config configures a server. The zero value is a server in a folder of its own
 // with the default settings.
 type Config struct {
-	// Dir is the working folder, which holds the append-only file and the log;
-	// empty: a temporary one, which Stop and Close remove.
+	// Dir is the working folder, which holds the append-only file and the log; empty: a
+	// temporary one, which Stop and Close remove.
 	Dir string
-	// Args follow the default settings on the command line. The last value of a
-	// setting counts.
+	// Args follow the default settings on the command line. The last value of a setting wins.
 	Args []string
 }
 
-// Server is a redis-server process on a loopback port. Its methods may be called
-// from any goroutine.
+// Server is a redis-server process on a loopback port. Its methods are safe for concurrent use.
 type Server struct {
 	port    int
 	dir     string
@@ -99,10 +96,10 @@ func StartOn(ctx context.Context, port int, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Port is the port the server listens on; it stays the same over restarts.
+// Port is the server's port; it does not change on a restart.
 func (s *Server) Port() int { return s.port }
 
-// Addr is the host:port the server listens on; it stays the same over restarts.
+// Addr is the server's host:port; it does not change on a restart.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 // Pid is the server's process id, or 0 after Kill, Stop or Close.
@@ -115,7 +112,8 @@ func (s *Server) Pid() int {
 	return s.cmd.Process.Pid
 }
 
-// Done is closed when the process has ended. A restart makes a new channel.
+// Done returns a channel that is closed when the process has ended. A restart makes a new
+// channel.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +145,7 @@ func (s *Server) Start(ctx context.Context) error {
 		s.exit = err
 		close(ended)
 	})
-	// The process has a descriptor of its own by now.
+	// The process has its own descriptor by now.
 	if err = errors.Join(err, log.Close()); err != nil {
 		return fmt.Errorf("start redis-server: %w", err)
 	}
@@ -158,7 +156,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// answers waits until the server answers, and fails when it ends first.
+// answers waits until the server answers. It fails if the server ends first.
 func (s *Server) answers(ctx context.Context) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer func() { err = errors.Join(err, rdb.Close()) }()
@@ -179,8 +177,8 @@ func (s *Server) answers(ctx context.Context) (err error) {
 	}
 }
 
-// isOurs fails when nothing or another process answers on the port. In the
-// second case this server is about to find its port taken.
+// isOurs fails if no process or another process answers on the port. In the second case this
+// server is about to fail because its port is taken.
 func (s *Server) isOurs(ctx context.Context, rdb *redis.Client) error {
 	info, err := rdb.InfoMap(ctx, "server").Result()
 	if err != nil {
@@ -192,7 +190,7 @@ func (s *Server) isOurs(ctx context.Context, rdb *redis.Client) error {
 	return nil
 }
 
-// exitErr is how the process ended; ended must be closed.
+// exitErr returns how the process ended; ended must be closed.
 func (s *Server) exitErr() error {
 	if s.exit == nil {
 		return errors.New("exit status 0")
@@ -200,15 +198,15 @@ func (s *Server) exitErr() error {
 	return s.exit
 }
 
-// Kill ends the server with SIGKILL, frozen or not. Start brings it back with
-// what its append-only file kept.
+// Kill ends the server with SIGKILL, even while it is paused. Start restarts it with the data
+// of its append-only file.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kill()
 }
 
-// kill is Kill for callers that hold the lock.
+// kill is like Kill, for callers that hold the lock.
 func (s *Server) kill() error {
 	if s.cmd == nil {
 		return nil
@@ -222,9 +220,9 @@ func (s *Server) kill() error {
 	return err
 }
 
-// Stop ends the server with SIGTERM, or with SIGKILL if it is still running 20 s
-// later, and removes the folder that it made. It returns an error unless the
-// server exits with status 0 or is not running. A nil server is not running.
+// Stop ends the server with SIGTERM, or with SIGKILL if it is still running 20 s later, and
+// removes the folder that it created. It returns an error unless the server exits with status 0
+// or is not running. A nil server is not running.
 func (s *Server) Stop() error {
 	if s == nil {
 		return nil
@@ -255,7 +253,7 @@ func (s *Server) terminate() error {
 	}
 }
 
-// Close ends the server with SIGKILL and removes the folder that it made.
+// Close ends the server with SIGKILL and removes the folder that it created.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +269,7 @@ func (s *Server) removeDir() error {
 
 func (s *Server) log() string { return filepath.Join(s.dir, "redis-server.log") }
 
-// logEnd is the end of the server's log.
+// logEnd returns the end of the server's log.
 func (s *Server) logEnd() string {
 	text, err := os.ReadFile(s.log())
 	if err != nil {

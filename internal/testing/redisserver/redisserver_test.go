@@ -49,7 +49,7 @@ func client(t *testing.T, s *Server) *redis.Client {
 	return rdb
 }
 
-// The last value of a setting counts, so that callers can change the defaults.
+// The last value of a setting wins, so that callers can override the defaults.
 func TestStart_Args(t *testing.T) {
 	t.Parallel()
 	s := started(t, Config{Args: []string{"--appendfsync", "no"}})
@@ -61,7 +61,7 @@ func TestStart_Args(t *testing.T) {
 	}
 }
 
-// What a killed server had acknowledged is there after its restart.
+// Data that a killed server had acknowledged is there after its restart.
 func TestServer_Kill_Start(t *testing.T) {
 	t.Parallel()
 	s := started(t, Config{})
@@ -83,7 +83,7 @@ func TestServer_Kill_Start(t *testing.T) {
 	}
 }
 
-// Stop removes the folder that the server made, and leaves the caller's.
+// Stop removes the folder that the server created, but not the caller's.
 func TestServer_Stop(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{"own": "", "caller's": t.TempDir()} {
@@ -112,8 +112,8 @@ func TestServer_Stop(t *testing.T) {
 	}
 }
 
-// A server that ends by itself is reported by Stop, with the end of its log.
-func TestServer_Stop_EndedBadly(t *testing.T) {
+// Stop reports a server that crashed, with the end of its log.
+func TestServer_Stop_ReportsACrash(t *testing.T) {
 	t.Parallel()
 	s := started(t, Config{})
 	if err := s.cmd.Process.Kill(); err != nil {
@@ -125,7 +125,7 @@ func TestServer_Stop_EndedBadly(t *testing.T) {
 	}
 }
 
-// A server whose port is taken must not pass the other process off as its own.
+// A server whose port is taken must not mistake the other process for itself.
 func TestServer_Start_ErrPortTaken(t *testing.T) {
 	t.Parallel()
 	taken := started(t, Config{})
@@ -141,7 +141,7 @@ func TestServer_Start_ErrPortTaken(t *testing.T) {
 	}
 }
 
-// A wait that ends leaves no process behind.
+// A cancelled start leaves no process behind.
 func TestStart_ErrContext(t *testing.T) {
 	t.Parallel()
 	needServer(t)

@@ -9,15 +9,15 @@ import (
 	"flashsale/internal/testing/child"
 )
 
-// ownGroup puts the server in a process group of its own, so that Ctrl-C reaches
-// it through the program that started it, and in order.
+// ownGroup puts the server in its own process group. Ctrl-C then reaches only the program that
+// started the server, which stops it in order.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 var errNotRunning = errors.New("redis-server is not running")
 
-// Pause freezes the server (SIGSTOP) until Continue: its connections stay open
-// and nothing is answered. On Linux it returns once the process has come to
-// rest; elsewhere the signal may still be on its way.
+// Pause stops the server's process (SIGSTOP) until Continue: its connections stay open, but it
+// does not answer. On Linux it returns once the process has stopped; elsewhere the signal may
+// still be pending.
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,8 +27,8 @@ func (s *Server) Pause() error {
 	return child.Pause(s.cmd.Process, s.ended)
 }
 
-// Continue lets a frozen server go on (SIGCONT) with what was sent to it
-// meanwhile.
+// Continue resumes a paused server (SIGCONT), which then processes the requests sent in the
+// meantime.
 func (s *Server) Continue() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

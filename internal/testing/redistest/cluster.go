@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// masters is the smallest number for which a majority outvotes a failed one.
+	// masters is the smallest number of masters of which a majority remains after one fails.
 	masters = 3
-	// slotCount is how many slots every Redis Cluster has.
+	// slotCount is the number of slots of every Redis Cluster.
 	slotCount = 16384
-	// nodeTimeout is after how long a silent node counts as failed.
+	// nodeTimeout is the time after which a silent node counts as failed.
 	nodeTimeout = 2 * time.Second
-	// formsWithin bounds the wait until the nodes have found together. A new
-	// master refuses for two seconds in any case.
+	// formsWithin bounds the wait until the nodes form a cluster. A new master refuses requests
+	// for two seconds in any case.
 	formsWithin = 60 * time.Second
 	clusterPoll = 20 * time.Millisecond
 )
 
-// ClusterServers is a Redis Cluster of three masters on loopback, without
-// replicas. It keeps nothing over a restart of a node (no AOF).
+// ClusterServers is a Redis Cluster of three masters on loopback, without replicas. A restarted
+// node has lost its data (no AOF).
 type ClusterServers struct {
 	nodes []*Server
 }
@@ -42,10 +42,9 @@ var sharedCluster struct {
 	err     error
 }
 
-// Cluster returns a client of the Redis Cluster that this test binary shares.
-// Tests on it keep apart by key prefix; one that disturbs a cluster takes
-// OwnCluster. Where no redis-server is installed the test is skipped, and with
-// CI=true it fails instead.
+// Cluster returns a client of the Redis Cluster that this test binary shares. Its tests use
+// separate key prefixes; a test that disturbs a cluster uses OwnCluster. If redis-server is not
+// installed, the test is skipped, or fails with CI=true.
 func Cluster(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	needServer(t)
@@ -56,8 +55,8 @@ func Cluster(t testing.TB) *redis.ClusterClient {
 	return sharedCluster.servers.Client(t)
 }
 
-// OwnCluster starts a Redis Cluster of the test's own, which the test may
-// disturb. It takes a few seconds.
+// OwnCluster starts a Redis Cluster for this test, which may disturb it. It takes a few
+// seconds.
 func OwnCluster(t testing.TB) *ClusterServers {
 	t.Helper()
 	needServer(t)
@@ -69,8 +68,7 @@ func OwnCluster(t testing.TB) *ClusterServers {
 	return s
 }
 
-// Addrs are the host:port of the masters, in the order of the slots they began
-// with.
+// Addrs are the host:port of the masters, in the order of their initial slots.
 func (s *ClusterServers) Addrs() []string {
 	addrs := make([]string, len(s.nodes))
 	for i, n := range s.nodes {
@@ -79,19 +77,19 @@ func (s *ClusterServers) Addrs() []string {
 	return addrs
 }
 
-// Nodes are the masters in the order of Addrs, to be frozen, killed or started
+// Nodes are the masters in the order of Addrs. Tests may pause, kill and restart them.
 // again.
 func (s *ClusterServers) Nodes() []*Server { return append([]*Server(nil), s.nodes...) }
 
-// Client returns a client of the cluster with ClusterOptions, and more time for a
-// reply. It is closed when the test ends.
+// Client returns a client of the cluster with ClusterOptions but a longer reply timeout. It is
+// closed at the end of the test.
 func (s *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	return clusterClient(t, s.Addrs())
 }
 
-// ProxiedClient is Client over a proxy in front of each node, in the order of
-// Addrs. The nodes talk to each other directly.
+// ProxiedClient is like Client, with a proxy in front of each node, in the order of Addrs. The
+// nodes communicate directly.
 func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*Proxy) {
 	t.Helper()
 	proxies, at := make([]*Proxy, len(s.nodes)), map[string]string{}
@@ -99,8 +97,8 @@ func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*P
 		proxies[i] = NewProxy(t, addr)
 		at[addr] = proxies[i].Addr()
 	}
-	// The nodes name each other by their own addresses, in the map of slots and
-	// in redirects, so the detour is taken where the client dials.
+	// The slot map and redirects contain the nodes' own addresses, so the dialer replaces them
+	// by the proxies'.
 	o := ClusterOptions(s.Addrs()...)
 	dial := o.Dialer
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -120,8 +118,8 @@ func clusterClient(t testing.TB, addrs []string) *redis.ClusterClient {
 	return rdb
 }
 
-// startCluster starts the masters, shares the slots out among them, and returns
-// once all of them serve.
+// startCluster starts the masters, distributes the slots among them, and returns once all of
+// them serve.
 func startCluster() (*ClusterServers, error) {
 	s := &ClusterServers{nodes: make([]*Server, masters)}
 	errs := make([]error, masters)
@@ -143,7 +141,7 @@ func startCluster() (*ClusterServers, error) {
 	return s, nil
 }
 
-// startNode starts a server that waits to be told of a cluster.
+// startNode starts a server that does not belong to a cluster yet.
 func startNode() (*Server, error) {
 	for range redisserver.Tries {
 		bus, err := freeport.Port()
@@ -184,10 +182,10 @@ func (s *ClusterServers) form(ctx context.Context) error {
 	})
 }
 
-// join gives node i its share of the slots and introduces it to those before.
+// join assigns node i its share of the slots and introduces it to the previous nodes.
 func (s *ClusterServers) join(ctx context.Context, i int, rdb *redis.Client) error {
-	// Each node has an epoch of its own from the start, or they would first
-	// have to settle which of them yields.
+	// Each node gets a distinct epoch at the start. Otherwise they would first have to resolve
+	// the conflict.
 	if err := rdb.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 		return fmt.Errorf("set epoch: %w", err)
 	}
@@ -203,8 +201,7 @@ func (s *ClusterServers) join(ctx context.Context, i int, rdb *redis.Client) err
 	return nil
 }
 
-// direct calls fn with a client of each node, in the order of Addrs, that
-// follows no redirect.
+// direct calls fn with clients of the nodes, in the order of Addrs, that follow no redirects.
 func (s *ClusterServers) direct(fn func(nodes []*redis.Client) error) error {
 	clients := make([]*redis.Client, len(s.nodes))
 	for i, n := range s.nodes {
@@ -217,7 +214,7 @@ func (s *ClusterServers) direct(fn func(nodes []*redis.Client) error) error {
 	return err
 }
 
-// serves waits until a node knows all masters and all slots, and serves.
+// serves waits until a node knows all masters and all slots and serves requests.
 func serves(ctx context.Context, rdb *redis.Client) error {
 	tick := time.NewTicker(clusterPoll)
 	defer tick.Stop()

@@ -17,7 +17,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("clients of %v and %v, want the same %d masters", a.Options().Addrs, b.Options().Addrs, masters)
 	}
 	ctx := await.Context(t)
-	// Every node by itself must know the whole, or a redirect could lead nowhere.
+	// Each node must know the whole slot map, or a redirect could lead nowhere.
 	for _, addr := range a.Options().Addrs {
 		shards, err := client(t, addr).ClusterShards(ctx).Result()
 		if err != nil {
@@ -43,7 +43,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A single client meets the redirect that a cluster client follows.
+// A single-node client gets the redirect that a cluster client follows.
 func TestCluster_Redirects(t *testing.T) {
 	t.Parallel()
 	rdb := Cluster(t)

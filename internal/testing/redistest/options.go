@@ -13,16 +13,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ClusterOptions are the settings of Options for a client of a Redis Cluster;
-// addrs are some of its nodes.
+// ClusterOptions are the settings of Options for a client of a Redis Cluster; addrs are some of
+// its nodes.
 //
-// MaxRetries alone does not keep a cluster client from sending a script twice:
-// its MaxRedirects counts redirects and repeats after a network error alike,
-// and without it no MOVED or ASK is followed. So redirects stay on, and the
-// connections report their errors in a form the client does not repeat after.
-// Such an error is no io.EOF and no net.Error; errors.Is finds what else it
-// wraps. Refusals that come before anything ran (CLUSTERDOWN, TRYAGAIN,
-// LOADING) and connections that were never made are still tried again.
+// Setting MaxRetries is not enough to keep a cluster client from sending a script twice: its
+// MaxRedirects counts both redirects and retries after a network error, and with 0 it follows
+// no MOVED or ASK. So redirects stay enabled, and the connections return their errors in a form
+// after which the client does not retry. Such an error is neither io.EOF nor a net.Error;
+// errors.Is finds everything else that it wraps. The client still retries after refusals that
+// precede any execution (CLUSTERDOWN, TRYAGAIN, LOADING) and after failed dials.
 func ClusterOptions(addrs ...string) *redis.ClusterOptions {
 	one := Options("")
 	dialer := redis.NewDialer(one)
@@ -46,30 +45,30 @@ func ClusterOptions(addrs ...string) *redis.ClusterOptions {
 		ReadTimeout:           one.ReadTimeout,
 		WriteTimeout:          one.WriteTimeout,
 		PoolSize:              one.PoolSize,
-		// A redirect to a slot's new owner reloads the map of slots at once;
-		// this is for what no redirect tells.
+		// A redirect to the new owner of a slot reloads the slot map immediately. This interval
+		// covers changes that no redirect reveals.
 		ClusterStateReloadInterval: 10 * time.Second,
 	}
 }
 
-// onceConn is a connection whose errors do not make a cluster client repeat
-// what it has sent. It keeps the methods of TCPConn by which the client sees
-// that an idle connection was closed: that one carried nothing.
+// onceConn is a connection after whose errors a cluster client does not repeat a command. It
+// keeps the methods of TCPConn with which the client detects that an idle connection was
+// closed, because such a connection carried no command.
 type onceConn struct {
 	*net.TCPConn
-	// subscribes is set once the connection serves a subscription. It carries
-	// no commands whose reply could be lost, and its reader has to tell a quiet
-	// channel (a time-out) from a lost connection.
+	// subscribes is set once the connection serves a subscription. A subscription carries no
+	// commands whose reply could be lost, and its reader must distinguish a quiet channel (a
+	// timeout) from a lost connection.
 	subscribes atomic.Bool
 }
 
-// Read is Read of the connection beneath.
+// Read reads from the TCP connection and makes its error final.
 func (c *onceConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p)
 	return n, c.final(err)
 }
 
-// Write is Write of the connection beneath.
+// Write writes to the TCP connection and makes its error final.
 func (c *onceConn) Write(p []byte) (int, error) {
 	if subscribes(p) {
 		c.subscribes.Store(true)
@@ -85,8 +84,8 @@ func (c *onceConn) final(err error) error {
 	return &finalError{err}
 }
 
-// subscribes reports whether p begins with a command that subscribes; the
-// client writes such a command by itself.
+// subscribes reports whether p begins with a subscribe command. The client sends such a command
+// in a write of its own.
 func subscribes(p []byte) bool {
 	// "*2\r\n$9\r\nsubscribe\r\n…": the name is the third line.
 	lines := bytes.SplitN(p, []byte("\r\n"), 4)
@@ -101,15 +100,15 @@ func subscribes(p []byte) bool {
 	}
 }
 
-// finalError is a network error after which nothing is sent again.
+// finalError is a network error after which the client does not retry.
 type finalError struct{ cause error }
 
 func (e *finalError) Error() string {
 	return "connection lost, nothing is sent again: " + e.cause.Error()
 }
 
-// Is finds what the cause wraps. It has no Unwrap, and hides the end of the
-// stream, because by these the client would recognise an error to repeat after.
+// Is finds the errors that the cause wraps, except the end of the stream. There is no Unwrap.
+// Otherwise the client would recognize an error after which it retries.
 func (e *finalError) Is(target error) bool {
 	return target != io.EOF && target != io.ErrUnexpectedEOF && errors.Is(e.cause, target)
 }

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// A command whose reply was lost has run once, and is not sent again.
+// A command whose reply was lost has run once and is not sent again.
 func TestClusterOptions_RunsOnce(t *testing.T) {
 	t.Parallel()
 	s := OwnCluster(t)
@@ -35,10 +35,10 @@ func TestClusterOptions_RunsOnce(t *testing.T) {
 			return redis.NewScript(`return redis.call('INCR', KEYS[1])`).Eval(ctx, rdb, []string{key}).Err()
 		},
 	}
-	for name, send := range ways { // one after the other: they share the proxies
+	for name, send := range ways { // sequential: they share the proxies
 		t.Run(name, func(t *testing.T) {
 			ctx, key := await.Context(t), Prefix(t)+"n"
-			// Connections are made beforehand: their greeting needs replies.
+			// Make the connections first: their handshake needs replies.
 			if err := send(ctx, key); err != nil {
 				t.Fatal(err)
 			}
@@ -62,9 +62,9 @@ func TestClusterOptions_RunsOnce(t *testing.T) {
 			if got := sure.Get(ctx, key).Val(); got != "2" {
 				t.Errorf("with the first, the command ran %s times, want 2", got)
 			}
-			// The client goes on with new connections, as soon as it knows of all that
-			// the old ones are gone; until then each of them loses one more command.
-			await.True(t, "the client goes on", func() bool { return rdb.Incr(ctx, key).Err() == nil })
+			// The client continues with new connections once it has detected that all old ones
+			// are closed. Until then each of them loses one more command.
+			await.True(t, "the client continues", func() bool { return rdb.Incr(ctx, key).Err() == nil })
 		})
 	}
 }
@@ -85,7 +85,7 @@ func TestFinalError(t *testing.T) {
 	}
 }
 
-// A reply that does not come is a lost one, also when the connection is open.
+// A timeout counts as a lost reply even if the connection is open.
 func TestClusterOptions_RunsOnce_Timeout(t *testing.T) {
 	t.Parallel()
 	s := OwnCluster(t)
@@ -101,8 +101,8 @@ func TestClusterOptions_RunsOnce_Timeout(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- rdb.Incr(ctx, key).Err() }()
 	await.True(t, "the server has run it", func() bool { return sure.Get(ctx, key).Val() == "1" })
-	// From here on a repeat would succeed. ReadTimeout ends the wait long before
-	// ctx does, so nothing else forbids one.
+	// From here on a retry would succeed. ReadTimeout ends the wait long before ctx does, so
+	// only the options prevent one.
 	for _, p := range proxies {
 		p.DropReplies(false)
 	}
@@ -114,7 +114,7 @@ func TestClusterOptions_RunsOnce_Timeout(t *testing.T) {
 	}
 }
 
-// A subscription has to tell a quiet channel from a lost connection.
+// A subscription must distinguish a quiet channel from a lost connection.
 func TestClusterOptions_Subscription(t *testing.T) {
 	t.Parallel()
 	rdb, ctx := Cluster(t), await.Context(t)

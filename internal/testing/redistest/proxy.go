@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// chunkSize is the most that is read, delayed and delivered at once.
+	// chunkSize is the maximum size of data that is read, delayed and delivered at once.
 	chunkSize = 16 << 10
-	// chunksAhead bounds what one direction of one connection holds back, at most
-	// 16 MiB; beyond it the sender is no longer read from, as with a full socket.
+	// chunksAhead bounds the data held back in one direction of one connection, at most 16 MiB.
+	// Beyond it the proxy stops reading from the sender, as with a full socket.
 	chunksAhead = 1024
-	// proxyDial bounds the connection to the target. On loopback it is there at
-	// once or refused, unless the target's queue of connections is full.
+	// proxyDial bounds the connection to the target. On loopback it succeeds or is refused
+	// immediately, unless the target's accept queue is full.
 	proxyDial = 5 * time.Second
 )
 
-// Proxy is a TCP proxy on loopback in front of a server. It passes everything
-// on unchanged until it is told to disturb. The settings may be changed at any
-// time, from any goroutine; they hold for the connections there are and for
-// those to come, and they combine: with Blackhole and DropReplies on, nothing
-// passes, and what waits is sorted when Blackhole goes off.
+// Proxy is a TCP proxy on loopback in front of a server. It forwards everything unchanged until
+// a test adds a fault. The settings may be changed at any time, from any goroutine. They apply
+// to existing and new connections, and they combine: with Blackhole and DropReplies on, nothing
+// passes, and the held data is delivered or dropped when Blackhole goes off.
 //
-// A delay is counted from when a chunk arrived at the proxy, and chunks overtake
+// A delay is counted from the arrival of a chunk at the proxy. Chunks overtake neither each
+// other nor the end of their stream.
 // neither each other nor the end of their stream.
 type Proxy struct {
 	t      testing.TB
@@ -43,13 +43,13 @@ type Proxy struct {
 	changed chan struct{}
 	closed  bool
 	cuts    []replyCut
-	// The line is booked up to these times by what crosses it; see turn.
+	// The line is occupied until these times; see turn.
 	busyToServer, busyToClient time.Time
 
 	strikes atomic.Int64
 }
 
-// faults are what a proxy does to its connections.
+// faults are the faults that a proxy applies to its connections.
 type faults struct {
 	toServer, toClient time.Duration
 	dropReplies        bool
@@ -58,10 +58,9 @@ type faults struct {
 	line
 }
 
-// NewProxy starts a proxy in front of target, a host:port. It ends with the
-// test, and its connections with it. The target is dialled for each connection
-// anew, so it may come and go; while it is away, connections are closed as soon
-// as they were accepted.
+// NewProxy starts a proxy in front of target, a host:port. The proxy and its connections end
+// with the test. It dials the target for each connection, so the target may stop and restart;
+// while it is down, the proxy closes connections immediately after accepting them.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -74,36 +73,33 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr is the host:port clients connect to.
+// Addr is the host:port to which clients connect.
 func (p *Proxy) Addr() string { return p.listen.Addr().String() }
 
-// SetLatency delivers what is sent later by toServer on the way to the server,
-// and by toClient on the way back; 0 is at once. What is sent in a row arrives
-// in a row: the delay is that of a long line, not of a narrow one. It holds for
-// chunks that arrive at the proxy from now on.
+// SetLatency delays data by toServer on its way to the server and by toClient on the way back;
+// 0 disables the delay. Delays of successive chunks overlap: latency does not limit the
+// bandwidth. The setting applies to chunks that arrive at the proxy from now on.
 func (p *Proxy) SetLatency(toServer, toClient time.Duration) {
 	p.set(func(f *faults) { f.toServer, f.toClient = toServer, toClient })
 }
 
-// DropReplies swallows all that the server sends while on, and the connections
-// stay open: requests are carried out and the client never hears of it. What
-// was swallowed is lost, so that a connection which missed half of an exchange
-// is good for Sever only.
+// DropReplies discards everything that the server sends while on. The connections stay open:
+// the server executes requests, but the client never gets an answer. The discarded data is
+// lost, so a connection that missed part of an exchange can only be severed.
 func (p *Proxy) DropReplies(on bool) { p.set(func(f *faults) { f.dropReplies = on }) }
 
-// Blackhole holds back all that is sent either way while on, the end of a
-// stream included, as a half-open link does; when it goes off, all of that is
-// delivered in order, also what clients sent that have given up since. New
-// connections are accepted, since the kernel does that, and lead nowhere until
-// then. What was being delivered at that moment may still arrive.
+// Blackhole holds back all data in both directions while on, including the end of a stream,
+// like a half-open link. When it goes off, everything is delivered in order, including requests
+// whose client has given up. New connections are accepted, because the kernel does that, but do
+// not reach the server until then. Data whose delivery has already started may still arrive.
 func (p *Proxy) Blackhole(on bool) { p.set(func(f *faults) { f.blackhole = on }) }
 
-// Refuse closes new connections as soon as they were accepted while on, and the
-// target does not hear of them. Those there are stay.
+// Refuse closes new connections immediately after accepting them while on, without contacting
+// the target. Existing connections stay open.
 func (p *Proxy) Refuse(on bool) { p.set(func(f *faults) { f.refuse = on }) }
 
-// Sever cuts all connections now, by a reset on both sides; what was held back
-// is lost. New connections are accepted.
+// Sever resets all connections on both sides now. Held data is lost. New connections are
+// accepted.
 func (p *Proxy) Sever() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,12 +107,12 @@ func (p *Proxy) Sever() {
 		p.strikes.Add(1)
 		c.cut()
 	}
-	// They count as gone from now on, and not once their goroutines noticed.
+	// Connections stops counting them now, before their goroutines have ended.
 	clear(p.conns)
 }
 
-// Connections is how many connections the proxy holds: accepted, not refused,
-// and ended by neither side nor by Sever.
+// Connections is the number of open connections: accepted, not refused, and closed neither by
+// an endpoint nor by Sever.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +125,7 @@ func (p *Proxy) set(change func(*faults)) {
 	narrow := p.bytesPerSecond
 	change(&p.faults)
 	if p.bytesPerSecond != narrow {
-		// What had booked another line, or none, does not keep this one busy.
+		// Data that occupied the line at its former bandwidth does not delay later data.
 		p.busyToServer, p.busyToClient = time.Time{}, time.Time{}
 	}
 	close(p.changed)
@@ -168,15 +164,14 @@ func (p *Proxy) accept() {
 		if p.admit(c) {
 			p.all.Go(c.run)
 		} else {
-			// In order, so that the client's dial succeeds for certain and its
-			// first exchange fails.
+			// Close in order, so that the client's dial succeeds and its first exchange fails.
 			c.end((*net.TCPConn).Close)
 		}
 	}
 }
 
-// admit takes a connection in unless connections are refused. One that was
-// accepted while the proxy closes must not slip in behind the last Sever.
+// admit registers a connection unless connections are refused. A connection accepted while the
+// proxy closes must not be registered after the last Sever.
 func (p *Proxy) admit(c *proxied) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +183,7 @@ func (p *Proxy) admit(c *proxied) bool {
 	return true
 }
 
-// proxied is one connection of a client and its counterpart to the server.
+// proxied is a client's connection and its counterpart to the server.
 type proxied struct {
 	proxy  *Proxy
 	client *net.TCPConn
@@ -207,7 +202,7 @@ func (c *proxied) run() {
 		delete(c.proxy.conns, c)
 		c.proxy.mu.Unlock()
 	}()
-	// A link that swallows everything does not reach the server either.
+	// A black hole does not reach the server either.
 	if !c.passable() || !c.dial() {
 		return
 	}
@@ -217,8 +212,8 @@ func (c *proxied) run() {
 	both.Wait()
 }
 
-// dial connects to the target. It returns false when that is away, and the
-// client sees a closed connection, or when the connection was cut meanwhile.
+// dial connects to the target. It returns false if the target is down, in which case the client
+// sees a closed connection, or if the connection was cut in the meantime.
 func (c *proxied) dial() bool {
 	conn, err := net.DialTimeout("tcp", c.proxy.target, proxyDial)
 	if err != nil {
@@ -237,14 +232,13 @@ func (c *proxied) dial() bool {
 	return false
 }
 
-// cut ends both sides at once, by a reset.
+// cut resets both sides.
 func (c *proxied) cut() {
 	c.end(func(conn *net.TCPConn) error { return errors.Join(conn.SetLinger(0), conn.Close()) })
 }
 
-// end closes both sides. A second call does nothing. After both streams have
-// ended it must not be a reset: the kernel may still have to send the last of
-// what was delivered.
+// end closes both sides. A second call does nothing. After both streams have ended it must not
+// reset them: the kernel may still have to send the last delivered data.
 func (c *proxied) end(closeConn func(*net.TCPConn) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,16 +256,16 @@ func (c *proxied) end(closeConn func(*net.TCPConn) error) {
 	}
 }
 
-// chunk is a piece of a stream on its way. The last one has no data and carries
-// how the stream ended: io.EOF, or what reading failed with.
+// chunk is a piece of a stream in transit. The last one has no data, and its end is io.EOF or
+// the read error.
 type chunk struct {
 	data []byte
 	due  time.Time
 	end  error
 }
 
-// pipe passes one direction on until it ends. Reading and delivering are apart,
-// so that a delay holds nothing up but the arrival.
+// pipe forwards one direction until it ends. Reading and delivering run separately, so that a
+// delay does not stop the reading.
 func (c *proxied) pipe(from, to *net.TCPConn, toServer bool) {
 	ahead := make(chan chunk, chunksAhead)
 	var reader sync.WaitGroup
@@ -280,7 +274,7 @@ func (c *proxied) pipe(from, to *net.TCPConn, toServer bool) {
 	reader.Wait()
 }
 
-// read takes a stream's chunks in, up to its end.
+// read reads a stream's chunks until it ends.
 func (c *proxied) read(from *net.TCPConn, ahead chan<- chunk, toServer bool) {
 	defer close(ahead)
 	buf := make([]byte, chunkSize)
@@ -298,7 +292,7 @@ func (c *proxied) read(from *net.TCPConn, ahead chan<- chunk, toServer bool) {
 	}
 }
 
-// hold puts a chunk on its way; false says that the connection was cut.
+// hold queues a chunk. It returns false if the connection was cut.
 func (c *proxied) hold(ahead chan<- chunk, piece chunk) bool {
 	select {
 	case ahead <- piece:
@@ -308,7 +302,7 @@ func (c *proxied) hold(ahead chan<- chunk, piece chunk) bool {
 	}
 }
 
-// deliver hands the chunks over when they are due.
+// deliver sends the chunks when they are due.
 func (c *proxied) deliver(ahead <-chan chunk, to *net.TCPConn, toServer bool) {
 	for piece := range ahead {
 		if time.Until(piece.due) > 0 {
@@ -335,7 +329,7 @@ func (c *proxied) deliver(ahead <-chan chunk, to *net.TCPConn, toServer bool) {
 	}
 }
 
-// wait waits until a time; false says that the connection was cut.
+// wait waits until due. It returns false if the connection was cut.
 func (c *proxied) wait(due time.Time) bool {
 	d := time.Until(due)
 	if d <= 0 {
@@ -351,8 +345,7 @@ func (c *proxied) wait(due time.Time) bool {
 	}
 }
 
-// passable waits while the link is a black hole; false says that the
-// connection was cut.
+// passable waits until the black hole ends. It returns false if the connection was cut.
 func (c *proxied) passable() bool {
 	for {
 		f, changed := c.proxy.now()

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// narrowPiece is the most that one connection sends over a narrow line before
-// the others get their turn.
+// narrowPiece is the maximum that one connection sends over a bandwidth-limited line before the
+// others get their turn.
 const narrowPiece = 512
 
-// line is what a proxy does to its connections beyond the plain faults: what
-// makes a line slow in its own way, while all that is sent still arrives.
+// line is the set of faults that slow a line down without losing data.
 type line struct {
 	jitterToServer, jitterToClient time.Duration
 	bytesPerSecond                 int
@@ -19,33 +18,30 @@ type line struct {
 	slicePause                     time.Duration
 }
 
-// SetJitter varies the latencies of SetLatency: each chunk is delivered by up
-// to so much earlier or later, evenly spread, and never before it arrived. 0 is
-// none. As chunks do not overtake each other, one that is late holds up those
-// behind it. It holds for chunks that arrive at the proxy from now on.
+// SetJitter varies the latencies of SetLatency: each chunk is delivered up to that much earlier
+// or later, evenly distributed, but never before it arrived. 0 disables it. Because chunks do
+// not overtake each other, a late one delays those behind it. The setting applies to chunks
+// that arrive at the proxy from now on.
 func (p *Proxy) SetJitter(toServer, toClient time.Duration) {
 	p.set(func(f *faults) { f.jitterToServer, f.jitterToClient = toServer, toClient })
 }
 
-// SetBandwidth makes the line so many bytes a second wide, for each direction
-// by itself, and all connections share it; 0 is no bound. What waits for its
-// turn is delivered at once when the bound goes. What a client had sent before
-// it gave up takes its share all the same, as what a kernel has buffered does.
+// SetBandwidth limits the bytes per second in each direction; all connections share them. 0 is
+// no limit. Waiting data is delivered immediately when the limit is removed. Data that a client
+// sent before it gave up still uses bandwidth, like data in a kernel buffer.
 func (p *Proxy) SetBandwidth(bytesPerSecond int) {
 	p.set(func(f *faults) { f.bytesPerSecond = bytesPerSecond })
 }
 
-// SetSlices delivers what is sent in pieces of at most so many bytes, with a
-// pause after each, so that the reader sees them one by one and not as a whole;
-// 0 is no slicing.
+// SetSlices delivers data in pieces of at most size bytes, with a pause after each, so that the
+// reader gets them one by one; 0 disables slicing.
 func (p *Proxy) SetSlices(size int, pause time.Duration) {
 	p.set(func(f *faults) { f.sliceSize, f.slicePause = size, pause })
 }
 
-// CutReply lets n bytes of the next reply through, and then cuts its connection
-// by a reset on both sides. The next reply is the next chunk that the server
-// sends on any connection, and its last byte is never let through. The channel
-// is closed when that has happened. Each call is for one reply.
+// CutReply delivers n bytes of the next reply and then resets its connection on both sides. The
+// next reply is the next chunk that the server sends on any connection; its last byte is never
+// delivered. The channel is closed when that has happened. Each call applies to one reply.
 func (p *Proxy) CutReply(n int) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,18 +50,18 @@ func (p *Proxy) CutReply(n int) <-chan struct{} {
 	return cut.struck
 }
 
-// Strikes is how often the proxy has disturbed anything: chunks delayed,
-// narrowed, sliced, held back or swallowed, replies cut, connections severed or
-// refused. A test asks it whether its fault has happened at all.
+// Strikes is the number of faults applied so far: chunks delayed, slowed, sliced, held back or
+// discarded, replies cut, connections severed or refused. Tests check with it that their fault
+// took effect.
 func (p *Proxy) Strikes() int64 { return p.strikes.Load() }
 
-// replyCut is a reply that is to be cut short.
+// replyCut is a pending CutReply.
 type replyCut struct {
 	after  int
 	struck chan struct{}
 }
 
-// nextCut takes the next cut that was asked for, if there is one.
+// nextCut removes and returns the next pending cut, if there is one.
 func (p *Proxy) nextCut() (replyCut, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,8 +85,8 @@ func (f faults) delay(toServer bool) time.Duration {
 	return max(latency, 0)
 }
 
-// put delivers a chunk in whatever pieces the line lets through; false says that
-// the connection has ended.
+// put delivers a chunk in the pieces that the line allows. It returns false if the connection
+// has ended.
 func (c *proxied) put(to *net.TCPConn, data []byte, toServer bool) bool {
 	if !toServer {
 		if cut, ok := c.proxy.nextCut(); ok {
@@ -139,8 +135,8 @@ func (c *proxied) cutReply(to *net.TCPConn, data []byte, cut replyCut) {
 	c.cut()
 }
 
-// narrow waits until a narrow line has room for n bytes; false says that the
-// connection was cut. A piece has crossed when its last byte has.
+// narrow waits until n bytes have crossed a bandwidth-limited line. It returns false if the
+// connection was cut.
 func (c *proxied) narrow(n int, toServer bool) bool {
 	f, changed := c.proxy.now()
 	if f.bytesPerSecond <= 0 {
@@ -162,7 +158,7 @@ func (c *proxied) narrow(n int, toServer bool) bool {
 	}
 }
 
-// turn books the line for n bytes and returns when they have crossed it.
+// turn reserves the line for n bytes and returns the time at which they have crossed it.
 func (p *Proxy) turn(n, bytesPerSecond int, toServer bool) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()

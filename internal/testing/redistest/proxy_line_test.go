@@ -15,7 +15,7 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// No chunk is earlier or later than its latency allows, and they are spread.
+// Each chunk arrives within the range of its latency, and the arrivals are spread.
 func TestProxy_SetJitter(t *testing.T) {
 	t.Parallel()
 	const latency, jitter = 30 * time.Millisecond, 20 * time.Millisecond
@@ -94,12 +94,12 @@ func TestProxy_SetBandwidth(t *testing.T) {
 	}
 }
 
-// What waits for a line too narrow for it comes as soon as the line is wide.
+// Data that waits for bandwidth is delivered as soon as the limit is removed.
 func TestProxy_SetBandwidth_Off(t *testing.T) {
 	t.Parallel()
 	p, client, server := link(t)
 	p.SetBandwidth(1)
-	question := strings.Repeat("?", 500) // beyond all patience
+	question := strings.Repeat("?", 500) // too long for the limited line
 	send(t, client, question)
 	receivesNothing(t, server)
 	p.SetBandwidth(0)
@@ -109,7 +109,7 @@ func TestProxy_SetBandwidth_Off(t *testing.T) {
 	receives(t, client, "answer")
 }
 
-// What is lost with its connection does not hold the line for those to come.
+// Data lost with its connection does not occupy the line for later data.
 func TestProxy_SetBandwidth_Sever(t *testing.T) {
 	t.Parallel()
 	p, client, server := link(t)
@@ -188,7 +188,7 @@ func TestProxy_CutReply(t *testing.T) {
 			receives(t, client, c.want)
 			within(t, client, patience)
 			if n, err := client.Read(make([]byte, 10)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("after it came %d bytes, %v; want a reset", n, err)
+				t.Errorf("after the cut came %d bytes, %v; want a reset", n, err)
 			}
 			<-struck
 			ends(t, server)
@@ -199,13 +199,13 @@ func TestProxy_CutReply(t *testing.T) {
 	}
 }
 
-// Each call is for one reply: the next is whole.
+// A call cuts one reply; the next one is complete.
 func TestProxy_CutReply_Once(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())
 	rdb, sure, ctx := client(t, p.Addr()), client(t, s.Addr()), await.Context(t)
-	if err := rdb.Ping(ctx).Err(); err != nil { // so that the cut is not the greeting's
+	if err := rdb.Ping(ctx).Err(); err != nil { // so that the cut does not hit the handshake
 		t.Fatal(err)
 	}
 	struck := p.CutReply(1)
@@ -214,7 +214,7 @@ func TestProxy_CutReply_Once(t *testing.T) {
 		t.Errorf("the client got %v; want a broken connection", err)
 	}
 	<-struck
-	// The command was carried out although the client never heard.
+	// The command was executed although the client got no answer.
 	if n, err := sure.Get(ctx, "k").Int(); n != 1 || err != nil {
 		t.Errorf("the server counts %d, %v; want 1", n, err)
 	}
@@ -229,7 +229,7 @@ func TestProxy_Strikes(t *testing.T) {
 	send(t, client, "question")
 	receives(t, server, "question")
 	if n := p.Strikes(); n != 0 {
-		t.Errorf("%d strikes of a proxy that was told nothing", n)
+		t.Errorf("%d strikes of a proxy without faults", n)
 	}
 	p.Sever()
 	if n := p.Strikes(); n != 1 {

@@ -15,11 +15,11 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// glance is how long a test looks for what must not come. It is short: a miss
-// is noticed in one of the next runs, and never reported wrongly.
+// glance is how long a test waits for data that must not arrive. It is short: a fault may be
+// missed in one run, but a correct run never fails.
 const glance = 30 * time.Millisecond
 
-// peer is a server that records what it hears and answers when it is told to.
+// peer is a server that records the data it receives and answers on request.
 type peer struct {
 	l     net.Listener
 	conns chan net.Conn
@@ -100,7 +100,7 @@ func send(t *testing.T, c net.Conn, s string) {
 	}
 }
 
-// receives checks that exactly want comes.
+// receives checks that exactly want arrives.
 func receives(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	within(t, c, patience)
@@ -110,7 +110,7 @@ func receives(t *testing.T, c net.Conn, want string) {
 	}
 }
 
-// receivesNothing checks that nothing comes, and no end either.
+// receivesNothing checks that neither data nor the end of the stream arrives.
 func receivesNothing(t *testing.T, c net.Conn) {
 	t.Helper()
 	within(t, c, glance)
@@ -129,7 +129,7 @@ func ends(t *testing.T, c net.Conn) {
 	}
 }
 
-// endsInOrder checks that the stream ends, and the connection is not reset.
+// endsInOrder checks that the stream ends without a reset.
 func endsInOrder(t *testing.T, c net.Conn) {
 	t.Helper()
 	if n, err := lastRead(t, c); n != 0 || !errors.Is(err, io.EOF) {
@@ -169,7 +169,7 @@ func TestProxy_PassesOn(t *testing.T) {
 		sent := make(chan error, 1)
 		go func() {
 			_, err := from.Write(data)
-			// Each direction ends by itself.
+			// Each direction ends separately.
 			sent <- errors.Join(err, from.(*net.TCPConn).CloseWrite())
 		}()
 		within(t, to, patience)
@@ -201,7 +201,7 @@ func TestProxy_SetLatency(t *testing.T) {
 	if d := time.Since(start); d < back {
 		t.Errorf("it was back after %v, want %v", d, back)
 	}
-	// A lower latency does not let the later overtake the earlier, nor the end.
+	// With a lower latency, later data and the end of the stream do not overtake earlier data.
 	send(t, client, "first ")
 	p.SetLatency(0, 0)
 	send(t, client, "second")
@@ -212,15 +212,14 @@ func TestProxy_SetLatency(t *testing.T) {
 	endsInOrder(t, server)
 }
 
-// Chunks are on their way together: one after the other, a hundred of them
-// would take a hundred times the latency, which is beyond all patience.
+// Delays overlap: in sequence, a hundred chunks would take a hundred times the latency.
 func TestProxy_SetLatency_Overlaps(t *testing.T) {
 	t.Parallel()
 	const chunks, latency = 100, time.Second
 	p, client, server := link(t)
 	p.SetLatency(latency, 0)
 	var want bytes.Buffer
-	tick := time.NewTicker(time.Millisecond) // so that they are chunks, and not one
+	tick := time.NewTicker(time.Millisecond) // to make them separate chunks
 	defer tick.Stop()
 	for i := range chunks {
 		piece := fmt.Sprintf("%d,", i)
@@ -257,7 +256,7 @@ func TestProxy_Blackhole(t *testing.T) {
 	receivesNothing(t, server)
 	send(t, server, "news")
 	receivesNothing(t, client)
-	// The client gives up: the server does not hear of that either.
+	// The client gives up. That does not reach the server either.
 	if err := client.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +281,7 @@ func TestProxy_Blackhole_Reset(t *testing.T) {
 	await.True(t, "no connection is left", func() bool { return p.Connections() == 0 })
 }
 
-// A connection made meanwhile leads nowhere, and then to the server.
+// A connection made in the meantime reaches nothing, and later the server.
 func TestProxy_Blackhole_NewConnection(t *testing.T) {
 	t.Parallel()
 	peer := newPeer(t)
@@ -350,7 +349,7 @@ func TestProxy_Refuse(t *testing.T) {
 	receives(t, server, "still here")
 	p.Refuse(false)
 	send(t, dial(t, p), "admitted")
-	// Had the refused one reached the server, it would come first.
+	// If the refused one had reached the server, it would come first.
 	receives(t, peer.accept(t), "admitted")
 }
 
@@ -377,9 +376,9 @@ func TestProxy_TargetGone(t *testing.T) {
 	}
 }
 
-// A client that gave up on a silent link has its request carried out later: what
-// fencing tokens are for.
-func TestProxy_LateRequest(t *testing.T) {
+// A request whose client gave up on a silent link is executed later. Fencing tokens exist for
+// this case.
+func TestProxy_DeliversLateRequests(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())
@@ -388,7 +387,7 @@ func TestProxy_LateRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Blackhole(true)
-	// Long enough for a busy machine to send the request at all.
+	// Long enough for a busy machine to send the request.
 	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := rdb.Set(brief, "late", "1", 0).Err(); err == nil {
@@ -401,8 +400,8 @@ func TestProxy_LateRequest(t *testing.T) {
 	await.True(t, "the request arrives", func() bool { return sure.Exists(ctx, "late").Val() == 1 })
 }
 
-// The settings may be changed while everything moves.
-func TestProxy_Race(t *testing.T) {
+// The settings may be changed during traffic.
+func TestProxy_SettingsMayChangeDuringTraffic(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())
@@ -413,7 +412,7 @@ func TestProxy_Race(t *testing.T) {
 		all.Go(func() {
 			for range 50 {
 				if err := rdb.Ping(ctx).Err(); err != nil {
-					continue // what is tested is that nothing races or hangs
+					continue // the test only checks that there is no race or deadlock
 				}
 			}
 		})

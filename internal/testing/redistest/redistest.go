@@ -1,8 +1,7 @@
-// Package redistest gives tests the Redis engines the service runs on: the
-// embedded one, a real redis-server, and a Redis Cluster, each shared by the
-// tests of a binary or of a test's own. Beside them stands what fault tests
-// need: replicas, servers that are killed or frozen, a proxy that disturbs a
-// connection, and further processes of the test binary.
+// Package redistest gives tests the Redis engines on which the service runs: the embedded one,
+// a real redis-server and a Redis Cluster, shared by the tests of a binary or exclusive to one
+// test. It also has the tools of fault tests: replicas, servers that tests kill or pause, a
+// proxy that disturbs connections, and further processes of the test binary.
 package redistest
 
 import (
@@ -25,9 +24,8 @@ import (
 	"flashsale/internal/testing/redisserver"
 )
 
-// Engines runs fn once per engine, as the subtests "embedded" and "redis".
-// Where no redis-server is installed the second is skipped, and with CI=true
-// it fails instead.
+// Engines runs fn once per engine, as the subtests "embedded" and "redis". If redis-server is
+// not installed, the second is skipped, or fails with CI=true.
 func Engines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -40,9 +38,9 @@ func Engines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	})
 }
 
-// AnyEngine runs fn on one engine: the shared redis-server, or the embedded one
-// where none is installed (with CI=true the test fails instead). It is for what
-// the Go code decides and no script does, which is the same on every engine.
+// AnyEngine runs fn on one engine: the shared redis-server, or the embedded one if redis-server
+// is not installed (with CI=true the test fails instead). It is for behaviour of the Go code
+// that does not depend on scripts and so is the same on every engine.
 func AnyEngine(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
@@ -63,8 +61,8 @@ func Embedded(t testing.TB) *redis.Client {
 	return client(t, s.Addr())
 }
 
-// Redis returns a client of the redis-server that this test binary shares.
-// Tests on it keep apart by key prefix.
+// Redis returns a client of the redis-server that this test binary shares. Its tests use
+// separate key prefixes.
 func Redis(t testing.TB) *redis.Client {
 	t.Helper()
 	needServer(t)
@@ -81,8 +79,8 @@ var shared struct {
 	err    error
 }
 
-// Main runs the tests of a binary, ends the servers it shared, and checks that
-// no goroutine is left behind; ignore names those that live as long as a process:
+// Main runs the tests of a binary, stops the shared servers, and checks for leaked goroutines;
+// ignore names those that live as long as the process:
 //
 //	func TestMain(m *testing.M) { redistest.Main(m) }
 func Main(m *testing.M, ignore ...goleak.Option) {
@@ -97,8 +95,8 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	os.Exit(code)
 }
 
-// Shutdown ends the shared server and the shared cluster, for a TestMain that
-// has more to do.
+// Shutdown stops the shared server and the shared cluster, for a TestMain that does more
+// afterwards.
 func Shutdown() {
 	if shared.server != nil {
 		shared.server.stop()
@@ -108,8 +106,8 @@ func Shutdown() {
 	}
 }
 
-// Prefix returns a random key prefix with a hash tag, so that parallel tests
-// share a server without meeting.
+// Prefix returns a random key prefix with a hash tag, so that parallel tests can share a
+// server.
 func Prefix(t testing.TB) string {
 	t.Helper()
 	var b [6]byte
@@ -119,22 +117,22 @@ func Prefix(t testing.TB) string {
 	return "t:{" + hex.EncodeToString(b[:]) + "}:"
 }
 
-// Options are the client settings every room relies on: no retries below it
-// (a script must not run twice unasked) and contexts that bound I/O.
+// Options are the client settings on which every package relies: no automatic retries (a script
+// must not run twice) and contexts that bound I/O.
 func Options(addr string) *redis.Options {
 	return &redis.Options{
 		Addr:                  addr,
 		MaxRetries:            -1,
 		ContextTimeoutEnabled: true,
-		DialTimeout:           5 * time.Second, // long, for a busy machine: who refuses does so at once
+		DialTimeout:           5 * time.Second, // long, for a busy machine; a refusal is immediate
 		ReadTimeout:           3 * time.Second,
 		WriteTimeout:          3 * time.Second,
 		PoolSize:              64,
 	}
 }
 
-// replyWithin bounds the wait for a reply of a server that no fault is made on,
-// which may be long on a busy machine. Options has what the service would have.
+// replyWithin bounds the wait for a reply of a server without faults, which may be long on a
+// busy machine. Options has the service's settings.
 const replyWithin = time.Minute
 
 func client(t testing.TB, addr string) *redis.Client {
@@ -146,7 +144,7 @@ func client(t testing.TB, addr string) *redis.Client {
 	return rdb
 }
 
-// closeAtEnd closes a client when the test ends, if the test has not done so.
+// closeAtEnd closes a client at the end of the test, if the test has not done so.
 func closeAtEnd(t testing.TB, rdb redis.UniversalClient) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -174,8 +172,8 @@ type Server struct {
 	bus int // the cluster bus's port, 0 outside a cluster
 }
 
-// Real starts a redis-server of the test's own, which the test may kill and
-// start again. Extra arguments are appended to its command line.
+// Real starts a redis-server for this test, which may kill and restart it. args are appended to
+// its command line.
 func Real(t testing.TB, args ...string) *Server {
 	t.Helper()
 	needServer(t)
@@ -201,12 +199,11 @@ func start(args ...string) (*Server, error) {
 }
 
 func config(args []string) redisserver.Config {
-	// Otherwise a first replica waits five seconds for others to share the copy.
+	// Otherwise the first replica waits five seconds for others to share the copy.
 	return redisserver.Config{Args: append([]string{"--repl-diskless-sync-delay", "0"}, args...)}
 }
 
-// Start starts the server again on its port, after Kill, and returns once it
-// answers.
+// Start restarts the server on its port after Kill, and returns once it answers.
 func (s *Server) Start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
 	defer cancel()
@@ -219,7 +216,7 @@ func (s *Server) stop() {
 	}
 }
 
-// infoField returns the value of a field of INFO or CLUSTER INFO, or nothing.
+// infoField returns the value of a field of INFO or CLUSTER INFO, or "".
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

@@ -19,11 +19,11 @@ import (
 
 const (
 	childVar = "REDISTEST_CHILD"
-	// sayPrefix marks what a child says among what the testing package prints.
+	// sayPrefix marks the lines of Say in the output of the testing package.
 	sayPrefix = "\x01say "
-	// linesAhead is how many lines a child may say before anyone listens.
+	// linesAhead is the number of lines that a child may write before the test reads them.
 	linesAhead = 4096
-	// outputKept is how many lines of other output are kept for a failed test.
+	// outputKept is the number of lines of other output kept for a failed test.
 	outputKept = 60
 	// outputWithin bounds the wait for a child's last output after its end.
 	outputWithin = 5 * time.Second
@@ -32,39 +32,38 @@ const (
 // IsChild reports whether this process was started by Reexec.
 func IsChild() bool { return os.Getenv(childVar) == "1" }
 
-// Say prints one line that the parent receives from Lines. A line break within
-// it is replaced by a space.
+// Say prints one line that the parent receives from Lines. It replaces line breaks by spaces.
 func Say(format string, args ...any) {
 	line := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")
-	// One write, so that goroutines do not cut each other's lines. When it
-	// fails, the parent is gone, and with it whoever listened.
+	// A single write keeps lines of concurrent goroutines apart. If it fails, the parent is
+	// gone, and with it the reader.
 	fmt.Fprint(os.Stdout, sayPrefix+line+"\n")
 }
 
-// Child is a further process of the test binary. Its methods may be called from
-// any goroutine while the test runs.
+// Child is a further process of the test binary. Its methods are safe for concurrent use while
+// the test runs.
 type Child struct {
 	t     testing.TB
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	lines chan string
 
-	done   chan struct{} // closed when the process has ended and was reaped
-	exit   error         // how it ended; valid once done is closed
-	heard  chan struct{} // closed when its output was read to the end
-	ending chan struct{} // closed when the test has ended and nobody listens
-	// expected is set once the test knows of the end, or has caused it.
+	done       chan struct{} // closed when the process has ended and was reaped
+	exit       error         // how it ended; valid once done is closed
+	outputRead chan struct{} // closed when its output was read to the end
+	ending     chan struct{} // closed when the test has ended and no longer reads
+	// expected is set once the test knows of the end or has caused it.
 	expected atomic.Bool
 
 	mu      sync.Mutex
-	output  []string // the last lines that were not said
+	output  []string // the last lines that were not written by Say
 	raced   bool
 	without bool // no test has the name
 }
 
-// Reexec starts the test binary once more, to run one test: the one that
-// calls it, which first asks IsChild, or one that skips itself unless IsChild.
-// env holds KEY=value settings on top of the environment.
+// Reexec starts the test binary again to run one test: the calling test, which checks IsChild
+// first, or one that skips itself unless IsChild. env holds KEY=value settings added to the
+// environment.
 //
 //	func TestLock_TwoProcesses(t *testing.T) {
 //		if redistest.IsChild() {
@@ -76,9 +75,9 @@ type Child struct {
 //		…
 //	}
 //
-// The process ends with the test, by its pid, and on Linux also with the test
-// binary. The test fails when the child ended badly without the test having
-// caused it or asked by Wait, and when the race detector spoke up in it.
+// The process is killed by its pid at the end of the test, and on Linux also when the test
+// binary dies. The test fails if the child failed without the test having caused it or called
+// Wait, and if the race detector reported a race in the child.
 func Reexec(t testing.TB, test string, env ...string) *Child {
 	t.Helper()
 	if IsChild() {
@@ -96,19 +95,18 @@ func startChild(t testing.TB, test string, env []string) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A subtest is named by its path; each part has to match as a whole.
+	// A subtest is named by its path; each part must match completely.
 	parts := strings.Split(test, "/")
 	for i, part := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
 	}
 	c := &Child{
 		t: t, lines: make(chan string, linesAhead),
-		done: make(chan struct{}), heard: make(chan struct{}), ending: make(chan struct{}),
+		done: make(chan struct{}), outputRead: make(chan struct{}), ending: make(chan struct{}),
 		cmd: exec.Command(path, "-test.run="+strings.Join(parts, "/"), "-test.v=false", "-test.count=1"),
 	}
 	c.cmd.Env = append(append(os.Environ(), env...), childVar+"=1")
-	// Pipes of our own, because those of exec.Cmd are closed when the process
-	// ends, with what it said last.
+	// The pipes of exec.Cmd are closed when the process ends, which would lose its last output.
 	pipes, err := openPipes(3)
 	if err != nil {
 		return nil, err
@@ -121,13 +119,13 @@ func startChild(t testing.TB, test string, env []string) (*Child, error) {
 	}
 	go func() {
 		var both sync.WaitGroup
-		both.Go(func() { c.hear(out.r); close(c.lines) })
-		both.Go(func() { c.hear(errs.r) })
+		both.Go(func() { c.readOutput(out.r); close(c.lines) })
+		both.Go(func() { c.readOutput(errs.r) })
 		both.Wait()
-		close(c.heard)
+		close(c.outputRead)
 	}()
 	t.Cleanup(func() { c.end(out.r, errs.r) })
-	// The child's ends: it has descriptors of its own.
+	// Close the child's ends: it has its own descriptors.
 	return c, errors.Join(in.r.Close(), out.w.Close(), errs.w.Close())
 }
 
@@ -153,8 +151,8 @@ func (c *Child) exited(err error) {
 	close(c.done)
 }
 
-// hear reads what the child prints, up to its end.
-func (c *Child) hear(r io.Reader) {
+// readOutput reads the output of the child until it ends.
+func (c *Child) readOutput(r io.Reader) {
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadString('\n')
@@ -184,29 +182,28 @@ func (c *Child) take(line string) {
 	}
 }
 
-// Lines delivers what the child says with Say, line by line, and is closed when
-// the child has ended. A child that says thousands of lines to nobody waits.
+// Lines delivers the lines of Say, and is closed when the child has ended. The child blocks
+// after thousands of unread lines.
 func (c *Child) Lines() <-chan string { return c.lines }
 
-// Stdin is the child's standard input. Closing it is a way to tell the child
-// that it may end; it also ends when the test binary dies.
+// Stdin is the child's standard input. A test may close it to let the child end; it also closes
+// when the test binary dies.
 func (c *Child) Stdin() io.WriteCloser { return c.stdin }
 
-// Pid is the process id. After the end of the process it names nothing.
+// Pid is the process id. It is no longer valid after the end of the process.
 func (c *Child) Pid() int { return c.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Signal sends a signal. On a process that has ended it returns
-// os.ErrProcessDone.
+// Signal sends a signal. If the process has ended, it returns os.ErrProcessDone.
 func (c *Child) Signal(sig os.Signal) error {
 	c.expected.Store(true)
 	return c.cmd.Process.Signal(sig)
 }
 
-// Kill ends the child with SIGKILL, frozen or not, and returns when it is gone.
-// On a process that has ended it does nothing.
+// Kill ends the child with SIGKILL, even while it is paused, and returns when it is gone. If
+// the process has ended, it does nothing.
 func (c *Child) Kill() error {
 	c.expected.Store(true)
 	return c.kill()
@@ -220,28 +217,28 @@ func (c *Child) kill() error {
 	return nil
 }
 
-// Wait waits until the child has ended, and returns nil when its test passed,
-// otherwise an error that wraps *exec.ExitError and shows what it printed. The
-// wait ends with the child alone; Done is there for a wait with a limit.
+// Wait waits until the child has ended. It returns nil if its test passed, and otherwise an
+// error that wraps *exec.ExitError and shows the output. It has no time limit; a caller that
+// needs one uses Done first.
 func (c *Child) Wait() error {
 	<-c.done
 	c.expected.Store(true)
-	c.hearOut()
+	c.awaitOutput()
 	return c.verdict()
 }
 
-// hearOut waits for the last output of a child that has ended. A grandchild may
-// hold the pipes open for longer; nobody waits for that.
-func (c *Child) hearOut() {
+// awaitOutput waits for the last output of a child that has ended. The wait is limited because a
+// grandchild may hold the pipes open for longer.
+func (c *Child) awaitOutput() {
 	limit := time.NewTimer(outputWithin)
 	defer limit.Stop()
 	select {
-	case <-c.heard:
+	case <-c.outputRead:
 	case <-limit.C:
 	}
 }
 
-// verdict says how the child fared; it has ended.
+// verdict returns the result of a child that has ended.
 func (c *Child) verdict() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,7 +252,7 @@ func (c *Child) verdict() error {
 	}
 }
 
-// end is the clean-up: it ends the process and what listens to it.
+// end is the clean-up: it ends the process and the readers of its output.
 func (c *Child) end(outputs ...io.Closer) {
 	ranToEnd := false
 	select {
@@ -267,14 +264,14 @@ func (c *Child) end(outputs ...io.Closer) {
 		c.t.Error(err)
 	}
 	close(c.ending)
-	c.hearOut()
+	c.awaitOutput()
 	for _, f := range append(outputs, c.stdin) {
 		// The test may have closed the input.
 		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			c.t.Errorf("redistest: close a child's pipe: %v", err)
 		}
 	}
-	<-c.heard
+	<-c.outputRead
 	if err := c.verdict(); err != nil && ranToEnd && !c.expected.Load() {
 		c.t.Error(err)
 	}

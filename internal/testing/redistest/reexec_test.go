@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// listen returns the next line the child says, or fails.
+// listen returns the next line that the child writes with Say, or fails.
 func listen(t *testing.T, c *Child) string {
 	t.Helper()
 	limit := time.NewTimer(patience)
@@ -21,11 +21,11 @@ func listen(t *testing.T, c *Child) string {
 	select {
 	case line, ok := <-c.Lines():
 		if !ok {
-			t.Fatalf("the child ended without a word: %v", c.Wait())
+			t.Fatalf("the child ended without output: %v", c.Wait())
 		}
 		return line
 	case <-limit.C:
-		t.Fatalf("the child said nothing within %v", patience)
+		t.Fatalf("the child wrote nothing within %v", patience)
 	}
 	return ""
 }
@@ -70,8 +70,8 @@ func TestReexec(t *testing.T) {
 	}
 }
 
-// All of what a child says before it dies arrives, however late it is read.
-func TestReexec_LastWords(t *testing.T) {
+// Everything that a child writes before it dies arrives, even if it is read late.
+func TestReexec_LastLinesArrive(t *testing.T) {
 	t.Parallel()
 	const lines = 500
 	if IsChild() {
@@ -80,7 +80,7 @@ func TestReexec_LastWords(t *testing.T) {
 		}
 		return
 	}
-	c := Reexec(t, "TestReexec_LastWords")
+	c := Reexec(t, "TestReexec_LastLinesArrive")
 	if err := c.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestChild_Pause(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := listen(t, c); got != "during" {
-		t.Errorf("let go on, it says %q", got)
+		t.Errorf("continued, it writes %q", got)
 	}
 	if err := c.Pause(); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestChild_Pause(t *testing.T) {
 		t.Errorf("paused when it was gone: %v", err)
 	}
 	if err := c.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("a signal to nobody: %v", err)
+		t.Errorf("a signal to an ended process: %v", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestChild_Wait_ErrNoTest(t *testing.T) {
 	}
 }
 
-// verdicts collects what a helper says about the test it is given.
+// verdicts collects the failures that a helper reports.
 type verdicts struct {
 	testing.TB
 	cleanups []func()
@@ -175,8 +175,8 @@ func (v *verdicts) end() {
 	}
 }
 
-// A child's failure counts even if the test never looks.
-func TestReexec_UnseenEnd(t *testing.T) {
+// A child's failure counts even if the test never checks.
+func TestReexec_UncheckedFailureCounts(t *testing.T) {
 	t.Parallel()
 	if IsChild() {
 		switch os.Getenv("REDISTEST_DO") {
@@ -191,13 +191,13 @@ func TestReexec_UnseenEnd(t *testing.T) {
 	}
 	for do, want := range map[string]int{"pass": 0, "fail": 1} {
 		v := &verdicts{TB: t}
-		<-Reexec(v, "TestReexec_UnseenEnd", "REDISTEST_DO="+do).Done()
+		<-Reexec(v, "TestReexec_UncheckedFailureCounts", "REDISTEST_DO="+do).Done()
 		if v.end(); len(v.errors) != want {
 			t.Errorf("%s: reported %q, want %d errors", do, v.errors, want)
 		}
 	}
 	v := &verdicts{TB: t}
-	c := Reexec(v, "TestReexec_UnseenEnd", "REDISTEST_DO=race")
+	c := Reexec(v, "TestReexec_UncheckedFailureCounts", "REDISTEST_DO=race")
 	listen(t, c)
 	if v.end(); len(v.errors) != 1 {
 		t.Errorf("race: reported %q, want one error", v.errors)

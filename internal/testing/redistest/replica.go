@@ -14,12 +14,12 @@ import (
 // replicaWithin bounds the wait for the first copy of the master's data.
 const replicaWithin = 30 * time.Second
 
-// Replica starts a redis-server that replicates s, and returns once it has
-// taken over its data and follows. It is ended with the test.
+// Replica starts a redis-server that replicates s, and returns once it has copied the data and
+// follows s. It ends with the test.
 //
-// Replication is asynchronous: what s has answered may not have arrived here.
-// A test waits for it with WAIT on s, and promotes the replica with REPLICAOF
-// NO ONE; that lasts until the replica is started anew.
+// Replication is asynchronous: data that s has acknowledged may not have arrived yet. A test
+// waits for it with WAIT on s, and promotes the replica with REPLICAOF NO ONE, which lasts
+// until the replica is restarted.
 func (s *Server) Replica(t testing.TB) *Server {
 	t.Helper()
 	r := Real(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.Port()))

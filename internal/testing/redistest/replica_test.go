@@ -15,7 +15,7 @@ func TestServer_Replica(t *testing.T) {
 	if err := rdb.Set(ctx, "before", "1", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The copy takes its time: a replica that is returned too early has nothing.
+	// Delay the copy: a replica that is returned too early has no data.
 	if err := rdb.ConfigSet(ctx, "repl-diskless-sync-delay", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestServer_Replica(t *testing.T) {
 		t.Fatalf("WAIT: %d, %v", n, err)
 	}
 	if got, err := replica.Get(ctx, "after").Result(); err != nil || got != "2" {
-		t.Errorf("the replica has %q, %v of what WAIT vouched for", got, err)
+		t.Errorf("the replica has %q, %v after WAIT confirmed the copy", got, err)
 	}
 	if err := replica.Set(ctx, "k", "v", 0).Err(); err == nil {
 		t.Error("the replica took a write")
@@ -53,7 +53,7 @@ func TestServer_Pause(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel accepts the connection; nobody answers on it.
+	// The kernel accepts the connection, but the server does not answer.
 	brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	if err := rdb.Set(brief, "k", "v", 0).Err(); err == nil {

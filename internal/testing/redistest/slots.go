@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// moveBatch is how many keys move at once. It is small, so that a slot
-	// with a few keys is for a while half here and half there.
+	// moveBatch is the number of keys moved at once. It is small, so that even the keys of a
+	// small slot are on both nodes for a while.
 	moveBatch = 10
-	// moveLimit bounds the transfer of one batch, during which both servers wait.
+	// moveLimit bounds the transfer of one batch, which blocks both servers.
 	moveLimit = 5 * time.Second
 )
 
@@ -47,13 +47,12 @@ func (s *ClusterServers) Owner(ctx context.Context, slot int) (owner *Server, er
 	return owner, nil
 }
 
-// MoveSlot moves a slot with its keys from its owner to the next master in the
-// order of Addrs, while the cluster serves, and returns once every node agrees.
+// MoveSlot moves a slot with its keys from its owner to the next master in the order of Addrs
+// while the cluster serves, and returns once every node agrees.
 //
-// between, if not nil, is called when both masters know of the move and no key
-// has moved: from then on the owner answers ASK for keys it does not hold, and
-// TRYAGAIN when it holds only some of a command's keys. After an error the slot
-// may be left half moved.
+// between, if not nil, is called when both masters know of the move but no key has moved: from
+// then on the owner answers ASK for keys it does not hold, and TRYAGAIN if it only holds some
+// of a command's keys. After an error the slot may be left half moved.
 func (s *ClusterServers) MoveSlot(ctx context.Context, slot int, between func()) error {
 	err := s.direct(func(nodes []*redis.Client) error {
 		from, err := firstOf(nodes, func(rdb *redis.Client) (int, error) { return s.ownerSeenBy(ctx, rdb, slot) })
@@ -78,8 +77,8 @@ func (s *ClusterServers) MoveSlot(ctx context.Context, slot int, between func())
 	return nil
 }
 
-// openSlot tells both masters of the move. The one that takes the slot is told
-// first: it would refuse what the other sends it.
+// openSlot announces the move to both masters, first to the receiving one, because it would
+// refuse the redirected commands until it knows of the move.
 func (s *ClusterServers) openSlot(ctx context.Context, slot int, from, to *redis.Client) error {
 	fromID, err := from.ClusterMyID(ctx).Result()
 	if err != nil {
@@ -98,8 +97,8 @@ func (s *ClusterServers) openSlot(ctx context.Context, slot int, from, to *redis
 	return nil
 }
 
-// moveKeys moves the keys of a slot. It comes to an end under load, because a
-// master that gives a slot away makes no new keys in it.
+// moveKeys moves the keys of a slot. It terminates under load, because a master that gives a
+// slot away creates no new keys in it.
 func (s *ClusterServers) moveKeys(ctx context.Context, slot int, from *redis.Client, to *Server) error {
 	for {
 		keys, err := from.ClusterGetKeysInSlot(ctx, slot, moveBatch).Result()
@@ -119,8 +118,8 @@ func (s *ClusterServers) moveKeys(ctx context.Context, slot int, from *redis.Cli
 	}
 }
 
-// closeSlot names the new owner to every node. The new owner hears it first:
-// until it knows, the old one would send clients to a master that sends them back.
+// closeSlot announces the new owner to every node, first to the new owner itself: until it
+// knows, the old one would redirect clients to a master that redirects them back.
 func (s *ClusterServers) closeSlot(ctx context.Context, slot, from, to int, nodes []*redis.Client) error {
 	toID, err := nodes[to].ClusterMyID(ctx).Result()
 	if err != nil {
@@ -155,8 +154,7 @@ func (s *ClusterServers) closeSlot(ctx context.Context, slot, from, to int, node
 	return nil
 }
 
-// ownerSeenBy returns the index of the master that serves a slot as one node
-// sees it.
+// ownerSeenBy returns the index of the master that serves a slot according to one node.
 func (s *ClusterServers) ownerSeenBy(ctx context.Context, rdb *redis.Client, slot int) (int, error) {
 	shards, err := rdb.ClusterShards(ctx).Result()
 	if err != nil {
@@ -179,7 +177,7 @@ func (s *ClusterServers) ownerSeenBy(ctx context.Context, rdb *redis.Client, slo
 	return 0, errors.New("no node serves the slot")
 }
 
-// firstOf asks one node after the other, because some may be down.
+// firstOf queries the nodes in turn, because some may be down.
 func firstOf[T any](nodes []*redis.Client, ask func(*redis.Client) (T, error)) (T, error) {
 	var zero T
 	var failed error

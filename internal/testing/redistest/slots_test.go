@@ -15,7 +15,7 @@ import (
 func TestClusterServers_SlotOf(t *testing.T) {
 	t.Parallel()
 	s, ctx := OwnCluster(t), await.Context(t)
-	// The first value stands in the specification of Redis Cluster.
+	// The first value is from the Redis Cluster specification.
 	for key, want := range map[string]int{"123456789": 0x31C3, "a{123456789}b": 0x31C3} {
 		if got, err := s.SlotOf(ctx, key); err != nil || got != want {
 			t.Errorf("slot of %q is %d, %v; want %d", key, got, err, want)
@@ -38,7 +38,7 @@ func TestClusterServers_MoveSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All the way round: three moves bring the slot back.
+	// A full round: three moves bring the slot back.
 	for range masters {
 		from, err := s.Owner(ctx, slot)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestClusterServers_MoveSlot(t *testing.T) {
 				t.Errorf("before the first key moved, the owner says %q, %v", got, err)
 			}
 			if _, ok := redis.IsAskError(old.Get(ctx, "{tag}absent").Err()); !ok {
-				t.Error("the owner does not ask elsewhere for a key it does not hold")
+				t.Error("the owner does not answer ASK for a key it does not hold")
 			}
 			if err := rdb.Set(ctx, "{tag}new", "n", 0).Err(); err != nil {
 				t.Errorf("a new key during the move: %v", err)
@@ -85,7 +85,7 @@ func TestClusterServers_MoveSlot(t *testing.T) {
 	}
 }
 
-// Every increment counts once, wherever the key is at the time.
+// Every increment counts once, no matter which node holds the key.
 func TestClusterServers_MoveSlot_UnderLoad(t *testing.T) {
 	t.Parallel()
 	s, ctx := OwnCluster(t), await.Context(t)
@@ -137,8 +137,8 @@ func TestClusterServers_MoveSlot_UnderLoad(t *testing.T) {
 	}
 }
 
-// A master that is down takes its slots along, and with them all of the
-// cluster; it comes back on its port and serves them again.
+// A master that is down makes its slots and the whole cluster unavailable; after a restart on
+// its port it serves them again.
 func TestClusterServers_Nodes(t *testing.T) {
 	t.Parallel()
 	s, ctx := OwnCluster(t), await.Context(t)

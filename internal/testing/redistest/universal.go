@@ -6,9 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Universal runs fn once per engine, as the parallel subtests "embedded",
-// "redis" and "cluster". Where no redis-server is installed the last two are
-// skipped, and with CI=true they fail instead.
+// Universal runs fn once per engine, as the parallel subtests "embedded", "redis" and
+// "cluster". If redis-server is not installed, the last two are skipped, or fail with CI=true.
 func Universal(t *testing.T, fn func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -25,10 +24,9 @@ func Universal(t *testing.T, fn func(t *testing.T, rdb redis.UniversalClient)) {
 	})
 }
 
-// Second returns another client of the servers that rdb talks to, with
-// connections and hooks of its own: a second process, as it were. It has the
-// settings of Options or ClusterOptions and more time for a reply, whatever rdb was made with, and is
-// closed when the test ends.
+// Second returns another client of rdb's servers, with its own connections and hooks, like a
+// second process. It has the settings of Options or ClusterOptions with a longer reply timeout,
+// whatever the options of rdb. It is closed at the end of the test.
 func Second(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
 	t.Helper()
 	switch rdb := rdb.(type) {

@@ -12,14 +12,14 @@ import (
 	"flashsale/internal/testing/await"
 )
 
-// incrTwice counts a key in two commands, so it has to run where the key is.
+// incrTwice increments a key in two commands, so it must run on the node that holds the key.
 var incrTwice = redis.NewScript(`redis.call('INCR', KEYS[1]) return redis.call('INCR', KEYS[1])`)
 
 func TestUniversal(t *testing.T) {
 	t.Parallel()
 	Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, prefix := await.Context(t), Prefix(t)
-		// Keys of different tags land on different masters of a cluster.
+		// Keys with different tags are on different masters of a cluster.
 		for i := range 30 {
 			key := fmt.Sprintf("%s{%d}", prefix[:2], i) + prefix
 			got, err := incrTwice.Run(ctx, rdb, []string{key}).Int()
@@ -36,8 +36,8 @@ func TestUniversal(t *testing.T) {
 	})
 }
 
-// counter counts the SET and GET that pass a client; a client also greets its
-// server with commands of its own.
+// counter counts the SET and GET commands of a client; a client also sends commands of its own
+// when it connects.
 type counter struct{ set, get atomic.Int64 }
 
 func (c *counter) DialHook(next redis.DialHook) redis.DialHook {

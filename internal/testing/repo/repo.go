@@ -15,7 +15,7 @@ import (
 // Service is the import path of the service's program.
 const Service = "flashsale/cmd/flashsale"
 
-// ErrNotFound says that no folder above the working directory holds the module.
+// ErrNotFound means that no folder above the working directory contains the module.
 var ErrNotFound = errors.New("the flashsale module was not found above the working directory")
 
 // Root returns the folder of the flashsale module. It walks up from the working
@@ -42,7 +42,7 @@ func Root() (string, error) {
 	}
 }
 
-// Build builds the service with the versions of its own go.mod and writes the
+// Build builds the service with the dependency versions of its own go.mod and writes the
 // program to the file out, an absolute path. flags are passed to `go build`.
 func Build(ctx context.Context, out string, flags ...string) error {
 	root, err := Root()

@@ -1,5 +1,5 @@
-// Package slowclient gives tests clients that send their requests byte by byte,
-// to hold a server's connections for as long as it lets them.
+// Package slowclient gives tests clients that send their requests byte by byte, to hold a
+// server's connections for as long as the server allows.
 package slowclient
 
 import (
@@ -16,12 +16,12 @@ import (
 	"flashsale/internal/pause"
 )
 
-// pace is the time between two bytes: enough signs of life for a server that
-// only looks for those.
+// pace is the time between two bytes: short enough for a server that only checks whether bytes
+// arrive.
 const pace = 250 * time.Millisecond
 
-// Crowd is a number of slow clients. One whose connection the server has ended
-// comes again at once, until the crowd is stopped.
+// Crowd is a number of slow clients. A client whose connection the server closes reconnects
+// immediately, until the crowd is stopped.
 type Crowd struct {
 	stop func()
 	all  sync.WaitGroup
@@ -31,22 +31,21 @@ type Crowd struct {
 	refused atomic.Int64
 }
 
-// Headers starts n clients that never come to the end of their headers. addr is
-// a host:port.
+// Headers starts n clients that never finish their headers. addr is a host:port.
 func Headers(t testing.TB, addr string, n int) *Crowd {
 	t.Helper()
 	return start(t, addr, n, "GET / HTTP/1.1\r\nHost: "+addr+"\r\nX-Slow: ")
 }
 
-// Bodies starts n clients that send the headers of a POST at once, and never
-// come to the end of its body. headers are further lines of the header, each
-// with its line end; they must not tell the body's length.
+// Bodies starts n clients that send the headers of a POST at once, and never finish its body.
+// headers are additional header lines, each with its line end; they must not declare the length
+// of the body.
 func Bodies(t testing.TB, addr string, n int, path, headers string) *Crowd {
 	t.Helper()
 	return start(t, addr, n, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 1000\r\n%s\r\n", path, addr, headers))
 }
 
-// start starts the clients. Each sends head, and then a byte at a time.
+// start starts the clients. Each sends head, and then one byte after another.
 func start(t testing.TB, addr string, n int, head string) *Crowd {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -62,31 +61,30 @@ func start(t testing.TB, addr string, n int, head string) *Crowd {
 	return c
 }
 
-// Stop ends all clients and returns when they are gone. A second call does
+// Stop ends all clients and returns when their goroutines have ended. A second call does
 // nothing.
 func (c *Crowd) Stop() {
 	c.stop()
 	c.all.Wait()
 }
 
-// Open is how many clients hold a connection now.
+// Open is the number of clients that hold a connection now.
 func (c *Crowd) Open() int64 { return c.open.Load() }
 
-// Ended is how often the server has ended a client's connection, with an answer
-// or without.
+// Ended is how often the server has closed a client's connection, with or without an answer.
 func (c *Crowd) Ended() int64 { return c.ended.Load() }
 
 // Refused is how often a client could not connect.
 func (c *Crowd) Refused() int64 { return c.refused.Load() }
 
-// come is one connection, up to its end.
+// come runs one connection until it ends.
 func (c *Crowd) come(ctx context.Context, addr, head string) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		if ctx.Err() == nil { // else it was stopped on its way
+		if ctx.Err() == nil { // otherwise it was stopped while connecting
 			c.refused.Add(1)
 		}
-		pause.For(ctx, pace) // a client that is refused does not retry without end
+		pause.For(ctx, pace) // a refused client must not retry in a busy loop
 		return
 	}
 	defer conn.Close() //nolint:errcheck // there is nothing to lose
@@ -100,8 +98,8 @@ func (c *Crowd) come(ctx context.Context, addr, head string) {
 	}
 }
 
-// ends waits for the next byte's time, and reports whether the server has
-// answered or hung up before it.
+// ends waits until the next byte is due, and reports whether the server has answered or closed
+// the connection by then.
 func ends(conn net.Conn) bool {
 	if err := conn.SetReadDeadline(time.Now().Add(pace)); err != nil {
 		return true

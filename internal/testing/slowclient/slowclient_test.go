@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server serves h with bounds on the time to read, and returns its address and
-// how many connections it holds.
+// server serves h with a limit on the time to read, and returns its address and the number of
+// connections it holds.
 func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string, held *atomic.Int64) {
 	t.Helper()
 	held = new(atomic.Int64)
@@ -41,13 +41,12 @@ func server(t *testing.T, within time.Duration, h http.HandlerFunc) (addr string
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	addr, held := server(t, time.Second, func(http.ResponseWriter, *http.Request) {
-		t.Error("a request came to its end")
+		t.Error("a request was completed")
 	})
 	c := Headers(t, addr, 20)
 	await.True(t, "all are connected", func() bool { return c.Open() == 20 && held.Load() == 20 })
-	// The server's bound ends them although they give signs of life, and they
-	// come again.
-	await.True(t, "the server has ended all, twice", func() bool { return c.Ended() >= 40 })
+	// The server's limit ends them although they send bytes, and they reconnect.
+	await.True(t, "the server has closed each connection twice", func() bool { return c.Ended() >= 40 })
 	c.Stop()
 	c.Stop()
 	await.True(t, "none is left", func() bool { return c.Open() == 0 && held.Load() == 0 })
@@ -65,18 +64,18 @@ func TestBodies(t *testing.T) {
 		}
 		began.Add(1)
 		if _, err := io.ReadAll(r.Body); err == nil {
-			t.Error("a body came to its end")
+			t.Error("a body was completed")
 		}
 		w.WriteHeader(http.StatusRequestTimeout)
 	})
 	c := Bodies(t, addr, 20, "/path", "X-Given: yes\r\n")
 	await.True(t, "every header has arrived", func() bool { return began.Load() >= 20 })
-	await.True(t, "the server has ended all, twice", func() bool { return c.Ended() >= 40 })
+	await.True(t, "the server has closed each connection twice", func() bool { return c.Ended() >= 40 })
 	c.Stop()
 }
 
-// Where nobody listens they keep trying, and not as fast as they can.
-func TestHeaders_Refused(t *testing.T) {
+// Without a server they keep trying, but not in a busy loop.
+func TestHeaders_RefusedClientsRetry(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// healthEvery is the pause between two questions of the balancer. It must hear
-// of a process that is about to stop before that one closes its door.
+// healthEvery is the pause between two readiness checks. The balancer must notice that a
+// process is stopping before the process closes its listener.
 const healthEvery = 50 * time.Millisecond
 
-// balancer tells which API processes are to be called, as a load balancer does:
-// those that say that they are ready.
+// balancer selects the API processes to call as a load balancer does: those that report that
+// they are ready.
 type balancer struct {
 	ready []atomic.Bool
-	// elsewhere counts the calls for which nobody listened where they went first.
+	// elsewhere counts the calls whose first process refused the connection.
 	elsewhere atomic.Int64
 }
 
-// newBalancer asks the processes until the test ends.
+// newBalancer checks the processes until the test ends.
 func newBalancer(t *testing.T, urls []string) *balancer {
 	t.Helper()
 	b := &balancer{ready: make([]atomic.Bool, len(urls))}
@@ -67,9 +67,8 @@ func healthy(ctx context.Context, client *http.Client, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// connect opens a connection for one call: to the process that was meant, or to
-// the next one that is ready. Where nobody listens nothing was sent, and it goes
-// on to the others.
+// connect opens a connection for one call, to the given process or to the next one that is
+// ready. If a process refuses the connection, nothing was sent, and connect tries the others.
 func (b *balancer) connect(ctx context.Context, c *caller, api int) (int, error) {
 	n := len(c.targets)
 	order := make([]int, 0, 2*n)

@@ -23,17 +23,17 @@ import (
 // secret is the key of the suite's tokens.
 const secret = "chaos-suite-secret-of-more-than-32-bytes"
 
-// answerLimit bounds one call. It is above every wait of the service's own.
+// answerLimit bounds one call. It exceeds every wait inside the service.
 const answerLimit = 20 * time.Second
 
-// caller makes calls to the API processes over connections of its own, one call
-// at a time. It never sends a request twice by itself.
+// caller makes calls to the API processes over its own connections, one call at a time. It
+// never sends a request twice.
 type caller struct {
 	targets []wire.Target
 	conns   []*wire.Conn
 	request wire.Request
 	tokens  map[string]string
-	balance *balancer // nil: calls go where they are told to
+	balance *balancer // nil: each call goes to the given process
 }
 
 func newCaller(urls []string) (*caller, error) {
@@ -48,7 +48,7 @@ func newCaller(urls []string) (*caller, error) {
 	return c, nil
 }
 
-// close drops the connections.
+// close closes the connections.
 func (c *caller) close() {
 	for i, conn := range c.conns {
 		if conn != nil {
@@ -58,7 +58,7 @@ func (c *caller) close() {
 	}
 }
 
-// answer is what came back.
+// answer is the answer to one request.
 type answer struct {
 	status     int
 	body       []byte // valid until the next call
@@ -66,8 +66,8 @@ type answer struct {
 	retryAfter int64
 }
 
-// connect sees to it that there is a connection to the given process, or to the
-// one that the balancer chooses, and returns which.
+// connect ensures that there is a connection to the given process, or to the one that the
+// balancer chooses, and returns which.
 func (c *caller) connect(ctx context.Context, api int) (int, error) {
 	if c.balance != nil {
 		return c.balance.connect(ctx, c, api)
@@ -90,8 +90,8 @@ func (c *caller) dial(ctx context.Context, api int) error {
 	return nil
 }
 
-// do sends one request to the given process. After an error the outcome is
-// unknown, or nothing was sent because nobody listened.
+// do sends one request to the given process. After an error the outcome is unknown, or nothing
+// was sent because no process accepted the connection.
 func (c *caller) do(ctx context.Context, api int, method, path, token, body string, headers ...string) (answer, error) {
 	api, err := c.connect(ctx, api)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *caller) do(ctx context.Context, api int, method, path, token, body stri
 	}
 	res, err := conn.Do(raw)
 	if err != nil || !conn.Usable() {
-		_ = conn.Close() //nolint:errcheck // what failed is told by err, or the answer is there
+		_ = conn.Close() //nolint:errcheck // err has the failure, or the answer was read
 		c.conns[api] = nil
 	}
 	if err != nil {
@@ -132,8 +132,8 @@ func (c *caller) do(ctx context.Context, api int, method, path, token, body stri
 	return a, nil
 }
 
-// call makes one call and fills in what came of it. Op, User, Item, Key and the
-// like are given; path and body are the request's.
+// call makes one call and records its result. Op, User, Item, Key and similar fields are set by
+// the caller; path and body are the request's.
 func (c *caller) call(ctx context.Context, clock func() int64, api int, h *history.Call, method, path, role, body string, headers ...string) answer {
 	sub := h.User
 	if sub == "" {
@@ -188,7 +188,7 @@ func (c *caller) get(ctx context.Context, clock func() int64, api int, h *histor
 	h.Order = order
 }
 
-// admin calls as an admin, outside the history.
+// admin makes an admin call that is not part of the history.
 func (c *caller) admin(ctx context.Context, api int, method, path string, body any) (answer, error) {
 	text := ""
 	if body != nil {
@@ -201,8 +201,8 @@ func (c *caller) admin(ctx context.Context, api int, method, path string, body a
 	return c.do(ctx, api, method, path, c.token("chaos-admin", "admin"), text)
 }
 
-// token signs a token, once for each subject. It is written out here because
-// the suite judges the service from outside.
+// token signs a token, once for each subject. It does not use the service's code, because the
+// suite tests the service from outside.
 func (c *caller) token(sub, role string) string {
 	if t := c.tokens[role+" "+sub]; t != "" {
 		return t

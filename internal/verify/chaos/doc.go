@@ -1,9 +1,7 @@
-// Package chaos is the fault suite: it runs the service as real processes on a
-// real Redis, sends it a crowd of buyers, does it one kind of harm after the
-// other, and has the history of what the buyers were told compared with the
-// database and Redis.
+// Package chaos is the fault suite. It runs the service as real processes with a real Redis,
+// sends purchases of many buyers, injects one fault after another, and compares the history of
+// the answers with the database and Redis.
 //
-// Its tests are behind the build tag chaos; `make chaos` runs them, and
-// docs/reliability.md says what each fault does. A fault is one file, whose
-// init registers a value of type fault.
+// Its tests have the build tag chaos; `make chaos` runs them, and docs/reliability.md describes
+// each fault. A fault is one file, whose init registers a value of type fault.
 package chaos

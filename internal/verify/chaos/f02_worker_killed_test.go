@@ -15,24 +15,24 @@ func init() {
 		Points: []string{"order.leased", "order.committing", "order.committed", acknowledging},
 		Draw:   behindCommit,
 		Strike: killWorkers,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 	})
 }
 
-// behindCommit has a run strike behind the commit in any case: only there is an
-// order that has a row delivered again.
+// behindCommit makes a run always strike after the commit, because only there is an order that
+// already has a row delivered again.
 func behindCommit(p *plan) {
 	if !slices.Contains(p.Points, "order.committed") {
 		p.Points = append(p.Points, "order.committed")
 	}
 }
 
-// acknowledging stands for the moment at which Redis has carried out an
-// acknowledgement whose reply the worker has not received.
+// acknowledging is the moment at which Redis has executed an acknowledgement but the worker has
+// not received the reply.
 const acknowledging = "acknowledging"
 
-// killWorkers kills the worker anywhere, and its successors at named places.
-// The next one finds what was leased to it once the lease has run out.
+// killWorkers kills the worker at a random moment, and its successors at named places. The next
+// worker gets the leased orders when their leases expire.
 func killWorkers(ctx context.Context, r *run) {
 	m := r.shop.workers[0]
 	r.answers(ctx, r.plan.Moments[0])
@@ -59,12 +59,12 @@ func killWorkers(ctx context.Context, r *run) {
 	})
 }
 
-// replyDelay is how long the replies of Redis travel to a worker that is to be
-// killed before it has one. It is below the worker's own patience with Redis.
+// replyDelay is the delay of Redis's replies to a worker that is to be killed before it
+// receives one. It is below the worker's own timeout for Redis.
 const replyDelay = 700 * time.Millisecond
 
-// killInAcknowledge stops a worker behind its commit, delays the replies of
-// Redis, lets it acknowledge, and kills it before it has heard of that.
+// killInAcknowledge stops a worker after its commit, delays the replies of Redis, lets the
+// worker acknowledge, and kills it before it receives the reply.
 func (r *run) killInAcknowledge(ctx context.Context, m *member, nth int) {
 	r.t.Helper()
 	m.again(fmt.Sprintf("order.committed:%d:stop", nth))

@@ -9,7 +9,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F3", Name: "Redis killed, log synced always", Small: true, Shuts: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			for blow := range 2 {
 				r.answers(ctx, r.plan.Moments[blow])
@@ -21,12 +21,12 @@ func init() {
 	})
 }
 
-// piled is how many orders must wait in the queue when Redis is harmed: those are
-// in Redis alone.
+// piled is the number of orders that must wait in the queue when the fault hits Redis. Those
+// orders are only in Redis.
 const piled = 40
 
-// pileUp stops the workers until Redis is harmed, and returns when enough orders
-// wait in the queue.
+// pileUp stops the workers until the fault hits Redis, and returns when enough orders wait in
+// the queue.
 func (r *run) pileUp(ctx context.Context) {
 	r.t.Helper()
 	for _, m := range r.shop.workers {
@@ -41,7 +41,7 @@ func (r *run) pileUp(ctx context.Context) {
 	r.notef("%d orders were in the queue", waiting)
 }
 
-// goOn lets the workers go on.
+// goOn continues the workers.
 func (r *run) goOn() {
 	r.t.Helper()
 	for _, m := range r.shop.workers {
@@ -49,12 +49,11 @@ func (r *run) goOn() {
 	}
 }
 
-// refused is how often the service must have said that it is unavailable before
-// Redis comes back.
+// refused is the number of 503 answers that the service must have given before Redis restarts.
 const refused = 20
 
-// redisAway kills Redis, waits until that is felt, does what is to be done to
-// it meanwhile, and starts it again.
+// redisAway kills Redis, waits until the service answers 503, calls meanwhile, and restarts
+// Redis.
 func (r *run) redisAway(ctx context.Context, meanwhile func()) {
 	r.t.Helper()
 	before := r.count(503, "unavailable")

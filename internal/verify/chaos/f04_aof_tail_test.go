@@ -14,7 +14,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F4", Name: "Redis killed, its log's tail lost", Shuts: true, MayLoseAccepted: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			for blow := range 3 {
 				r.answers(ctx, r.plan.Moments[blow])
@@ -35,7 +35,7 @@ func init() {
 	})
 }
 
-// dataOfRedis is the folder in which Redis keeps its log.
+// dataOfRedis is the folder of Redis's append-only file.
 func (s *shop) dataOfRedis(ctx context.Context) string {
 	s.t.Helper()
 	v, err := s.rdb.ConfigGet(ctx, "dir").Result()
@@ -45,8 +45,8 @@ func (s *shop) dataOfRedis(ctx context.Context) string {
 	return filepath.Join(v["dir"], "appendonlydir")
 }
 
-// cutTail takes the last n bytes from the newest part of the log, as a power
-// loss takes what was written and not synced, and says how many there were.
+// cutTail removes the last n bytes of the newest part of the append-only file, like a power
+// failure before a sync, and returns how many there were.
 func cutTail(folder string, n int64) (lost, of int64, err error) {
 	path, err := newestPart(folder)
 	if err != nil {
@@ -63,8 +63,8 @@ func cutTail(folder string, n int64) (lost, of int64, err error) {
 	return lost, info.Size(), nil
 }
 
-// newestPart reads the log's manifest: one line for each file, "file NAME seq N
-// type T". The last one of type i is that which is appended to.
+// newestPart reads the manifest of the append-only file: one line for each file, "file NAME seq
+// N type T". Redis appends to the last one of type i.
 func newestPart(folder string) (string, error) {
 	lists, err := filepath.Glob(filepath.Join(folder, "*.manifest"))
 	if err != nil || len(lists) != 1 {
@@ -87,7 +87,7 @@ func newestPart(folder string) (string, error) {
 	return filepath.Join(folder, name), nil
 }
 
-// TestPlan_NewestPart reads a manifest such as Redis 7 writes.
+// TestPlan_NewestPart reads a manifest in the format of Redis 7.
 func TestPlan_NewestPart(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -10,7 +10,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F5", Name: "Redis emptied", Small: true, Shuts: true, MayLoseAccepted: true,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 		Strike: func(ctx context.Context, r *run) {
 			blows := []func(context.Context, *run){flushAll, deleteLog}
 			if r.plan.Numbers[0]%2 == 1 {
@@ -28,7 +28,7 @@ func init() {
 	})
 }
 
-// flushAll empties Redis while it serves.
+// flushAll empties a running Redis.
 func flushAll(ctx context.Context, r *run) {
 	r.t.Helper()
 	if err := r.shop.rdb.FlushAll(ctx).Err(); err != nil {
@@ -39,7 +39,7 @@ func flushAll(ctx context.Context, r *run) {
 	r.over()
 }
 
-// deleteLog kills Redis, deletes its log, and starts it with nothing.
+// deleteLog kills Redis, deletes its append-only file, and starts it empty.
 func deleteLog(ctx context.Context, r *run) {
 	r.t.Helper()
 	folder := r.shop.dataOfRedis(ctx)

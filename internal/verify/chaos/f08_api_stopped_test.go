@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// lockLife is how long an item's lock outlives a silent holder.
+// lockLife is the time after which the lock of a silent holder expires.
 const lockLife = time.Second
 
-// lateTries bounds how often a script is tried to be sent late.
+// lateTries bounds the attempts to send a script late.
 const lateTries = 6
 
 func init() {
@@ -20,7 +20,7 @@ func init() {
 		ID: "F8", Name: "API stopped beyond its lock", Small: true, Lasts: 10 * time.Second,
 		Strike: stopAPIs,
 		Expect: func(ctx context.Context, r *run) {
-			nothingBuried(ctx, r)
+			noDeadLetters(ctx, r)
 			n := strings.Count(r.shop.apis[0].allLogs(), "purchase refused")
 			r.notef("%d late scripts refused", n)
 			if n == 0 {
@@ -30,10 +30,10 @@ func init() {
 	})
 }
 
-// stopAPIs stops an API process that holds an item's lock, right before its
-// script is sent. Once it goes on as soon as another process has the lock: then
-// the script goes out, too late. And once for three lives of the lock: then the
-// process has no time left for the purchase, and must know it by itself.
+// stopAPIs stops an API process that holds an item's lock, immediately before it sends its
+// script. In one variant the process continues as soon as another process has the lock, so that
+// it sends the script too late. In the other it continues after three lock lifetimes: its
+// request has then timed out, and it must detect that without Redis.
 func stopAPIs(ctx context.Context, r *run) {
 	m := r.shop.apis[0]
 	r.answers(ctx, r.plan.Moments[0])
@@ -50,8 +50,8 @@ func stopAPIs(ctx context.Context, r *run) {
 	r.letGoOn(ctx, m)
 }
 
-// stopBeforeSending puts a successor in the process's place, which stops itself
-// where it is about to send a script, and returns the items it holds then.
+// stopBeforeSending replaces the process by a successor that stops itself immediately before it
+// sends a script, and returns the items whose locks it holds then.
 func (r *run) stopBeforeSending(ctx context.Context, m *member, number int) []string {
 	r.t.Helper()
 	if code := m.Stop(); code != 0 {
@@ -63,8 +63,8 @@ func (r *run) stopBeforeSending(ctx context.Context, m *member, number int) []st
 	return r.heldBy(ctx, m.Pid())
 }
 
-// letGoOn lets a stopped process go on until it is ready, and waits for
-// recovery. Recovery is measured from here: meanwhile others sell.
+// letGoOn continues a stopped process until it is ready, and waits for recovery. The recovery
+// time starts here, because other processes sell while this one is stopped.
 func (r *run) letGoOn(ctx context.Context, m *member) {
 	r.t.Helper()
 	m.Continue()
@@ -75,7 +75,7 @@ func (r *run) letGoOn(ctx context.Context, m *member) {
 	}
 }
 
-// heldBy lists the items whose lock a process holds, which it marks with its number.
+// heldBy lists the items whose lock a process holds. The lock's value contains its process id.
 func (r *run) heldBy(ctx context.Context, pid int) []string {
 	var held []string
 	for _, item := range r.plan.Items {

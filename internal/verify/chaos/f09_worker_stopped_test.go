@@ -14,13 +14,13 @@ func init() {
 		Points: []string{"order.leased", "order.committing", "order.committed"},
 		Draw:   behindCommit,
 		Strike: stopWorkers,
-		Expect: nothingBuried,
+		Expect: noDeadLetters,
 	})
 }
 
-// stopWorkers stops one of two workers at a named place, with orders in its
-// hands, for three leases. The other gets them; the first goes on with leases
-// that are no longer its own.
+// stopWorkers stops one of two workers at a named place for three lease times, while it has
+// leased orders. The other worker gets the orders. The first then continues with leases that
+// have expired.
 func stopWorkers(ctx context.Context, r *run) {
 	lease, err := time.ParseDuration(leaseTime)
 	if err != nil {

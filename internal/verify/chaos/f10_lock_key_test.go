@@ -16,7 +16,7 @@ func init() {
 		ID: "F10", Name: "lock's key harmed", Small: true, Lasts: 8 * time.Second,
 		Strike: harmLocks,
 		Expect: func(ctx context.Context, r *run) {
-			nothingBuried(ctx, r)
+			noDeadLetters(ctx, r)
 			refused, repaired := 0, 0.0
 			for _, m := range r.shop.apis {
 				refused += strings.Count(m.allLogs(), "purchase refused (lost)")
@@ -30,7 +30,7 @@ func init() {
 	})
 }
 
-// harm is what is done to the key of a lock that is held.
+// harm is a change to the key of a held lock.
 type harm struct {
 	name string
 	do   func(ctx context.Context, rdb *redis.Client, key string) error
@@ -52,13 +52,13 @@ var harms = []harm{
 	}},
 }
 
-// harmLocks does each harm to each item's lock while somebody holds it.
+// harmLocks applies each harm to each item's lock while a process holds it.
 func harmLocks(ctx context.Context, r *run) {
 	blow := 0
 	for _, i := range r.plan.order(len(harms)) {
 		for _, item := range r.plan.Items {
 			r.answers(ctx, r.plan.Moments[blow]/10)
-			r.eventually(ctx, "somebody holds "+item.ID, func() bool {
+			r.eventually(ctx, "a process holds "+item.ID, func() bool {
 				v, err := r.shop.rdb.Get(ctx, lockKey(item.ID)).Result()
 				return err == nil && v != stranger
 			})
@@ -73,7 +73,7 @@ func harmLocks(ctx context.Context, r *run) {
 	}
 }
 
-// metric reads one of a process's figures; 0 where it has none.
+// metric reads a metric of a process; 0 if it has no such metric.
 func (r *run) metric(ctx context.Context, m *member, name string) float64 {
 	text, err := fetch(ctx, m.OpsURL()+"/metrics")
 	if err != nil {

@@ -22,22 +22,22 @@ func init() {
 }
 
 const (
-	// linkLasts is longer than the service waits for one reply of Redis, so that
-	// it meets each end of its patience.
+	// linkLasts exceeds the service's timeout for one reply of Redis, so that every timeout is
+	// reached.
 	linkLasts = 2 * time.Second
-	// answersWithin bounds an answer, whatever Redis does: above every wait of the
-	// service's own, one after the other, and far below a client's patience.
+	// answersWithin bounds an answer, whatever Redis does. It exceeds the sum of all waits
+	// inside the service, and is far below a client's timeout.
 	answersWithin = 10 * time.Second
 	// cutEvery is the pause between two replies that are cut.
 	cutEvery = 25 * time.Millisecond
 )
 
-// disturbance is one way in which a link is bad.
+// disturbance is one kind of link fault.
 type disturbance struct {
 	begin, end func(p *redistest.Proxy)
-	// during is called over and over while it lasts; nil: nothing.
+	// during is called repeatedly while the fault lasts; it may be nil.
 	during func(r *run, p *redistest.Proxy)
-	// passes says that purchases can be made meanwhile.
+	// passes means that purchases can succeed during the fault.
 	passes bool
 }
 
@@ -46,7 +46,7 @@ var disturbances = map[string]disturbance{
 		begin: func(p *redistest.Proxy) { p.Refuse(true); p.Sever() },
 		end:   func(p *redistest.Proxy) { p.Refuse(false) },
 	},
-	// At its end comes what was sent meanwhile, also by those who have given up.
+	// At its end all held requests arrive, including those whose clients have given up.
 	"half-open": {
 		begin: func(p *redistest.Proxy) { p.Blackhole(true) },
 		end:   func(p *redistest.Proxy) { p.Blackhole(false) },
@@ -57,7 +57,7 @@ var disturbances = map[string]disturbance{
 			p.SetLatency(150*time.Millisecond, 150*time.Millisecond)
 		},
 		end: func(p *redistest.Proxy) { p.SetLatency(0, 0); p.SetJitter(0, 0) },
-		// There and back 300±200 ms, which is below every bound.
+		// 300±200 ms in both directions, below every timeout.
 		passes: true,
 	},
 	"narrow": {
@@ -79,8 +79,8 @@ var disturbances = map[string]disturbance{
 	},
 }
 
-// disturbLinks disturbs the links of all processes to Redis in one way after the
-// other, in an order drawn from the seed, and lets the sale recover after each.
+// disturbLinks disturbs the links of all processes to Redis in one way after another, in an
+// order drawn from the seed, and lets the sale recover after each.
 func disturbLinks(ctx context.Context, r *run) []*span {
 	kinds := slices.Sorted(maps.Keys(disturbances))
 	r.plan.shuffle(kinds)
@@ -108,7 +108,7 @@ func disturbLinks(ctx context.Context, r *run) []*span {
 	return spans
 }
 
-// disturb lets a disturbance last.
+// disturb applies a disturbance for its time.
 func (r *run) disturb(ctx context.Context, d disturbance, links []*redistest.Proxy) {
 	if d.during == nil {
 		r.lasts(ctx, linkLasts)
@@ -130,9 +130,9 @@ func (r *run) disturb(ctx context.Context, d disturbance, links []*redistest.Pro
 	}
 }
 
-// expectBounded looks at what the buyers heard while a link was bad.
+// expectBounded checks the answers to buyers while a link was disturbed.
 func expectBounded(ctx context.Context, r *run, spans []*span) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	unknown := 0
 	for _, s := range spans {
 		r.report(s)

@@ -30,7 +30,7 @@ func init() {
 		},
 		Strike: func(ctx context.Context, r *run) { fillDatabaseDisk(ctx, r, disk) },
 		Expect: func(ctx context.Context, r *run) {
-			r.heardFrom("disk is full")
+			r.logged("disk is full")
 			expectDatabase(ctx, r)
 		},
 	})
@@ -38,7 +38,7 @@ func init() {
 		ID: "F12c", Name: "database read-only", DB: "sqlite", Lasts: 6 * time.Second,
 		Strike: denyDatabase,
 		Expect: func(ctx context.Context, r *run) {
-			r.heardFrom("disk I/O error", "readonly")
+			r.logged("disk I/O error", "readonly")
 			expectDatabase(ctx, r)
 		},
 	})
@@ -47,13 +47,13 @@ func init() {
 const (
 	// lockHeld is twice as long as a statement waits for the lock.
 	lockHeld = 10 * time.Second
-	// databaseDisk has room for the largest sale, twice over, in bytes.
+	// databaseDisk is enough for twice the largest sale, in bytes.
 	databaseDisk = 96 << 20
-	// brokenFor is how long the database cannot be written in the other faults.
+	// brokenFor is how long the database cannot be written to in the other faults.
 	brokenFor = 4 * time.Second
 )
 
-// lockDatabase holds the database's exclusive lock over a connection of its own.
+// lockDatabase holds the database's exclusive lock with its own connection.
 func lockDatabase(ctx context.Context, r *run) {
 	conn := r.shop.store.stranger(ctx, r.t)
 	if _, err := conn.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
@@ -63,13 +63,13 @@ func lockDatabase(ctx context.Context, r *run) {
 	if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
 		r.t.Fatalf("unlock database: %v", err)
 	}
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
-// fillDatabaseDisk fills the disk the database lives on, and frees it.
+// fillDatabaseDisk fills the disk of the database and then frees it.
 func fillDatabaseDisk(ctx context.Context, r *run, disk *disktest.Disk) {
-	// The log that stands in the database would be written over from its
-	// beginning, for which there is room; an empty one has to grow.
+	// SQLite would overwrite an existing WAL from its beginning, which needs no space. An empty
+	// one must grow.
 	conn := r.shop.store.stranger(ctx, r.t)
 	if _, err := conn.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
 		r.t.Fatalf("empty the database's log: %v", err)
@@ -77,20 +77,20 @@ func fillDatabaseDisk(ctx context.Context, r *run, disk *disktest.Disk) {
 	disk.Fill()
 	s := r.broken(ctx, "database disk full", brokenFor)
 	disk.Free()
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
-// denyDatabase makes the database's files refuse writes, and then take them again.
+// denyDatabase makes the database's files refuse writes for a while.
 func denyDatabase(ctx context.Context, r *run) {
 	path := r.shop.store.path
 	allow := disktest.Deny(r.t, path, path+"-wal")
 	s := r.broken(ctx, "database read-only", brokenFor)
 	allow()
-	r.mended(ctx, s)
+	r.writable(ctx, s)
 }
 
-// broken notes that the database takes no writes from here, and uses the time to
-// try the routes that write or read it.
+// broken records that the database refuses writes from now on, and meanwhile tests the routes
+// that use it.
 func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span {
 	r.t.Helper()
 	r.struck(how)
@@ -103,7 +103,7 @@ func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span
 	return s
 }
 
-// unready waits until every API process says that it is not ready, and why.
+// unready waits until every API process reports that it is not ready, with the reason.
 func (r *run) unready(ctx context.Context, how string) {
 	r.t.Helper()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -119,7 +119,7 @@ func (r *run) unready(ctx context.Context, how string) {
 	}
 }
 
-// readiness is the status and the body of /readyz.
+// readiness returns the status and the body of /readyz.
 func readiness(ctx context.Context, client *http.Client, url string) string {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
 	if err != nil {
@@ -137,8 +137,8 @@ func readiness(ctx context.Context, client *http.Client, url string) string {
 	return fmt.Sprint(resp.StatusCode, " ", string(body))
 }
 
-// tryRoutes calls routes that need the database: each is served, or says 503 and
-// when to come back.
+// tryRoutes calls routes that need the database. Each call must succeed or be answered 503 with
+// a Retry-After.
 func (r *run) tryRoutes(ctx context.Context, how string) {
 	r.t.Helper()
 	c, err := r.caller()
@@ -168,7 +168,7 @@ func (r *run) tryRoutes(ctx context.Context, how string) {
 		},
 	} {
 		q.h.Client, q.h.Item = stormClients, item
-		kept := q.h.Order != "" || q.h.Op == history.Restock // the others are about no order
+		kept := q.h.Order != "" || q.h.Op == history.Restock // the others do not concern an order
 		a := c.call(ctx, r.now, 0, &q.h, q.method, q.path, q.role, q.body, q.headers...)
 		if kept {
 			r.saw(&q.h)
@@ -182,11 +182,11 @@ func (r *run) tryRoutes(ctx context.Context, how string) {
 	}
 }
 
-// mended notes that it takes them again, and waits until the service does.
-func (r *run) mended(ctx context.Context, s *span) {
+// writable records that the database accepts writes again, and waits until the service recovers.
+func (r *run) writable(ctx context.Context, s *span) {
 	r.t.Helper()
 	r.end(s)
-	// What was under way when it broke may have been committed yet.
+	// Transactions in progress when the fault began may have been committed.
 	rows := r.rows(ctx)
 	r.over()
 	since := time.Now()
@@ -205,9 +205,9 @@ func (r *run) rows(ctx context.Context) int64 {
 	return n
 }
 
-// heardFrom makes the run void unless one of the processes has complained in
-// these words: the harm was done, and nobody noticed.
-func (r *run) heardFrom(words ...string) {
+// logged makes the run void unless a process has logged one of these words: otherwise the
+// fault had no effect.
+func (r *run) logged(words ...string) {
 	for _, m := range append(r.shop.workers[:len(r.shop.workers):len(r.shop.workers)], r.shop.apis...) {
 		log := m.allLogs()
 		for _, w := range words {
@@ -219,10 +219,10 @@ func (r *run) heardFrom(words ...string) {
 	r.voidf("no process has complained of %q", words)
 }
 
-// expectDatabase looks at the answers of the time in which the database took no
-// writes, and at the database itself.
+// expectDatabase checks the answers given while the database refused writes, and the database
+// itself.
 func expectDatabase(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)
@@ -236,7 +236,7 @@ func expectDatabase(ctx context.Context, r *run) {
 	r.intact(ctx)
 }
 
-// intact has the database look for damage in itself.
+// intact runs the database's own integrity check.
 func (r *run) intact(ctx context.Context) {
 	conn := r.shop.store.stranger(ctx, r.t)
 	for _, check := range []struct{ pragma, want string }{
@@ -250,7 +250,7 @@ func (r *run) intact(ctx context.Context) {
 	}
 }
 
-// texts is the first column of what a statement returns.
+// texts returns the first column of a statement's result.
 func texts(ctx context.Context, conn *sql.Conn, statement string) (string, error) {
 	rows, err := conn.QueryContext(ctx, statement)
 	if err != nil {
@@ -281,8 +281,7 @@ func (s *store) count(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// stranger is a connection to the database that may write, for as long as the
-// test lasts.
+// stranger is a writing connection to the database that closes at the end of the test.
 func (s *store) stranger(ctx context.Context, t *testing.T) *sql.Conn {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000")

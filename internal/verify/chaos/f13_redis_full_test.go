@@ -26,7 +26,7 @@ func init() {
 	register(fault{
 		ID: "F13b", Name: "Redis disk full, synced each second", Lasts: 8 * time.Second, Redis: onDisk, Shuts: true,
 		RedisArgs: []string{"--appendfsync", "everysec"},
-		// It notices within a second that there is room again.
+		// Redis notices free space within a second.
 		RecoversIn: 3 * time.Second,
 		Strike:     func(ctx context.Context, r *run) { fillRedisDisk(ctx, r, disk) }, Expect: expectRefusals,
 	})
@@ -37,15 +37,15 @@ func init() {
 }
 
 const (
-	// redisDisk has room for the log of the largest sale, in bytes.
+	// redisDisk is enough for the append-only file of the largest sale, in bytes.
 	redisDisk = 128 << 20
-	// fullFor is how long there is no room.
+	// fullFor is how long there is no space.
 	fullFor = 3 * time.Second
 )
 
-// fillSyncedRedis fills the disk of a Redis that syncs each write: it ends
-// rather than answer for what it could not write. A supervisor would start it
-// again, in vain, until there is room.
+// fillSyncedRedis fills the disk of a Redis that syncs each write. It exits instead of
+// answering a command that it could not write. A supervisor would restart it in vain until
+// there is space.
 func fillSyncedRedis(ctx context.Context, r *run, disk *disktest.Disk) {
 	s := r.measure("disk full")
 	disk.Fill()
@@ -68,8 +68,8 @@ func fillSyncedRedis(ctx context.Context, r *run, disk *disktest.Disk) {
 	r.end(s)
 	r.over()
 	r.recovered(ctx)
-	// What was cut off in the middle of a script may show at the next start only,
-	// when something stands behind it.
+	// A script truncated in the append-only file may only be detected at the next start, when
+	// more data follows it.
 	r.answers(ctx, buyersAtOnce)
 	if err := r.shop.redis.Kill(); err != nil {
 		r.t.Fatalf("kill Redis: %v", err)
@@ -82,8 +82,8 @@ func fillSyncedRedis(ctx context.Context, r *run, disk *disktest.Disk) {
 	r.recovered(ctx)
 }
 
-// fillRedisDisk fills the disk of a Redis that writes its log and syncs it now
-// and then: it refuses writes until there is room.
+// fillRedisDisk fills the disk of a Redis that syncs its append-only file periodically. It
+// refuses writes until there is space.
 func fillRedisDisk(ctx context.Context, r *run, disk *disktest.Disk) {
 	s := r.measure("disk full")
 	disk.Fill()
@@ -98,8 +98,8 @@ func fillRedisDisk(ctx context.Context, r *run, disk *disktest.Disk) {
 	r.recovered(ctx)
 }
 
-// fillRedisMemory gives Redis half of the memory that it uses, for a while: what
-// it frees now and then makes no room.
+// fillRedisMemory limits Redis to half of the memory that it uses for a while, so that freeing
+// some keys makes no space.
 func fillRedisMemory(ctx context.Context, r *run) {
 	used, err := strconv.ParseInt(r.redisInfo(ctx, "memory", "used_memory"), 10, 64)
 	if err != nil {
@@ -109,7 +109,7 @@ func fillRedisMemory(ctx context.Context, r *run) {
 	if err := r.shop.rdb.ConfigSet(ctx, "maxmemory", strconv.FormatInt(used/2, 10)).Err(); err != nil {
 		r.t.Fatalf("bound the memory of Redis: %v", err)
 	}
-	r.eventually(ctx, "Redis refuses for want of memory", func() bool {
+	r.eventually(ctx, "Redis refuses because its memory is full", func() bool {
 		return r.redisInfo(ctx, "errorstats", "errorstat_OOM") != ""
 	})
 	r.struck("Redis memory full")
@@ -122,8 +122,8 @@ func fillRedisMemory(ctx context.Context, r *run) {
 	r.recovered(ctx)
 }
 
-// redisInfo is a field of a section of INFO; empty where there is none, or no
-// answer.
+// redisInfo returns a field of a section of INFO; empty if the field is missing or Redis does
+// not answer.
 func (r *run) redisInfo(ctx context.Context, section, field string) string {
 	info, err := r.shop.rdb.Info(ctx, section).Result()
 	if err != nil {
@@ -137,12 +137,12 @@ func (r *run) redisInfo(ctx context.Context, section, field string) string {
 	return ""
 }
 
-// expectRefusals is expectBounds where somebody has to be refused.
+// expectRefusals is like expectBounds, and also requires that some purchases were refused.
 func expectRefusals(ctx context.Context, r *run) {
 	expectBounds(ctx, r)
 	for _, s := range r.spans {
 		if s.refused == 0 {
-			r.voidf("%s: nobody was refused", s.name)
+			r.voidf("%s: no purchase was refused", s.name)
 		}
 	}
 }

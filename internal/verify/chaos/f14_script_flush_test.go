@@ -20,9 +20,9 @@ const (
 	flushes    = 40
 )
 
-// flushScripts makes Redis forget every script it was taught, over and over.
+// flushScripts repeatedly makes Redis forget all loaded scripts.
 func flushScripts(ctx context.Context, r *run) {
-	r.measure("scripts flushed") // up to the end: nobody is to notice
+	r.measure("scripts flushed") // until the end of the run: buyers must not notice
 	before := r.redisInfo(ctx, "errorstats", "errorstat_NOSCRIPT")
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -46,16 +46,16 @@ func flushScripts(ctx context.Context, r *run) {
 	}
 }
 
-// expectNoError fails the run where a buyer had to repeat a purchase.
+// expectNoError fails the run if a buyer had to repeat a purchase.
 func expectNoError(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.untroubled(s)
 	}
 }
 
-// untroubled fails the run where a purchase of a span had no definite answer.
+// untroubled fails the run if a purchase of a span had no definite answer.
 func (r *run) untroubled(s *span) {
 	if n := len(s.took) - s.definite; n > 0 {
 		r.failf("%s: of %d purchases %d were not answered for good: %d 503, %d unanswered, others %v",

@@ -21,12 +21,11 @@ func init() {
 	})
 }
 
-// poisonShare is the number of poison tasks in parts of the purchases.
+// poisonShare is the number of poison tasks relative to the purchases.
 const poisonShare = 0.01
 
-// enqueuePoison puts tasks among the orders that can never become any: half of
-// them cannot be read, and half can, but break the transaction of every batch
-// they are in. It returns their ids.
+// enqueuePoison enqueues tasks that can never become orders: half of them are malformed, and
+// the other half break the transaction of every batch that contains them. It returns their ids.
 func enqueuePoison(ctx context.Context, r *run) []string {
 	q, err := queue.New(r.shop.rdb, queue.Config{Prefix: ordersKey("")})
 	if err != nil {
@@ -41,8 +40,8 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 		ids[i] = fmt.Sprintf("poison-%d", i)
 		task := queue.Task{ID: ids[i], Payload: []byte("garbage")}
 		if i%2 == 1 {
-			// An order of nothing, which the table refuses. Few attempts, or the
-			// run would have to wait for all of them.
+			// The table refuses an order of zero units. With the default number of attempts the
+			// run would take too long.
 			task.MaxAttempts = 2
 			task.Payload = []byte(strings.Join([]string{"1", r.plan.Items[i%itemsOnSale].ID, "poisoner", "0", "990", "EUR", "0", "", ids[i]}, "\t"))
 		}
@@ -61,7 +60,7 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 	return ids
 }
 
-// expectDead compares the dead letters with the poison.
+// expectDead compares the dead letters with the poison tasks.
 func expectDead(ctx context.Context, r *run, poison []string) {
 	dead, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
 	if err != nil {

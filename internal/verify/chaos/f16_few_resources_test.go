@@ -37,23 +37,23 @@ func init() {
 }
 
 const (
-	// fewFiles is how many descriptors an API process has.
+	// fewFiles is the number of descriptors of an API process.
 	fewFiles = 256
 	// fewConnections is the size of a process's pool.
 	fewConnections = 4
-	// fewFor is how long there is want of either: longer than a server waits for
-	// the rest of a request.
+	// fewFor is how long either is scarce. It exceeds the time for which a server waits for the
+	// rest of a request.
 	fewFor = 6 * time.Second
 	// severEvery is the pause between two cuts of all connections to Redis.
 	severEvery = 500 * time.Millisecond
-	// takers is how many idle clients come to each API process: more than it has
+	// takers is the number of idle clients of each API process. It exceeds the process's
 	// descriptors.
 	takers = 300
 )
 
-// takeDescriptors has clients take every descriptor that the API processes have,
-// and take those anew that become free. With the connections to Redis cut, the
-// processes need some themselves.
+// takeDescriptors has clients take every descriptor of the API processes, and again each one
+// that becomes free. It also cuts the connections to Redis, so that the processes need
+// descriptors themselves.
 func takeDescriptors(ctx context.Context, r *run) {
 	crowds := make([]*slowclient.Crowd, len(r.shop.apis))
 	s := r.measure("no descriptors")
@@ -61,7 +61,7 @@ func takeDescriptors(ctx context.Context, r *run) {
 		crowds[i] = slowclient.Headers(r.t, m.Spec().Addr, takers)
 	}
 	for _, m := range r.shop.apis {
-		// The process keeps one or two back for a moment while it accepts.
+		// While it accepts, the process briefly keeps one or two free.
 		r.eventually(ctx, "an API process has no descriptor left", func() bool { return openFiles(m.P) >= fewFiles-2 })
 	}
 	r.struck("descriptors taken")
@@ -78,8 +78,8 @@ func takeDescriptors(ctx context.Context, r *run) {
 	r.recovered(ctx)
 }
 
-// openFiles is how many files a process has open, sockets included; 0 where that
-// cannot be told.
+// openFiles is the number of files that a process has open, sockets included; 0 if it is
+// unknown.
 func openFiles(p *process.P) int {
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
 	if err != nil {
@@ -88,8 +88,8 @@ func openFiles(p *process.P) int {
 	return len(list)
 }
 
-// slowFewConnections makes each exchange with Redis take so long that four at
-// once are too few for the buyers.
+// slowFewConnections slows down each exchange with Redis until four concurrent ones are too few
+// for the buyers.
 func slowFewConnections(ctx context.Context, r *run) {
 	s := r.measure("pool of 4, slow link")
 	r.shop.toAPI.SetLatency(100*time.Millisecond, 100*time.Millisecond)
@@ -106,10 +106,10 @@ func slowFewConnections(ctx context.Context, r *run) {
 	r.recovered(ctx)
 }
 
-// expectBounds looks at what the buyers heard while something was scarce: an
-// order, a refusal, or 503 with a time to come back, within bounds.
+// expectBounds checks the answers to buyers while a resource was scarce: an order, a refusal,
+// or 503 with a Retry-After, all in bounded time.
 func expectBounds(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, s := range r.spans {
 		r.report(s)
 		r.politely(s)

@@ -20,15 +20,15 @@ func init() {
 const (
 	slowHeaders  = 500
 	trickledBody = 200
-	// healthyFor is how long the healthy purchases are measured, without the slow
-	// clients and beside them: longer than the server lets one of these be slow.
+	// healthyFor is how long healthy purchases are measured, first without and then with the
+	// slow clients. It exceeds the time for which the server tolerates a slow client.
 	healthyFor = 6 * time.Second
-	// slowdown is the bar for the ratio of the two 99th percentiles.
+	// slowdown is the limit for the ratio of the two 99th percentiles.
 	slowdown = 2
 )
 
-// bringSlowClients measures the same load twice: alone, and beside clients that
-// never come to the end of their requests.
+// bringSlowClients measures the same load twice: first without other clients, and then with
+// clients that never finish their requests.
 func bringSlowClients(ctx context.Context, r *run) {
 	alone := r.measure("alone")
 	r.lasts(ctx, healthyFor)
@@ -63,7 +63,7 @@ func bringSlowClients(ctx context.Context, r *run) {
 
 // expectHealthy compares the two spans.
 func expectHealthy(ctx context.Context, r *run) {
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	lost := r.metric(ctx, r.shop.apis[0], "flashsale_redis_breaker_refused_total") > 0
 	for _, s := range r.spans {
 		r.report(s)
@@ -77,16 +77,15 @@ func expectHealthy(ctx context.Context, r *run) {
 	}
 	before, after := r.spans[0].quantile(0.99), r.spans[1].quantile(0.99)
 	ratio := float64(after) / float64(max(before, 1))
-	r.notef("p99 beside slow clients / alone = %.2f", ratio)
+	r.notef("p99 with slow clients / without = %.2f", ratio)
 	if ratio >= slowdown && options.times {
-		r.failf("p99 is %.2f times what it is alone, the bar is %d", ratio, slowdown)
+		r.failf("p99 is %.2f times that without slow clients, the limit is %d", ratio, slowdown)
 	}
 }
 
-// blame fails the run if a healthy purchase had no definite answer. It excuses 503
-// if the API process lost Redis during the run: on a busy machine Redis can miss
-// its callers' time-outs, and the slow clients, which never reach Redis, are not
-// the cause.
+// blame fails the run if a healthy purchase had no definite answer. It accepts 503 if the API
+// process lost Redis during the run: on a busy machine calls to Redis may time out. The slow
+// clients never reach Redis and are not the cause.
 func (r *run) blame(s *span, redisLost bool) {
 	if !redisLost {
 		r.untroubled(s)

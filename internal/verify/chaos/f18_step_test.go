@@ -19,19 +19,19 @@ func init() {
 }
 
 const (
-	// drop is the item whose sale opens in the middle of the run.
+	// drop is the item whose sale opens during the run.
 	drop = "drop"
-	// dropStock is its stock, and dropCrowd how many come for each unit of it.
+	// dropStock is its stock, and dropCrowd the number of buyers for each unit of it.
 	dropStock = 500
 	dropCrowd = 20
-	// dropConnections is how many connections they come over, all at once. Each
-	// carries the next buyer when the one before was answered.
+	// dropConnections is the number of concurrent connections of these buyers. Each connection
+	// carries the next buyer after the previous one was answered.
 	dropConnections = 1000
-	// dropOpens is how long the crowd may gather before the opening.
+	// dropOpens is the time until the sale opens.
 	dropOpens = 5 * time.Second
 )
 
-// openDrop opens a sale that a crowd waits for: from nothing, in one step.
+// openDrop opens a sale for which a crowd waits: the load rises from zero in one step.
 func openDrop(ctx context.Context, r *run) {
 	opens := time.Now().Add(dropOpens)
 	admin, err := r.caller()
@@ -66,8 +66,8 @@ func openDrop(ctx context.Context, r *run) {
 	r.recovered(ctx)
 }
 
-// dropBuyers are those who come over one connection. They are connected before
-// the opening, and none of them calls before it.
+// dropBuyers runs the buyers of one connection. They connect before the sale opens, but make no
+// purchase before it.
 func (r *run) dropBuyers(ctx context.Context, n int, ready func(), start <-chan struct{}) {
 	c, err := r.caller()
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *run) dropBuyer(ctx context.Context, c *caller, n int, user string) {
 		h := history.Call{Client: 1000 + n, User: user, Item: drop, Quantity: 1, Key: "k", Async: n%3 == 0}
 		c.buy(ctx, r.now, (n+try)%len(c.targets), &h)
 		r.saw(&h)
-		// Redis may read an earlier time than this process did.
+		// Redis's clock may be behind the clock of this process.
 		if definite(&h) && h.Code != "sale_not_open" {
 			return
 		}

@@ -18,10 +18,10 @@ func init() {
 // restartRounds is how often each process is replaced; with -full more often.
 const restartRounds = 2
 
-// restartAll replaces the processes one after the other while buyers come: each
-// is asked to end, and its successor is ready before the next one is asked.
+// restartAll replaces the processes one after another under load. Each is stopped, and its
+// successor is ready before the next one is stopped.
 func restartAll(ctx context.Context, r *run) {
-	r.measure("rolling restart") // up to the end: nobody is to notice
+	r.measure("rolling restart") // until the end of the run: buyers must not notice
 	rounds := restartRounds
 	if options.full {
 		rounds *= 3
@@ -40,7 +40,7 @@ func restartAll(ctx context.Context, r *run) {
 	r.recovered(ctx)
 }
 
-// restart asks a process to end, by SIGTERM, and starts its successor.
+// restart stops a process with SIGTERM and starts its successor.
 func (r *run) restart(ctx context.Context, name string, m *member) {
 	r.t.Helper()
 	r.answers(ctx, r.plan.Moments[int(r.tally.Strikes)%blows])
@@ -57,9 +57,8 @@ func (r *run) restart(ctx context.Context, name string, m *member) {
 	r.notef("%s: %.2f s to end, %.2f s to be ready", name, ended.Sub(began).Seconds(), time.Since(ended).Seconds())
 }
 
-// expectNoneCutOff fails the run where a purchase that was let in was not
-// answered for good.
+// expectNoneCutOff fails the run if an admitted purchase had no definite answer.
 func expectNoneCutOff(ctx context.Context, r *run) {
 	expectNoError(ctx, r)
-	r.notef("%d calls went to another process, because nobody listened", r.balance.elsewhere.Load())
+	r.notef("%d calls went to another process, because the first refused the connection", r.balance.elsewhere.Load())
 }

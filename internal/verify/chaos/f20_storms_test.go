@@ -23,33 +23,32 @@ func init() {
 }
 
 const (
-	// stormLasts is how long everything is changed at once.
+	// stormLasts is how long everything changes at once.
 	stormLasts = 10 * time.Second
-	// paymentWindow is how long an order may wait for its payment: short, so that
-	// whole bursts of orders lapse within the run.
+	// paymentWindow is how long an order may wait for its payment. It is short, so that whole
+	// bursts of orders expire within the run.
 	paymentWindow = 2 * time.Second
-	// restockEvery, pauseEvery and ledgerEvery are the pauses between two changes
-	// or looks.
+	// restockEvery, pauseEvery and ledgerEvery are the pauses between two changes or ledger
+	// reads.
 	restockEvery = 60 * time.Millisecond
 	pauseEvery   = 300 * time.Millisecond
 	pausedFor    = 80 * time.Millisecond
 	ledgerEvery  = 20 * time.Millisecond
-	// hands is how many clients pay and cancel.
+	// hands is the number of clients that pay and cancel.
 	hands = 4
-	// The storm's clients, beside the buyers and their twins.
+	// stormClients is the number of the storm's first client, above those of the buyers and
+	// their twins.
 	stormClients = 3 * buyersAtOnce
-	// unitPrice is what a unit costs.
+	// unitPrice is the price of a unit.
 	unitPrice = 990
 )
 
-// storm changes the sales, and what becomes of their orders, in every way that
-// there is, while buyers come.
+// storm changes the sales and their orders in every possible way during the purchases.
 type storm struct {
 	r *run
-	// made are orders of which something is to become; one for which there is no
-	// room just lapses.
+	// made are orders to be paid or cancelled. An order that does not fit expires.
 	made chan history.Call
-	// doing counts what was done, by its name.
+	// doing counts the changes by name.
 	mu    sync.Mutex
 	doing map[string]int
 	// busy is how often a ledger could not be read.
@@ -66,7 +65,7 @@ func (s *storm) did(what string) {
 	s.doing[what]++
 }
 
-// strike lets the storm rage, and closes one of the sales at its end.
+// strike runs the storm and then closes one of the sales.
 func (s *storm) strike(ctx context.Context) {
 	r := s.r
 	s.askForPayment(ctx)
@@ -100,7 +99,7 @@ func (s *storm) strike(ctx context.Context) {
 	r.recovered(ctx)
 }
 
-// run gives one part of the storm a client.
+// run runs one part of the storm with its own client.
 func (s *storm) run(raging, ctx context.Context, client int, part func(raging, ctx context.Context, c *caller, client int)) {
 	c, err := s.r.caller()
 	if err != nil {
@@ -111,7 +110,7 @@ func (s *storm) run(raging, ctx context.Context, client int, part func(raging, c
 	part(raging, ctx, c, client)
 }
 
-// askForPayment sets the time to pay; orders that were made before need none.
+// askForPayment sets the payment window. Earlier orders need no payment.
 func (s *storm) askForPayment(ctx context.Context) {
 	r := s.r
 	c, err := r.caller()
@@ -128,7 +127,7 @@ func (s *storm) askForPayment(ctx context.Context) {
 	}
 }
 
-// settle repeats a call until its answer is definite, and returns that.
+// settle repeats a call until its answer is definite, and returns that answer.
 func (s *storm) settle(ctx context.Context, c *caller, h history.Call, path, role, body string, headers ...string) history.Call {
 	until := time.Now().Add(askFor)
 	for try := 0; ; try++ {
@@ -161,7 +160,7 @@ func (s *storm) change(ctx context.Context, c *caller, client int, op, item stri
 	s.did(op)
 }
 
-// restock brings units and takes some back, while the storm rages.
+// restock adds units and removes some while the storm lasts.
 func (s *storm) restock(raging, ctx context.Context, c *caller, client int) {
 	for n := 0; raging.Err() == nil; n++ {
 		item := s.r.plan.Items[n%itemsOnSale].ID
@@ -184,7 +183,7 @@ func (s *storm) restock(raging, ctx context.Context, c *caller, client int) {
 	}
 }
 
-// pause pauses one sale after the other for a moment. It leaves none paused.
+// pause pauses one sale after another for a moment. It resumes each of them.
 func (s *storm) pause(raging, ctx context.Context, c *caller, client int) {
 	for n := 0; raging.Err() == nil; n++ {
 		item := s.r.plan.Items[n%itemsOnSale].ID
@@ -195,7 +194,7 @@ func (s *storm) pause(raging, ctx context.Context, c *caller, client int) {
 	}
 }
 
-// look reads the ledgers: each look has to balance. A sale that is busy says 503.
+// look reads the ledgers: each must balance. A busy sale answers 503.
 func (s *storm) look(raging, ctx context.Context, c *caller, _ int) {
 	for n := 0; raging.Err() == nil; n++ {
 		item := s.r.plan.Items[n%itemsOnSale].ID
@@ -213,8 +212,8 @@ func (s *storm) look(raging, ctx context.Context, c *caller, _ int) {
 	}
 }
 
-// handle pays some of the orders in time, some too late, and cancels some. The
-// others lapse.
+// handle pays some of the orders in time and some too late, and cancels some. The others
+// expire.
 func (s *storm) handle(raging, ctx context.Context, c *caller, client int) {
 	var late []history.Call
 	for n := 0; ; n++ {
@@ -239,7 +238,7 @@ func (s *storm) handle(raging, ctx context.Context, c *caller, client int) {
 	}
 }
 
-// pay pays an order; how says when.
+// pay pays an order; how names the moment.
 func (s *storm) pay(ctx context.Context, c *caller, client int, order history.Call, how string) {
 	h := s.settle(ctx, c, history.Call{Client: client, Op: history.Pay, Item: order.Item, Order: order.Order},
 		"/v1/orders/"+order.Order+"/payment", "service",
@@ -264,10 +263,10 @@ func (s *storm) cancel(ctx context.Context, c *caller, client int, order history
 	}
 }
 
-// expect looks whether the storm was one.
+// expect checks that the storm made enough changes.
 func (s *storm) expect(ctx context.Context) {
 	r := s.r
-	nothingBuried(ctx, r)
+	noDeadLetters(ctx, r)
 	for _, span := range r.spans {
 		r.report(span)
 		r.politely(span)

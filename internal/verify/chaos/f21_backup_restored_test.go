@@ -19,18 +19,18 @@ func init() {
 	for id, from := range map[string]string{"F21a": "redis", "F21b": "database"} {
 		register(fault{
 			ID: id, Name: "backup restored, recovered from " + from, Small: true, DB: "sqlite", Workers: 2,
-			// Nothing is sold between the restore and the decision, and the reconciliation
-			// must not change that.
+			// Nothing is sold between the restore and the operator's decision, and the
+			// reconciliation must not change that.
 			APIArgs: []string{"--reconcile-every", "1s"},
 			Shuts:   true,
 			Strike:  func(ctx context.Context, r *run) { restoreBackup(ctx, r, from) },
-			Expect:  nothingBuried,
+			Expect:  noDeadLetters,
 		})
 	}
 }
 
-// restoreBackup takes a backup while buyers buy, sells more, kills every process, and
-// restores the backup. The sales must stop until the operator has decided.
+// restoreBackup takes a backup during the sale, sells more, kills every process, and restores
+// the backup. The sales must stop until the operator has decided.
 func restoreBackup(ctx context.Context, r *run, from string) {
 	r.t.Helper()
 	r.answers(ctx, r.plan.Moments[0])
@@ -69,11 +69,11 @@ func restoreBackup(ctx context.Context, r *run, from string) {
 	r.recovered(ctx)
 }
 
-// stoppedFor is for how long stopped sales are watched: two rounds of the
-// reconciliation that could repair them.
+// stoppedFor is how long stopped sales are watched: two rounds of the reconciliation, which
+// could wrongly repair them.
 const stoppedFor = 3 * time.Second
 
-// command runs a command of the service that has to succeed, and returns its output.
+// command runs a command of the service that must succeed, and returns its output.
 func (r *run) command(args ...string) string {
 	r.t.Helper()
 	spec := process.Spec{
@@ -97,7 +97,7 @@ func (r *run) sales(ctx context.Context) map[string]int64 {
 	return sold
 }
 
-// untilStopped waits until every item's purchases are refused as of a stopped sale.
+// untilStopped waits until the purchases of every item are refused because the sale is stopped.
 func (r *run) untilStopped(ctx context.Context) {
 	r.t.Helper()
 	c, err := r.caller()
@@ -123,7 +123,7 @@ func (r *run) untilStopped(ctx context.Context) {
 	}
 }
 
-// concern reads the list that the recovery wrote.
+// concern reads the list written by the recovery.
 func (r *run) concern(path, from string) {
 	r.t.Helper()
 	text, err := os.ReadFile(path)

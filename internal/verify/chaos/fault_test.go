@@ -12,74 +12,71 @@ import (
 	"flashsale/internal/testing/process"
 )
 
-// fault is one kind of harm. The zero value of a field means what its comment
-// says; ID, Name and Strike are required.
+// fault is one kind of fault. Each comment gives the meaning of a field's zero value; ID, Name
+// and Strike are required.
 type fault struct {
 	ID   string // "F1"
-	Name string // what is done, in a few words
-	// Small puts the fault into the set of continuous integration.
+	Name string // a short description
+	// Small adds the fault to the set of continuous integration.
 	Small bool
 
-	// APIs and Workers are how many processes of each there are; zero: 2 and 1.
+	// APIs and Workers are the numbers of processes; zero: 2 and 1.
 	APIs, Workers int
-	// APIArgs and WorkerArgs are settings on top of the suite's own.
+	// APIArgs and WorkerArgs are settings added to the suite's own.
 	APIArgs, WorkerArgs []string
 	// RedisArgs are appended to redis-server's command line.
 	RedisArgs []string
-	// Redis returns more of the same for each run; nil: nothing.
+	// Redis returns further arguments for each run; it may be nil.
 	Redis func(t *testing.T) []string
 	// ProxyAPI and ProxyWorker put a proxy between Redis and these processes.
 	ProxyAPI, ProxyWorker bool
-	// DB names the database, by -db, that alone can be harmed so; empty: any.
+	// DB is the name of the only database, as in -db, to which the fault applies; empty: any.
 	DB string
-	// Folder returns where the database lives; nil: a temporary folder.
+	// Folder returns the folder of the database; nil: a temporary folder.
 	Folder func(t *testing.T) string
-	// Tune changes what a process is started with; nil: nothing.
+	// Tune changes the configuration of a process; it may be nil.
 	Tune func(spec *process.Spec)
 
-	// Draw changes the plan before the purchases are drawn, by p.rng alone, so
-	// that a seed repeats it; nil: the common shape.
+	// Draw changes the plan before the purchases are drawn. It may only use p.rng, so that a
+	// seed repeats it; nil: the common shape.
 	Draw func(p *plan)
-	// Points are the named places of which a run strikes at one, drawn from the
-	// seed, or, with -full, at all in an order drawn from it.
+	// Points are named places. A run strikes at one of them, drawn from the seed, or with -full
+	// at all of them in an order drawn from it.
 	Points []string
-	// Lasts is about how long the strike takes, at each of the points if there are
-	// any: the new purchases that are meant for its time are spread over it.
-	// Zero: 4 s.
+	// Lasts is the approximate duration of the strike, at each of the points if there are any.
+	// The new purchases for this time are spread over it. Zero: 4 s.
 	Lasts time.Duration
-	// Shuts says that nothing can be accepted during the strike, which is
-	// therefore not void for that.
+	// Shuts means that no purchase can be accepted during the strike, so that a run without
+	// accepted purchases is not void.
 	Shuts bool
-	// Balanced has the buyers call as through a load balancer, which asks the
-	// API processes whether they are ready, opens a connection for each call, and
-	// goes elsewhere where nobody listens.
+	// Balanced makes the buyers call as if through a load balancer, which checks the readiness
+	// of the API processes, opens a connection for each call, and tries another process if one
+	// refuses the connection.
 	Balanced bool
-	// Stays says that units may be left at the end, because of what was done to
-	// the sales: nobody asks for them, and the checker does not.
+	// Stays means that units may be left at the end because of the changes to the sales: the
+	// run does not buy them, and the checker does not require it.
 	Stays bool
-	// MayLoseAccepted says that Redis itself loses what it had acknowledged.
+	// MayLoseAccepted means that Redis itself loses acknowledged data.
 	MayLoseAccepted bool
-	// Redelivers says that orders have to be seen to be delivered again; a run
-	// without one is void.
+	// Redelivers means that the run must observe orders that are delivered again; a run without
+	// one is void.
 	Redelivers bool
-	// RecoversIn is the promised time from the fault's end to the first definite
-	// answer on each item; zero: 2 s. A longer one is shown, and fails the run
-	// with -times alone.
+	// RecoversIn is the promised time from the end of the fault to the first definite answer on
+	// each item; zero: 2 s. A longer time is reported, but only fails the run with -times.
 	RecoversIn time.Duration
 
-	// Strike does the harm and undoes it, while the buyers go on. It calls
-	// run.struck at each blow and run.over where the harm ends. It runs in the
-	// test's goroutine.
+	// Strike applies the fault and removes it while the buyers continue. It calls run.struck at
+	// each strike and run.over when the fault ends. It runs in the test's goroutine.
 	Strike func(ctx context.Context, r *run)
-	// Expect looks at what is beyond the checker, once everything is quiet, by
-	// run.failf and run.voidf; nil: nothing.
+	// Expect makes checks beyond the checker's, after all processing has ended, with run.failf
+	// and run.voidf; it may be nil.
 	Expect func(ctx context.Context, r *run)
 }
 
-// faults are all that are known, by the number in their ID.
+// faults are all registered faults, by the number in their ID.
 var faults []*fault
 
-// register takes a fault into the suite.
+// register adds a fault to the suite.
 func register(f fault) {
 	if f.APIs == 0 {
 		f.APIs = 2

@@ -15,12 +15,12 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// closingRounds bounds how often what is left at the end is asked for: units
-// come back when a sale is loaded anew.
+// closingRounds bounds how often the remaining units are bought at the end: reloading a sale
+// may return units.
 const closingRounds = 20
 
-// drain waits until nothing is under way, and asks for what is left until
-// nothing is: a fault may have kept units from those who asked before.
+// drain waits until no processing is in progress, and buys the remaining units until there are
+// none: the fault may have kept units from earlier buyers.
 func (r *run) drain(ctx context.Context) {
 	r.t.Helper()
 	c, err := r.caller()
@@ -33,7 +33,7 @@ func (r *run) drain(ctx context.Context) {
 		for _, item := range r.plan.Items {
 			l := r.quiet(ctx, c, item.ID)
 			if l == nil {
-				return // the checker says what is wrong
+				return // the checker reports the fault
 			}
 			if r.fault.Stays {
 				continue
@@ -48,7 +48,7 @@ func (r *run) drain(ctx context.Context) {
 	r.failf("units came back for %d rounds after the last buyer", closingRounds)
 }
 
-// buyOut asks for units one by one, each for a fresh buyer.
+// buyOut buys units one by one, each for a new buyer.
 func (r *run) buyOut(ctx context.Context, c *caller, item saleItem, round int, units int64) {
 	for n := range units {
 		h := history.Call{
@@ -63,8 +63,8 @@ func (r *run) buyOut(ctx context.Context, c *caller, item saleItem, round int, u
 	}
 }
 
-// quiet waits until an item's ledger balances with nothing held, and returns
-// it, or the last one that was seen.
+// quiet waits until an item's ledger balances with no units held, and returns it, or the last
+// one it read.
 func (r *run) quiet(ctx context.Context, c *caller, item string) *history.Ledger {
 	r.t.Helper()
 	var l *history.Ledger
@@ -89,7 +89,7 @@ func (r *run) quiet(ctx context.Context, c *caller, item string) *history.Ledger
 	return l
 }
 
-// ledger asks each API process in turn for an item's ledger.
+// ledger requests an item's ledger from each API process in turn.
 func (r *run) ledger(ctx context.Context, c *caller, item string) (*history.Ledger, error) {
 	var errs []error
 	for i := range c.targets {
@@ -100,7 +100,7 @@ func (r *run) ledger(ctx context.Context, c *caller, item string) (*history.Ledg
 		case a.status != 200:
 			errs = append(errs, fmt.Errorf("ledger of %s: %d %.200s", item, a.status, a.body))
 			if a.status == 503 {
-				// A sale that is not loaded is loaded by its next buyer.
+				// The next purchase loads a sale that is not loaded.
 				r.knock(ctx, c, i, item)
 			}
 		default:
@@ -114,7 +114,7 @@ func (r *run) ledger(ctx context.Context, c *caller, item string) (*history.Ledg
 	return nil, errors.Join(errs...)
 }
 
-// knock buys one unit, so that a sale which is not loaded is.
+// knock buys one unit, which loads the sale if it is not loaded.
 func (r *run) knock(ctx context.Context, c *caller, api int, item string) {
 	h := history.Call{Client: 2 * buyersAtOnce, User: "knocker", Item: item, Quantity: 1, Key: "knock", Async: true}
 	c.buy(ctx, r.now, api, &h)
@@ -147,7 +147,7 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 	return f, nil
 }
 
-// finalItem adds what Redis and the service say of an item.
+// finalItem adds the item's data from Redis and the service.
 func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) error {
 	item.Exhausted = r.gaveUp.Load() == 0 && !r.fault.Stays
 	sale, err := r.shop.rdb.HMGet(ctx, saleKey(item.ID), "left", "epoch", "fence").Result()
@@ -178,9 +178,9 @@ func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) erro
 // wholeRun bounds one run of one fault.
 const wholeRun = 8 * time.Minute
 
-// nothingBuried expects that no order has become a dead letter: these faults
-// break no task.
-func nothingBuried(ctx context.Context, r *run) {
+// noDeadLetters expects that no order has become a dead letter: these faults do not make tasks
+// fail.
+func noDeadLetters(ctx context.Context, r *run) {
 	ids, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
 	if err != nil {
 		r.failf("read dead letters: %v", err)

@@ -36,7 +36,7 @@ func init() {
 	flag.StringVar(&options.db, "db", "sqlite", "the database: sqlite")
 	flag.IntVar(&options.rounds, "rounds", 1, "how often each fault is run, each time with the next seed")
 	flag.StringVar(&options.out, "out", "", "folder of the results (default .cache/chaos of the repository)")
-	flag.BoolVar(&options.small, "small", false, "run the small set of faults alone")
+	flag.BoolVar(&options.small, "small", false, "run only the small set of faults")
 	flag.BoolVar(&options.full, "full", false, "strike at every named point, not at one")
 	flag.BoolVar(&options.times, "times", false, "fail where recovery took longer than is promised; for a machine that does nothing else")
 }
@@ -58,13 +58,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// silent keeps the Redis client from telling on every line what the faults do.
+// silent keeps the Redis client from logging the faults.
 type silent struct{}
 
 // Printf drops a line.
 func (silent) Printf(context.Context, string, ...any) {}
 
-// prepare checks the flags and sets what they leave open.
+// prepare checks the flags and sets defaults.
 func prepare() (code int, err error) {
 	switch {
 	case options.engine != "redis":

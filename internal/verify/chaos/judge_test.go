@@ -8,12 +8,11 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// TestJudge_SlowClients: which answers to healthy purchases fail F17, with and
-// without a loss of Redis that explains them.
+// A healthy purchase without a definite answer fails F17, except 503 after a loss of Redis.
 func TestJudge_SlowClients(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer      history.Call
-		fails, lost bool // the run fails; also when Redis was lost
+		fails, lost bool // whether the run fails without and with a loss of Redis
 	}{
 		"accepted":    {history.Call{Status: 201}, false, false},
 		"sold out":    {history.Call{Status: 409, Code: "sold_out"}, false, false},

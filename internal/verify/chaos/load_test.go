@@ -16,22 +16,22 @@ const (
 	askAgain = 100 * time.Millisecond
 	// askFor bounds how long a buyer repeats it.
 	askFor = 90 * time.Second
-	// idleLook is how often a buyer who may not begin anything new looks again,
-	// and repeats an old purchase meanwhile.
+	// idleLook is how often a buyer who may not begin a new purchase checks again. Meanwhile
+	// the buyer repeats an old one.
 	idleLook = 50 * time.Millisecond
-	// idleRepeats is after how many of these looks a buyer with nothing left to
-	// repeat repeats the last purchase.
+	// idleRepeats is the number of these checks after which a buyer with nothing left to repeat
+	// repeats the last purchase.
 	idleRepeats = 4
-	// kept bounds the purchases that a buyer remembers, to repeat them.
+	// kept bounds the purchases that a buyer keeps for repeats.
 	kept = 32
 )
 
-// load is the crowd of one run.
+// load is all buyers of one run.
 type load struct {
 	r *run
 
-	next atomic.Int64 // the first intent that nobody has taken
-	gate atomic.Int64 // how many may be taken
+	next atomic.Int64 // the first intent not taken yet
+	gate atomic.Int64 // the number of intents that may be taken
 	pace pace
 	done chan struct{} // closed when all buyers have ended
 	quit chan struct{} // closed to end them early
@@ -42,7 +42,7 @@ func newLoad(r *run) *load {
 	return &load{r: r, done: make(chan struct{}), quit: make(chan struct{})}
 }
 
-// start lets the crowd in; the gate is closed yet.
+// start starts the buyers; the gate is still closed.
 func (l *load) start(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range buyersAtOnce {
@@ -54,21 +54,19 @@ func (l *load) start(ctx context.Context) {
 	}()
 }
 
-// open lets purchases up to the n-th begin, one every interval; zero: as fast as
-// the buyers come.
+// open allows the first n purchases, one every interval; zero: as fast as the buyers can.
 func (l *load) open(n int, interval time.Duration) {
 	l.pace.set(interval)
 	l.gate.Store(int64(n))
 }
 
-// stop ends the crowd when each buyer has done what it is at.
+// stop ends the buyers after their current purchase.
 func (l *load) stop() {
 	l.once.Do(func() { close(l.quit) })
 	<-l.done
 }
 
-// take gives the next intent, if the gate lets one through. over says that
-// there is none any more.
+// take returns the next intent if the gate allows one. over means that there are no more.
 func (l *load) take() (in *intent, over bool) {
 	for {
 		n := l.next.Load()
@@ -84,7 +82,7 @@ func (l *load) take() (in *intent, over bool) {
 	}
 }
 
-// buyer is one client and, for purchases that are sent twice at once, another.
+// buyer runs one client, and a second one for purchases that are sent twice concurrently.
 func (l *load) buyer(ctx context.Context, client int) {
 	me, err := l.r.caller()
 	if err != nil {
@@ -111,13 +109,13 @@ func (l *load) buyer(ctx context.Context, client int) {
 			return
 		case in == nil && len(memory) == 0:
 			l.wait(ctx, idleLook)
-			// Now and then the last purchase once more, so that a strike which waits for
-			// answers does not wait for ever.
+			// Sometimes repeat the last purchase, so that a strike that waits for answers does
+			// not wait forever.
 			if idle++; last != nil && idle%idleRepeats == 0 {
 				l.settle(ctx, me, client, last)
 			}
 			continue
-		case in == nil: // what is to be repeated fills the time
+		case in == nil: // repeat old purchases in the meantime
 			in, memory = memory[0], memory[1:]
 			if !over {
 				l.wait(ctx, idleLook)
@@ -131,7 +129,7 @@ func (l *load) buyer(ctx context.Context, client int) {
 		if in.repeat {
 			memory = append(memory, in)
 		}
-		// Some repeats come at once, some much later.
+		// Some repeats follow immediately, some much later.
 		if len(memory) > kept || len(memory) > 0 && n%3 == 0 {
 			l.settle(ctx, me, client, memory[0])
 			memory = memory[1:]
@@ -139,7 +137,7 @@ func (l *load) buyer(ctx context.Context, client int) {
 	}
 }
 
-// first makes a purchase for the first time.
+// first makes a new purchase.
 func (l *load) first(ctx context.Context, me, twin *caller, client int, in *intent) {
 	var both sync.WaitGroup
 	if in.twin {
@@ -154,8 +152,8 @@ func (l *load) first(ctx context.Context, me, twin *caller, client int, in *inte
 	both.Wait()
 }
 
-// settle makes a purchase and repeats it with its key until the answer is
-// definite, and returns the last answer.
+// settle makes a purchase, repeats it with the same key until the answer is definite, and
+// returns the last answer.
 func (l *load) settle(ctx context.Context, c *caller, client int, in *intent) history.Call {
 	until := time.Now().Add(askFor)
 	for try := 0; ; try++ {
@@ -163,7 +161,7 @@ func (l *load) settle(ctx context.Context, c *caller, client int, in *intent) hi
 			Client: client, User: in.user, Item: l.r.plan.Items[in.item].ID,
 			Quantity: in.quantity, Key: in.key, Async: in.async,
 		}
-		// Who was not answered well tries another process, as behind a balancer.
+		// A buyer without a definite answer tries another process, as behind a balancer.
 		c.buy(ctx, l.r.now, (client+try)%len(c.targets), &h)
 		l.r.saw(&h)
 		if definite(&h) || ctx.Err() != nil || l.stopped() {
@@ -177,7 +175,7 @@ func (l *load) settle(ctx context.Context, c *caller, client int, in *intent) hi
 	}
 }
 
-// stopped says that the crowd is to end.
+// stopped reports whether the buyers are to end.
 func (l *load) stopped() bool {
 	select {
 	case <-l.quit:
@@ -187,11 +185,11 @@ func (l *load) stopped() bool {
 	}
 }
 
-// definite reports whether a purchase need not be repeated: 408 and 429 say for
-// certain that nothing happened, but not what the buyer wants to know.
+// definite reports whether a purchase need not be repeated: 408 and 429 mean that nothing
+// happened, but do not decide the purchase.
 func definite(h *history.Call) bool { return h.Known() && h.Status != 408 && h.Status != 429 }
 
-// wait waits for d; less when the run ends.
+// wait waits for d, or until the run ends.
 func (l *load) wait(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
@@ -218,8 +216,7 @@ func (p *pace) set(interval time.Duration) {
 	p.interval, p.next = interval, time.Now()
 }
 
-// turn is how long to wait for one's turn. Turns that nobody took are not made
-// up for.
+// turn returns the time to wait for the next turn. Unused turns are not made up for.
 func (p *pace) turn() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

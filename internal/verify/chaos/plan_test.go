@@ -18,42 +18,41 @@ const (
 	stockMin     = 500
 	stockMax     = 5000
 	perUser      = 4
-	// repeatShare of the purchases are repeated later with their key, and
-	// twinShare are sent twice at once.
+	// repeatShare of the purchases are repeated later with the same key, and twinShare are sent
+	// twice concurrently.
 	repeatShare = 0.38
 	twinShare   = 0.08
 	asyncShare  = 0.4
-	// lookShare of the accepted orders are read again by their buyers.
+	// lookShare of the accepted orders are read later by their buyers.
 	lookShare = 0.05
-	// baselineShare and faultShare are the parts of the stock for which there
-	// are purchases before the strike, and by its end: some must be left for
-	// what comes after it.
+	// baselineShare and faultShare are the shares of the stock for which there are purchases
+	// before the strike and before its end: some units must be left for the time after it.
 	baselineShare = 0.2
 	faultShare    = 0.65
-	// demand is the number of units asked for, in parts of the stock.
+	// demand is the number of units requested, relative to the stock.
 	demand = 1.7
-	// tailShare of the stock is asked for at the end in single units by fresh
-	// buyers, so that no last unit is left because nobody wanted just one.
+	// tailShare of the stock is requested at the end in single units by new buyers, so that the
+	// last unit is not left over because every buyer wants more than one.
 	tailShare = 0.2
 	// blows bounds the moments that are drawn for a strike.
 	blows = 64
 )
 
-// plan is all that is drawn from a seed.
+// plan is everything that is drawn from a seed.
 type plan struct {
 	Seed  uint64     `json:"seed"`
 	Fault string     `json:"fault"`
 	Items []saleItem `json:"items"`
-	// Moments say how many answers a strike waits for before each of its blows.
+	// Moments are the numbers of answers to wait for before each strike.
 	Moments []int `json:"moments"`
-	// Points are the named places to strike at, in this order.
+	// Points are the named places at which to strike, in this order.
 	Points []string `json:"points,omitempty"`
-	// Numbers are for a strike to use as it likes.
+	// Numbers are random numbers for any use by the strike.
 	Numbers []int `json:"numbers"`
-	// Demand is the number of units asked for, in parts of the stock.
+	// Demand is the number of units requested, relative to the stock.
 	Demand float64 `json:"demand"`
-	// Purchases is how many there are; Baseline and Strike are how many of
-	// them may be begun before the strike and by its end.
+	// Purchases is their number; Baseline and Strike are the numbers that may begin before the
+	// strike and before its end.
 	Purchases int `json:"purchases"`
 	Baseline  int `json:"baseline"`
 	Strike    int `json:"strike"`
@@ -68,26 +67,25 @@ type saleItem struct {
 	Limit int64  `json:"limit"`
 }
 
-// intent is one purchase that a buyer wants.
+// intent is one purchase that a buyer makes.
 type intent struct {
 	user     string
 	item     int
 	quantity int64
 	key      string
 	async    bool
-	twin     bool // it is sent twice at once
+	twin     bool // it is sent twice concurrently
 	repeat   bool // it is repeated later
 	look     bool // its order is read later
 }
 
-// newPlan draws the schedule of a run. The same fault, seed and fullness give
-// the same plan.
+// newPlan draws the schedule of a run. The same fault, seed and fullness give the same plan.
 func newPlan(f *fault, seed uint64, full bool) *plan {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(f.ID)) // a hash's Write never fails
 	p := &plan{Seed: seed, Fault: f.ID, Demand: demand, rng: rand.New(rand.NewPCG(seed, h.Sum64()))}
 	for i := range itemsOnSale {
-		// Evenly over the orders of magnitude, so that small sales are as common as large ones.
+		// Uniform on a logarithmic scale, so that small sales are as common as large ones.
 		stock := stockMin * math.Pow(float64(stockMax)/stockMin, p.rng.Float64())
 		p.Items = append(p.Items, saleItem{ID: fmt.Sprintf("item-%d", i), Stock: int64(stock), Limit: perUser})
 	}
@@ -107,7 +105,7 @@ func newPlan(f *fault, seed uint64, full bool) *plan {
 	return p
 }
 
-// shuffle orders names by chance, the same for the same seed.
+// shuffle puts names in a random order, the same for the same seed.
 func (p *plan) shuffle(names []string) {
 	for i := len(names) - 1; i > 0; i-- {
 		j := p.Numbers[len(p.Numbers)-1-i] % (i + 1)
@@ -115,7 +113,7 @@ func (p *plan) shuffle(names []string) {
 	}
 }
 
-// drawIntents draws the purchases: item by item, and then mixed.
+// drawIntents draws the purchases item by item and then mixes them.
 func (p *plan) drawIntents() {
 	var body, tail []intent
 	for i, item := range p.Items {
@@ -131,7 +129,7 @@ func (p *plan) drawIntents() {
 				in.user = fmt.Sprintf("late-%d-%d", i, n)
 				tail = append(tail, in)
 			} else {
-				// As many buyers as units, so that some of them reach their limit.
+				// There are as many buyers as units, so that some of them reach their limit.
 				in.user = fmt.Sprintf("buyer-%d", p.rng.Int64N(item.Stock))
 				in.quantity += p.rng.Int64N(3) / 2
 				body = append(body, in)
@@ -147,8 +145,8 @@ func (p *plan) drawIntents() {
 	p.Baseline, p.Strike = p.until(baselineShare), p.until(faultShare)
 }
 
-// until is how many purchases may be made before one of the items has been
-// asked for more than a share of its stock.
+// until returns how many purchases may be made before the demand for one of the items exceeds a
+// share of its stock.
 func (p *plan) until(share float64) int {
 	asked := make([]int64, len(p.Items))
 	for n, in := range p.intents {
@@ -160,7 +158,7 @@ func (p *plan) until(share float64) int {
 	return len(p.intents)
 }
 
-// order is an order of n things, the same for the same plan.
+// order returns a random order of n things, the same for the same plan.
 func (p *plan) order(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -170,5 +168,5 @@ func (p *plan) order(n int) []int {
 	return out
 }
 
-// text is the plan as it is written beside the results.
+// text is the plan as it is written to the results.
 func (p *plan) text() ([]byte, error) { return json.MarshalIndent(p, "", " ") }

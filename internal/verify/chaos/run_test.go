@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that must happen.
+	// patience bounds every wait for an expected event.
 	patience = 2 * time.Minute
-	// lookEvery is the pause between two looks at a condition.
+	// lookEvery is the pause between two checks of a condition.
 	lookEvery = 10 * time.Millisecond
-	// afterwards is how many orders must be accepted behind the recovery.
+	// afterwards is the number of orders that must be accepted after the recovery.
 	afterwards = 50
 )
 
-// errNever says that something which had to happen did not.
+// errNever means that an expected event did not happen in time.
 var errNever = errors.New("chaos: it did not happen in time")
 
 // run is one run of one fault.
@@ -34,52 +34,52 @@ type run struct {
 	shop  *shop
 	load  *load
 	rec   *history.Recorder
-	// balance stands between the buyers and the API processes; nil: nothing.
+	// balance is the load balancer between the buyers and the API processes; it may be nil.
 	balance *balancer
 
 	answered atomic.Int64 // calls that were answered, whatever the answer
 	accepted atomic.Int64 // purchases that made an order, not repeats of them
 	gaveUp   atomic.Int64 // purchases whose outcome their buyer never learned
-	rewound  atomic.Int64 // how often Redis has come back with data that may be older
+	rewound  atomic.Int64 // how often Redis has restarted with possibly older data
 
 	mu       sync.Mutex
-	spans    []*span // of which the calls are measured
+	spans    []*span // parts of the run whose calls are measured
 	tally    tally
-	began    int64    // when the first blow fell; 0: none yet
-	watches  []*watch // one for each end of harm
-	failures []string // what is wrong beyond the checker
-	voids    []string // why the run shows nothing
+	began    int64    // when the first strike happened; 0: not yet
+	watches  []*watch // one for each end of a fault
+	failures []string // failures beyond the checker's findings
+	voids    []string // the reasons why the run is void
 	// discarded are orders that the operator has discarded.
 	discarded []string
-	notes     []string       // what is worth reading in the table
+	notes     []string       // remarks for the table
 	codes     map[string]int // answers by status and code
 	fences    []history.FenceSample
-	ledgers   []history.LedgerSample // of faults that look at them while they strike
+	ledgers   []history.LedgerSample // of faults that read them during the strike
 }
 
-// tally counts what happened, by the phase of the run.
+// tally counts events by the phase of the run.
 type tally struct {
 	Calls int64 `json:"calls"`
-	// Accepted are the answers that made an order, not repeats of them: before
-	// the first blow, until the strike was over, and from then on.
+	// Accepted counts the answers that created an order, without repeats: before the first
+	// strike, during the strike, and after it.
 	Before int64 `json:"accepted_before"`
 	During int64 `json:"accepted_during"`
 	After  int64 `json:"accepted_after"`
 	// Strikes is how often the fault struck.
 	Strikes int64 `json:"strikes"`
-	// Unknown are the calls whose answer left the outcome open.
+	// Unknown is the number of calls whose outcome is unknown.
 	Unknown int64 `json:"unknown"`
-	// Redelivered are the leases that ran out.
+	// Redelivered is the number of expired leases.
 	Redelivered int64 `json:"redelivered"`
-	// Recovery holds the times from each end of the harm to the first definite
-	// answer on each item, the longest of the items, in seconds.
+	// Recovery holds the times from each end of a fault to the first definite answer on each
+	// item, in seconds; of each the longest of the items.
 	Recovery []float64 `json:"recovery_s"`
 
 	phase int // 0 before, 1 during, 2 after
 }
 
-// watch waits for the first definite answer on each item to a call that was
-// begun after a moment.
+// watch waits for the first definite answer on each item to a call that began after a given
+// moment.
 type watch struct {
 	since int64
 	first map[string]int64
@@ -99,7 +99,7 @@ func (r *run) caller() (*caller, error) {
 	return c, err
 }
 
-// saw takes a call into the history and the counts.
+// saw adds a call to the history and the counts.
 func (r *run) saw(h *history.Call) {
 	r.rec.Record(h)
 	r.answered.Add(1)
@@ -145,7 +145,7 @@ func (r *run) saw(h *history.Call) {
 	}
 }
 
-// struck notes a blow of the fault. what says which, for the log.
+// struck records a strike of the fault and logs what.
 func (r *run) struck(what string) {
 	r.t.Helper()
 	at := r.now()
@@ -157,7 +157,7 @@ func (r *run) struck(what string) {
 	}
 }
 
-// over notes that the harm has ended: from here recovery is measured.
+// over records that the fault has ended. The recovery time starts here.
 func (r *run) over() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,8 +166,8 @@ func (r *run) over() {
 	})
 }
 
-// recovered waits until each item has had a definite answer to a call that was
-// begun after the last over.
+// recovered waits until each item has had a definite answer to a call that began after the last
+// over.
 func (r *run) recovered(ctx context.Context) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -188,14 +188,14 @@ func (r *run) recovered(ctx context.Context) {
 	}
 }
 
-// answers waits for n more answers, whatever they are.
+// answers waits for n more answers of any kind.
 func (r *run) answers(ctx context.Context, n int) {
 	r.t.Helper()
 	want := r.answered.Load() + int64(n)
 	r.eventually(ctx, fmt.Sprintf("%d more answers", n), func() bool { return r.answered.Load() >= want })
 }
 
-// eventually waits for a condition, and fails the test when it does not come.
+// eventually waits for a condition, and fails the test if it does not become true in time.
 func (r *run) eventually(ctx context.Context, what string, ok func() bool) {
 	r.t.Helper()
 	if err := r.await(ctx, patience, ok); err != nil {
@@ -203,8 +203,7 @@ func (r *run) eventually(ctx context.Context, what string, ok func() bool) {
 	}
 }
 
-// await waits for a condition for as long as within. Errors: errNever, and the
-// cause of ctx's end.
+// await waits up to within for a condition. Errors: errNever, and the cause of ctx's end.
 func (r *run) await(ctx context.Context, within time.Duration, ok func() bool) error {
 	limit := time.NewTimer(within)
 	defer limit.Stop()
@@ -222,7 +221,7 @@ func (r *run) await(ctx context.Context, within time.Duration, ok func() bool) e
 	return nil
 }
 
-// lasts waits for as long as the harm is meant to last.
+// lasts waits for the duration of the fault.
 func (r *run) lasts(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -232,14 +231,14 @@ func (r *run) lasts(ctx context.Context, d time.Duration) {
 	}
 }
 
-// failf notes what is wrong beyond what the checker finds.
+// failf records a failure beyond the checker's findings.
 func (r *run) failf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures = append(r.failures, fmt.Sprintf(format, args...))
 }
 
-// voidf notes why the run shows nothing.
+// voidf records why the run is void.
 func (r *run) voidf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,14 +252,14 @@ func (r *run) notef(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// count is how often an answer of this status and code was given.
+// count is the number of answers with this status and code.
 func (r *run) count(status int, code string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.codes[fmt.Sprintf("%d %s", status, code)]
 }
 
-// phases takes the run from its first purchase to the last.
+// phases runs the purchases from the first to the last.
 func (r *run) phases(ctx context.Context) {
 	r.t.Helper()
 	p, l := r.plan, r.load
@@ -293,7 +292,7 @@ func (r *run) phases(ctx context.Context) {
 	}
 }
 
-// judgeVoid says why the run shows nothing, if so.
+// judgeVoid records why the run is void, if it is.
 func (r *run) judgeVoid() {
 	c := r.tally
 	if c.Strikes == 0 {

@@ -9,19 +9,19 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// sampleEvery is the pause between two looks at the fencing tokens.
+// sampleEvery is the pause between two samples of the fencing tokens.
 const sampleEvery = 20 * time.Millisecond
 
-// sample looks at the fencing tokens until ctx ends, and keeps those that
-// differ from the one before: the checker wants to see that none falls. What a
-// Redis that was set back remembers is no token that was given out; the next one
-// is, and must be above all that were seen.
+// sample samples the fencing tokens until ctx ends, and keeps those that differ from the
+// previous one: the checker verifies that none is lower. After Redis has restarted with older
+// data, the first sample is not a token that was issued, so it is skipped. The next one is, and
+// must be above all earlier ones.
 func (r *run) sample(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	type series struct{ item, source string }
 	last := make(map[series]int64)
-	seen := make(map[series]int64) // how often Redis had been set back then
+	seen := make(map[series]int64) // the value of rewound at the last sample
 	for {
 		for _, item := range r.plan.Items {
 			sold, minted := r.shop.fence(ctx, item.ID)

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestPlan_SameSeed: a seed repeats the schedule, and another one gives another.
-func TestPlan_SameSeed(t *testing.T) {
+// The same seed gives the same schedule, and a different one another.
+func TestPlan_SameSeedSameSchedule(t *testing.T) {
 	t.Parallel()
 	for _, f := range faults {
 		for _, full := range []bool{false, true} {
 			a, b, c := newPlan(f, 7, full), newPlan(f, 7, full), newPlan(f, 8, full)
-			a.rng, b.rng = nil, nil // how far it was drawn from follows from the rest
+			a.rng, b.rng = nil, nil // their state follows from the other fields
 			if !reflect.DeepEqual(a, b) {
 				t.Errorf("%s: seed 7 gave two plans", f.ID)
 			}
@@ -24,7 +24,7 @@ func TestPlan_SameSeed(t *testing.T) {
 	}
 }
 
-// TestPlan_CommonShape: what every run promises of its purchases.
+// The purchases of every plan have the common shape.
 func TestPlan_CommonShape(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {

@@ -16,21 +16,20 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// leaseTime is the worker's lease in seconds, as its setting. A longer one would
-// only make the runs longer.
+// leaseTime is the worker's lease in seconds, as in its setting. It is short to keep the runs
+// short.
 const leaseTime = "2s"
 
-// shop is one deployment: a redis-server and a database of its own, and the
-// processes over them.
+// shop is one deployment: its own redis-server and database, and its processes.
 type shop struct {
 	t     *testing.T
 	fault *fault
-	dir   string // of data, logs and, unless the fault has another, the database
+	dir   string // the folder of data, logs and, unless the fault sets another, the database
 
 	redis *redistest.Server
-	rdb   *redis.Client // straight to Redis, past any proxy
+	rdb   *redis.Client // directly to Redis, without a proxy
 	store *store
-	// toAPI and toWorker stand between Redis and these processes; nil: none.
+	// toAPI and toWorker are the proxies between Redis and these processes; nil: none.
 	toAPI, toWorker *redistest.Proxy
 
 	apis, workers []*member
@@ -41,7 +40,7 @@ type member struct {
 	shop *shop
 	spec process.Spec
 	*process.P
-	// logs are what those before it have printed.
+	// logs are the logs of the processes that have ended.
 	logs []string
 }
 
@@ -79,19 +78,19 @@ func openShop(t *testing.T, f *fault) *shop {
 		s.workers = append(s.workers, s.member("worker", s.toWorker, append([]string{"--lease", leaseTime}, f.WorkerArgs...)))
 	}
 	for range f.APIs {
-		// One machine is all buyers' address, and each of them buys much.
+		// All buyers have the address of this machine, and each makes many purchases.
 		s.apis = append(s.apis, s.member("api", s.toAPI, append([]string{"--rate-buyer", "-1"}, f.APIArgs...)))
 	}
 	return s
 }
 
-// binary is the build of the service that has the named places in it.
+// binary is the build of the service with the fault points.
 func binary(t testing.TB) string {
 	t.Helper()
 	return process.Build(t, "-tags", "faultpoint")
 }
 
-// settings are what each process is started with.
+// settings are the settings of every process.
 func (s *shop) settings(redisAddr string) []string {
 	return []string{
 		"--db", s.store.url, "--data-dir", s.dir, "--log-format", "json",
@@ -119,10 +118,9 @@ func (s *shop) member(command string, through *redistest.Proxy, args []string) *
 	return m
 }
 
-// again starts a successor in the place of a process that has ended, as a
-// supervisor would, and does not wait until it is ready. point is a place at
-// which it is to end ("order.committed:3") or stop ("order.committed:3:stop")
-// by itself, see package faultpoint; empty: none.
+// again starts a successor for a process that has ended, as a supervisor would, and does not
+// wait until it is ready. point is a place at which it kills itself ("order.committed:3") or
+// stops itself ("order.committed:3:stop"), see package faultpoint; empty: none.
 func (m *member) again(point string) {
 	m.shop.t.Helper()
 	m.logs = append(m.logs, m.P.Log())
@@ -133,10 +131,10 @@ func (m *member) again(point string) {
 	m.P = process.Start(m.shop.t, spec)
 }
 
-// allLogs is what the member's processes have printed.
+// allLogs is the output of all processes of the member.
 func (m *member) allLogs() string { return strings.Join(append(m.logs, m.P.Log()), "") }
 
-// ended waits until the process has ended by itself. Errors: errNever.
+// ended waits until the process has ended. Errors: errNever.
 func (m *member) ended(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -159,14 +157,14 @@ func (s *shop) urls() []string {
 	return all
 }
 
-// The service's keys, as they are documented in docs/ARCHITECTURE.md.
+// The service's keys, as documented in docs/ARCHITECTURE.md.
 const partition = "fs:{p0}:"
 
 func lockKey(item string) string   { return partition + "sale:" + item + ":lock" }
 func saleKey(item string) string   { return partition + "sale:" + item }
 func ordersKey(part string) string { return partition + "q:orders:" + part }
 
-// underway is how many orders the queue holds that are not dead.
+// underway is the number of orders in the queue that are not dead letters.
 func (s *shop) underway(ctx context.Context) (int64, error) {
 	sum := int64(0)
 	for _, set := range []string{"ready", "leased", "delayed"} {
@@ -179,12 +177,12 @@ func (s *shop) underway(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// counts reads how many orders the queue has seen acknowledged, and how many
-// attempts have failed: leases that ran out are among them.
+// counts reads the number of acknowledged orders and the number of failed attempts, which
+// includes expired leases.
 func (s *shop) counts(ctx context.Context) (processed, failed int64) {
 	all, err := s.rdb.HGetAll(ctx, ordersKey("counts")).Result()
 	if err != nil {
-		return 0, 0 // Redis may be away; who asks looks again
+		return 0, 0 // Redis may be down; callers poll
 	}
 	for field, value := range all {
 		n, err := strconv.ParseInt(value, 10, 64)
@@ -192,15 +190,15 @@ func (s *shop) counts(ctx context.Context) (processed, failed int64) {
 		case err != nil:
 		case field == "failed":
 			failed = n
-		case field == "processed" || strings.HasPrefix(field, "m"): // a minute's
+		case field == "processed" || strings.HasPrefix(field, "m"): // the count of one minute
 			processed += n
 		}
 	}
 	return processed, failed
 }
 
-// fence reads the fencing token that stands in the sale, and the last one that
-// its lock has minted; 0 where there is none.
+// fence reads the fencing token in the sale and the last one that its lock has issued; 0 if
+// there is none.
 func (s *shop) fence(ctx context.Context, item string) (sold, minted int64) {
 	if v, err := s.rdb.HGet(ctx, saleKey(item), "fence").Int64(); err == nil {
 		sold = v
@@ -213,7 +211,7 @@ func (s *shop) fence(ctx context.Context, item string) (sold, minted int64) {
 	return sold, minted
 }
 
-// createItems opens the sales.
+// createItems creates the items and opens their sales.
 func (r *run) createItems(ctx context.Context) {
 	r.t.Helper()
 	c, err := r.caller()

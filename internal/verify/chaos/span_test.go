@@ -10,8 +10,8 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// span is a part of a run of which the purchases are measured: those that began
-// in it, whenever they ended.
+// span is a part of a run whose purchases are measured: those that began in it, no matter when
+// they ended.
 type span struct {
 	name     string
 	from, to int64
@@ -20,9 +20,9 @@ type span struct {
 	definite int
 	unknown  int // no answer at all
 	refused  int // 503
-	blunt    int // 503 or 429 without a time to come back
+	blunt    int // 503 or 429 without a Retry-After
 	others   map[int]int
-	// each sees every order that is made, under the run's mutex; nil: nothing.
+	// each is called for every order created, with the run's mutex held; it may be nil.
 	each func(h *history.Call)
 }
 
@@ -35,7 +35,7 @@ func (r *run) measure(name string) *span {
 	return s
 }
 
-// end ends a span for purchases that begin from now on.
+// end ends a span: purchases that begin from now on are not part of it.
 func (r *run) end(s *span) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +68,8 @@ func (s *span) saw(h *history.Call) {
 	}
 }
 
-// quantile is the time within which a share of the purchases was answered; 0
-// where there were none.
+// quantile is the time within which a share of the purchases was answered; 0 if there were
+// none.
 func (s *span) quantile(share float64) time.Duration {
 	if len(s.took) == 0 {
 		return 0
@@ -78,15 +78,14 @@ func (s *span) quantile(share float64) time.Duration {
 	return s.took[min(int(share*float64(len(s.took))), len(s.took)-1)]
 }
 
-// report notes what became of a span, once nothing is added to it any more.
+// report notes the results of a completed span.
 func (r *run) report(s *span) {
 	ms := func(d time.Duration) int64 { return d.Milliseconds() }
 	r.notef("%s: %d calls, %d accepted, %d 503, %d unanswered, p50 %d ms, p99 %d ms, longest %d ms", s.name,
 		len(s.took), s.accepted, s.refused, s.unknown, ms(s.quantile(0.5)), ms(s.quantile(0.99)), ms(s.quantile(1)))
 }
 
-// politely fails the run where somebody was sent away without a time to come
-// back.
+// politely fails the run if a refusal had no Retry-After.
 func (r *run) politely(s *span) {
 	if s.blunt > 0 {
 		r.failf("%s: %d answers 503 or 429 without Retry-After", s.name, s.blunt)

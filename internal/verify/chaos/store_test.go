@@ -14,15 +14,15 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// store is the database as the suite looks at it from outside: it only reads.
+// store is the suite's read-only view of the database.
 type store struct {
 	url string // the service's setting
 	db  *sql.DB
-	// path is the database's file; empty where it is none.
+	// path is the database's file; empty if it is not a file.
 	path string
 }
 
-// databases make an empty database by the name of -db.
+// databases create an empty database, by the name of -db.
 var databases = map[string]func(t *testing.T, folder string) *store{"sqlite": openSQLite}
 
 func openSQLite(t *testing.T, folder string) *store {
@@ -89,7 +89,7 @@ func (s *store) orders(ctx context.Context) ([]history.Order, error) {
 	return all, rows.Err()
 }
 
-// items reads what the database says of the items.
+// items reads the items in the database.
 func (s *store) items(ctx context.Context) ([]history.Item, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT i.id, i.initial, i.per_user_limit, COALESCE(SUM(c.quantity), 0)
 		FROM items i LEFT JOIN stock_changes c ON c.item_id = i.id GROUP BY i.id, i.initial, i.per_user_limit ORDER BY i.id`)

@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// tries bounds how often a fault is tried whose runs are void.
+// tries bounds how often a fault is tried if its runs are void.
 const tries = 3
 
 // TestFaults runs each fault, as a subtest with the fault's ID.
@@ -29,8 +29,8 @@ func TestFaults(t *testing.T) {
 			fmt.Fprintf(os.Stdout, "\n%s\nresults: %s\n\n", render(table.rows), results)
 		}
 	}()
-	binary(t) // here, so that it is not counted as a part of the first fault
-	// Not parallel: each fault has the machine to itself, as far as it goes.
+	binary(t) // here, so that its time does not count for the first fault
+	// Not parallel: each fault has the machine for itself.
 	ran := 0
 	for _, f := range faults {
 		if options.small && !f.Small || f.DB != "" && f.DB != options.db {
@@ -43,14 +43,13 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	// A name that matches nothing, or nothing of the small set, would pass.
+	// A -run pattern that matches no fault would pass.
 	if ran == 0 {
 		t.Error("no fault was run: none of this name is in the chosen set")
 	}
 }
 
-// try runs a fault until a run shows something. The tries of a round have seeds
-// of their own, and those of another round begin elsewhere.
+// try runs a fault until a run is not void. Each try of each round has its own seed.
 func (f *fault) try(t *testing.T, round int) {
 	t.Helper()
 	for n := range tries {
@@ -77,7 +76,7 @@ func (f *fault) once(t *testing.T, seed uint64, round int) (verdict string) {
 	o := &outcome{Fault: f.ID, Name: f.Name, Seed: seed, Round: round, Engine: options.engine, DB: options.db, Verdict: failed}
 	r := &run{t: t, fault: f, plan: newPlan(f, seed, options.full), codes: make(map[string]int)}
 	defer func() {
-		// Also when the run was broken off by a failure.
+		// Also if a failure ended the run early.
 		verdict = o.Verdict
 		r.mu.Lock()
 		o.tally, o.Answers = r.tally, r.codes
@@ -118,7 +117,7 @@ func (f *fault) once(t *testing.T, seed uint64, round int) (verdict string) {
 	return o.Verdict
 }
 
-// live is the run itself, up to the look at what it has left.
+// live runs the fault and reads the final state.
 func (r *run) live(ctx context.Context) *history.Final {
 	r.t.Helper()
 	looking, stop := context.WithCancel(ctx)
@@ -155,7 +154,7 @@ func (r *run) live(ctx context.Context) *history.Final {
 	return final
 }
 
-// judge reaches the verdict.
+// judge determines the verdict.
 func (r *run) judge(ctx context.Context, o *outcome, path string, final *history.Final) {
 	r.t.Helper()
 	calls, err := history.ReadFile(path)

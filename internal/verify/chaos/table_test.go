@@ -15,7 +15,7 @@ import (
 	"flashsale/internal/verify/history"
 )
 
-// outcome is what a run came to; it is written as verdict.json.
+// outcome is the result of a run; it is written as verdict.json.
 type outcome struct {
 	Fault   string `json:"fault"`
 	Name    string `json:"name"`
@@ -40,7 +40,7 @@ const (
 	void   = "void"
 )
 
-// table gathers the outcomes of all runs.
+// table collects the outcomes of all runs.
 var table struct {
 	mu   sync.Mutex
 	rows []outcome
@@ -57,11 +57,11 @@ func (o *outcome) write(folder string) error {
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	table.rows = append(table.rows, *o)
-	// Again after each run, so that one which is broken off leaves a table.
+	// Written after each run, so that an interrupted suite leaves a table.
 	return os.WriteFile(filepath.Join(results, "table.txt"), []byte(render(table.rows)), 0o600)
 }
 
-// render makes the table, one line a run.
+// render formats the table, one line for each run.
 func render(rows []outcome) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "engine %s, database %s, first seed %d, %s\n\n", options.engine, options.db, options.seed, time.Now().UTC().Format(time.RFC3339))
@@ -83,11 +83,11 @@ func render(rows []outcome) string {
 			o.Calls, o.Before, o.During, o.After, o.Strikes, o.Unknown, o.Redelivered, o.recovery(), lost, o.Took,
 			strings.ReplaceAll(strings.Join(remarks, "; "), "\n", " "))
 	}
-	_ = w.Flush() //nolint:errcheck // a strings.Builder takes everything
+	_ = w.Flush() //nolint:errcheck // a strings.Builder never fails
 	return b.String()
 }
 
-// longest is the longest time to recover; 0: none was measured.
+// longest is the longest recovery time; 0: none was measured.
 func (t *tally) longest() float64 {
 	longest := 0.0
 	for _, s := range t.Recovery {

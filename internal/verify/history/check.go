@@ -8,65 +8,62 @@ import (
 
 // The names of the findings.
 const (
-	// LostConfirmed: a client saw the order committed, and it ends queued or
-	// rejected, or is not there at the end; or saw it rejected, and it is not there.
+	// LostConfirmed: a client saw the order committed, but it ends queued, rejected or missing;
+	// or a client saw it rejected, and it is missing.
 	LostConfirmed = "lost_confirmed"
-	// LostAccepted: an order was acknowledged by 202 and is neither a row nor a
-	// dead letter.
+	// LostAccepted: an order was acknowledged with 202 but is neither a row nor a dead letter.
 	LostAccepted = "lost_accepted"
-	// Vanished: an order that was acknowledged was later answered order_not_found.
+	// Vanished: a later request for an acknowledged order was answered order_not_found.
 	Vanished = "vanished"
-	// Changed: a client saw a final state, and the row has another.
+	// Changed: a client saw a final state, but the row has a different one.
 	Changed = "changed"
-	// Backwards: a client saw a state after a later one had been seen.
+	// Backwards: a client saw an earlier state after a later one.
 	Backwards = "backwards"
-	// Unasked: an order ends paid, cancelled or refunded, and no call asked for that.
+	// Unasked: an order ends paid, cancelled or refunded without a call that requested it.
 	Unasked = "unasked"
-	// Unexplained: an order is rejected and does not say why.
+	// Unexplained: a rejected order has no reason.
 	Unexplained = "unexplained"
 	// Invented: a row matches no purchase.
 	Invented = "invented"
-	// Contradicted: a row holds units, or held them, although each call with its
-	// key was refused for good.
+	// Contradicted: a row holds or held units although every call with its key was definitively
+	// refused.
 	Contradicted = "contradicted"
-	// Forgotten: a purchase was refused although an earlier one with its key had
-	// been acknowledged.
+	// Forgotten: a purchase was refused although an earlier one with the same key had been
+	// acknowledged.
 	Forgotten = "forgotten"
-	// Duplicated: two rows have one key, or one id.
+	// Duplicated: two rows have the same key or the same id.
 	Duplicated = "duplicated"
-	// AnswersDiffer: one key was answered with two orders.
+	// AnswersDiffer: one key was answered with two different orders.
 	AnswersDiffer = "answers_differ"
-	// Content: a row is for something else than what its order's acknowledgement
-	// was for.
+	// Content: a row does not match the purchase that was acknowledged with its order.
 	Content = "content"
-	// Malformed: an acknowledgement without an order, or with a state that it
-	// cannot have; a row with a state that does not exist.
+	// Malformed: an acknowledgement has no order or an impossible state, or a row has a state
+	// that does not exist.
 	Malformed = "malformed"
 	// Oversold: the rows hold more units than the stock.
 	Oversold = "oversold"
-	// Unsold: the demand exceeded the stock, and the rows hold less.
+	// Unsold: the demand exceeded the stock, but the rows hold fewer units.
 	Unsold = "unsold"
 	// OverLimit: a buyer's rows hold more units than the item's limit.
 	OverLimit = "over_limit"
-	// Restocked: the changes of stock in the database are not those that the
-	// clients were told of.
+	// Restocked: the stock changes in the database differ from those that clients saw.
 	Restocked = "restocked"
-	// LedgerWrong: when quiet, the ledger does not balance, or is not what the rows say.
+	// LedgerWrong: at the end, the ledger does not balance or does not match the rows.
 	LedgerWrong = "ledger"
-	// LedgerSampled: a look at the ledger during the run did not balance.
+	// LedgerSampled: a ledger sample taken during the run did not balance.
 	LedgerSampled = "ledger_sampled"
-	// RedisLeft: when quiet, Redis has other units left than the rows leave.
+	// RedisLeft: at the end, the units left in Redis do not match the rows.
 	RedisLeft = "redis_left"
-	// FenceFell: a fencing token was lower than one seen before.
+	// FenceFell: a fencing token was lower than an earlier one.
 	FenceFell = "fence"
-	// Revived: an order that was listed as discarded is a row.
+	// Revived: an order listed as discarded is a row.
 	Revived = "revived"
 	// SoldOutEarly: sold_out was answered before the stock could have run out.
 	SoldOutEarly = "sold_out_early"
 )
 
-// Check judges a run. Its time is linear in the calls, rows and samples, but
-// for one sort of them by time. It reads what it is given and keeps nothing.
+// Check judges a run. Its time is linear in the calls, rows and samples, except for one sort by
+// time. It does not modify or retain its arguments.
 func Check(calls []Call, final *Final) Verdict {
 	j := newJudge(voided(calls, final.Discarded), final)
 	j.discarded()
@@ -83,8 +80,8 @@ func Check(calls []Call, final *Final) Verdict {
 	return j.verdict()
 }
 
-// voided are the calls without what they say of discarded orders: their outcome is
-// as unknown as that of calls without an answer.
+// voided returns the calls with answers about discarded orders removed, which makes their
+// outcome unknown, like that of calls without an answer.
 func voided(calls []Call, discarded []string) []Call {
 	if len(discarded) == 0 {
 		return calls
@@ -102,7 +99,7 @@ func voided(calls []Call, discarded []string) []Call {
 	return out
 }
 
-// discarded holds that no discarded order is a row.
+// discarded checks that no discarded order is a row.
 func (j *judge) discarded() {
 	gone := make(map[string]bool, len(j.final.Discarded))
 	for _, id := range j.final.Discarded {
@@ -115,36 +112,35 @@ func (j *judge) discarded() {
 	}
 }
 
-// wishKey is what P4 promises one order for.
-type wishKey struct{ user, item, key string }
+// purchaseKey identifies a purchase: promise P4 allows one order for each.
+type purchaseKey struct{ user, item, key string }
 
-// wish is one purchase: all calls and rows with its key.
-type wish struct {
-	wishKey
+// purchase is one purchase: all calls and rows with its key.
+type purchase struct {
+	purchaseKey
 	calls int
 	first *Call
-	// acks are the distinct orders that were acknowledged, in the order of the
-	// history; nearly always one.
-	acks []*told
+	// acks are the distinct orders that were acknowledged, in the order of the history. There
+	// is almost always one.
+	acks []*orderRecord
 	// ackEnd is when the first acknowledgement had arrived.
 	ackEnd int64
-	// rows are those of this key, refused ones included.
+	// rows are the rows with this key, rejected ones included.
 	rows []*Order
-	// asked are the distinct quantities of the calls that may have taken units,
-	// which were acknowledged or have an unknown outcome; takeStart is the start of
-	// the first of them.
+	// asked are the distinct quantities of the calls that may have taken units: those that were
+	// acknowledged or have an unknown outcome. takeStart is the start of the first of them.
 	asked     []int64
 	takeStart int64
 }
 
-// told is what the clients were told of one order.
-type told struct {
+// orderRecord is what clients have seen of one order.
+type orderRecord struct {
 	id     string
-	first  *Call // the first to name it
+	first  *Call // the first that names it
 	bought *Call // the first purchase that was answered with it
 	row    *Order
-	// A seen is the first call of the history that saw the order so far, and
-	// the time from which every later call must see it so.
+	// Each seen is the first call in the history that saw the order in that state, and the time
+	// from which every later call must see it.
 	named, kept, committed, final, refunded seen // kept: in the database, refused or not
 }
 
@@ -160,39 +156,39 @@ func (s *seen) note(c *Call) {
 	s.end = min(s.end, c.End)
 }
 
-// before reports whether it was seen so before c began.
+// before reports whether the state was seen before c began.
 func (s *seen) before(c *Call) bool { return s.call != nil && s.end < c.Start }
 
-// judge holds the indexes that the rules share. Slices stand beside the maps,
-// so that the examples are the same for the same history.
+// judge holds the indexes that the rules share. It keeps slices in addition to the maps, so
+// that one history always gives the same examples.
 type judge struct {
 	calls  []Call
 	final  *Final
 	found  map[string]*Finding
-	order  []string // names of the findings, as they were found
+	order  []string // names of the findings, in the order of their discovery
 	counts Counts
 
-	wishes   []*wish
-	byKey    map[wishKey]*wish
-	told     []*told
-	byOrder  map[string]*told
-	items    map[string]*Item
-	dead     map[string]bool
-	ended    map[ending]bool  // the ends that some call asked for
-	smallest map[string]int64 // by item: the fewest units one purchase asked for
-	largest  int64            // the most units one purchase asked for
-	held     map[string]*share
-	doubt    int64     // units that may be held, and nobody knows of which item
-	restocks []*change // nil until they were looked for
+	purchases []*purchase
+	byKey     map[purchaseKey]*purchase
+	records   []*orderRecord
+	byOrder   map[string]*orderRecord
+	items     map[string]*Item
+	dead      map[string]bool
+	ended     map[ending]bool  // the final states that some call requested
+	smallest  map[string]int64 // by item: the fewest units requested by one purchase
+	largest   int64            // the most units requested by one purchase
+	held      map[string]*share
+	doubt     int64     // units that may be held of an unknown item
+	restocks  []*change // nil until changes computes them
 }
 
-// ending is an end that an order may have, by its buyer's or the shop's will.
+// ending is a final state of an order that its buyer or the shop requested.
 type ending struct{ order, state string }
 
 func newJudge(calls []Call, final *Final) *judge {
 	j := &judge{
 		calls: calls, final: final, found: make(map[string]*Finding),
-		byKey: make(map[wishKey]*wish, len(calls)), byOrder: make(map[string]*told, len(final.Orders)),
+		byKey: make(map[purchaseKey]*purchase, len(calls)), byOrder: make(map[string]*orderRecord, len(final.Orders)),
 		items: make(map[string]*Item, len(final.Items)), dead: make(map[string]bool, len(final.Dead)), ended: make(map[ending]bool),
 		smallest: make(map[string]int64, len(final.Items)),
 	}
@@ -224,9 +220,9 @@ func (j *judge) add(c *Call) {
 	case Refund:
 		j.ended[ending{c.Order, Refunded}] = true
 	}
-	// The path of a refused call names an order too, of which nobody has told.
+	// The path of a refused call names an order too, but no answer has confirmed it.
 	if c.Order != "" && c.Status >= 200 && c.Status < 300 {
-		t := j.tell(c)
+		t := j.record(c)
 		t.named.note(c)
 		if rank(c.State) >= rankCommitted {
 			t.kept.note(c)
@@ -244,12 +240,12 @@ func (j *judge) add(c *Call) {
 }
 
 func (j *judge) addBuy(c *Call) {
-	k := wishKey{c.User, c.Item, c.Key}
+	k := purchaseKey{c.User, c.Item, c.Key}
 	w := j.byKey[k]
 	if w == nil {
-		w = &wish{wishKey: k, first: c}
+		w = &purchase{purchaseKey: k, first: c}
 		j.byKey[k] = w
-		j.wishes = append(j.wishes, w)
+		j.purchases = append(j.purchases, w)
 	}
 	w.calls++
 	if w.calls > 1 {
@@ -274,7 +270,7 @@ func (j *judge) addBuy(c *Call) {
 	if !c.Accepted() || c.Order == "" {
 		return
 	}
-	t := j.tell(c)
+	t := j.record(c)
 	if t.bought == nil {
 		t.bought = c
 		j.counts.Accepted++
@@ -288,27 +284,27 @@ func (j *judge) addBuy(c *Call) {
 	}
 }
 
-// tell is what was told of the order that a call names.
-func (j *judge) tell(c *Call) *told {
+// record returns the record of the order that a call names.
+func (j *judge) record(c *Call) *orderRecord {
 	t := j.byOrder[c.Order]
 	if t == nil {
-		t = &told{id: c.Order, first: c}
+		t = &orderRecord{id: c.Order, first: c}
 		j.byOrder[c.Order] = t
-		j.told = append(j.told, t)
+		j.records = append(j.records, t)
 	}
 	return t
 }
 
-// Ranks of the states: an order never goes back.
+// Ranks of the states: an order never returns to a lower rank.
 const (
 	rankNone = iota
 	rankQueued
 	rankCommitted
 	rankFinal
-	rankRefunded // the one state behind a final one, which is Paid
+	rankRefunded // the only state after a final one, which is Paid
 )
 
-// committed reports whether an order of that state is, or was, confirmed.
+// committed reports whether an order in that state is or was confirmed.
 func committed(state string) bool {
 	switch state {
 	case Confirmed, Paid, Refunded, Cancelled, Expired:
@@ -318,7 +314,7 @@ func committed(state string) bool {
 	}
 }
 
-// rank tells how far in its life an order of that state is.
+// rank returns how far an order in that state has come.
 func rank(state string) int {
 	switch state {
 	case Queued:
@@ -337,7 +333,7 @@ func rank(state string) int {
 // maxExamples bounds the cases that a finding names.
 const maxExamples = 3
 
-// find adds n cases to a finding, and one example.
+// find counts n cases of a finding and records one example.
 func (j *judge) find(name string, n int64, format string, args ...any) {
 	f := j.found[name]
 	if f == nil {
@@ -359,7 +355,7 @@ func (j *judge) verdict() Verdict {
 	return v
 }
 
-// say names a call for a person who looks it up in the history.
+// say describes a call so that a reader can find it in the history.
 func say(c *Call) string {
 	s := fmt.Sprintf("client %d %s item %s", c.Client, c.Op, c.Item)
 	if c.User != "" {
@@ -384,7 +380,7 @@ func say(c *Call) string {
 
 func seconds(ns int64) float64 { return math.Round(float64(ns)/1e6) / 1e3 }
 
-// sayRow names a row.
+// sayRow describes a row.
 func sayRow(o *Order) string {
 	s := fmt.Sprintf("order %s of %s, item %s, key %s, %d units, %s", o.ID, o.User, o.Item, o.Key, o.Quantity, o.Status)
 	if o.Reason != "" {

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// cases break one rule each, or come as near to it as they may.
+// cases break one rule each, or almost break it.
 var cases = []struct {
 	name string
 	make func(r *run)
-	want string // the findings, one but for a reason; "" where nothing is wrong
+	want string // the findings, usually one; "" if there are none
 }{
 	{"nothing is wrong", func(*run) {}, ""},
 
@@ -54,8 +54,8 @@ var cases = []struct {
 		r.settle()
 		r.call("", 120, 121).about(Cancel, "erin", "e").answers(200, "e", Cancelled)
 	}, ""},
-	{"an order answered 201 was paid by nobody", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, Unasked},
-	{"an order answered 201 was cancelled by nobody", func(r *run) {
+	{"an order answered 201 was paid without a call", func(r *run) { erin(r, 201, Confirmed).Status = Paid }, Unasked},
+	{"an order answered 201 was cancelled without a call", func(r *run) {
 		erin(r, 201, Confirmed).Status = Cancelled
 		r.settle()
 	}, Unasked},
@@ -105,11 +105,11 @@ var cases = []struct {
 	}, ""},
 	{"a payment was answered and the order was refunded", func(r *run) { refunded(r, "e", 122, 123, false) }, ""},
 	{"a payment was answered and the order was refunded with a restock", func(r *run) { refunded(r, "e", 122, 123, true) }, ""},
-	{"an order is refunded and nobody asked for that", func(r *run) {
+	{"an order is refunded without a call", func(r *run) {
 		refunded(r, "e", 122, 123, true)
 		r.calls[len(r.calls)-1].Op = Get
 	}, Unasked},
-	{"an order is refunded and nobody paid", func(r *run) {
+	{"an order is refunded without a payment", func(r *run) {
 		refunded(r, "e", 122, 123, true)
 		r.calls[len(r.calls)-2].Op = Get
 	}, Unasked},
@@ -141,9 +141,9 @@ var cases = []struct {
 		r.call("", 122, 123).about(Get, "erin", "e").answers(200, "e", Confirmed)
 	}, Backwards},
 
-	{"a row that nobody asked for", func(r *run) { r.more(1); r.row("x", "mallory", Confirmed); r.settle() }, Invented},
+	{"a row without a call", func(r *run) { r.more(1); r.row("x", "mallory", Confirmed); r.settle() }, Invented},
 	{"a row under another key", func(r *run) { r.more(1); r.row("x", "bob", Confirmed).Key = "other"; r.settle() }, Invented},
-	{"a refused row that nobody asked for", func(r *run) { r.row("x", "mallory", Rejected).Reason = "sold_out" }, Invented},
+	{"a refused row without a call", func(r *run) { r.row("x", "mallory", Rejected).Reason = "sold_out" }, Invented},
 	{"a row of a call without an answer", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110)
@@ -206,19 +206,19 @@ var cases = []struct {
 		o := r.row("a2", "alice", Rejected)
 		o.Key, o.Reason = "k a2", "idempotency_key_reused"
 	}, ""},
-	{"a row stands twice", func(r *run) {
+	{"a row occurs twice", func(r *run) {
 		r.final.Orders = append(r.final.Orders, *r.of("a"))
 		r.of("a").Status = Expired
 		r.of("a").Quantity = 1
 	}, Duplicated},
 
-	{"an id stands in the rows of two buyers", func(r *run) {
+	{"two buyers have rows with the same id", func(r *run) {
 		r.call("erin", 2, 9) // without an answer
 		other := Order{ID: "a", User: "erin", Item: "lamp", Quantity: 1, Key: "k", Status: Expired}
 		r.final.Orders = slices.Insert(r.final.Orders, 0, other)
 	}, Duplicated},
 
-	{"two orders of one key stand, where one may be lost", func(r *run) {
+	{"two orders of one key exist, where one may be lost", func(r *run) {
 		r.more(1)
 		r.call("alice", 90, 95).answers(202, "a2", Queued)
 		r.row("a2", "alice", Confirmed)
@@ -267,7 +267,7 @@ var cases = []struct {
 		erin(r, 201, Confirmed)
 		r.lamp().Initial = 3
 		r.settle()
-	}, Oversold + " " + LedgerWrong}, // no ledger can balance then
+	}, Oversold + " " + LedgerWrong}, // the ledger cannot balance then
 	{"less is held than was wanted", func(r *run) { r.lose("b"); r.deafen("bob"); r.lamp().Exhausted = true }, Unsold},
 	{"less is held than was wanted, by less than a purchase", func(r *run) {
 		r.final = Final{Items: []Item{{ID: "lamp", Initial: 3, Limit: 2}}}
@@ -278,7 +278,7 @@ var cases = []struct {
 		r.settle()
 		r.lamp().Exhausted = true
 	}, ""},
-	{"less is held than there was, and nobody wanted it", func(r *run) { r.lose("b"); r.deafen("bob") }, ""},
+	{"less is held than the stock, without demand for it", func(r *run) { r.lose("b"); r.deafen("bob") }, ""},
 	{"less is held than was wanted, for a dead letter of a purchase without an answer", func(r *run) {
 		r.drop("b")
 		r.deafen("bob")
@@ -368,7 +368,7 @@ var cases = []struct {
 		r.restock(1, 100, -1).Status = 200
 		r.call("frank", 2, 3).refuses(409, "sold_out")
 		r.lamp().Restocked = -1
-		r.lamp().Initial = 4 // of which three are left to be sold
+		r.lamp().Initial = 4 // of which three can be sold
 		r.final.Ledgers = nil
 		r.call("grace", 0, 1) // without an answer
 		r.settle()
@@ -416,7 +416,7 @@ var cases = []struct {
 	}, SoldOutEarly},
 }
 
-// refunded makes erin buy and the shop's backend pay, and then the shop refund.
+// refunded makes erin buy, the shop's backend pay, and then the shop refund.
 func refunded(r *run, order string, from, to int64, restocked bool) {
 	o := erin(r, 201, Confirmed)
 	o.Status, o.Restocked = Refunded, restocked
@@ -425,7 +425,7 @@ func refunded(r *run, order string, from, to int64, restocked bool) {
 	r.settle()
 }
 
-// erin buys a fourth lamp, and has a row of it.
+// erin makes erin buy a fourth lamp and adds its row.
 func erin(r *run, status int, state string) *Order {
 	r.more(1)
 	r.call("erin", 100, 110).answers(status, "e", state)
@@ -434,7 +434,7 @@ func erin(r *run, status int, state string) *Order {
 	return r.of("e")
 }
 
-// more puts more lamps on sale, so that nobody was refused for want of one.
+// more increases the stock, so that no call was refused because the stock was too low.
 func (r *run) more(units int64) {
 	r.lamp().Initial += units
 	r.final.Ledgers = nil
@@ -442,7 +442,7 @@ func (r *run) more(units int64) {
 	r.settle()
 }
 
-// bury makes a row a dead letter, which holds its unit.
+// bury turns a row into a dead letter, which holds its unit.
 func (r *run) bury(id string) {
 	r.drop(id)
 	r.settle()
@@ -458,7 +458,7 @@ func reject(r *run, id, reason string) {
 	r.settle()
 }
 
-// deafen leaves a buyer's calls without an answer.
+// deafen removes the answers to a buyer's calls.
 func (r *run) deafen(user string) {
 	for i := range r.calls {
 		if c := &r.calls[i]; c.User == user {
@@ -473,9 +473,8 @@ func (r *run) restock(from, to, units int64) *Call {
 	return c
 }
 
-// TestCheck_EveryFence: each token below the highest so far counts, also when it
-// is higher than the one right before it.
-func TestCheck_EveryFence(t *testing.T) {
+// Each token below the highest so far counts, even if it is higher than the one before it.
+func TestCheck_FindsEveryLowerFence(t *testing.T) {
 	t.Parallel()
 	r := good()
 	r.final.Fences = append(r.final.Fences, FenceSample{20 * ms, "lamp", SourceLock, 7}, FenceSample{30 * ms, "lamp", SourceLock, 8})

@@ -10,7 +10,7 @@ import (
 	"flashsale/internal/testing/longtest"
 )
 
-// large is a right history of n calls: a tenth are repeats.
+// large is a correct history of n calls. A tenth of them are repeats.
 func large(n int) *run {
 	const items = 3
 	r := &run{calls: make([]Call, 0, n)}
@@ -18,7 +18,7 @@ func large(n int) *run {
 	for i := range n {
 		item, buyer := i%items, i
 		if i%10 == 9 {
-			buyer = i - items // who asked for the same item before
+			buyer = i - items // who bought the same item before
 		}
 		c := Call{
 			Client: i % 64, Op: Buy, User: fmt.Sprintf("u%d", buyer), Item: fmt.Sprintf("item%d", item), Quantity: 1, Key: "k",
@@ -44,15 +44,15 @@ func large(n int) *run {
 	return r
 }
 
-// TestCheck_Large judges many calls, of which a part is written and read back. It
-// asserts no time; one that grew with the square of the calls would not end.
-func TestCheck_Large(t *testing.T) {
+// TestCheck_JudgesALargeHistory judges many calls, part of which are written and read back. It
+// asserts no time, but a check that is quadratic in the calls would not finish.
+func TestCheck_JudgesALargeHistory(t *testing.T) {
 	t.Parallel()
 	testLarge(t, 50_000)
 }
 
 // The size of a fault suite's whole run.
-func TestCheck_Large_Long(t *testing.T) {
+func TestCheck_JudgesALargeHistory_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
 	testLarge(t, 1_000_000)

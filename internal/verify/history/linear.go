@@ -11,32 +11,31 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What Linearizable reports; compare with errors.Is.
+// Errors of Linearizable; compare with errors.Is.
 var (
-	// ErrNotLinearizable says that no order of the calls of an item explains the
-	// answers and the end.
+	// ErrNotLinearizable means that no sequence of an item's calls explains the answers and the
+	// final state.
 	ErrNotLinearizable = errors.New("history: not linearizable")
-	// ErrUndecided says that the time was not enough to find out.
+	// ErrUndecided means that the search did not finish in time.
 	ErrUndecided = errors.New("history: linearizability undecided in time")
 )
 
-// Linearizable looks, item by item, for an order of the calls in which each took
-// effect at one instant between its start and its end, such that a shop which
-// serves one client at a time would have given the same answers and ended the
-// same way. It returns nil when there is one, or ErrNotLinearizable or ErrUndecided
-// with the item.
+// Linearizable searches, item by item, for a sequence of the calls in which each took effect at
+// one instant between its start and its end, such that a shop that serves one client at a time
+// would have given the same answers and reached the same final state. It returns nil if there
+// is one. Otherwise it returns ErrNotLinearizable or ErrUndecided with the item.
 //
-// It is for small histories, of some hundred calls: the time may grow
-// exponentially with the calls under way at once. A call of unknown outcome is
-// under way for ever. Histories in which acknowledged data may be lost, or with dead
-// letters of which no client was told, are not for it: that shop has none. What is
-// lawful beside such a shop is part of the model:
+// It is meant for small histories of some hundred calls: the time may grow exponentially with
+// the number of concurrent calls, and a call of unknown outcome is concurrent with all later
+// calls. It does not support histories in which acknowledged data may be lost, or with dead
+// letters that no answer named, because the sequential shop has neither. The model also allows
+// two deviations from that shop:
 //
-//   - sold_out is lawful ever after too few units were left once, since the service
-//     answers it from memory for a moment;
+//   - sold_out is allowed at any time after too few units were left once, because the
+//     service answers it from memory for a moment;
 //   - the units of an order that ended cancelled, expired, rejected or refunded with
-//     a restock come back at some time after its purchase began, or for a
-//     cancellation or a refund, after that began.
+//     a restock return at some time after the start of its purchase or, for a
+//     cancellation or a refund, after the start of that call.
 func Linearizable(calls []Call, final *Final, timeout time.Duration) error {
 	began := time.Now()
 	for i := range final.Items {
@@ -57,29 +56,29 @@ func Linearizable(calls []Call, final *Final, timeout time.Duration) error {
 	return nil
 }
 
-// The operations that a shop has beside those of its clients.
+// The operations of the shop itself, in addition to those of its clients.
 const (
-	opRelease = "release" // the units of a closed order come back
-	opEnd     = "end"     // the state when quiet
+	opRelease = "release" // the units of a closed order return
+	opEnd     = "end"     // the final state
 )
 
 // buyer is a user and a key of one item.
 type buyer struct{ user, key string }
 
-// saleStep is one operation on a sale: a call, or one of the shop's own.
+// saleStep is one operation on a sale: a client's call or one of the shop's own.
 type saleStep struct {
 	op    string
 	buyer buyer
 	units int64
 	call  *Call
-	// order is the one that the key ended with, "" for none.
+	// order is the order that the key has at the end, "" for none.
 	order string
-	// left and orders are what opEnd must find.
+	// left and orders are the state that opEnd requires.
 	left   int64
 	orders []buyer
 }
 
-// sale is the state of one item. It is never changed: each step makes another.
+// sale is the state of one item. It is immutable: each step returns a new one.
 type sale struct {
 	left, lowest int64 // lowest: the fewest units so far
 	control      string
@@ -116,9 +115,8 @@ func (s *sale) equal(o *sale) bool {
 		maps.Equal(s.taken, o.taken) && maps.Equal(s.restocked, o.restocked) // held follows from taken
 }
 
-// apply is the state after a step, or nil when the step cannot have gone so.
-// What has an unknown outcome is always possible: that it never happened is the
-// same as that it happened after everything else.
+// apply returns the state after a step, or nil if the step is impossible. A call of unknown
+// outcome is always possible: if it never took effect, it can be placed after everything else.
 func (s *sale) apply(step *saleStep) *sale {
 	switch step.op {
 	case Buy:
@@ -152,7 +150,7 @@ func (s *sale) apply(step *saleStep) *sale {
 	}
 }
 
-// buy is a purchase.
+// buy applies a purchase.
 func (s *sale) buy(step *saleStep) *sale {
 	c, units := step.call, step.units
 	_, known := s.taken[step.buyer]
@@ -166,7 +164,7 @@ func (s *sale) buy(step *saleStep) *sale {
 	}
 	switch {
 	case c.Accepted() && (known || c.Replayed):
-		// Who makes an order is not told that it repeats one.
+		// The answer that creates an order is not marked as replayed.
 		return may(known && c.Replayed && c.Order == step.order)
 	case c.Accepted() && (!fits || c.Order != step.order):
 		return nil
@@ -190,11 +188,11 @@ func (s *sale) buy(step *saleStep) *sale {
 	case c.Code == "sale_closed":
 		return may(!known && s.control == Close)
 	default:
-		return s // refused before anybody looked at the sale
+		return s // refused before the sale was read
 	}
 }
 
-// restock is a change of the stock.
+// restock applies a change of the stock.
 func (s *sale) restock(step *saleStep) *sale {
 	key, units := step.call.Key, step.units
 	fits := s.left+units >= 0
@@ -219,7 +217,7 @@ func (s *sale) restock(step *saleStep) *sale {
 	})
 }
 
-// with is a changed copy.
+// with returns a changed copy.
 func (s *sale) with(change func(*sale)) *sale {
 	n := *s
 	n.taken, n.held, n.restocked = copied(s.taken), copied(s.held), copied(s.restocked)
@@ -234,12 +232,11 @@ func copied[K comparable, V any](m map[K]V) map[K]V {
 	return maps.Clone(m)
 }
 
-// saleOperations are the steps of one item, with the times between which each
-// happened.
+// saleOperations returns the steps of one item and the interval in which each happened.
 func saleOperations(item *Item, calls []Call, final *Final) []porcupine.Operation {
 	h := &saleHistory{
 		item: item, orders: make(map[buyer]string), began: make(map[buyer]int64), closing: make(map[ending]int64),
-		rejected: make(map[buyer]bool), told: make(map[buyer]int64), made: make(map[buyer]bool),
+		rejected: make(map[buyer]bool), acked: make(map[buyer]int64), made: make(map[buyer]bool),
 	}
 	h.read(calls, final)
 	for i := range calls {
@@ -260,26 +257,25 @@ func saleOperations(item *Item, calls []Call, final *Final) []porcupine.Operatio
 	return h.ops
 }
 
-// saleHistory gathers the operations of one item.
+// saleHistory collects the operations of one item.
 type saleHistory struct {
 	item *Item
 	ops  []porcupine.Operation
 	last int64 // when the last call ended
-	// orders is the order that each key ended with, began its first purchase's start.
+	// orders is the final order of each key, began the start of the key's first purchase.
 	orders map[buyer]string
 	began  map[buyer]int64
-	// closing is when an order's first cancellation or refund that may have worked began.
+	// closing is the start of an order's first cancellation or refund that may have succeeded.
 	closing map[ending]int64
-	// rejected are the keys whose order the database refused.
+	// rejected are the keys whose order the database rejected.
 	rejected map[buyer]bool
-	// told is when the first acknowledgement of a key had arrived; made are the
-	// keys of which a call was told that it made the order.
-	told map[buyer]int64
-	made map[buyer]bool
+	// acked is when the first acknowledgement of a key had arrived; made are the keys for which
+	// an answer said that the call created the order.
+	acked map[buyer]int64
+	made  map[buyer]bool
 }
 
-// read finds out what the keys ended with. An acknowledgement counts too, for
-// dead letters.
+// read finds the final order of each key. Acknowledgements count too, because of dead letters.
 func (h *saleHistory) read(calls []Call, final *Final) {
 	for i := range calls {
 		c := &calls[i]
@@ -296,8 +292,8 @@ func (h *saleHistory) read(calls []Call, final *Final) {
 			if !c.Accepted() {
 				continue
 			}
-			if at, ok := h.told[b]; !ok || c.End < at {
-				h.told[b], h.orders[b] = c.End, c.Order
+			if at, ok := h.acked[b]; !ok || c.End < at {
+				h.acked[b], h.orders[b] = c.End, c.Order
 			}
 			h.made[b] = h.made[b] || !c.Replayed
 		case (c.Op == Cancel || c.Op == Refund) && !c.Refused():
@@ -318,8 +314,8 @@ func (h *saleHistory) read(calls []Call, final *Final) {
 	}
 }
 
-// add puts a call among the operations. One that can have had no effect on the
-// end and says nothing of the sale is left out: so the search is shorter.
+// add adds a call to the operations. It omits calls that can have had no effect on the final
+// state and reveal nothing about the sale, which shortens the search.
 func (h *saleHistory) add(c *Call) {
 	if c.Item != h.item.ID || c.Refused() && (c.Op != Buy && c.Op != Restock) {
 		return
@@ -332,7 +328,7 @@ func (h *saleHistory) add(c *Call) {
 			return
 		}
 		if c.Refused() && h.rejected[step.buyer] {
-			// It was the database that refused: the sale may have accepted it.
+			// The database rejected the order: the sale may have accepted it.
 			step.call = &Call{Op: Buy}
 		}
 	case Restock, Pause, Resume, Close:
@@ -346,15 +342,16 @@ func (h *saleHistory) add(c *Call) {
 	h.put(c.Client, c.Start, end, step)
 }
 
-// mayHaveMade reports whether a purchase of unknown outcome can be the one that
-// made its key's order: nobody else was told so, and nobody knew of it before.
+// mayHaveMade reports whether a purchase of unknown outcome can be the one that created its
+// key's order: no other call got the answer that it created the order, and the order was not
+// known before the purchase began.
 func (h *saleHistory) mayHaveMade(c *Call) bool {
 	b := buyer{c.User, c.Key}
-	told, ok := h.told[b]
-	return h.orders[b] != "" && !h.made[b] && (!ok || c.Start <= told)
+	acked, ok := h.acked[b]
+	return h.orders[b] != "" && !h.made[b] && (!ok || c.Start <= acked)
 }
 
-// returns puts among the operations that the units of closed orders came back.
+// returns adds an operation for the returned units of each closed order.
 func (h *saleHistory) returns(final *Final) {
 	for i := range final.Orders {
 		o := &final.Orders[i]

@@ -9,19 +9,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// patience bounds a search; it only delays a failure.
+// patience bounds a search. It only delays a failure.
 const patience = 2 * time.Minute
 
-// linearCases are small histories, most of them right to who looks at keys and
-// sums alone.
+// linearCases are small histories. Most of them pass a check of only keys and sums.
 var linearCases = []struct {
 	name string
 	make func(r *run)
 	ok   bool
 }{
 	{"nothing is wrong", func(*run) {}, true},
-	{"the limit is refused to who has nothing", func(r *run) { r.call("frank", 90, 95).refuses(409, "user_limit") }, false},
-	{"the limit is refused to who has it", func(r *run) {
+	{"a buyer without units is refused by the limit", func(r *run) { r.call("frank", 90, 95).refuses(409, "user_limit") }, false},
+	{"a buyer at the limit is refused", func(r *run) {
 		r.call("alice", 90, 95).refuses(409, "user_limit").Key = "k2"
 		r.lamp().Limit = 1
 	}, true},
@@ -39,9 +38,9 @@ var linearCases = []struct {
 	}, true},
 	{"sold out before it can have been", func(r *run) { r.call("frank", 2, 3).refuses(409, "sold_out") }, false},
 	{"sold out while the last is sold", func(r *run) { r.call("frank", 2, 7).refuses(409, "sold_out") }, true},
-	{"a repeat is not told as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed) }, false},
-	{"a repeat is told as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed).Replayed = true }, true},
-	{"the first is told as a repeat", func(r *run) { r.calls[0].Replayed = true }, false},
+	{"a repeat is not marked as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed) }, false},
+	{"a repeat is marked as one", func(r *run) { r.call("alice", 90, 95).answers(201, "a", Confirmed).Replayed = true }, true},
+	{"the first is marked as a repeat", func(r *run) { r.calls[0].Replayed = true }, false},
 	{"a key is reused", func(r *run) {
 		c := r.call("alice", 90, 95).refuses(422, "idempotency_key_reused")
 		c.Quantity = 2
@@ -83,13 +82,13 @@ var linearCases = []struct {
 		r.row("e", "erin", Confirmed)
 		r.settle()
 	}, true},
-	{"a row was made by nobody", func(r *run) {
+	{"a row without a call", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110).refuses(429, "rate_limited")
 		r.row("e", "erin", Confirmed)
 		r.settle()
 	}, false},
-	{"a row was made by nobody, and Redis does not know it", func(r *run) {
+	{"a row without a call, and Redis does not have it", func(r *run) {
 		r.more(1)
 		r.call("erin", 100, 110).refuses(429, "rate_limited")
 		r.row("e", "erin", Confirmed)
@@ -123,7 +122,7 @@ var linearCases = []struct {
 	{"Redis has no sale", func(r *run) { r.lamp().Loaded, r.lamp().Left = false, 7 }, true},
 }
 
-// resold makes the shop refund alice's order, and frank buy its unit.
+// resold makes the shop refund alice's order and frank buy its unit.
 func resold(r *run, from, to, boughtFrom, boughtTo int64, restocked bool) {
 	r.call("", from, to).about(Refund, "", "a").answers(200, "a", Refunded)
 	r.of("a").Status, r.of("a").Restocked = Refunded, restocked
@@ -132,7 +131,7 @@ func resold(r *run, from, to, boughtFrom, boughtTo int64, restocked bool) {
 	r.settle()
 }
 
-// cancelled makes alice cancel her order, and frank buy its unit.
+// cancelled makes alice cancel her order and frank buy its unit.
 func cancelled(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.call("", from, to).about(Cancel, "alice", "a").answers(200, "a", Cancelled)
 	r.of("a").Status = Cancelled
@@ -141,7 +140,7 @@ func cancelled(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.settle()
 }
 
-// restocked brings one more lamp, and frank buys it.
+// restocked adds one lamp, which frank buys.
 func restocked(r *run, from, to, boughtFrom, boughtTo int64) {
 	r.restock(from, to, 1).Status = 200
 	r.lamp().Restocked = 1
@@ -173,14 +172,14 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// TestLinearizable_Undecided: a search that is too long says so.
+// A search that takes too long returns ErrUndecided.
 func TestLinearizable_Undecided(t *testing.T) {
 	t.Parallel()
 	r := good()
 	if err := Linearizable(r.calls, &r.final, 0); !errors.Is(err, ErrUndecided) {
 		t.Errorf("without time: %v", err)
 	}
-	// Forty who may each have taken a unit, of which one is missing.
+	// Forty buyers may each have taken a unit, and one unit is missing.
 	r.more(40)
 	for i := range 40 {
 		user := fmt.Sprintf("u%d", i)
@@ -194,8 +193,8 @@ func TestLinearizable_Undecided(t *testing.T) {
 	}
 }
 
-// TestLinearizable_Model: what the model of a right shop does is linearizable,
-// and with more units at its end is not.
+// A history of the model of a correct shop is linearizable. With more units left at its end it
+// is not.
 func TestLinearizable_Model(t *testing.T) {
 	t.Parallel()
 	searched := 0
@@ -210,7 +209,7 @@ func TestLinearizable_Model(t *testing.T) {
 		if err := Linearizable(r.calls, &r.final, patience); err != nil {
 			rt.Fatalf("a right history: %v", err)
 		}
-		r.final.Items[0].Left += 1000 // more than restocks without an answer can have brought
+		r.final.Items[0].Left += 1000 // more than unanswered restocks can have added
 		if err := Linearizable(r.calls, &r.final, patience); !errors.Is(err, ErrNotLinearizable) {
 			rt.Fatalf("with units too many: %v", err)
 		}

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shop is a model of the service that keeps every promise, and of clients that
-// call it all at once. Calls begin, take effect and end in steps of their own; a
-// worker commits in steps of its own.
+// shop is a model of the service that keeps every promise, and of clients that call it
+// concurrently. Calls begin, take effect and end in separate steps, and a worker commits in
+// separate steps.
 type shop struct {
 	rt    *rapid.T
 	now   int64
@@ -22,7 +22,7 @@ type shop struct {
 
 	items  map[string]*stall
 	orders map[string]*Order
-	lossy  bool // Redis may lose what is queued
+	lossy  bool // Redis may lose queued orders
 	dead   []string
 	fences []FenceSample
 	looks  []LedgerSample
@@ -32,8 +32,8 @@ type shop struct {
 // stall is one item on sale.
 type stall struct {
 	initial, restocked, left, limit, fence int64
-	// lowest is the fewest units that were ever left: for a moment sold_out may
-	// be answered from memory.
+	// lowest is the fewest units that were ever left: sold_out may be answered from memory for
+	// a moment.
 	lowest    int64
 	known     map[string]string // user and key -> order
 	held      map[string]int64
@@ -41,7 +41,7 @@ type stall struct {
 	exhausted bool
 }
 
-// attempt is a call on its way.
+// attempt is a call in progress.
 type attempt struct {
 	call  Call
 	done  bool // it has taken effect
@@ -62,7 +62,7 @@ func newShop(rt *rapid.T) *shop {
 
 func upTo(rt *rapid.T, what string, most int) int { return rapid.IntRange(1, most).Draw(rt, what) }
 
-// run takes a number of steps and brings everything to its end.
+// run takes a number of steps and then completes everything.
 func (s *shop) run(steps int) *run {
 	for range steps {
 		if rapid.IntRange(0, 2).Draw(s.rt, "tick") > 0 {
@@ -99,7 +99,7 @@ func (s *shop) run(steps int) *run {
 	return s.final()
 }
 
-// begin starts a call: of a new purchase, or of one that was begun before.
+// begin starts a call: a new purchase, or a repeat of an earlier one.
 func (s *shop) begin() {
 	user := "u" + strconv.Itoa(rapid.IntRange(0, s.users-1).Draw(s.rt, "user"))
 	item := "item" + strconv.Itoa(rapid.IntRange(0, len(s.items)-1).Draw(s.rt, "item"))
@@ -108,7 +108,7 @@ func (s *shop) begin() {
 	switch op := rapid.IntRange(0, 10).Draw(s.rt, "op"); op {
 	case 0:
 		c.Op, c.User, c.Key, c.Quantity = Restock, "", "r"+strconv.Itoa(rapid.IntRange(0, 3).Draw(s.rt, "delivery")), 0
-		c.Quantity = int64(len(c.Key)) + int64(c.Key[1]-'0') - 3 // its key's: -1 to 2
+		c.Quantity = int64(len(c.Key)) + int64(c.Key[1]-'0') - 3 // determined by its key: -1 to 2
 		if c.Quantity == 0 {
 			c.Quantity = 3
 		}
@@ -145,7 +145,7 @@ func (s *shop) begin() {
 	s.open = append(s.open, a)
 }
 
-// known draws an order that some client was told of.
+// known draws an order that an answer named.
 func (s *shop) known() (string, *Order) {
 	var ids []string
 	for i := range s.calls {
@@ -170,8 +170,8 @@ func (s *shop) effect() {
 	}
 }
 
-// end gives a call its answer, or none. One without an answer may have taken
-// effect, or not, or may do so later.
+// end answers a call, or leaves it without an answer. An unanswered call may have taken effect,
+// may take effect later, or never.
 func (s *shop) end() {
 	if len(s.open) == 0 {
 		return
@@ -194,7 +194,7 @@ func (s *shop) end() {
 		if rapid.Bool().Draw(s.rt, "503") {
 			c.Status, c.Code = 503, "unavailable"
 		}
-		// Its effect may be still to come.
+		// It may take effect later.
 		if !a.done && rapid.Bool().Draw(s.rt, "late") {
 			a.apply(a)
 		}
@@ -209,7 +209,7 @@ func (s *shop) buy(a *attempt) {
 	if id := it.known[field]; id != "" {
 		o := s.orders[id]
 		switch {
-		case o == nil: // a dead letter is told of as queued, and not made here
+		case o == nil: // a dead letter is reported as queued, and has no order here
 			c.refuses(503, "unavailable")
 		case o.Quantity != c.Quantity:
 			c.refuses(422, "idempotency_key_reused")
@@ -244,7 +244,7 @@ func (s *shop) buy(a *attempt) {
 	s.tell(c, o)
 }
 
-// tell answers a purchase with its order as it stands.
+// tell answers a purchase with the current state of its order.
 func (s *shop) tell(c *Call, o *Order) {
 	if o.Status == Queued {
 		c.answers(202, o.ID, Queued)
@@ -317,7 +317,7 @@ func (s *shop) restock(a *attempt) {
 	c.Status = 200
 }
 
-// work commits what is queued, or refuses it, or loses it with Redis's data.
+// work commits or rejects queued orders, or loses them with Redis's data.
 func (s *shop) work() {
 	how := rapid.IntRange(0, 7).Draw(s.rt, "work")
 	for _, id := range slices.Sorted(maps.Keys(s.orders)) {
@@ -395,8 +395,8 @@ func (r *run) clone() *run {
 	return c
 }
 
-// TestCheck_Model: whatever happens in a shop that keeps its promises, nothing
-// is found; and one thing altered in its history or its end is found.
+// A random history of a shop that keeps its promises has no findings. One change to the history
+// or its final state is found.
 func TestCheck_Model(t *testing.T) {
 	t.Parallel()
 	applied := make(map[string]int)

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mutations alter one thing of a right run. alter says whether there was a place
-// for it; found are the findings, any of which is right.
+// mutations change one thing in a correct run. alter reports whether there was a place for the
+// change; found are the findings, any of which is right.
 var mutations = []struct {
 	name  string
 	alter func(rt *rapid.T, r *run) bool
@@ -47,7 +47,7 @@ var mutations = []struct {
 	{"a row has another quantity", func(rt *rapid.T, r *run) bool {
 		return r.someRow(rt, (*Order).Holds, func(o *Order) { o.Quantity += 2 })
 	}, []string{Content, LedgerWrong}},
-	{"a row stands twice", func(rt *rapid.T, r *run) bool {
+	{"a row occurs twice", func(rt *rapid.T, r *run) bool {
 		return r.someRow(rt, always, func(o *Order) { r.final.Orders = append(r.final.Orders, *o) })
 	}, []string{Duplicated}},
 	{"a key has a second row", func(rt *rapid.T, r *run) bool {
@@ -90,7 +90,7 @@ var mutations = []struct {
 			r.calls = append(r.calls, again)
 		})
 	}, []string{Vanished}},
-	{"the first of all hears sold out", func(_ *rapid.T, r *run) bool {
+	{"the first call is answered sold_out", func(_ *rapid.T, r *run) bool {
 		c := Call{Op: Buy, User: "hasty", Item: r.final.Items[0].ID, Quantity: 1, Key: "k"}
 		for i := range r.calls {
 			r.calls[i].Start++
@@ -122,7 +122,7 @@ var mutations = []struct {
 	}, []string{LedgerWrong}},
 	{"the ledger holds another unit", func(_ *rapid.T, r *run) bool {
 		if len(r.final.Dead) > 0 {
-			return false // which may be a dead letter's
+			return false // it may belong to a dead letter
 		}
 		r.final.Items[0].Ledger.Left--
 		r.final.Items[0].Ledger.Held++
@@ -130,7 +130,7 @@ var mutations = []struct {
 	}, []string{LedgerWrong}},
 	{"Redis has another unit", func(_ *rapid.T, r *run) bool {
 		if len(r.final.Dead) > 0 {
-			return false // the same
+			return false // it may belong to a dead letter
 		}
 		r.final.Items[0].Left++
 		return true
@@ -174,7 +174,7 @@ var mutations = []struct {
 
 func always(*Order) bool { return true }
 
-// someRow alters a row that fits.
+// someRow changes a row that fits.
 func (r *run) someRow(rt *rapid.T, fits func(*Order) bool, alter func(*Order)) bool {
 	var at []int
 	for i := range r.final.Orders {
@@ -189,7 +189,7 @@ func (r *run) someRow(rt *rapid.T, fits func(*Order) bool, alter func(*Order)) b
 	return true
 }
 
-// someCall alters a call that fits.
+// someCall changes a call that fits.
 func (r *run) someCall(rt *rapid.T, fits func(*Call) bool, alter func(*Call)) bool {
 	var at []int
 	for i := range r.calls {
@@ -221,7 +221,7 @@ func (r *run) byID(id string) *Order {
 	return nil
 }
 
-// end is when the last call ended.
+// end is the end of the last call.
 func (r *run) end() (last int64) {
 	for i := range r.calls {
 		last = max(last, r.calls[i].End)

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// answers looks at each answer by itself: whether it says what the contract
-// lets it say.
+// answers checks each answer separately against the contract.
 func (j *judge) answers() {
 	for i := range j.calls {
 		c := &j.calls[i]
@@ -29,7 +28,7 @@ func (j *judge) answers() {
 	}
 }
 
-// rows looks at each row by itself, and finds whose it is.
+// rows checks each row separately and finds its purchase.
 func (j *judge) rows() {
 	known := make(map[string]bool, len(j.final.Orders))
 	for i := range j.final.Orders {
@@ -58,7 +57,7 @@ func (j *judge) rows() {
 		if t := j.byOrder[o.ID]; t != nil {
 			t.row = o
 		}
-		w := j.byKey[wishKey{o.User, o.Item, askedKey(o)}]
+		w := j.byKey[purchaseKey{o.User, o.Item, askedKey(o)}]
 		if w == nil || j.items[o.Item] == nil {
 			j.find(Invented, 1, "%s: no client requested it", sayRow(o))
 			continue
@@ -67,8 +66,8 @@ func (j *judge) rows() {
 	}
 }
 
-// askedKey is the key that the purchase had. An order that was refused because
-// its key had made another is kept apart by its id.
+// askedKey returns the key of the purchase. The stored key of an order that was rejected
+// because its key already had another order has the order's id as a suffix.
 func askedKey(o *Order) string {
 	if o.Status != Rejected {
 		return o.Key
@@ -76,16 +75,16 @@ func askedKey(o *Order) string {
 	return strings.TrimSuffix(o.Key, " "+o.ID)
 }
 
-// keys holds that there is one order for each key, with one content, and none
-// for a key that was refused.
+// keys checks that each key has one order with one content, and that a refused key has none.
 //
-// It cannot see that a refused call made an order whose key also has a call of
+// It cannot detect a refused call that created an order if the key also has a call of unknown
+// outcome, because that call may have created it.
 // unknown outcome: that one may have made it.
 func (j *judge) keys() {
-	for _, w := range j.wishes {
+	for _, w := range j.purchases {
 		var same *Order
 		for _, o := range w.rows {
-			if o.Key == w.key { // and is not one that was kept apart
+			if o.Key == w.key { // its key has no suffix
 				if same != nil {
 					j.find(Duplicated, 1, "%s, and %s", sayRow(same), sayRow(o))
 				}
@@ -102,8 +101,8 @@ func (j *judge) keys() {
 	}
 }
 
-// madeBy holds that some call can have made a row.
-func (j *judge) madeBy(w *wish, o *Order) {
+// madeBy checks that some call can have created the row.
+func (j *judge) madeBy(w *purchase, o *Order) {
 	switch {
 	case len(w.asked) == 0:
 		j.find(Contradicted, 1, "%s: each of the %d calls with its key was refused, the first: %s", sayRow(o), w.calls, say(w.first))
@@ -112,9 +111,9 @@ func (j *judge) madeBy(w *wish, o *Order) {
 	}
 }
 
-// mayDiffer reports whether two orders of one key are explained: the one was
-// lost with Redis's data, or was refused because Redis had forgotten the other.
-func (j *judge) mayDiffer(w *wish) bool {
+// mayDiffer reports whether two orders of one key are explained: one was lost with Redis's
+// data, or was rejected because Redis had lost the other.
+func (j *judge) mayDiffer(w *purchase) bool {
 	if !j.final.AcceptedMayBeLost {
 		return false
 	}
@@ -127,9 +126,9 @@ func (j *judge) mayDiffer(w *wish) bool {
 	return standing <= 1
 }
 
-// orders holds that every order that a client was told of is there.
+// orders checks that every order named in an answer exists.
 func (j *judge) orders() {
-	for _, t := range j.told {
+	for _, t := range j.records {
 		if t.committed.call != nil {
 			j.counts.Confirmed++
 		}
@@ -148,9 +147,9 @@ func (j *judge) orders() {
 	}
 }
 
-// later holds each call against what was known when it began, and against the
-// end: an order that was told of is found from then on, never goes back in its
-// life, and is not refused to who repeats its purchase.
+// later checks each call against what was known when it began, and against the final state: an
+// order that was named in an answer is found from then on, never returns to an earlier state,
+// and a repeat of its purchase is not refused.
 func (j *judge) later() {
 	for i := range j.calls {
 		c := &j.calls[i]
@@ -187,7 +186,7 @@ func (j *judge) later() {
 	}
 }
 
-// describes reports whether a row is what a call that was answered with it was about.
+// describes reports whether a row matches the call that was answered with it.
 func describes(c *Call, o *Order) bool {
 	if c.User != "" && c.User != o.User || c.Item != "" && c.Item != o.Item {
 		return false
@@ -195,9 +194,8 @@ func describes(c *Call, o *Order) bool {
 	return c.Op != Buy || c.Quantity == o.Quantity && c.Key == askedKey(o)
 }
 
-// vanished finds orders that a client was told of, and that are not found by
-// who may see them.
-func (j *judge) vanished(c *Call, t *told) {
+// vanished finds acknowledged orders that a client with access to them did not find later.
+func (j *judge) vanished(c *Call, t *orderRecord) {
 	if c.Code != "order_not_found" {
 		return
 	}
@@ -212,17 +210,17 @@ func (j *judge) vanished(c *Call, t *told) {
 	}
 }
 
-// forgotten finds refusals of what had been acknowledged before. An order that
-// the database refuses in the end may be refused to who repeats it.
+// forgotten finds refused repeats of acknowledged purchases. A repeat may be refused if the
+// database rejects the order in the end.
 func (j *judge) forgotten(c *Call) {
-	w := j.byKey[wishKey{c.User, c.Item, c.Key}]
+	w := j.byKey[purchaseKey{c.User, c.Item, c.Key}]
 	if len(w.acks) == 0 || w.ackEnd >= c.Start || w.acks[0].bought.Quantity != c.Quantity {
 		return
 	}
 	switch c.Code {
 	case "sold_out", "user_limit", "sale_closed", "sale_paused", "sale_not_open", "idempotency_key_reused":
 	default:
-		return // refused before anybody looked at the key
+		return // refused before the key was read
 	}
 	if slices.ContainsFunc(w.rows, func(o *Order) bool { return o.Status == Rejected }) {
 		return

@@ -10,15 +10,13 @@ import (
 	"os"
 )
 
-// ErrDamaged is what the reader finds in a history that no Recorder has
-// written, or not to its end.
+// ErrDamaged means that a history was not written by a Recorder, or is incomplete.
 var ErrDamaged = errors.New("history: damaged")
 
 // maxLine bounds one call: a key has 255 characters, an id 128.
 const maxLine = 64 << 10
 
-// ReadFile reads the history that stands in a file. An error names the file
-// and the line.
+// ReadFile reads the history in a file. An error names the file and the line.
 func ReadFile(path string) ([]Call, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -28,8 +26,7 @@ func ReadFile(path string) ([]Call, error) {
 	return Read(f, path)
 }
 
-// Read reads a history to its end. The name is that of what is read, for the
-// errors.
+// Read reads a history to its end. Errors contain the name.
 func Read(r io.Reader, name string) ([]Call, error) {
 	var calls []Call
 	in := bufio.NewReaderSize(r, maxLine)
@@ -57,8 +54,8 @@ func damaged(name string, number int, cause error) error {
 	return fmt.Errorf("%w: %s:%d: %w", ErrDamaged, name, number, cause)
 }
 
-// parse reads one line. A field nobody knows is an error: it was written for
-// another checker, which may have meant something by it.
+// parse reads one line. It refuses unknown fields: another version of the checker wrote them,
+// and they may matter.
 func parse(line []byte) (Call, error) {
 	var c Call
 	d := json.NewDecoder(bytes.NewReader(line))
@@ -114,8 +111,7 @@ func ReadFinal(path string) (*Final, error) {
 	return final, nil
 }
 
-// WriteFinal writes the end of a run to a file, so that its verdict can be
-// reached again.
+// WriteFinal writes the end of a run to a file, so that Check can be repeated later.
 func WriteFinal(path string, final *Final) error {
 	text, err := json.MarshalIndent(final, "", " ")
 	if err == nil {

@@ -11,25 +11,23 @@ import (
 	"time"
 )
 
-// Recorder writes a history: one line of JSON for each call. Any number of
-// goroutines may record at once.
+// Recorder writes a history: one line of JSON for each call. It is safe for concurrent use.
 type Recorder struct {
 	began time.Time
 
 	mu     sync.Mutex
 	lines  *bufio.Writer
-	closer io.Closer // nil: the writer is the caller's to close
+	closer io.Closer // nil: the caller closes the writer
 	count  int64
 	err    error // the first failure; nothing is written after it
 }
 
-// NewRecorder writes to w. The run begins with it: its clock starts at zero.
+// NewRecorder returns a recorder that writes to w. The clock of the run starts at zero now.
 func NewRecorder(w io.Writer) *Recorder {
 	return &Recorder{began: time.Now(), lines: bufio.NewWriterSize(w, 256<<10)}
 }
 
-// Create writes to a new file, which must not exist: the history of an earlier
-// run is not lost by accident.
+// Create writes to a new file. It fails if the file exists, so that no earlier history is lost.
 func Create(path string) (*Recorder, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -40,11 +38,11 @@ func Create(path string) (*Recorder, error) {
 	return r, nil
 }
 
-// Now is the time since the run's beginning in nanoseconds, for Call.Start and
-// Call.End. It never goes back.
+// Now is the time since the beginning of the run in nanoseconds, for Call.Start and Call.End.
+// It is monotonic.
 func (r *Recorder) Now() int64 { return int64(time.Since(r.began)) }
 
-// Record adds a call. What fails is told by Flush and Close.
+// Record adds a call. Flush and Close return its errors.
 func (r *Recorder) Record(c *Call) {
 	line, err := json.Marshal(c)
 	r.mu.Lock()
@@ -69,8 +67,8 @@ func (r *Recorder) Count() int64 {
 	return r.count
 }
 
-// Flush hands everything recorded to the writer. It tells the first failure
-// since the beginning.
+// Flush writes everything recorded to the writer. It returns the first failure since the
+// beginning.
 func (r *Recorder) Flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,8 +81,7 @@ func (r *Recorder) Flush() error {
 	return r.err
 }
 
-// Close flushes and closes the file that Create made. Nothing can be recorded
-// after it.
+// Close flushes and closes the file that Create made. No call may be recorded after it.
 func (r *Recorder) Close() error {
 	err := r.Flush()
 	r.mu.Lock()

@@ -67,7 +67,7 @@ func TestRecorder_WritesWhatIsRead(t *testing.T) {
 	}
 }
 
-// full is a disk that has room for n bytes.
+// full is a disk with room for n bytes.
 type full struct{ n int }
 
 var errFull = errors.New("disk full")
@@ -193,7 +193,7 @@ func TestVerdict_Line(t *testing.T) {
 	if got := v.Line(); !strings.HasPrefix(got, "FAIL malformed:1 lost_confirmed:1 unsold:1 redis_left:1 ledger:1 | calls=7 ") {
 		t.Errorf("the line is %s", got)
 	}
-	// Whoever looks for the case finds client, key and order.
+	// Each example names the client, the key and the order, so that the case can be found.
 	for _, f := range v.Findings {
 		if f.Name != LostConfirmed {
 			continue
@@ -210,7 +210,7 @@ func TestVerdict_Line(t *testing.T) {
 	v = Check(r.calls, &r.final)
 	for _, f := range v.Findings {
 		if f.Name == Invented && (f.Count != 5 || len(f.Examples) != maxExamples) {
-			t.Errorf("5 cases are told as %+v", f)
+			t.Errorf("5 cases are reported as %+v", f)
 		}
 	}
 }

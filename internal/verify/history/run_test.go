@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// run is a small history with its end, to be altered.
+// run is a small history with its final state, for tests to modify.
 type run struct {
 	calls []Call
 	final Final
@@ -13,8 +13,8 @@ type run struct {
 
 const ms = int64(time.Millisecond)
 
-// call appends a purchase of one unit of the lamp under the key k, which took
-// from one millisecond to another, and returns it to be filled in.
+// call appends a purchase of one unit of the lamp with the key k and returns it. from and to
+// are in milliseconds.
 func (r *run) call(user string, from, to int64) *Call {
 	r.calls = append(r.calls, Call{
 		Client: len(r.calls), Op: Buy, User: user, Item: "lamp", Quantity: 1, Key: "k", Start: from * ms, End: to * ms,
@@ -32,13 +32,13 @@ func (c *Call) refuses(status int, code string) *Call {
 	return c
 }
 
-// about makes it a call about an order, by its buyer or, with no user, by the shop.
+// about turns the call into one about an order, by its buyer or, with no user, by the shop.
 func (c *Call) about(op, user, order string) *Call {
 	c.Op, c.User, c.Order, c.Key, c.Quantity = op, user, order, "", 0
 	return c
 }
 
-// row appends an order of the lamp under the key k.
+// row appends an order of the lamp with the key k.
 func (r *run) row(id, user, status string) *Order {
 	r.final.Orders = append(r.final.Orders, Order{ID: id, User: user, Item: "lamp", Quantity: 1, Key: "k", Status: status})
 	return &r.final.Orders[len(r.final.Orders)-1]
@@ -53,7 +53,7 @@ func (r *run) drop(id string) {
 	r.final.Orders = slices.DeleteFunc(r.final.Orders, func(o Order) bool { return o.ID == id })
 }
 
-// lose drops a row, and its units are free.
+// lose removes a row, which frees its units.
 func (r *run) lose(id string) {
 	r.drop(id)
 	r.settle()
@@ -61,8 +61,8 @@ func (r *run) lose(id string) {
 
 func (r *run) lamp() *Item { return &r.final.Items[0] }
 
-// settle makes the counts what the rows say, so that a change of rows breaks
-// no rule about counts.
+// settle recomputes the counts from the rows, so that a change of rows breaks no rule about
+// counts.
 func (r *run) settle() {
 	for i := range r.final.Items {
 		item := &r.final.Items[i]
@@ -78,8 +78,8 @@ func (r *run) settle() {
 	}
 }
 
-// good is a run in which everything is as it should be: three lamps, four who
-// want one, an unknown outcome, repeats, and looks.
+// good is a run without any finding: three lamps, four buyers who want one, an unknown outcome,
+// repeats, and samples.
 func good() *run {
 	r := &run{final: Final{
 		Items:  []Item{{ID: "lamp", Initial: 3, Limit: 2, Fence: 9, Epoch: "1"}},

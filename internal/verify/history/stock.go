@@ -5,16 +5,16 @@ import (
 	"maps"
 )
 
-// share is what the rows and the dead letters hold of one item.
+// share is the units of one item that rows and dead letters hold.
 type share struct {
-	rows int64 // units of the rows that hold
+	rows int64 // units of the rows that hold units
 	dead int64 // units of the dead letters that have no row
 }
 
-// stock holds that what is sold is what there was to sell.
+// stock checks that the units sold match the stock.
 //
-// It looks at the end: a limit that was exceeded by orders which were cancelled
-// later it does not see.
+// It checks the final state only, and cannot detect that orders exceeded a limit if they were
+// cancelled later.
 func (j *judge) stock() {
 	restocked := j.restocked()
 	for i := range j.final.Items {
@@ -36,7 +36,7 @@ func (j *judge) stock() {
 	}
 }
 
-// shares sums what is held, and finds who holds too much.
+// shares sums the units held and finds buyers above their limit.
 func (j *judge) shares() {
 	j.held = make(map[string]*share, len(j.items))
 	for id := range j.items {
@@ -58,18 +58,18 @@ func (j *judge) shares() {
 			j.find(OverLimit, 1, "%s: with it its buyer has %d, and the limit is %d", sayRow(o), units[h], item.Limit)
 		}
 	}
-	j.bury()
+	j.countDead()
 }
 
-// bury counts what the dead letters hold that have no row. Of those that no
-// client was told of nobody knows how much that is, and of which item: they may
-// hold as much as the largest purchase, of any item.
-func (j *judge) bury() {
+// countDead counts the units of dead letters that have no row. If no answer named a dead letter, its
+// quantity and item are unknown: it may hold as many units as the largest purchase, of any
+// item.
+func (j *judge) countDead() {
 	unknown := maps.Clone(j.dead)
 	for i := range j.final.Orders {
 		delete(unknown, j.final.Orders[i].ID)
 	}
-	for _, t := range j.told {
+	for _, t := range j.records {
 		if t.row != nil || !j.dead[t.id] || t.bought == nil {
 			continue
 		}
@@ -81,18 +81,18 @@ func (j *judge) bury() {
 	j.doubt = int64(len(unknown)) * j.largest
 }
 
-// span is what the changes of an item's stock can come to, in units.
+// span is the range of an item's total stock changes, in units.
 type span struct{ least, most int64 }
 
 // change is one restock: all calls with its key.
 type change struct {
 	call    *Call // the first that may have made it
 	start   int64 // of the first that may have made it
-	done    bool  // it was made for sure
+	done    bool  // it was definitely made
 	doneEnd int64 // when that was first known
 }
 
-// changes are the restocks that were or may have been made, each once.
+// changes returns the restocks that were made or may have been made, each once.
 func (j *judge) changes() []*change {
 	if j.restocks != nil {
 		return j.restocks
@@ -119,7 +119,7 @@ func (j *judge) changes() []*change {
 	return j.restocks
 }
 
-// restocked is what the clients know of each item's changes of stock.
+// restocked returns what the clients know of each item's stock changes.
 func (j *judge) restocked() map[string]span {
 	spans := make(map[string]span, len(j.items))
 	for _, r := range j.changes() {
@@ -135,8 +135,8 @@ func (j *judge) restocked() map[string]span {
 	return spans
 }
 
-// ledgers holds that the conservation equation is true at every look, and when
-// quiet is what the rows say.
+// ledgers checks that the conservation equation holds in every sample, and that the final
+// ledger matches the rows.
 func (j *judge) ledgers() {
 	for i := range j.final.Ledgers {
 		s := &j.final.Ledgers[i]
@@ -166,7 +166,7 @@ func (j *judge) ledgers() {
 	}
 }
 
-// wrong says what is wrong with a ledger by itself; item may be nil.
+// wrong returns what is wrong with a ledger in isolation. item may be nil.
 func (l *Ledger) wrong(item *Item) string {
 	switch {
 	case item == nil:

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// fences holds that no fencing token is lower than one that was seen before it.
-// Samples of one instant have no order.
+// fences checks that no fencing token is lower than an earlier one. Samples of the same instant
+// have no order.
 func (j *judge) fences() {
 	samples := slices.Clone(j.final.Fences)
 	slices.SortStableFunc(samples, func(a, b FenceSample) int { return cmp.Compare(a.At, b.At) })
-	// The sale's token of the end comes after all samples.
+	// The final token of the sale comes after all samples.
 	for i := range j.final.Items {
 		if item := &j.final.Items[i]; item.Loaded && item.Fence != 0 {
 			last := int64(0)
@@ -22,7 +22,7 @@ func (j *judge) fences() {
 		}
 	}
 	type place struct{ item, source string }
-	// What was highest before the present instant, and what is within it.
+	// before is the highest token before the current instant, now the highest within it.
 	type highest struct{ before, now *FenceSample }
 	high := make(map[place]*highest)
 	for i := range samples {
@@ -48,15 +48,15 @@ func (j *judge) fences() {
 	}
 }
 
-// The kinds of an event, in the order in which those of one instant count: what
-// takes units comes first, and what brings some last.
+// The kinds of events. At one instant, those that take units come first, and those that add
+// units last.
 const (
 	eventTakes = iota
 	eventSoldOut
 	eventBrings
 )
 
-// event is what moves the units that were left for sure, or asks for them.
+// event changes the units that were certainly left, or asks for them.
 type event struct {
 	at    int64
 	kind  int
@@ -65,22 +65,21 @@ type event struct {
 	call  *Call // of eventSoldOut
 }
 
-// soldOut holds that nobody heard sold_out before the stock could have run out:
-// that up to the answer's end there was an instant at which fewer units than
-// asked for could have been left. To be sure, units count as taken from the start
-// of the first call that can have taken them, for ever, whether they came back or
-// not, and as restocked only once that was answered.
+// soldOut checks that no client got sold_out before the stock could have run out: before the
+// end of the answer there must be an instant at which fewer units than requested could have
+// been left. To be certain, units count as taken from the start of the first call that can have
+// taken them, and permanently, even if they returned later; and as restocked only once the
+// restock was answered.
 //
-// So it does not see a sold_out that comes after the stock could once have run
-// out: neither of units that came back, nor of restocked ones. The service may
-// answer so for a moment, from memory. Nor does it see one that calls of unknown
-// outcome excuse.
+// It cannot detect a wrong sold_out after the stock could have run out once, neither for
+// returned nor for restocked units: the service may answer so from memory for a moment. It also
+// cannot detect one that calls of unknown outcome may explain.
 func (j *judge) soldOut() {
 	events := j.events()
 	slices.SortStableFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.kind, b.kind))
 	})
-	// What was left for sure, and the least of that so far.
+	// now is the number of units that were certainly left, least the lowest value so far.
 	type level struct{ now, least int64 }
 	levels := make(map[string]*level, len(j.items))
 	for id, item := range j.items {
@@ -90,7 +89,7 @@ func (j *judge) soldOut() {
 		e := &events[i]
 		l := levels[e.item]
 		switch {
-		case l == nil: // no item of this run
+		case l == nil: // not an item of this run
 		case e.kind == eventSoldOut:
 			if l.least >= e.units {
 				j.find(SoldOutEarly, 1, "%s: at least %d units were left all the time until then", say(e.call), l.least)
@@ -127,16 +126,15 @@ func (j *judge) events() []event {
 	return events
 }
 
-// takenByKeys adds what the purchases can have taken, each once.
+// takenByKeys adds the units that purchases can have taken, once per key.
 func (j *judge) takenByKeys(events []event) []event {
-	for _, w := range j.wishes {
+	for _, w := range j.purchases {
 		start, units := w.takeStart, int64(0)
 		if len(w.asked) > 0 {
 			units = slices.Max(w.asked)
 		}
 		for _, o := range w.rows {
-			// A call that was refused may have taken them until the database
-			// refused its order.
+			// A refused call may have taken the units until the database rejected its order.
 			if len(w.asked) == 0 {
 				start = w.first.Start
 			}
@@ -149,9 +147,8 @@ func (j *judge) takenByKeys(events []event) []event {
 	return events
 }
 
-// takenByCalls adds what the purchases can have taken where Redis may have
-// forgotten keys: then each repeat can have taken units too, until the database
-// refused it.
+// takenByCalls adds the units that purchases can have taken where Redis may have lost keys:
+// each repeat can then have taken units too, until the database rejected it.
 func (j *judge) takenByCalls(events []event) []event {
 	for i := range j.calls {
 		c := &j.calls[i]
@@ -165,8 +162,8 @@ func (j *judge) takenByCalls(events []event) []event {
 	return events
 }
 
-// refusedLater reports whether the database may have refused what a call took.
+// refusedLater reports whether the database may have rejected the order of a call.
 func (j *judge) refusedLater(c *Call) bool {
-	w := j.byKey[wishKey{c.User, c.Item, c.Key}]
+	w := j.byKey[purchaseKey{c.User, c.Item, c.Key}]
 	return slices.ContainsFunc(w.rows, func(o *Order) bool { return o.Status == Rejected })
 }

@@ -13,37 +13,37 @@ type Finding struct {
 	Examples []string `json:"examples,omitempty"`
 }
 
-// Verdict is the judgement of a run.
+// Verdict is the result of judging a run.
 type Verdict struct {
-	// Passed tells that there are no Findings.
+	// Passed means that there are no Findings.
 	Passed   bool      `json:"passed"`
 	Findings []Finding `json:"findings"`
 	Counts   Counts    `json:"counts"`
 }
 
-// Counts are what a run was made of. They judge nothing.
+// Counts describe a run. They are not judged.
 type Counts struct {
 	Calls     int64 `json:"calls"`
-	Accepted  int64 `json:"accepted"`  // orders acknowledged, distinct ids
+	Accepted  int64 `json:"accepted"`  // acknowledged orders, distinct ids
 	Confirmed int64 `json:"confirmed"` // of those, the ones that a client saw committed
 	Rows      int64 `json:"rows"`      // orders in the database that hold units
-	Rejected  int64 `json:"rejected"`  // orders the database refused
-	Unknown   int64 `json:"unknown"`   // calls whose outcome their client never learned from them
-	Replays   int64 `json:"replays"`   // purchases that were repeated, answered or not
+	Rejected  int64 `json:"rejected"`  // orders that the database rejected
+	Unknown   int64 `json:"unknown"`   // calls whose outcome their client never learned
+	Replays   int64 `json:"replays"`   // repeated purchases, answered or not
 	SoldOut   int64 `json:"sold_out"`  // purchases answered sold_out
-	// LostAccepted is the number of orders answered 202 that are missing where
-	// they may be: see Final.AcceptedMayBeLost.
+	// LostAccepted is the number of missing orders that were answered 202, where that is
+	// allowed: see Final.AcceptedMayBeLost.
 	LostAccepted int64 `json:"lost_accepted"`
-	// Forgotten is the number of refusals of acknowledged purchases, where those
-	// may be forgotten.
+	// Forgotten is the number of refused repeats of acknowledged purchases, where that is
+	// allowed.
 	Forgotten int64 `json:"forgotten"`
-	// Dead is the number of accepted orders that are dead letters and no rows.
+	// Dead is the number of accepted orders that are dead letters without a row.
 	Dead int64 `json:"dead"`
 	// Internal is the number of calls that were answered 500.
 	Internal int64 `json:"internal"`
 }
 
-// Has reports whether the verdict has a finding of that name.
+// Has reports whether the verdict has the named finding.
 func (v *Verdict) Has(name string) bool {
 	for i := range v.Findings {
 		if v.Findings[i].Name == name {
@@ -53,7 +53,7 @@ func (v *Verdict) Has(name string) bool {
 	return false
 }
 
-// Line is the verdict in one line: PASS or FAIL, what was found, the counts.
+// Line returns the verdict in one line: PASS or FAIL, the findings and the counts.
 func (v *Verdict) Line() string {
 	var b strings.Builder
 	b.WriteString("PASS")

@@ -13,7 +13,7 @@ import (
 // alteration is a replacement in one file of the repository.
 type alteration struct{ file, from, to string }
 
-// unaltered builds the service as it is.
+// unaltered builds the service without changes.
 func unaltered(t *testing.T) string {
 	t.Helper()
 	return process.Build(t)

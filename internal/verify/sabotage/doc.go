@@ -1,10 +1,9 @@
-// Package sabotage tests the history checker on builds of the service that break
-// a promise: each is made with one change of its source, which exists in no file
-// of the repository, and suffers the fault that the changed place is there for.
-// The checker must find what is broken, and nothing in the unaltered build under
-// the same fault.
+// Package sabotage tests the history checker with builds of the service that break a promise.
+// Each has one source change, which is not in any file of the repository, and gets the fault
+// against which the changed code protects. The checker must find the broken promise, and must
+// find nothing in the unaltered build under the same fault.
 //
-// Its tests are behind the build tag chaos:
+// Its tests have the build tag chaos:
 //
 //	go test -tags chaos ./internal/verify/sabotage
 package sabotage

@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 var sabotages = []struct {
 	name   string
 	change []alteration
-	// sell is the sale, with the fault that brings out what is broken.
+	// sell runs the sale with the fault that reveals the change.
 	sell func(s *stage)
-	// found are the findings of which one at least must be made.
+	// found are the expected findings; at least one must be made.
 	found []string
 }{
 	{
@@ -92,8 +92,8 @@ var sabotages = []struct {
 	},
 }
 
-// TestSabotage: each sabotage is found by what it breaks, and in the unaltered
-// build under the same fault nothing is.
+// The checker finds each sabotage, and finds nothing in the unaltered build under the same
+// fault.
 func TestSabotage(t *testing.T) {
 	for _, s := range sabotages {
 		t.Run(s.name, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestSabotage(t *testing.T) {
 				}
 			})
 			t.Run("altered", func(t *testing.T) {
-				// What was lost is never answered.
+				// Purchases that were lost are never answered.
 				v, _ := sold(t, altered(t, s.change), s.sell, 3*time.Second)
 				if !slices.ContainsFunc(s.found, v.Has) {
 					t.Errorf("none of %q is found: %s\n%+v", s.found, v.Line(), v.Findings)
@@ -117,7 +117,7 @@ func TestSabotage(t *testing.T) {
 	}
 }
 
-// sold plays one sale, in which a buyer repeats a purchase for a time, and judges it.
+// sold runs one sale, in which a buyer repeats a purchase for up to askFor, and judges it.
 func sold(t *testing.T, binary string, sell func(*stage), askFor time.Duration) (v history.Verdict, gaveUp int64) {
 	t.Helper()
 	began := time.Now()

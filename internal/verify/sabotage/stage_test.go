@@ -30,16 +30,16 @@ const (
 	item    = "lamp"
 	stock   = 200
 	perUser = 4
-	width   = 32 // buyers at once
+	width   = 32 // concurrent buyers
 	secret  = "sabotage-secret-of-more-than-32-bytes"
-	// patience bounds every wait, and lookEvery is the pause between two looks.
+	// patience bounds every wait, and lookEvery is the pause between two checks.
 	patience  = 2 * time.Minute
 	lookEvery = 2 * time.Millisecond
 	// askAgain is the pause before a purchase without a definite answer is repeated.
 	askAgain = 50 * time.Millisecond
 )
 
-// stage is one sale of one item: real processes, a Redis and a database of its own.
+// stage is one sale of one item, with real processes and its own Redis and database.
 type stage struct {
 	t      *testing.T
 	ctx    context.Context
@@ -50,13 +50,13 @@ type stage struct {
 	db     *sql.DB
 	apis   []*process.P
 	rec    *history.Recorder
-	path   string // of the history
+	path   string // the file of the history
 	final  history.Final
 
-	buyers  int // who have come so far
+	buyers  int // the number of buyers so far
 	strikes int
-	// askFor is how long a buyer repeats a purchase; gaveUp counts those who never
-	// learned what became of it.
+	// askFor is how long a buyer repeats a purchase; gaveUp counts the buyers who never learned
+	// the outcome.
 	askFor  time.Duration
 	gaveUp  atomic.Int64
 	answers atomic.Int64
@@ -70,7 +70,7 @@ func newStage(t *testing.T, binary string) *stage {
 	t.Cleanup(cancel)
 	s := &stage{
 		t: t, ctx: ctx, binary: binary, dir: t.TempDir(), askFor: patience, idle: make(map[string][]*wire.Conn),
-		// Nobody pulls the plug of the machine.
+		// The machine does not lose power in these tests.
 		server: redistest.Real(t, "--appendfsync", "everysec"),
 	}
 	s.rdb = redis.NewClient(redistest.Options(s.server.Addr()))
@@ -103,7 +103,7 @@ func (s *stage) openDB() {
 	}
 }
 
-// command runs a command of the service that has to succeed.
+// command runs a command of the service that must succeed.
 func (s *stage) command(args ...string) {
 	s.t.Helper()
 	r := process.Run(s.t, process.Spec{
@@ -137,9 +137,9 @@ func (s *stage) worker() *process.P {
 	return s.start("worker", "", "--lease", "1s")
 }
 
-// startAPI starts an API process, which reaches Redis at an address ("": its own). What
-// is wrong must stay so until the checker looks, so it reconciles only if args say so.
-// A process whose sales are stopped is not ready.
+// startAPI starts an API process that reaches Redis at an address ("": directly). It only
+// reconciles if args say so, because damage must remain until the checker runs. A process whose
+// sales are stopped is not ready.
 func (s *stage) startAPI(redisAddr string, args ...string) *process.P {
 	s.t.Helper()
 	return process.Start(s.t, process.Spec{
@@ -148,7 +148,7 @@ func (s *stage) startAPI(redisAddr string, args ...string) *process.P {
 	})
 }
 
-// open starts a number of API processes, and puts the item on sale.
+// open starts API processes and puts the item on sale.
 func (s *stage) open(apis int, redisAddr string, args ...string) {
 	s.t.Helper()
 	for range apis {
@@ -161,7 +161,7 @@ func (s *stage) open(apis int, redisAddr string, args ...string) {
 	}
 }
 
-// key is a Redis key of the one partition, as docs/ARCHITECTURE.md has them.
+// key is a Redis key of the single partition, as documented in docs/ARCHITECTURE.md.
 func (s *stage) key(name string) string { return "fs:{p0}:" + name }
 
 func (s *stage) hget(name, field string) int64 {
@@ -187,7 +187,7 @@ func (s *stage) must(err error) {
 
 func (s *stage) struck() { s.strikes++ }
 
-// eventually waits for a condition, and fails the test when it does not come.
+// eventually waits for a condition, and fails the test if it does not become true in time.
 func (s *stage) eventually(what string, ok func() bool) {
 	s.t.Helper()
 	if !s.within(patience, ok) {
@@ -195,7 +195,7 @@ func (s *stage) eventually(what string, ok func() bool) {
 	}
 }
 
-// within reports whether a condition came in time.
+// within reports whether a condition became true in time.
 func (s *stage) within(limit time.Duration, ok func() bool) bool {
 	end := time.After(limit)
 	tick := time.NewTicker(lookEvery)
@@ -226,7 +226,7 @@ func (s *stage) answered(n int64) {
 	s.eventually(fmt.Sprintf("%d more answers", n), func() bool { return s.answers.Load() >= want })
 }
 
-// send sends one request. An error leaves its outcome unknown.
+// send sends one request. After an error its outcome is unknown.
 func (s *stage) send(api int, method, path, user, role, body string, headers ...string) (status int, text []byte, err error) {
 	claims := jwt.MapClaims{"sub": user, "role": role, "aud": "flashsale", "exp": time.Now().Add(time.Hour).Unix()}
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
@@ -273,10 +273,10 @@ func (s *stage) send(api int, method, path, user, role, body string, headers ...
 	return status, text, conn.Close()
 }
 
-// replayed is added to the status of an answer that is told as a replay.
+// replayed is added to the status of an answer that is marked as a replay.
 const replayed = 1000
 
-// conn takes a connection that nobody uses, or makes one.
+// conn returns an idle connection, or opens one.
 func (s *stage) conn(addr string, target wire.Target) (*wire.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,35 +291,35 @@ func (s *stage) conn(addr string, target wire.Target) (*wire.Conn, error) {
 	return conn, err
 }
 
-// wish is one purchase that somebody wants.
-type wish struct{ user, key string }
+// purchase is one purchase to make.
+type purchase struct{ user, key string }
 
-// fresh are n purchases of buyers who have not come before.
-func (s *stage) fresh(n int) []wish {
-	list := make([]wish, n)
+// fresh returns n purchases of new buyers.
+func (s *stage) fresh(n int) []purchase {
+	list := make([]purchase, n)
 	for i := range list {
 		s.buyers++
-		list[i] = wish{"buyer" + strconv.Itoa(s.buyers), "key" + strconv.Itoa(s.buyers)}
+		list[i] = purchase{"buyer" + strconv.Itoa(s.buyers), "key" + strconv.Itoa(s.buyers)}
 	}
 	return list
 }
 
-// crowd makes purchases, some at once, each until its answer is definite; every
-// third is repeated then. What else is to happen happens meanwhile.
-func (s *stage) crowd(wishes []wish, meanwhile ...func()) {
+// crowd makes purchases concurrently, each until its answer is definite, and repeats every
+// third one. It calls meanwhile during the purchases.
+func (s *stage) crowd(purchases []purchase, meanwhile ...func()) {
 	s.t.Helper()
 	var all sync.WaitGroup
-	next := make(chan int, len(wishes))
-	for i := range wishes {
+	next := make(chan int, len(purchases))
+	for i := range purchases {
 		next <- i
 	}
 	close(next)
-	for client := range min(width, len(wishes)) {
+	for client := range min(width, len(purchases)) {
 		all.Go(func() {
 			for i := range next {
-				s.settle(client, wishes[i])
+				s.settle(client, purchases[i])
 				if i%3 == 0 {
-					s.settle(client, wishes[i])
+					s.settle(client, purchases[i])
 				}
 			}
 		})
@@ -330,8 +330,8 @@ func (s *stage) crowd(wishes []wish, meanwhile ...func()) {
 	all.Wait()
 }
 
-// settle repeats a purchase until its answer is definite, or its buyer gives up.
-func (s *stage) settle(client int, w wish) {
+// settle repeats a purchase until its answer is definite or its buyer gives up.
+func (s *stage) settle(client int, w purchase) {
 	end := time.Now().Add(s.askFor)
 	for {
 		c := s.buy(client, w)
@@ -348,7 +348,7 @@ func (s *stage) settle(client int, w wish) {
 	}
 }
 
-func (s *stage) buy(client int, w wish) history.Call {
+func (s *stage) buy(client int, w purchase) history.Call {
 	c := history.Call{Client: client, Op: history.Buy, User: w.user, Item: item, Quantity: 1, Key: w.key, Start: s.rec.Now()}
 	status, text, err := s.send(client%len(s.apis), "POST", "/v1/items/"+item+"/orders", w.user, "buyer", `{"quantity":1}`, "Idempotency-Key", w.key)
 	c.End = s.rec.Now()
@@ -372,7 +372,7 @@ func (s *stage) buy(client int, w wish) history.Call {
 	return c
 }
 
-// lockDatabase keeps everybody else from writing until unlock.
+// lockDatabase prevents all other writes until unlock.
 func (s *stage) lockDatabase() (unlock func()) {
 	s.t.Helper()
 	conn, err := s.db.Conn(s.ctx)
@@ -414,7 +414,7 @@ func (s *stage) watchFences() (stop func()) {
 	})
 }
 
-// drained waits until nothing is on its way to the database.
+// drained waits until no order waits for its commit.
 func (s *stage) drained() {
 	s.t.Helper()
 	s.eventually("the queue is empty", func() bool {
@@ -422,7 +422,7 @@ func (s *stage) drained() {
 	})
 }
 
-// judge waits until everything is quiet, reads what is there, and judges.
+// judge waits until all processing has ended, reads the final state, and judges the run.
 func (s *stage) judge() history.Verdict {
 	s.t.Helper()
 	s.drained()
@@ -434,7 +434,7 @@ func (s *stage) judge() history.Verdict {
 	} else if err := json.Unmarshal(text, &it.Ledger); err != nil {
 		s.t.Errorf("ledger: %s: %v", text, err)
 	}
-	// A sale that was dropped is not compared: its next purchase loads it.
+	// A sale that was dropped is not compared, because its next purchase reloads it.
 	it.Loaded = s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val()
 	it.Left, it.Fence = s.hget("sale:"+item, "left"), s.hget("sale:"+item, "fence")
 	s.final.Items = []history.Item{it}

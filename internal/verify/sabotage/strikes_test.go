@@ -12,8 +12,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// killWorkerBeforeCommit keeps the worker from the database and kills it while
-// buyers wait. Another one does what it had not.
+// killWorkerBeforeCommit blocks the worker's writes and kills it while buyers wait. Another
+// worker completes its orders.
 func killWorkerBeforeCommit(s *stage) {
 	s.open(1, "")
 	worker := s.worker()
@@ -32,14 +32,14 @@ func killWorkerBeforeCommit(s *stage) {
 	s.crowd(s.fresh(2 * stock))
 }
 
-// raiseStock makes Redis count more units than there are, again and again.
+// raiseStock repeatedly increases the stock in Redis above the real one.
 func raiseStock(s *stage) {
 	s.open(1, "")
 	s.worker()
 	s.crowd(s.fresh(2*stock), func() {
 		for range 5 {
 			s.answered(20)
-			// A sale that was dropped meanwhile must not be made up of this field.
+			// If the sale was dropped in the meantime, this field must not recreate it.
 			if s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val() {
 				s.must(s.rdb.HIncrBy(s.ctx, s.key("sale:"+item), "left", 40).Err())
 				s.struck()
@@ -49,16 +49,15 @@ func raiseStock(s *stage) {
 	s.crowd(s.fresh(stock))
 }
 
-// forgetKeys makes Redis forget the keys of purchases that are committed, and has
-// them repeated.
+// forgetKeys removes the keys of committed purchases from Redis, and repeats the purchases.
 func forgetKeys(s *stage) {
-	s.final.AcceptedMayBeLost = true // Redis loses what it knows
+	s.final.AcceptedMayBeLost = true // Redis loses its data
 	s.open(1, "")
 	s.worker()
 	first := s.fresh(stock / 4)
 	s.crowd(first)
 	s.drained()
-	// As many keys as before, so that no count tells.
+	// Keep the number of keys, so that a count does not reveal the change.
 	known := s.rdb.HGetAll(s.ctx, s.key("idempotency:"+item)).Val()
 	if len(known) != len(first) {
 		s.t.Fatalf("Redis knows %d keys of %d", len(known), len(first))
@@ -76,10 +75,10 @@ func forgetKeys(s *stage) {
 	s.crowd(s.fresh(2 * stock))
 }
 
-// dropReplies loses what Redis answers to the API after it has carried it out.
+// dropReplies drops Redis's replies to the API after Redis has executed the commands.
 func dropReplies(s *stage) {
 	proxy := redistest.NewProxy(s.t, s.server.Addr())
-	// So that at any time some script is on its way.
+	// With a delay, scripts are in progress at any time.
 	proxy.SetLatency(5*time.Millisecond, 5*time.Millisecond)
 	s.open(1, proxy.Addr())
 	s.worker()
@@ -88,7 +87,7 @@ func dropReplies(s *stage) {
 			s.answered(3)
 			before := s.hget("sale:"+item, "left")
 			proxy.DropReplies(true)
-			// Not if all are served by then, or it was another reply that was dropped.
+			// False if all buyers have been answered by then, or if another reply was dropped.
 			if s.within(time.Second, func() bool { return s.hget("sale:"+item, "left") < before }) {
 				s.struck()
 			}
@@ -99,8 +98,7 @@ func dropReplies(s *stage) {
 	s.crowd(s.fresh(2 * stock))
 }
 
-// deleteLock deletes all that Redis knows of the item's lock, while two processes
-// sell it in turn.
+// deleteLock deletes all keys of the item's lock while two processes sell the item in turn.
 func deleteLock(s *stage) {
 	s.open(2, "")
 	s.worker()
@@ -114,11 +112,11 @@ func deleteLock(s *stage) {
 			s.struck()
 		}
 	})
-	s.lasts(100 * time.Millisecond) // of looks at the fence behind the last sale
+	s.lasts(100 * time.Millisecond) // more samples after the last sale
 }
 
-// restoreBackup restores a backup from the middle of the sale, and decides that Redis
-// is right. The reconciliation runs meanwhile.
+// restoreBackup restores a backup from the middle of the sale, and decides that Redis is right.
+// The reconciliation runs meanwhile.
 func restoreBackup(s *stage) {
 	args := []string{"--reconcile-every", "1s"}
 	s.open(1, "", args...)
@@ -137,7 +135,7 @@ func restoreBackup(s *stage) {
 	s.worker()
 	s.apis = []*process.P{s.startAPI("", args...)}
 	s.eventually("the sale is stopped, or repaired from the old database", func() bool {
-		changing, _ := s.rdb.HGet(s.ctx, s.key("sale:"+item), "changing").Result() //nolint:errcheck // it is missing at first
+		changing, _ := s.rdb.HGet(s.ctx, s.key("sale:"+item), "changing").Result() //nolint:errcheck // the field is missing at first
 		return changing == "stopped" || s.hget("sale:"+item, "left") > left
 	})
 	s.command("recover", "--from", "redis")
