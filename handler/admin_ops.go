@@ -24,8 +24,8 @@ type taskService interface {
 	// Retry makes a dead letter an ordinary task again, and returns the name of its
 	// queue. Errors: worker.ErrTaskNotFound, inventory.ErrOverloaded.
 	Retry(ctx context.Context, id string) (queue string, err error)
-	// Discard permanently removes a dead letter, rejects its order, and returns the name of its
-	// queue. Errors: worker.ErrTaskNotFound.
+	// Discard removes a dead letter for good, rejects the order it would have made,
+	// and returns the name of its queue. Errors: worker.ErrTaskNotFound.
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 

@@ -49,7 +49,7 @@ func TestExportBuyer(t *testing.T) {
 	}{
 		{"nothing", func(privacy.BuyerRecords) error { return nil },
 			head + `"orders":[],"queued":[],"holdings":[],"payments":[],"returns":[],"audit":[]}`},
-		{"only a late section", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
+		{"a late section alone", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
 			head + `"orders":[],"queued":[],"holdings":[{"item_id":"thing","quantity":2}],"payments":[],"returns":[],"audit":[]}`},
 		{"everything", func(to privacy.BuyerRecords) error {
 			o := order.Order{ID: "o1", ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}

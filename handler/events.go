@@ -20,10 +20,10 @@ import (
 
 // orderFeed notifies of changes of orders.
 type orderFeed interface {
-	// Follow subscribes to an order. buyer is the owner of the stream, empty for admins and
-	// services. wake is called when look has a result: look returns the current order if it has
-	// changed, otherwise nil; its errors end the stream. stop must be called. Errors: those of
-	// feed.Feed.Follow.
+	// Follow begins to follow an order. buyer is the owner of the stream, empty for
+	// admins and services. wake is called when look has something to return. look returns the
+	// current order if it has changed, else nil; its errors end the stream. stop
+	// has to be called. Errors: those of feed.Feed.Follow.
 	Follow(id, buyer string, wake func()) (look func() (*order.Order, error), stop func(), err error)
 }
 

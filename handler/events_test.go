@@ -343,8 +343,8 @@ func TestOrderEvents_SlowClientIsDisconnected(t *testing.T) {
 	w.until(t, "data: ")
 	big := orderIn(order.StatusConfirmed)
 	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel buffers
-	feed.send(big)
-	await.True(t, "the stream to end", func() bool { return feed.open.Load() == 0 })
+	source.send(big)
+	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
 	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection: %v", err)
 	}
@@ -443,9 +443,9 @@ func TestOrderEvents_EndedStreamsLeaveNothing(t *testing.T) { //nolint:parallelt
 				t.Fatal(err)
 			}
 		}
-		await.True(t, "the streams of disconnected clients to end", func() bool { return feed.open.Load() == n/2 })
-		feed.close()
-		await.True(t, "the rest to end", func() bool { return feed.open.Load() == 0 })
+		await.True(t, "the streams of those who left to end", func() bool { return source.open.Load() == n/2 })
+		source.close()
+		await.True(t, "the rest to end", func() bool { return source.open.Load() == 0 })
 	})
 	goleak.VerifyNone(t, before)
 }

@@ -81,6 +81,10 @@ type itemService interface {
 	ControlItem(ctx context.Context, id string, c items.Control, by order.By) (catalog.Item, error)
 	// Restock also reports whether an earlier request with the same key made the change.
 	Restock(ctx context.Context, id string, r items.Restock, by order.By) (item catalog.Item, replayed bool, err error)
+}
+
+// ledgerService reads the conservation equation of an item.
+type ledgerService interface {
 	// Ledger returns the item's conservation equation, or catalog.ErrItemNotFound.
 	Ledger(ctx context.Context, item string) (order.Ledger, error)
 }
@@ -97,23 +101,23 @@ type verifier interface {
 	Verify(token string) (auth.Identity, error)
 }
 
-// shopService places orders and manages sales. *checkout.Service implements it; each group of
-// routes only gets the methods that it needs.
-type shopService interface {
-	orderService
-	itemService
-	paymentService
-	buyerService
-	auditLog
-}
-
-// Config configures the routes. Service, Items and Verifier are required; every other field has
+// Config configures the routes. The fields up to Verifier are required; every other field has
 // a default.
 type Config struct {
-	// Service places orders and manages sales: an *checkout.Service.
-	Service shopService
-	// Items are the items on sale, from memory if possible.
-	Items    itemCatalog
+	// Orders places and reads orders: an *checkout.Service.
+	Orders orderService
+	// Items are the items on sale, from memory where possible: a *catalog.Catalog.
+	Items itemCatalog
+	// Sales creates and changes items: an *items.Service.
+	Sales itemService
+	// Ledgers reads ledgers: an *reconcile.Reconciler.
+	Ledgers ledgerService
+	// Payments lists received amounts: an *payments.Service.
+	Payments paymentService
+	// Buyers exports and erases personal data: an *privacy.Service.
+	Buyers buyerService
+	// Audit is the record of changes: an *store.Store.
+	Audit    auditLog
 	Verifier verifier
 
 	// Tasks manages the task queues. Default nil: its routes do not exist.

@@ -183,23 +183,10 @@ type shop struct {
 	audit   *fakeAuditLog
 }
 
-// fakeService consists of fakes.
-type fakeService struct {
-	orderService
+// fakeItemService creates and changes items.
+type fakeItemService struct {
 	*fakeSales
 	*fakeChanges
-	*fakeAuditLog
-	buyerService
-	paymentService
-}
-
-// behind returns the fakes of a shop, so that a test can replace one.
-func behind(c *Config) *fakeService {
-	s, ok := c.Service.(*fakeService)
-	if !ok {
-		panic("the service of this test is no fake")
-	}
-	return s
 }
 
 // open makes a shop with a fixed clock; change may modify its Config.
@@ -212,8 +199,8 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	}
 	s := &shop{orders: &fakeOrders{}, sales: &fakeSales{}, changes: &fakeChanges{}, audit: &fakeAuditLog{}}
 	c := Config{
-		Service: &fakeService{s.orders, s.sales, s.changes, s.audit, &fakeBuyers{}, &fakeMoney{}},
-		Items:   fakeItems{"thing": someItem()}, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
+		Orders: s.orders, Items: fakeItems{"thing": someItem()}, Sales: fakeItemService{s.sales, s.changes}, Ledgers: s.sales,
+		Payments: &fakeMoney{}, Buyers: &fakeBuyers{}, Audit: s.audit, Verifier: verifier, Now: now, Limits: Limits{RateBuyer: -1},
 	}
 	for _, f := range change {
 		f(&c)

@@ -23,7 +23,7 @@ func TestNew_Err(t *testing.T) {
 	t.Parallel()
 	good := Config{
 		Orders: &fakeOrders{}, Items: fakeItems{}, Sales: fakeItemService{}, Ledgers: &fakeSales{}, Payments: &fakeMoney{}, Buyers: &fakeBuyers{},
-		Audit: &fakeTrail{}, Verifier: &auth.Verifier{},
+		Audit: &fakeAuditLog{}, Verifier: &auth.Verifier{},
 	}
 	if _, err := New(good); err != nil {
 		t.Errorf("the least Config: %v", err)

@@ -12,7 +12,8 @@ import (
 	"flashsale/webhook"
 )
 
-// Webhooks manages the endpoints that receive events. Errors: those of webhooks.Admin.
+// Webhooks administrates the endpoints that receive events. Errors: those of
+// webhooks.Admin.
 type Webhooks interface {
 	Endpoints(ctx context.Context) ([]webhooks.Endpoint, error)
 	Endpoint(ctx context.Context, id string) (webhooks.Endpoint, error)

@@ -20,6 +20,7 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/recovery"
 	"flashsale/order/store"
 	"flashsale/queue"
 )
@@ -60,8 +61,8 @@ func newRecover() *cobra.Command {
 	return c
 }
 
-// recovery is one run of the recover command.
-type recovery struct {
+// recoverRun is one run of the command recover.
+type recoverRun struct {
 	settings *config.Settings
 	decision recovery.RecoverFrom
 	item     string
@@ -109,7 +110,7 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 }
 
 // decide finds the stopped items and applies the decision.
-func (r *recovery) decide(c *cobra.Command, store *store.Store, rdb redis.UniversalClient, partitions int) (err error) {
+func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.UniversalClient, partitions int) (err error) {
 	ctx := c.Context()
 	h, err := store.NewHighWater(ctx, store.HighWaterConfig{Store: db, Redis: rdb, Partitions: partitions})
 	if err != nil {
@@ -153,7 +154,7 @@ func (r *recovery) decide(c *cobra.Command, store *store.Store, rdb redis.Univer
 }
 
 // report applies the decision, and prints the result for each item.
-func (r *recovery) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
+func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")
 	total, done := 0, 0

@@ -26,8 +26,8 @@ import (
 type engine struct {
 	store      *store.Store
 	rdb        redis.UniversalClient
-	clock      *inventory.Clock // Redis's clock
-	nudges     recovery.Nudges  // one for every new connection to Redis
+	clock      *inventory.Clock // that of Redis
+	nudges     recovery.Nudges  // for every new connection to Redis
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
 	expires    []*queue.Queue // expiry of unpaid orders, by partition

@@ -14,7 +14,6 @@ import (
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/payments"
-	"flashsale/order/store"
 )
 
 // batchMetrics registers the metrics of purchase scripts, and returns the function that records
@@ -131,7 +130,7 @@ func paymentCounter(registry prometheus.Registerer) func(order.PaymentOutcome) {
 }
 
 // addRefundMetric registers the number of amounts to be refunded.
-func addRefundMetric(ctx context.Context, e *env, store *store.Store) {
+func addRefundMetric(ctx context.Context, e *env, payments *payments.Service) {
 	ctx = context.WithoutCancel(ctx) // scrapes continue while the process drains
 	report := e.reporter("payments")
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -92,7 +92,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 }
 
 // observers connects the recovery and the catalogue to events of the stock.
-func observers(recovery *recovery.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
+func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error)) inventory.Observers {
 	return inventory.Observers{
 		OnChange:  items.StockChanged,
 		OnRestart: rec.Check,

@@ -118,7 +118,7 @@ type shared struct {
 	writes    *admission.WriteProbe
 	highWater *store.HighWater
 	waiters   *checkout.Waiters // nil without an API
-	chores    *leaders          // nil if there are no chores
+	chores    *leaders          // nil where there is nothing to lead
 }
 
 // addHalves adds the worker and the API of the role, and their health checks.
