@@ -32,11 +32,11 @@ var sabotages = []struct {
 	{
 		name: "acknowledges before the commit",
 		change: []alteration{{
-			file: "order/fulfil.go",
+			file: "order/worker/fulfil.go",
 			from: "\tf.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })\n",
-			to: `	early := make([]outcome, len(tasks))
+			to: `	early := make([]order.Outcome, len(tasks))
 	for i := range early {
-		early[i] = confirmed(time.Now().UnixMilli(), terms{})
+		early[i] = order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: time.Now().UnixMilli()}
 	}
 	if len(tasks) > 0 {
 		f.tell(ctx, tasks, early)
@@ -49,7 +49,7 @@ var sabotages = []struct {
 	{
 		name: "drops the database's condition",
 		change: []alteration{
-			{file: "order/rows.go", from: " AND sold + ?1 <= total", to: ""},
+			{file: "order/store/rows.go", from: " AND sold + ?1 <= total", to: ""},
 			{file: "migrations/sqlite/00001_init.sql", from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
 		},
 		sell: raiseStock, found: []string{history.Oversold},
@@ -85,7 +85,7 @@ var sabotages = []struct {
 	{
 		name: "repairs a sale from a database that is older than Redis",
 		change: []alteration{{
-			file: "order/highwater.go",
+			file: "order/store/highwater.go",
 			from: "return r.Behind > 0 || r.Revision < mark", to: "return false && mark > 0",
 		}},
 		sell: restoreBackup, found: []string{history.LostConfirmed},
