@@ -134,7 +134,7 @@ func (s *Service) Place(ctx context.Context, p order.Purchase) (order.Placed, er
 // original returns the earlier order with the key of an order that was refused: Redis had
 // lost the key, the database had not. The request was a repeat, and gets the first order.
 func (s *Service) original(ctx context.Context, p order.Placed) (order.Placed, error) {
-	first, err := s.Store.OrderByKey(ctx, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
+	first, err := store.OrderByKey(ctx, s.Store, p.Order.UserID, p.Order.ItemID, strings.TrimSuffix(p.Order.IdempotencyKey, " "+p.Order.ID))
 	switch {
 	case errors.Is(err, order.ErrNotFound):
 		return order.Placed{}, inventory.ErrKeyReused

@@ -185,7 +185,7 @@ const (
 func counted(ctx context.Context, s *store.Store, item string, withOwed bool) (row schema.Item, late int64, owed []store.Returned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	err = s.Snapshot(ctx, func(tx *gorm.DB) (err error) {
+	err = store.Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
 		if row, err = store.ReadItem(tx, item); err != nil {
 			return err
 		}
@@ -358,7 +358,7 @@ func (x *inspector) addTasks(ctx context.Context, q order.Tasks, page []order.Ta
 	if len(page) == 0 {
 		return nil
 	}
-	holds, err := x.store.Holding(ctx, order.TaskIDs(page))
+	holds, err := store.Holding(ctx, x.store, order.TaskIDs(page))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/schema"
+	"flashsale/order/store"
 )
 
 // recordsPage is how many orders or records are read at a time.
@@ -135,7 +136,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
-		holds, err := x.store.Holding(ctx, ids)
+		holds, err := store.Holding(ctx, x.store, ids)
 		if err != nil {
 			return err
 		}
@@ -226,7 +227,7 @@ func (x *inspector) checkBuyers(ctx context.Context, i *inspection, users []stri
 			return err
 		}
 	}
-	held, err := x.store.BuyersUnits(ctx, i.item, users)
+	held, err := store.BuyersUnits(ctx, x.store, i.item, users)
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ const recoverPage = 500
 // it.
 func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []store.Behind, done func(RecoveredItem)) error {
 	// The mark shows each step that the item is still undecided.
-	if err := r.Store.MarkBehind(ctx, items); err != nil {
+	if err := store.MarkBehind(ctx, r.Store, items); err != nil {
 		return err
 	}
 	if from == RecoverFromDatabase && len(items) > 0 {
@@ -225,7 +225,7 @@ func (x *itemRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 		}
 		ids = append(ids, entries[i].OrderID)
 	}
-	holds, err := x.Store.Holding(ctx, ids)
+	holds, err := store.Holding(ctx, x.Store, ids)
 	if err != nil {
 		return err
 	}
@@ -526,7 +526,7 @@ func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bo
 // the tasks of a stopped sale wait.
 func (x *itemRecovery) uncommitted(ctx context.Context) (units int64, err error) {
 	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
-		rows, err := x.Store.Holding(ctx, ids)
+		rows, err := store.Holding(ctx, x.Store, ids)
 		if err != nil {
 			return 0, err
 		}

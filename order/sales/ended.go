@@ -138,5 +138,5 @@ func ended(ctx context.Context, s *store.Store, item string) (bool, error) {
 	if err := s.Reader().WithContext(ctx).Select("control", "closes_at").Where("id = ?", item).Limit(1).Find(&rows).Error; err != nil {
 		return false, store.Wrap("read item "+item, err)
 	}
-	return len(rows) > 0 && rows[0].Ended(s.SaleTime(item)), nil
+	return len(rows) > 0 && rows[0].Ended(store.SaleTime(s, item)), nil
 }

@@ -6,7 +6,7 @@ import (
 	"gorm.io/gorm"
 )
 
-// Checkup is the result of a check of the database.
+// Check is the result of a check of the database.
 type Checkup struct {
 	// Damage are the faults that SQLite found in its file, at most ten.
 	Damage []string
@@ -18,11 +18,11 @@ type Checkup struct {
 	Epoch int64
 }
 
-// Checkup reads the whole file for faults. That may take long: bound it with ctx. It writes
+// Check reads the whole file for faults. That may take long: bound it with ctx. It writes
 // nothing. Errors: ErrDatabase, and the error for an empty database.
-func (s *Store) Checkup(ctx context.Context) (Checkup, error) {
+func Check(ctx context.Context, s *Store) (Checkup, error) {
 	var c Checkup
-	err := s.Snapshot(ctx, func(tx *gorm.DB) (err error) {
+	err := Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
 		if err := tx.Raw("PRAGMA quick_check(10)").Scan(&c.Damage).Error; err != nil {
 			return Wrap("check database", err)
 		}

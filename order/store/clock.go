@@ -24,12 +24,12 @@ func WithClock(c Clock) Option {
 const OpenMargin = time.Second
 
 // defaultOpening is the opening of an item that is created without one.
-func (s *Store) defaultOpening(item string) time.Time {
-	return s.SaleTime(item).Add(-OpenMargin)
+func defaultOpening(s *Store, item string) time.Time {
+	return SaleTime(s, item).Add(-OpenMargin)
 }
 
 // SaleTime is the time by which an item's sale opens and closes.
-func (s *Store) SaleTime(item string) time.Time {
+func SaleTime(s *Store, item string) time.Time {
 	if s.itemNow != nil {
 		return s.itemNow(item)
 	}

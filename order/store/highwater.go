@@ -83,7 +83,7 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1), Pending: make(map[string]int64)}
 	h.stopped.Store(&map[string]Behind{})
 	var err error
-	if h.Lineage, err = cfg.Store.lineage(ctx); err != nil {
+	if h.Lineage, err = lineage(ctx, cfg.Store); err != nil {
 		return nil, err
 	}
 	cfg.Store.highWater = h
@@ -293,7 +293,7 @@ func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := h.Store.revisions(ctx, ids)
+	rows, err := readRevisions(ctx, h.Store, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -330,13 +330,13 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(next))); err != nil {
 		return err
 	}
-	return h.Store.MarkBehind(ctx, found)
+	return MarkBehind(ctx, h.Store, found)
 }
 
 // FindBehind compares all items and changes nothing: it stops no sale and records no
 // revision. Errors: ErrDatabase, inventory.ErrUnavailable.
 func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
-	lineage, err := store.lineage(ctx)
+	lineage, err := lineage(ctx, store)
 	if err != nil {
 		return nil, err
 	}
@@ -388,7 +388,7 @@ func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[st
 }
 
 // lineage identifies this database and its backups.
-func (s *Store) lineage(ctx context.Context) (string, error) {
+func lineage(ctx context.Context, s *Store) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var value string
@@ -408,8 +408,8 @@ type revisionRow struct {
 // behindOf reports whether the revision is below the mark, or was below one before.
 func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
 
-// revisions reads the revisions of those items that exist.
-func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
+// readRevisions reads the revisions of those items that exist.
+func readRevisions(ctx context.Context, s *Store, ids []string) (map[string]revisionRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []revisionRow
@@ -425,12 +425,12 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 }
 
 // MarkBehind marks items as behind, until a recovery removes the mark.
-func (s *Store) MarkBehind(ctx context.Context, items []Behind) error {
+func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	ids := make([]string, len(items))
 	for i := range items {
 		ids[i] = items[i].ItemID
 	}
-	rows, err := s.revisions(ctx, ids)
+	rows, err := readRevisions(ctx, s, ids)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func (s *Store) Item(ctx context.Context, id string) (schema.Item, error) {
 
 // Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
 // the connections for them.
-func (s *Store) Snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
+func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
 	return s.long.WithContext(ctx).Transaction(fn)
 }
 

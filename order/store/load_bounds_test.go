@@ -70,7 +70,7 @@ func TestStore_Loading_Bounds(t *testing.T) {
 	}
 	for range store.LongReaders {
 		all.Go(func() {
-			err := s.Snapshot(ctx, func(tx *gorm.DB) error {
+			err := store.Snapshot(ctx, s, func(tx *gorm.DB) error {
 				if _, err := store.ReadItem(tx, "small"); err != nil {
 					return err
 				}

@@ -75,17 +75,17 @@ type logGuard struct {
 
 // boundLog is called after each commit. It does not report errors: the log is unchanged
 // then, and the next commit uses the same disk.
-func (s *Store) boundLog(ctx context.Context) {
+func boundLog(ctx context.Context, s *Store) {
 	if s.log.due(s.file) && s.log.mu.TryLock() {
 		began := time.Now()
-		emptied, err := s.cutLog(ctx)
+		emptied, err := cutLog(ctx, s)
 		s.log.mu.Unlock()
 		if err != nil || !emptied {
 			now := time.Now()
 			s.log.after = now.Add(time.Duration(s.log.patience) * now.Sub(began))
 		}
 	}
-	s.checkpoint(ctx)
+	checkpoint(ctx, s)
 }
 
 // due reports whether the log should be emptied, as far as readers allow.
@@ -117,7 +117,7 @@ func (s *Store) EmptyLog(ctx context.Context) error {
 	for {
 		began := time.Now()
 		s.log.mu.Lock()
-		emptied, err := s.cutLog(ctx)
+		emptied, err := cutLog(ctx, s)
 		s.log.mu.Unlock()
 		if err != nil || emptied {
 			return err
@@ -133,7 +133,7 @@ func (s *Store) EmptyLog(ctx context.Context) error {
 // cutLog copies the log into the database's file and empties it, and reports whether it
 // succeeded. It waits only briefly for readers, because all writers wait for it. The caller
 // holds the guard's mutex.
-func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
+func cutLog(ctx context.Context, s *Store) (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
 	db, err := s.write.DB()
@@ -165,7 +165,7 @@ func (s *Store) cutLog(ctx context.Context) (emptied bool, err error) {
 
 // checkpoint starts a concurrent checkpoint when the log is long, and copies the rest once
 // that has ended. It runs between two commits.
-func (s *Store) checkpoint(ctx context.Context) {
+func checkpoint(ctx context.Context, s *Store) {
 	g := &s.log
 	switch {
 	case g.copying.Load():
@@ -182,7 +182,7 @@ func (s *Store) checkpoint(ctx context.Context) {
 		g.copying.Store(true)
 		g.running.Go(func() {
 			defer g.copying.Store(false)
-			if s.copyLog(ctx) {
+			if copyLog(ctx, s) {
 				g.rest.Store(logRestTries)
 			}
 		})
@@ -191,7 +191,7 @@ func (s *Store) checkpoint(ctx context.Context) {
 
 // copyLog copies the log until only a short rest is left, and reports whether it has copied
 // anything.
-func (s *Store) copyLog(ctx context.Context) bool {
+func copyLog(ctx context.Context, s *Store) bool {
 	for range logPasses {
 		s.log.mu.Lock()
 		_, err := checkpointed(ctx, s.log.copy, "PASSIVE")

@@ -17,9 +17,9 @@ const (
 
 // Holding reads whether the orders with these ids hold their units. Orders without a row
 // are omitted.
-func (s *Store) Holding(ctx context.Context, ids []string) (map[string]bool, error) {
+func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, error) {
 	out := make(map[string]bool, len(ids))
-	err := s.eachRead(ctx, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+	err := eachRead(ctx, s, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
 		var id string
 		var holds bool
 		err := rows.Scan(&id, &holds)
@@ -34,9 +34,9 @@ func (s *Store) Holding(ctx context.Context, ids []string) (map[string]bool, err
 
 // BuyersUnits reads the units that each of these buyers holds of an item. Buyers without
 // units are omitted.
-func (s *Store) BuyersUnits(ctx context.Context, item string, buyers []string) (map[string]int64, error) {
+func BuyersUnits(ctx context.Context, s *Store, item string, buyers []string) (map[string]int64, error) {
 	out := make(map[string]int64, len(buyers))
-	err := s.eachRead(ctx, unitsOfBuyers, []any{JSONList(buyers...), item}, func(rows *sql.Rows) error {
+	err := eachRead(ctx, s, unitsOfBuyers, []any{JSONList(buyers...), item}, func(rows *sql.Rows) error {
 		var buyer string
 		var units int64
 		err := rows.Scan(&buyer, &units)
@@ -50,7 +50,7 @@ func (s *Store) BuyersUnits(ctx context.Context, item string, buyers []string) (
 }
 
 // eachRead calls scan for every row of one short query.
-func (s *Store) eachRead(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+func eachRead(ctx context.Context, s *Store, query string, args []any, scan func(*sql.Rows) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	db, err := s.read.DB()

@@ -216,14 +216,14 @@ func (s *Store) Wake() {
 // Telling is transition for changes that have events. Its statements are few and find their
 // rows by an index, so they need no timeout.
 func (s *Store) Telling(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return s.tell(ctx, operation, &write{fn: func(ctx context.Context, g *group) error {
+	return tell(ctx, s, operation, &write{fn: func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 	}})
 }
 
 // tell makes a change, and returns once the revisions of its transaction are recorded. They
 // are recorded once for all changes of the transaction.
-func (s *Store) tell(ctx context.Context, operation string, own *write) error {
+func tell(ctx context.Context, s *Store, operation string, own *write) error {
 	g, err := s.writer.change(ctx, own)
 	if err != nil {
 		return Wrap(operation, err)
@@ -251,7 +251,7 @@ const (
 
 // Repairing is telling with a timeout for its statements.
 func (s *Store) Repairing(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return s.tell(ctx, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
+	return tell(ctx, s, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 	}))
 }

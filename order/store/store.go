@@ -242,7 +242,7 @@ func (s *Store) Close() error {
 
 // Loading runs fn on one consistent view of the database, to load the sales of these items.
 func (s *Store) Loading(ctx context.Context, items []string, fn func(tx *gorm.DB) error) error {
-	sold, err := s.soldOf(ctx, items)
+	sold, err := soldOf(ctx, s, items)
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (s *Store) Loading(ctx context.Context, items []string, fn func(tx *gorm.DB
 }
 
 // soldOf returns the total number of sold units of some items.
-func (s *Store) soldOf(ctx context.Context, items []string) (sold int64, err error) {
+func soldOf(ctx context.Context, s *Store, items []string) (sold int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	err = s.read.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
@@ -312,7 +312,7 @@ func epochOf(db *gorm.DB) (int64, error) {
 
 // CheckPartitions records the number of partitions at the first start and returns the
 // recorded number. Redis records it too, and may lose it.
-func (s *Store) CheckPartitions(ctx context.Context, n int) (int, error) {
+func CheckPartitions(ctx context.Context, s *Store, n int) (int, error) {
 	// Read first: a process must be able to start while another one holds the write lock.
 	have, err := partitionsOf(s.read.WithContext(ctx))
 	if err != nil || have > 0 {
@@ -349,7 +349,7 @@ func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, 
 	now := s.now()
 	opens := n.OpensAt
 	if opens.IsZero() {
-		opens = s.defaultOpening(n.ID)
+		opens = defaultOpening(s, n.ID)
 	}
 	row := schema.Item{
 		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
@@ -434,7 +434,7 @@ func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
 }
 
 // OrderByKey reads the order of an idempotency key. Errors: ErrNotFound.
-func (s *Store) OrderByKey(ctx context.Context, user, item, key string) (order.Order, error) {
+func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order

@@ -205,13 +205,13 @@ func TestStore_CheckPartitions(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	for _, n := range []int{3, 3, 5} {
-		if have, err := s.CheckPartitions(await.Context(t), n); err != nil || have != 3 {
+		if have, err := CheckPartitions(await.Context(t), s, n); err != nil || have != 3 {
 			t.Errorf("with %d: %d, %v, want 3", n, have, err)
 		}
 	}
 	held := s.Writer().Begin()
 	defer held.Rollback()
-	if have, err := s.CheckPartitions(await.Context(t), 3); err != nil || have != 3 {
+	if have, err := CheckPartitions(await.Context(t), s, 3); err != nil || have != 3 {
 		t.Errorf("beside a writer: %d, %v, want 3", have, err)
 	}
 }

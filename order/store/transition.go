@@ -73,7 +73,7 @@ func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Orde
 	if own.plain() {
 		change.pay = own
 	}
-	if err := s.tell(ctx, "pay order "+id, change); err != nil {
+	if err := tell(ctx, s, "pay order "+id, change); err != nil {
 		return order.Order{}, err
 	}
 	if own.got.recorded {

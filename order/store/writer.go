@@ -304,7 +304,7 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 	}
 	w.store.Announce(g.box)
 	answerAll(members, g, nil)
-	w.store.boundLog(w.life)
+	boundLog(w.life, w.store)
 	return nil, nil
 }
 

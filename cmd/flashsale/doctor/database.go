@@ -26,20 +26,20 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.warn("database", "there is no database at "+path, migrate)
 		return 0
 	}
-	store, err := store.Open(ctx, s.DB)
+	db, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(err))
 		return 0
 	}
 	defer func() {
-		if err := store.Close(); err != nil {
+		if err := db.Close(); err != nil {
 			d.failed("database", err)
 		}
 	}()
 	if free, known := freeBytes(filepath.Dir(path)); known && free < minDisk {
 		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 	}
-	if err := backend.CheckSchema(ctx, store); err != nil {
+	if err := backend.CheckSchema(ctx, db); err != nil {
 		if errors.Is(err, migrations.ErrPending) {
 			d.fix("database", "its schema is older than this program, or it is empty", migrate)
 		} else {
@@ -47,7 +47,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		}
 		return 0
 	}
-	c, err := store.Checkup(ctx)
+	c, err := store.Check(ctx, db)
 	switch {
 	case err != nil:
 		d.fix("database", err.Error(), "make sure that the file can be read and is not locked")

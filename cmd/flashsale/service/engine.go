@@ -123,7 +123,7 @@ func pingRedis(ctx context.Context, setting string, rdb redis.UniversalClient) e
 // checkPartitions compares the number of partitions with those of the database and Redis.
 func (eng *engine) checkPartitions(ctx context.Context) error {
 	want := eng.partitions
-	have, err := eng.store.CheckPartitions(ctx, want)
+	have, err := store.CheckPartitions(ctx, eng.store, want)
 	if err != nil {
 		return err
 	}
