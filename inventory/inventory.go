@@ -13,16 +13,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/singleflight"
-
 	"flashsale/lock"
 	"flashsale/queue"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 )
 
 // Config configures an Inventory. A zero field means its default.
@@ -114,6 +113,40 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// Observers are told what an Inventory notices. A nil function means: nothing is done.
+type Observers struct {
+	// OnChange is called for every item whose terms were changed, that has stock
+	// again, or whose sale was loaded, on any process. It must be quick and must not
+	// block. It misses what happens while the connection to Redis is lost.
+	OnChange func(item string)
+	// OnLoss is called when a sale is found gone or older than this process has
+	// seen it, before it is reloaded: Redis may have lost more than this sale.
+	// rewound is the epoch of a sale that is older, which proves it; 0 for one that
+	// is gone. It returns once that was looked into, and may be called by several
+	// at once.
+	OnLoss func(ctx context.Context, rewound int64)
+	// OnRestart is called before the first script on a server that does not know it:
+	// one that was started since somebody last sold from it, or another one, maybe
+	// with older data. After its error nothing is sold.
+	OnRestart func(ctx context.Context) error
+}
+
+// For returns the Observers themselves, for those that are not built on the Inventory.
+func (o Observers) For(*Inventory) (Observers, error) { return o, nil }
+
+func (o Observers) withDefaults() Observers {
+	if o.OnChange == nil {
+		o.OnChange = func(string) {}
+	}
+	if o.OnLoss == nil {
+		o.OnLoss = func(context.Context, int64) {}
+	}
+	if o.OnRestart == nil {
+		o.OnRestart = func(context.Context) error { return nil }
+	}
+	return o
+}
+
 // Source is the view that the database and the task queues have of sales, from
 // which they are opened and, when Redis has lost them, rebuilt.
 type Source interface {
@@ -192,9 +225,6 @@ type Inventory struct {
 	stop context.CancelFunc
 }
 
-// ErrPartitions says that Redis holds a sale laid out for another number of partitions.
-var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
-
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.
 // Errors: ErrPartitions; a configuration out of bounds; Redis or the database away.
@@ -230,123 +260,11 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	return v, nil
 }
 
-// CheckPartitions records the number of partitions at the first start and
-// returns ErrPartitions when a later one differs.
-func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) error {
-	if err := rdb.SetNX(ctx, partitionsKey, n, 0).Err(); err != nil {
-		return fmt.Errorf("inventory: record partitions: %w", err)
-	}
-	have, err := rdb.Get(ctx, partitionsKey).Int()
-	if err != nil {
-		return fmt.Errorf("inventory: read partitions: %w", err)
-	}
-	if have != n {
-		return fmt.Errorf("%w: %d configured, %d recorded in %s", ErrPartitions, n, have, partitionsKey)
-	}
-	return nil
-}
-
-// RecordedPartitions is the number of partitions this Redis was laid out for; 0
-// where none is recorded.
-func RecordedPartitions(ctx context.Context, rdb redis.UniversalClient) (int, error) {
-	n, err := rdb.Get(ctx, partitionsKey).Int()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("inventory: read partitions: %w", err)
-	}
-	return n, nil
-}
-
 // Partition tells in which partition an item lives.
 func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
 
-// Left reads the units left of each item, in order; -1 where the sale is not loaded.
-func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
-	cmds := make([]*redis.StringCmd, len(items))
-	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, item := range items {
-			cmds[i] = p.HGet(ctx, v.keys.sale(item), "left")
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("read stock: %w", err)
-	}
-	left := make([]int64, len(items))
-	for i, c := range cmds {
-		n, err := c.Int64()
-		switch {
-		case errors.Is(err, redis.Nil):
-			n = -1
-		case err != nil:
-			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
-		}
-		left[i] = n
-	}
-	return left, nil
-}
-
 // defaultLookLimit is the default of Config.LookLimit.
 const defaultLookLimit = 2 * time.Second
-
-// rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
-// nothing could be sold anyway.
-const rebuildLimit = 30 * time.Second
-
-// endedLeft is what holdingLoaded passes on as the units left of a sale that has ended and is
-// not loaded.
-const endedLeft = -1
-
-// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
-// is not loaded, unless it has ended. The load has a limit of its own: otherwise a sale
-// that takes longer to load than LookLimit could not be changed before a purchase had loaded it.
-func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
-		look, cancel := context.WithDeadline(held, until)
-		defer cancel()
-		left, err := v.loadedLeft(look, item)
-		if errors.Is(err, redis.Nil) {
-			err = v.loadWithin(held, l, item)
-			if errors.Is(err, ErrEnded) {
-				return fn(look, l, endedLeft)
-			}
-			if err != nil {
-				return err
-			}
-			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
-			defer cancel()
-			look = after
-			left, err = v.loadedLeft(look, item)
-		}
-		if err != nil {
-			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
-		}
-		return fn(look, l, left)
-	}, lock.WithWaitLimit(v.cfg.LookLimit))
-}
-
-// loadWithin loads a sale for others than its buyers. ctx ends with the lock l. Errors: ErrRebuilding, ErrEnded, ErrStopped.
-func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
-	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
-	defer cancel()
-	return loadError(v.load(limited, l, item))
-}
-
-// loadedLeft reads the units left of a sale that was loaded under the present
-// epoch and of which no change was left half-done; redis.Nil says that there is
-// none.
-func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
-	if err != nil {
-		return 0, err
-	}
-	epoch, ok1 := found[0].(string)
-	left, ok2 := found[1].(string)
-	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
-		return 0, redis.Nil
-	}
-	return strconv.ParseInt(left, 10, 64)
-}
 
 // holding runs fn under the item's lock, on a context that ends with it. What fn
 // could not finish for that is ErrUnavailable: the caller has not left.
@@ -368,6 +286,73 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 		}
 	}
 	return err
+}
+
+// Submit hands a request to the goroutine that sells its item. A refusal that
+// needs no Redis is returned at once, and Done is then not called:
+// ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
+// when too many requests wait, ErrQuantity for a quantity that would raise the stock.
+func (v *Inventory) Submit(r *Request) error {
+	if r.Quantity < 1 {
+		return ErrQuantity
+	}
+	r.since = time.Now()
+	for {
+		s, err := v.seller(r.ItemID)
+		if err != nil {
+			return err
+		}
+		if err := s.refuse(r); err != nil {
+			return err
+		}
+		retry, err := s.add(r)
+		if !retry {
+			return err
+		}
+	}
+}
+
+// Purchase submits a request and waits for its outcome. When ctx ends first the
+// outcome is unknown.
+func (v *Inventory) Purchase(ctx context.Context, r *Request) (Outcome, error) {
+	done := make(chan Outcome, 1)
+	r.Done = func(o Outcome) { done <- o }
+	if err := v.Submit(r); err != nil {
+		return Outcome{Err: err}, nil //nolint:nilerr // a refusal is an outcome
+	}
+	select {
+	case o := <-done:
+		return o, nil
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	}
+}
+
+func (v *Inventory) seller(item string) (*seller, error) {
+	v.mu.RLock()
+	s := v.sellers[item]
+	closed := v.closed
+	v.mu.RUnlock()
+	if closed {
+		return nil, ErrOverloaded
+	}
+	if s != nil {
+		return s, nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return nil, ErrOverloaded
+	}
+	if s := v.sellers[item]; s != nil {
+		return s, nil
+	}
+	s = newSeller(v, item)
+	s.floor.Store(v.floors[item])
+	v.sellers[item] = s
+	v.running.Add(1)
+	go s.run()
+	return s, nil
 }
 
 // Close stops taking requests, sends what is pending, and lets go of the

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
@@ -58,37 +59,6 @@ func committedKey(partition int, lineage string) string {
 	return tag(partition) + "committed:" + lineage
 }
 
-// dropScript drops a sale that is not stopped.
-const dropScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
-
-// Distrust drops the sale of items of which the database has refused what Redis
-// let through: their next purchase loads them again, from the database. It is for
-// a process that works on orders and has no Inventory. Nothing is sold by a sale
-// that is missing, so it may be dropped at any time; one that is being loaded is
-// loaded once more. A stopped sale stays: see [Stop].
-func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
-	k := keys{partitions}
-	for _, item := range items {
-		if err := rdb.Eval(ctx, dropScript, []string{k.sale(item)}, stoppedMark).Err(); err != nil {
-			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
-		}
-	}
-	return nil
-}
-
-// unloadScript makes a sale that is not stopped incomplete.
-const unloadScript = `if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then redis.call('HDEL', KEYS[1], 'left') end return 1`
-
-// Unload makes an item's next purchase load its sale again, as Distrust does, but
-// lets a load that is under way be: it is for what the database has said for so
-// long that such a load has read it.
-func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
-	if err := rdb.Eval(ctx, unloadScript, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
-		return fmt.Errorf("inventory: unload sale of %s: %w", item, err)
-	}
-	return nil
-}
-
 func (k keys) committed(item, lineage string) string {
 	return committedKey(k.partition(item), lineage)
 }
@@ -105,3 +75,32 @@ func (k keys) idempotency(item string) string {
 }
 func (k keys) accepted(item string) string { return tag(k.partition(item)) + "accepted:" + item }
 func (k keys) buyers(item string) string   { return tag(k.partition(item)) + "buyers:" + item }
+
+// ErrPartitions says that Redis holds a sale laid out for another number of partitions.
+var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
+
+// CheckPartitions records the number of partitions at the first start and
+// returns ErrPartitions when a later one differs.
+func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) error {
+	if err := rdb.SetNX(ctx, partitionsKey, n, 0).Err(); err != nil {
+		return fmt.Errorf("inventory: record partitions: %w", err)
+	}
+	have, err := rdb.Get(ctx, partitionsKey).Int()
+	if err != nil {
+		return fmt.Errorf("inventory: read partitions: %w", err)
+	}
+	if have != n {
+		return fmt.Errorf("%w: %d configured, %d recorded in %s", ErrPartitions, n, have, partitionsKey)
+	}
+	return nil
+}
+
+// RecordedPartitions is the number of partitions this Redis was laid out for; 0
+// where none is recorded.
+func RecordedPartitions(ctx context.Context, rdb redis.UniversalClient) (int, error) {
+	n, err := rdb.Get(ctx, partitionsKey).Int()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return 0, fmt.Errorf("inventory: read partitions: %w", err)
+	}
+	return n, nil
+}

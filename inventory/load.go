@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
-
 	"flashsale/internal/pause"
 	"flashsale/lock"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 )
 
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever
@@ -293,6 +293,112 @@ func loadRefused(item, step string, answer int, err error) error {
 		return fmt.Errorf("load sale of %s: %w", item, lock.ErrLost)
 	case 2:
 		return fmt.Errorf("load sale of %s: %w", item, errDropped)
+	}
+	return nil
+}
+
+// ended reports whether an item's sale is the Archive's.
+func (v *Inventory) ended(ctx context.Context, item string) (bool, error) {
+	if v.cfg.Archive == nil {
+		return false, nil
+	}
+	return v.cfg.Archive.Ended(ctx, item)
+}
+
+// refuseEnded returns ErrEnded for a sale that has ended, and removes what is left of
+// it in Redis. The caller holds the lock l.
+func (v *Inventory) refuseEnded(ctx context.Context, l *lock.Lock, item string) error {
+	ended, err := v.ended(ctx, item)
+	if err != nil || !ended {
+		return err
+	}
+	if err := v.loadStep(ctx, l, item, "forget"); err != nil {
+		return err
+	}
+	return fmt.Errorf("load sale of %s: %w", item, ErrEnded)
+}
+
+// rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
+// nothing could be sold anyway.
+const rebuildLimit = 30 * time.Second
+
+// endedLeft is what holdingLoaded passes on as the units left of a sale that has ended and is
+// not loaded.
+const endedLeft = -1
+
+// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
+// is not loaded, unless it has ended. The load has a limit of its own: otherwise a sale
+// that takes longer to load than LookLimit could not be changed before a purchase had loaded it.
+func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
+	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		look, cancel := context.WithDeadline(held, until)
+		defer cancel()
+		left, err := v.loadedLeft(look, item)
+		if errors.Is(err, redis.Nil) {
+			err = v.loadWithin(held, l, item)
+			if errors.Is(err, ErrEnded) {
+				return fn(look, l, endedLeft)
+			}
+			if err != nil {
+				return err
+			}
+			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
+			defer cancel()
+			look = after
+			left, err = v.loadedLeft(look, item)
+		}
+		if err != nil {
+			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
+		}
+		return fn(look, l, left)
+	}, lock.WithWaitLimit(v.cfg.LookLimit))
+}
+
+// loadWithin loads a sale for others than its buyers. ctx ends with the lock l. Errors: ErrRebuilding, ErrEnded, ErrStopped.
+func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
+	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
+	defer cancel()
+	return loadError(v.load(limited, l, item))
+}
+
+// loadedLeft reads the units left of a sale that was loaded under the present
+// epoch and of which no change was left half-done; redis.Nil says that there is
+// none.
+func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
+	if err != nil {
+		return 0, err
+	}
+	epoch, ok1 := found[0].(string)
+	left, ok2 := found[1].(string)
+	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
+		return 0, redis.Nil
+	}
+	return strconv.ParseInt(left, 10, 64)
+}
+
+// Distrust drops the sale of items of which the database has refused what Redis
+// let through: their next purchase loads them again, from the database. It is for
+// a process that works on orders and has no Inventory. Nothing is sold by a sale
+// that is missing, so it may be dropped at any time; one that is being loaded is
+// loaded once more. A stopped sale stays: see [Stop].
+func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
+	k := keys{partitions}
+	for _, item := range items {
+		if err := dropScript.Eval(ctx, rdb, []string{k.sale(item)}, stoppedMark).Err(); err != nil {
+			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
+		}
+	}
+	return nil
+}
+
+// Unload makes an item's next purchase load its sale again, as Distrust does, but
+// lets a load that is under way be: it is for what the database has said for so
+// long that such a load has read it.
+func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
+	if err := unloadScript.Eval(ctx, rdb, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
+		return fmt.Errorf("inventory: unload sale of %s: %w", item, err)
 	}
 	return nil
 }

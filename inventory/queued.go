@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/queue"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // A queue's log of accepted orders is a stream: the purchase script adds one entry per
@@ -415,4 +415,45 @@ func (l *queuedLog) reset() {
 	l.base += uint64(len(l.records))
 	l.last, l.entries, l.records, l.kept = "", nil, nil, 0
 	l.of = make(map[uint64]uint64)
+}
+
+// batchLook bounds the orders that one call of OfBuyers looks at.
+const batchLook = 16 * queuedLook
+
+// errManyQueued says that the buyers of a batch have too many queued orders to look at.
+var errManyQueued = errors.New("too many queued orders of these buyers")
+
+// OfBuyers calls fn with the id and payload of every queued task of these buyers in the
+// item's partition, in no order. Tasks of other items and other buyers may be among them:
+// the payload decides. It has found every task that was added before the call and is in
+// the queue still. Errors: ErrUnavailable, also where there are too many.
+func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error {
+	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
+	defer cancel()
+	l := x.logs[PartitionOf(item, len(x.logs))]
+	if err := l.current(ctx); err != nil {
+		return fmt.Errorf("read log of queued orders: %w: %w", ErrUnavailable, err)
+	}
+	var found []queuedOrder
+	seen := make(map[uint64]bool, len(buyers))
+	for _, buyer := range buyers {
+		if hash := buyerHash(buyer); !seen[hash] && len(found) <= batchLook {
+			seen[hash] = true
+			found = l.collect(found, hash, "")
+		}
+	}
+	l.end()
+	if len(found) > batchLook {
+		return fmt.Errorf("%w: %w", ErrUnavailable, errManyQueued)
+	}
+	payloads, err := payloadsOf(ctx, found)
+	if err != nil {
+		return fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
+	}
+	for i := range found {
+		if payloads[i] != nil {
+			fn(found[i].id.text(), payloads[i])
+		}
+	}
+	return nil
 }

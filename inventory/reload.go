@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/lock"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // claimPrefix opens the field "building" of a sale that a rebuild has claimed and
@@ -293,4 +293,71 @@ func forAll[T any](list []T, atOnce int, fn func(T)) {
 		})
 	}
 	all.Wait()
+}
+
+// Reload loads an item's sale unless it is loaded under the present epoch, or has
+// ended. While it does, purchases of the item answer ErrRebuilding once their patience is
+// spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
+func (v *Inventory) Reload(ctx context.Context, item string) error {
+	v.refresh(ctx)
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		_, err := v.loadedLeft(held, item)
+		if errors.Is(err, redis.Nil) {
+			err = v.load(held, l, item)
+		}
+		if errors.Is(err, ErrEnded) {
+			return nil
+		}
+		return loadError(err)
+	})
+}
+
+// Warm loads an item's sale unless it is loaded, and waits for it. A load that takes longer
+// than ctx goes on without the caller, who gets ErrRebuilding; further calls join it.
+// Errors: those of Reload.
+func (v *Inventory) Warm(ctx context.Context, item string) error {
+	left, err := v.Left(ctx, []string{item})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case left[0] >= 0:
+		return nil
+	}
+	loaded := v.warming.DoChan(item, func() (any, error) { return nil, v.warm(item) })
+	select {
+	case r := <-loaded:
+		return r.Err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
+	}
+}
+
+// warmLimit bounds a load by Warm. A sale of a hundred million orders takes half of it.
+const warmLimit = time.Hour
+
+// warm is Reload for as long as the Inventory lives.
+func (v *Inventory) warm(item string) error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return fmt.Errorf("%w: closed", ErrUnavailable)
+	}
+	v.background.Add(1)
+	v.mu.Unlock()
+	defer v.background.Done()
+	ctx, cancel := context.WithTimeout(v.life, warmLimit)
+	defer cancel()
+	return v.Reload(ctx, item)
+}
+
+// beingLoadedLimit bounds the look at a sale whose lock was not available.
+const beingLoadedLimit = 200 * time.Millisecond
+
+// beingLoaded reports whether an item has no sale, so that who holds its lock is
+// loading it, most likely.
+func (v *Inventory) beingLoaded(item string) bool {
+	ctx, cancel := context.WithTimeout(v.life, beingLoadedLimit)
+	defer cancel()
+	_, err := v.loadedLeft(ctx, item)
+	return errors.Is(err, redis.Nil)
 }

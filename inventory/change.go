@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/lock"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Change is a change of an item on sale. A field at its zero value leaves things as they are.
@@ -341,4 +341,59 @@ func insist(ctx context.Context, try func() error) error {
 			return err
 		}
 	}
+}
+
+// takeFromEnded is a Change that takes units back from a sale that has ended and is not
+// loaded: only the database has it. ctx ends with the item's lock l.
+func (v *Inventory) takeFromEnded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (int64, error)) error {
+	// Queued orders count as sold, and the commit does not know them.
+	left, err := v.leftInSource(ctx, item)
+	if err != nil {
+		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, err)
+	}
+	if left+c.AddLeft < 0 {
+		return fmt.Errorf("change item %s: %w", item, ErrStockBelowSold)
+	}
+	if !time.Now().Before(l.ValidUntil()) {
+		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+	}
+	return v.changeUnloaded(ctx, item, c, commit)
+}
+
+// leftInSource reads how many units of an item are left by its source.
+func (v *Inventory) leftInSource(ctx context.Context, item string) (left int64, err error) {
+	items := []string{item}
+	queued, err := v.source.Queued(ctx, items)
+	if err != nil {
+		return 0, err
+	}
+	err = v.source.Sales(ctx, items, queued,
+		func(string, Holding) error { return nil },
+		func(_ string, sale Sale) error { left = sale.Left; return nil })
+	return left, err
+}
+
+// reopen loads the sale of an item that had ended, if it was changed so that it has not
+// ended any more. It does not wait for the load. If it fails, the next purchase loads
+// the sale.
+func (v *Inventory) reopen(ctx context.Context, item string) {
+	ended, err := v.ended(ctx, item)
+	if err != nil {
+		v.cfg.OnError(err) // the next purchase asks again
+	}
+	if err != nil || ended {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.background.Go(func() {
+		ctx, cancel := context.WithTimeout(v.life, rebuildLimit)
+		defer cancel()
+		if err := v.Reload(ctx, item); err != nil && v.life.Err() == nil {
+			v.cfg.OnError(fmt.Errorf("reopen: %w", err))
+		}
+	})
 }

@@ -76,20 +76,13 @@ func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions in
 	return nil
 }
 
-// stopScript marks a sale as stopped, also one that is not loaded. The sale keeps its
-// values: they may be the last record of orders that the database has lost.
-const stopScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'changing', ARGV[1])
-redis.call('PUBLISH', ARGV[2], ARGV[3])
-return 1`
-
 // Stop makes every process refuse purchases of these items with [ErrStopped], until
 // the sales are loaded again. Errors: [ErrUnavailable].
 func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
 	k := keys{partitions}
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, item := range items {
-			p.Eval(ctx, stopScript, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
+			stopScript.Eval(ctx, p, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
 		}
 		return nil
 	})
@@ -99,13 +92,10 @@ func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 	return nil
 }
 
-// resumeScript drops a stopped sale, so that its next purchase loads it.
-const resumeScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
-
 // Resume drops a stopped sale, so that its next purchase loads it from the database.
 // Call it once the database has caught up. Errors: [ErrUnavailable].
 func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
-	if err := rdb.Eval(ctx, resumeScript, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
+	if err := resumeScript.Eval(ctx, rdb, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
 		return fmt.Errorf("resume sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
 	return nil
