@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -49,7 +49,7 @@ type bench struct {
 func (b *bench) run(ctx context.Context, all []contender) (*results, error) {
 	r := newResults(all)
 	for round := range b.opts.rounds {
-		if err := b.round(ctx, crew.Turn(all, round), round, r); err != nil {
+		if err := b.round(ctx, runner.Turn(all, round), round, r); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +138,7 @@ func (b *bench) open(ctx context.Context, c contender, process string, n int) ([
 }
 
 func closeAll(ctx context.Context, lockers []locker) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), crew.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runner.Patience)
 	defer cancel()
 	var errs []error
 	for _, l := range lockers {
@@ -150,7 +150,7 @@ func closeAll(ctx context.Context, lockers []locker) error {
 // warm makes the connections of every waiter's goroutine and loads the scripts.
 // A call that stalls is only given up, for it is not what is measured.
 func warm(ctx context.Context, lockers []locker) error {
-	return crew.Finish(crew.Run(waiters, func(i int) error {
+	return runner.Finish(runner.Run(waiters, func(i int) error {
 		name := resource("warm")
 		wait, cancel := context.WithTimeout(ctx, stallTime)
 		defer cancel()

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/bench/internal/stats"
 	"flashsale/internal/pause"
 )
@@ -76,7 +76,7 @@ func (b *bench) count(ctx context.Context, acquired func() int64) (result comman
 // begun is called as the window begins; elapsed is its true length.
 func (b *bench) monitored(ctx context.Context, except string, d time.Duration, begun func(),
 ) (sent map[string]int, elapsed time.Duration, err error) {
-	m, err := meter.StartMonitor(ctx, b.addr, d+crew.Patience)
+	m, err := meter.StartMonitor(ctx, b.addr, d+runner.Patience)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -60,7 +60,7 @@ type arena struct {
 func enterArena(ctx, wait context.Context, lockers []locker, hold, rest time.Duration) (*arena, <-chan error) {
 	a := &arena{resource: resource("shared"), hold: hold, rest: rest, start: time.Now(), samples: make([][]sample, waiters)}
 	a.last.Store(-1)
-	return a, crew.Run(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
+	return a, runner.Run(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
 }
 
 // compete acquires, holds and releases until wait ends.
@@ -144,7 +144,7 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 	if err := warm(ctx, lockers); err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+crew.Patience)
+	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+runner.Patience)
 	defer cancel()
 	a, done := enterArena(ctx, wait, lockers, hold, b.opts.rest)
 	err = pause.OrCause(ctx, warmUp)
@@ -152,7 +152,7 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 		err = measure(ctx, a)
 	}
 	cancel()
-	return a, errors.Join(err, crew.Finish(done))
+	return a, errors.Join(err, runner.Finish(done))
 }
 
 // summary is what happened between two moments since the start. A wait counts

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -68,7 +68,7 @@ type counter struct {
 func startLoad(ctx context.Context, l locker, n int) *load {
 	wait, cancel := context.WithCancel(ctx)
 	w := &load{cancel: cancel, counts: make([]counter, n)}
-	w.done = crew.Run(n, func(i int) error {
+	w.done = runner.Run(n, func(i int) error {
 		name := resource("own")
 		for !w.stop.Load() {
 			release, err := l.acquire(wait, name)
@@ -112,7 +112,7 @@ const stallTime = 2 * time.Second
 func (w *load) end(stalled *int64) error {
 	w.stop.Store(true)
 	timer := time.AfterFunc(stallTime, w.cancel)
-	err := crew.Finish(w.done)
+	err := runner.Finish(w.done)
 	timer.Stop()
 	w.cancel()
 	*stalled += w.stalled.Load()

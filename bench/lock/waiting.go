@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -57,7 +57,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 	}
 	wait, cancel := context.WithTimeout(ctx, holdBound)
 	var overlaps atomic.Int64
-	done := crew.Run(waiters, func(i int) error {
+	done := runner.Run(waiters, func(i int) error {
 		release, err := lockers[i%len(lockers)].acquire(wait, name)
 		switch {
 		case err == nil:
@@ -71,7 +71,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 	})
 	err = b.watchWaiters(ctx, &result)
 	cancel()
-	err = errors.Join(err, crew.Finish(done))
+	err = errors.Join(err, runner.Finish(done))
 	result.overlaps = overlaps.Load()
 	return result, err
 }

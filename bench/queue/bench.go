@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"flashsale/bench/internal/runner"
 
-	"flashsale/bench/internal/crew"
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -77,7 +77,7 @@ func (b *bench) round(ctx context.Context, all []contender, round int, r *result
 			continue
 		}
 		start := time.Now()
-		if err := phase.run(ctx, crew.Turn(all, round), round, r); err != nil {
+		if err := phase.run(ctx, runner.Turn(all, round), round, r); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)
 		}
 		fmt.Fprintf(b.progress, "  %s: %.1f s\n", phase.name, time.Since(start).Seconds())

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 	"flashsale/queue"
 )
 
@@ -68,10 +68,10 @@ func (o *ourClient) start(ctx context.Context, h handler) (func() error, error) 
 	if cfg.Batch == 1 {
 		work = func(int) error { return o.q.RunEach(life, single(batched), cfg) }
 	}
-	ended := crew.Run(1, work)
+	ended := runner.Run(1, work)
 	return func() error {
 		cancel()
-		return errors.Join(crew.Finish(ended), wrong.err())
+		return errors.Join(runner.Finish(ended), wrong.err())
 	}, nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"time"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 	"flashsale/internal/testing/child"
 	"flashsale/queue"
@@ -140,7 +140,7 @@ func startWorker(ctx context.Context, addr, name string, ours bool) (*worker, er
 
 // holdsAll waits until the worker has all tasks.
 func (w *worker) holdsAll(ctx context.Context) error {
-	timer := time.NewTimer(crew.Patience)
+	timer := time.NewTimer(runner.Patience)
 	defer timer.Stop()
 	select {
 	case <-w.said.seen:
@@ -148,7 +148,7 @@ func (w *worker) holdsAll(ctx context.Context) error {
 	case <-w.ended:
 		return errors.New("the worker ended early")
 	case <-timer.C:
-		return fmt.Errorf("the worker does not hold %d tasks after %s", heldTasks, crew.Patience)
+		return fmt.Errorf("the worker does not hold %d tasks after %s", heldTasks, runner.Patience)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -143,7 +143,7 @@ func (r *rig) endedKeys(ctx context.Context) (n int64, err error) {
 func (r *rig) probeEnded(ctx context.Context, s *sizes) error {
 	for i := range endedProbes {
 		item := liveID(i % endedSales)
-		status, body, err := r.send(ctx, r.world.api.addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
+		status, body, err := r.send(ctx, r.world.api.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,7 @@ func printLateness(ctx context.Context, m *meter, db *sql.DB, item string) error
 
 // buyEvenly sends the purchases at an even pace, and waits for all answers.
 func buyEvenly(ctx context.Context, m *meter, item string) error {
-	target, err := wire.ParseTarget("http://" + m.world.api.addr)
+	target, err := wire.ParseTarget("http://" + m.world.api.Addr)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func buyEvenly(ctx context.Context, m *meter, item string) error {
 				}
 				req.Reset()
 				req.WriteString(head)
-				req.Write(m.crowd.token(i))
+				req.Write(m.crowd.Token(i))
 				req.WriteString("\r\n\r\n{\"quantity\":1}")
 				res, err := conn.Do(req.Bytes())
 				if err != nil {

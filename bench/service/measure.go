@@ -15,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
+
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/bench/internal/targets"
@@ -36,9 +39,9 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.Addr})
 	defer rdb.Close() //nolint:errcheck // the server ends next
-	c, err := newCrowd(buyers)
+	c, err := load.NewCrowd(load.Buyers)
 	if err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func (m *meter) printRatios() {
 
 type meter struct {
 	world   *world
-	crowd   *crowd
+	crowd   *load.Crowd
 	rdb     *redis.Client
 	o       options
 	out     io.Writer
@@ -117,7 +120,7 @@ const stock = 100_000_000
 
 func (m *meter) round(ctx context.Context, n int) error {
 	f := &m.figures
-	empty, err := m.phase(ctx, "empty", m.world.empty.addr, "any", true, http.StatusCreated)
+	empty, err := m.phase(ctx, "empty", m.world.empty.Addr, "any", true, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -128,7 +131,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop := m.profiles(ctx, "accepted")
-	accepted, err := m.phase(ctx, "accepted", m.world.api.addr, item, true, http.StatusAccepted)
+	accepted, err := m.phase(ctx, "accepted", m.world.api.Addr, item, true, http.StatusAccepted)
 	if err != nil {
 		return err
 	}
@@ -147,7 +150,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop = m.profiles(ctx, "committed")
-	committed, err := m.phase(ctx, "committed", m.world.api.addr, item, false, http.StatusCreated)
+	committed, err := m.phase(ctx, "committed", m.world.api.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -160,7 +163,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	if err := m.createItem(ctx, item, 100, 0); err != nil {
 		return err
 	}
-	soldOut, err := m.phase(ctx, "sold out", m.world.api.addr, item, false, http.StatusConflict)
+	soldOut, err := m.phase(ctx, "sold out", m.world.api.Addr, item, false, http.StatusConflict)
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func (m *meter) polling(ctx context.Context) error {
 		return err
 	}
 	for _, interval := range slices.Sorted(maps.Keys(m.world.poll)) {
-		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].addr, "any", true, http.StatusCreated)
+		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].Addr, "any", true, http.StatusCreated)
 		if err != nil {
 			return err
 		}
@@ -189,28 +192,28 @@ func (m *meter) polling(ctx context.Context) error {
 // phase drives one server and prints what was seen: the rate of the expected
 // answer, and the processor time per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
-	parts := []*process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
-	parts = append(parts, &process{name: "load", pid: os.Getpid()})
+	parts := []*process.Process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	parts = append(parts, &process.Process{Name: "load", PID: os.Getpid()})
 	before := make([]time.Duration, len(parts))
 	for i, p := range parts {
-		before[i] = p.cpu()
+		before[i] = p.CPU()
 	}
 	if err := m.rdb.ConfigResetStat(ctx).Err(); err != nil {
 		return 0, err
 	}
-	res, err := drive(ctx, []string{addr}, item, m.crowd, m.o, async)
+	res, err := load.Drive(ctx, []string{addr}, item, m.crowd, m.o.connections, m.o.phase, async)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	rate := res.rate(want)
-	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
+	rate := res.Rate(want)
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.Codes)
 	total := 0
-	for _, n := range res.codes {
+	for _, n := range res.Codes {
 		total += n
 	}
 	for i, p := range parts {
-		if used := p.cpu() - before[i]; used > 0 && total > 0 {
-			fmt.Fprintf(m.out, " %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
+		if used := p.CPU() - before[i]; used > 0 && total > 0 {
+			fmt.Fprintf(m.out, " %s %.1fus", p.Name, float64(used.Microseconds())/float64(total))
 		}
 	}
 	fmt.Fprintln(m.out)
@@ -218,7 +221,7 @@ func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, 
 		return 0, err
 	}
 	if rate == 0 {
-		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.codes)
+		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.Codes)
 	}
 	return rate, nil
 }
@@ -284,9 +287,9 @@ func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) 
 		return func() error { return nil }
 	}
 	done := make(chan error, 2)
-	for _, c := range []*process{m.world.api, m.world.worker} {
+	for _, c := range []*process.Process{m.world.api, m.world.worker} {
 		go func() {
-			done <- c.profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.name+".prof"), m.o.phase)
+			done <- c.Profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.Name+".prof"), m.o.phase)
 		}()
 	}
 	return func() error { return errors.Join(<-done, <-done) }
@@ -298,7 +301,7 @@ func (m *meter) createItem(ctx context.Context, id string, units, window int64) 
 
 // createLimitedItem is createItem with another limit per buyer.
 func (m *meter) createLimitedItem(ctx context.Context, id string, units, window, limit int64) error {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -309,7 +312,7 @@ func (m *meter) createLimitedItem(ctx context.Context, id string, units, window,
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.addr+"/v1/admin/items", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.Addr+"/v1/admin/items", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
+
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/pause"
 	"flashsale/internal/wire"
@@ -52,7 +55,7 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 		}
 	}()
 	go func() { hindered <- hinder(ctx, m) }()
-	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
 		return err
 	}
 	const item = "overload"
@@ -62,11 +65,11 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	top, err := m.phase(ctx, "top", w.api.addr, item, false, http.StatusCreated)
+	top, err := m.phase(ctx, "top", w.api.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
 		return err
 	}
 	if err := w.throttled(ctx, max(100, int(top))); err != nil {
@@ -116,7 +119,7 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 // throttled starts an API and a worker that commits one order at a time.
 func (w *world) throttled(ctx context.Context, room int) (err error) {
 	limit := strconv.Itoa(room)
-	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
+	addr, ops, workOps := process.FreeAddr(), process.FreeAddr(), process.FreeAddr()
 	w.api, err = w.start(ctx, "api", w.binary, addr, ops,
 		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.common...)...)
 	if err != nil {
@@ -127,7 +130,7 @@ func (w *world) throttled(ctx context.Context, room int) (err error) {
 	if err != nil {
 		return err
 	}
-	return w.api.ready(ctx)
+	return w.api.Ready(ctx)
 }
 
 // offered is what an open loop saw after its warming up.
@@ -140,7 +143,7 @@ type offered struct {
 // offer sends purchases at a rate, whatever becomes of them. Latencies count from
 // when a request was due.
 func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offered, error) {
-	target, err := wire.ParseTarget("http://" + m.world.api.addr)
+	target, err := wire.ParseTarget("http://" + m.world.api.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +198,7 @@ func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item
 		req.Write(strconv.AppendInt(req.AvailableBuffer(), int64(i), 10))
 		req.WriteString("\r\nAuthorization: Bearer ")
 		// From the end of the crowd: its beginning has bought at the top rate.
-		req.Write(m.crowd.token(buyers - 1 - i%buyers))
+		req.Write(m.crowd.Token(load.Buyers - 1 - i%load.Buyers))
 		req.WriteString("\r\n\r\n{\"quantity\":1}")
 		res, err := conn.Do(req.Bytes())
 		switch end := time.Now(); {

@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
+
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
@@ -46,7 +49,7 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 	}
 	w.common = []string{
 		"--db", "sqlite:" + filepath.Join(dir, "bench.db"), "--data-dir", dir,
-		"--redis", "redis://" + w.redis.addr + "/0", "--log-level", "warn",
+		"--redis", "redis://" + w.redis.Addr + "/0", "--log-level", "warn",
 	}
 	if err := w.once(ctx, w.binary, append([]string{"migrate", "up"}, w.common...)...); err != nil {
 		return nil, err
@@ -54,7 +57,7 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 	if err := h.write(ctx, filepath.Join(dir, "bench.db")); err != nil {
 		return nil, fmt.Errorf("fill the database: %w", err)
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.Addr})
 	return &rig{redis: rdb, meter: &meter{world: w, crowd: s.crowd, rdb: rdb, o: s.o, out: s.out}}, nil
 }
 
@@ -68,13 +71,13 @@ func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 // work starts the worker process, r.world.worker. settings are further flags of the
 // service.
 func (r *rig) work(ctx context.Context, settings ...string) (err error) {
-	ops := freeAddr()
+	ops := process.FreeAddr()
 	args := append(append([]string{"worker", "--ops-addr", ops}, settings...), r.world.common...)
 	if r.world.worker, err = r.world.start(ctx, "worker", r.world.binary, "", ops, args...); err != nil {
 		return err
 	}
 	for range 500 {
-		if _, err = get(ctx, "http://"+ops+"/metrics"); err == nil {
+		if _, err = process.Get(ctx, "http://"+ops+"/metrics"); err == nil {
 			return nil
 		}
 		if err := pause.OrCause(ctx, 20*time.Millisecond); err != nil {
@@ -99,7 +102,7 @@ func (r *rig) open() (*sql.DB, error) {
 
 // warm loads sales into Redis through the service, some at once.
 func (r *rig) warm(ctx context.Context, items []string, parallel int) error {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -133,7 +136,7 @@ func (r *rig) warmOne(ctx context.Context, item, token string) error {
 
 // admin sends a request without a body.
 func (r *rig) admin(ctx context.Context, method, path, token string) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.world.api.addr+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.world.api.Addr+path, http.NoBody)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
+
 	"flashsale/internal/pause"
 )
 
@@ -102,7 +105,7 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	if async {
 		want = http.StatusAccepted
 	}
-	seen := map[*rig]*bought{t.empty: newBought(), t.filled: newBought()}
+	seen := map[*rig]*load.Bought{t.empty: load.NewBought(), t.filled: load.NewBought()}
 	for round := range shopRounds {
 		for _, r := range t.inTurn(round) {
 			if err := t.turn(ctx, r, async, seen[r]); err != nil {
@@ -114,23 +117,23 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 		return err
 	}
 	e, f := seen[t.empty], seen[t.filled]
-	if e.codes[want] == 0 || f.codes[want] == 0 {
-		return fmt.Errorf("no answer %d: empty shop %v, filled shop %v", want, e.codes, f.codes)
+	if e.Codes[want] == 0 || f.Codes[want] == 0 {
+		return fmt.Errorf("no answer %d: empty shop %v, filled shop %v", want, e.Codes, f.Codes)
 	}
 	for _, v := range []struct {
 		name string
-		seen *bought
+		seen *load.Bought
 	}{{"empty", e}, {"filled", f}} {
-		t.s.say("%s, %s shop: %.0f/s, p50 %.1f ms, p99 %.1f ms, answers %v", name, v.name, v.seen.rate(want),
-			v.seen.quantile(50), v.seen.quantile(99), v.seen.codes)
+		t.s.say("%s, %s shop: %.0f/s, p50 %.1f ms, p99 %.1f ms, answers %v", name, v.name, v.seen.Rate(want),
+			v.seen.Quantile(50), v.seen.Quantile(99), v.seen.Codes)
 	}
-	t.s.atLeast("shop_"+name+"_rate", f.rate(want)/e.rate(want), shopRate)
-	t.s.atMost("shop_"+name+"_p99", f.quantile(99)/e.quantile(99), shopLatency)
+	t.s.atLeast("shop_"+name+"_rate", f.Rate(want)/e.Rate(want), shopRate)
+	t.s.atMost("shop_"+name+"_p99", f.Quantile(99)/e.Quantile(99), shopLatency)
 	return nil
 }
 
 // turn measures one shop while the other is stopped.
-func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) error {
+func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *load.Bought) error {
 	if err := t.only(r); err != nil {
 		return err
 	}
@@ -141,7 +144,7 @@ func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) e
 	if err != nil {
 		return err
 	}
-	into.merge(seen)
+	into.Merge(seen)
 	if async && r == t.empty {
 		return r.clear(ctx)
 	}
@@ -154,26 +157,26 @@ func (r *rig) clear(ctx context.Context) error {
 		return err
 	}
 	_, err := r.waitDrained(ctx)
-	return errors.Join(err, r.world.worker.stop())
+	return errors.Join(err, r.world.worker.Stop())
 }
 
 // buy sells the item that both shops have.
-func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*bought, error) {
-	b, err := t.s.crowd.buy(ctx, t.load(r, []string{liveID(0)}, async), d)
+func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*load.Bought, error) {
+	b, err := t.s.crowd.Buy(ctx, t.load(r, []string{liveID(0)}, async), d)
 	if err != nil {
 		return nil, err
 	}
-	t.next = b.next
+	t.next = b.Next
 	return b, nil
 }
 
-func (t *twoShops) load(r *rig, items []string, async bool) purchases {
-	return purchases{addr: r.world.api.addr, items: items, run: shopRun, connections: t.s.o.connections, async: async, first: t.next}
+func (t *twoShops) load(r *rig, items []string, async bool) load.Purchases {
+	return load.Purchases{Addr: r.world.api.Addr, Items: items, Run: shopRun, Connections: t.s.o.connections, Async: async, First: t.next}
 }
 
 // backlog compares accepted purchases and the drain, with a backlog in the filled shop.
 func (t *twoShops) backlog(ctx context.Context, live int) error {
-	if err := errors.Join(t.empty.world.worker.stop(), t.filled.world.worker.stop()); err != nil {
+	if err := errors.Join(t.empty.world.worker.Stop(), t.filled.world.worker.Stop()); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -204,7 +207,7 @@ func (t *twoShops) drains(ctx context.Context, n int) error {
 				return fmt.Errorf("round %d: %w", round+1, err)
 			}
 			took[r] += d
-			if err := r.world.worker.stop(); err != nil {
+			if err := r.world.worker.Stop(); err != nil {
 				return err
 			}
 		}
@@ -246,13 +249,13 @@ func (t *twoShops) fill(ctx context.Context, r *rig, items []string, n int) erro
 		if time.Since(began) > shopLimit {
 			return fmt.Errorf("%d of %d orders queued after %v", queued, n, shopLimit)
 		}
-		b, err := t.s.crowd.buy(ctx, t.load(r, items, true), min(time.Second, t.s.o.phase))
+		b, err := t.s.crowd.Buy(ctx, t.load(r, items, true), min(time.Second, t.s.o.phase))
 		if err != nil {
 			return err
 		}
-		t.next = b.next
-		if b.codes[http.StatusAccepted] == 0 {
-			return fmt.Errorf("no order was accepted: %v", b.codes)
+		t.next = b.Next
+		if b.Codes[http.StatusAccepted] == 0 {
+			return fmt.Errorf("no order was accepted: %v", b.Codes)
 		}
 	}
 }
@@ -293,16 +296,16 @@ func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 // signal sends a signal to the API process and the worker.
 func (r *rig) signal(sig os.Signal) error {
 	var errs []error
-	for _, c := range []*process{r.world.api, r.world.worker} {
-		if c == nil || c.gone() {
+	for _, c := range []*process.Process{r.world.api, r.world.worker} {
+		if c == nil || c.Gone() {
 			continue
 		}
-		p, err := os.FindProcess(c.pid)
+		p, err := os.FindProcess(c.PID)
 		if err == nil {
 			err = p.Signal(sig)
 		}
 		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, fmt.Errorf("signal %s: %w", c.name, err))
+			errs = append(errs, fmt.Errorf("signal %s: %w", c.Name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/load"
+
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/testing/repo"
 )
@@ -97,9 +99,9 @@ var errUnmeasured = errors.New("not measured yet")
 type sizes struct {
 	o      options
 	out    io.Writer
-	dir    string // removed at the end
-	binary string // the service
-	crowd  *crowd // tokens of buyers
+	dir    string      // removed at the end
+	binary string      // the service
+	crowd  *load.Crowd // tokens of buyers
 }
 
 // measureSizes runs the chosen measurements one after the other. One that fails
@@ -109,7 +111,7 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := newSizes(o, out, buyers)
+	s, err := newSizes(o, out, load.Buyers)
 	if err != nil {
 		return err
 	}
@@ -140,7 +142,7 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 
 // newSizes makes a folder and signs tokens for so many buyers.
 func newSizes(o options, out io.Writer, crowdSize int) (*sizes, error) {
-	c, err := newCrowd(crowdSize)
+	c, err := load.NewCrowd(crowdSize)
 	if err != nil {
 		return nil, err
 	}

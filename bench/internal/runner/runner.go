@@ -1,6 +1,6 @@
-// Package crew says who runs: contenders in turns, and the goroutines of a phase,
-// with a bound on every wait for them.
-package crew
+// Package runner runs the contenders of a benchmark in turns, and the goroutines of a
+// phase, with a bound on every wait for them.
+package runner
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // work has ended.
 const Patience = 20 * time.Second
 
-// Turn returns all in the order of a round: each round begins one further on, so
-// that nobody always runs on a machine that has just cooled down.
+// Turn returns all in the order of a round. Each round begins one further on, so that
+// no contender always runs first, on a machine that has just cooled down.
 func Turn[T any](all []T, round int) []T {
 	order := make([]T, 0, len(all))
 	for i := range all {

@@ -1,4 +1,6 @@
-package main
+// Package defences measures how many database reads each defence of the catalogue's cache
+// saves.
+package defences
 
 import (
 	"context"
@@ -185,8 +187,8 @@ func (s *stand) read(ctx context.Context, readers int, id func(i int) string) er
 // defenceRow is one line of the table.
 type defenceRow struct{ hot, expired, ghosts, together int64 }
 
-// printDefences prints what reaches the database with all defences, and with each off.
-func printDefences(ctx context.Context, out io.Writer, addr string) error {
+// Print prints what reaches the database with all defences, and with each off.
+func Print(ctx context.Context, out io.Writer, addr string) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "defence off\tcold hot item\texpired hot item\tunknown ids\tbusiest 50 ms")
 	for _, off := range []string{"none", "avalanche", "breakdown", "bloom", "negatives", "penetration", "avalanche,breakdown,penetration"} {
