@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -180,23 +181,13 @@ var defenceNames = map[string]Defence{
 	"avalanche": Avalanche, "breakdown": Breakdown, "bloom": Bloom, "negatives": Negatives, "penetration": Penetration,
 }
 
-// DefenceNames lists what ParseDefences knows.
-func DefenceNames() []string {
-	names := make([]string, 0, len(defenceNames))
-	for name := range defenceNames {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // ParseDefences reads a set of defences from their names.
 func ParseDefences(names []string) (Defence, error) {
 	var all Defence
 	for _, name := range names {
 		d, ok := defenceNames[name]
 		if !ok {
-			return 0, fmt.Errorf("catalog: %q is no defence; there are %s", name, strings.Join(DefenceNames(), ", "))
+			return 0, fmt.Errorf("catalog: %q is no defence; there are %s", name, strings.Join(slices.Sorted(maps.Keys(defenceNames)), ", "))
 		}
 		all |= d
 	}

@@ -17,7 +17,7 @@ func ptr[T any](v T) *T { return &v }
 // adjust brings a change into the sale, as a process without an Inventory does.
 func (s *shop) adjust(t testing.TB, c Change) error {
 	t.Helper()
-	return Adjust(await.Context(t), s.rdb, 1, s.source.epochNow(), s.item, c)
+	return adjust(await.Context(t), s.rdb, keys{1}, s.source.epochNow(), s.item, "", &c)
 }
 
 func (s *shop) mustAdjust(t testing.TB, c Change) {
@@ -152,7 +152,7 @@ func TestAdjust_Version(t *testing.T) {
 		if err := s.adjust(t, three); !errors.Is(err, ErrBehind) {
 			t.Errorf("before the change before it: %v, want ErrBehind", err)
 		}
-		if err := Adjust(await.Context(t), rdb, 1, 7, s.item, two); !errors.Is(err, ErrNotLoaded) {
+		if err := adjust(await.Context(t), rdb, keys{1}, 7, s.item, "", &two); !errors.Is(err, ErrNotLoaded) {
 			t.Errorf("another epoch: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
@@ -196,7 +196,7 @@ func TestAdjust_ReplyLost(t *testing.T) {
 		}
 		p := newProxy(t, direct.Options().Addr, runsOf(adjustScript, 1, func(int) cutAt { return cutAfter }))
 		c := Change{Version: 2, AddLeft: 4}
-		if err := Adjust(await.Context(t), p.client(t), 1, 1, s.item, c); err == nil {
+		if err := adjust(await.Context(t), p.client(t), keys{1}, 1, s.item, "", &c); err == nil {
 			t.Error("the reply was lost, and there is no error")
 		}
 		after := s.state(t)
@@ -242,22 +242,16 @@ func TestAdjust_WrongTypes(t *testing.T) {
 	})
 }
 
-func TestAdjust_Invalid(t *testing.T) {
+func TestInventory_Change_Invalid(t *testing.T) {
 	t.Parallel()
-	var v *Inventory // nothing is asked of it
+	var v *Inventory // it is refused before the Inventory is used
 	for name, c := range map[string]Change{
 		"version": {Version: -1, AddLeft: 1},
 		"limit":   {Version: 2, PerUserLimit: ptr(int64(0))},
 		"control": {Version: 2, Control: ptr("ajar")},
 	} {
-		if err := Adjust(t.Context(), nil, 1, 1, "item", c); err == nil {
-			t.Errorf("%s: Adjust gives no error", name)
-		}
 		if err := v.Change(t.Context(), "item", c, nil); err == nil {
 			t.Errorf("%s: Change gives no error", name)
 		}
-	}
-	if err := Adjust(t.Context(), nil, 1, 1, "item", Change{AddLeft: 1}); err == nil {
-		t.Error("no version: Adjust gives no error")
 	}
 }

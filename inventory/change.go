@@ -43,31 +43,14 @@ func (c *Change) validate() error {
 	return nil
 }
 
-// Adjust brings a change that the database has committed into the item's sale,
-// while it runs: the next batch is sold under it. It may be called again, with
-// the same answer: the version tells whether the change is in, also when a load
-// brought it. nil says that it is in. epoch is as in [Release].
+// adjust applies a change that the database has committed to the item's sale, while it
+// runs: the next batch is sold under it. A repeat has the same result, because the
+// version shows whether the sale has the change, also when a load brought it. mark is
+// the mark that suspend has set, or empty; a change of version 0 only removes the mark.
 //
-// [Inventory.Change] makes a change in both places and is what to use where
-// there is an Inventory. Alone, Adjust fits a change that adds: units it would
-// take back may be sold between the commit and the call.
-//
-// Errors: [ErrNotLoaded]: call again until a load under way has ended, or until
-// it is sure that there is none; [ErrBehind]: call again when the change before
-// this one is in, or [Distrust] the item if it is not coming;
-// [ErrStockBelowSold]; Redis away, and then the outcome is unknown.
-func Adjust(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, c Change) error {
-	if err := c.validate(); err != nil {
-		return err
-	}
-	if c.Version == 0 {
-		return errors.New("inventory: adjust: the change has no version")
-	}
-	return adjust(ctx, rdb, keys{partitions}, epoch, item, "", &c)
-}
-
-// adjust runs the script. mark is what suspend has marked the sale with, or
-// empty. A change of version 0 lifts the mark and does no more.
+// Errors: [ErrNotLoaded]: repeat it after the load under way, or once it is certain that
+// there is none; [ErrBehind]: repeat it when the change before this one has arrived;
+// [ErrStockBelowSold]; [lock.ErrLost]; Redis away, and then the outcome is unknown.
 func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
 	limit, opens, closes, control := "", "", "", ""
 	if c.PerUserLimit != nil {

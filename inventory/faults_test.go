@@ -153,73 +153,86 @@ func TestInventory_RedisRestart(t *testing.T) {
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 300 * time.Millisecond, MaxBatch: 10})
 
-	// The second half of the stock is for sale once the fault has struck, however
-	// late it comes to that.
-	var accepted, soldOut, refused atomic.Int64
-	away := make(chan struct{})
-	gone := func() bool {
-		select {
-		case <-away:
-			return true
-		default:
-			return false
-		}
-	}
-	ctx := await.Context(t)
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range 30 {
-		wg.Go(func() {
-			for n := next.Add(1); n <= buyers; n = next.Add(1) {
-				if n > stock/2 {
-					select {
-					case <-away:
-					case <-ctx.Done():
-					}
-				}
-				settled := false
-				for !settled && ctx.Err() == nil {
-					struck := gone()
-					o, err := v.Purchase(ctx, s.request(fmt.Sprintf("u%d", n), "k", 1))
-					switch {
-					case err != nil:
-						t.Errorf("a purchase was not answered: %v", err)
-						return
-					case o.Err == nil:
-						accepted.Add(1)
-						settled = true
-					case errors.Is(o.Err, ErrSoldOut):
-						soldOut.Add(1)
-						settled = true
-					case errors.Is(o.Err, ErrUnavailable), errors.Is(o.Err, ErrOverloaded), errors.Is(o.Err, ErrRebuilding):
-						if struck {
-							refused.Add(1)
-						}
-					default:
-						t.Errorf("outcome %+v", o)
-						settled = true
-					}
-				}
-			}
-		})
-	}
-	await.True(t, "sales before the fault", func() bool { return accepted.Load() > 50 })
+	c := &patientBuyers{t: t, s: s, v: v, buyers: buyers, early: stock / 2, down: make(chan struct{})}
+	wait := c.start(await.Context(t))
+	await.True(t, "sales before the fault", func() bool { return c.accepted.Load() > 50 })
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	atKill := accepted.Load()
-	close(away)
-	await.True(t, "the fault to be noticed", func() bool { return refused.Load() > 0 })
+	atKill := c.accepted.Load()
+	close(c.down)
+	await.True(t, "the fault to be noticed", func() bool { return c.refused.Load() > 0 })
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait()
-	if atKill >= stock || accepted.Load() != stock || soldOut.Load() != buyers-stock {
-		t.Errorf("%d accepted (%d before the restart), %d sold out; want %d and %d", accepted.Load(), atKill, soldOut.Load(), stock, buyers-stock)
+	wait()
+	if atKill >= stock || c.accepted.Load() != stock || c.soldOut.Load() != buyers-stock {
+		t.Errorf("%d accepted (%d before the restart), %d sold out; want %d and %d", c.accepted.Load(), atKill, c.soldOut.Load(), stock, buyers-stock)
 	}
 	if st := s.audit(t); st.left(t) != 0 {
 		t.Errorf("left is %d, want 0", st.left(t))
 	}
+}
+
+// patientBuyers buy one unit each, and repeat a purchase until it is accepted or sold
+// out. Those after the first `early` buyers wait until down is closed, so that the fault
+// always falls into the sale.
+type patientBuyers struct {
+	t             *testing.T
+	s             *shop
+	v             *Inventory
+	buyers, early int64
+	down          chan struct{} // closed when Redis is down
+
+	next                       atomic.Int64
+	accepted, soldOut, refused atomic.Int64 // refused: attempts after the fault
+}
+
+// start lets them buy on 30 goroutines, and returns what waits for all of them.
+func (c *patientBuyers) start(ctx context.Context) (wait func()) {
+	var all sync.WaitGroup
+	for range 30 {
+		all.Go(func() {
+			for n := c.next.Add(1); n <= c.buyers && ctx.Err() == nil; n = c.next.Add(1) {
+				if n > c.early {
+					select {
+					case <-c.down:
+					case <-ctx.Done():
+					}
+				}
+				for ctx.Err() == nil && !c.buy(ctx, n) {
+				}
+			}
+		})
+	}
+	return all.Wait
+}
+
+// buy makes one attempt of a buyer and reports whether the buyer is done.
+func (c *patientBuyers) buy(ctx context.Context, n int64) (done bool) {
+	down := false
+	select {
+	case <-c.down:
+		down = true
+	default:
+	}
+	o, err := c.v.Purchase(ctx, c.s.request(fmt.Sprintf("u%d", n), "k", 1))
+	switch {
+	case err != nil:
+		c.t.Errorf("a purchase was not answered: %v", err)
+	case o.Err == nil:
+		c.accepted.Add(1)
+	case errors.Is(o.Err, ErrSoldOut):
+		c.soldOut.Add(1)
+	case errors.Is(o.Err, ErrUnavailable), errors.Is(o.Err, ErrOverloaded), errors.Is(o.Err, ErrRebuilding):
+		if down {
+			c.refused.Add(1)
+		}
+		return false
+	default:
+		c.t.Errorf("outcome %+v", o)
+	}
+	return true
 }
 
 // TestInventory_RedisAway: each of many requests is answered, though nobody is there.

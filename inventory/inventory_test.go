@@ -3,15 +3,16 @@ package inventory
 import (
 	"context"
 	"errors"
-	"flashsale/internal/testing/await"
-	"flashsale/internal/testing/redistest"
-	"flashsale/queue"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/queue"
 
 	"github.com/redis/go-redis/v9"
 )

@@ -262,7 +262,7 @@ func modelAdjust(ctx context.Context, t *rapid.T, s *shop, m *model) {
 		}
 	}
 	want := m.adjust(&c, opensIn, closesIn)
-	if err := Adjust(ctx, s.rdb, 1, 1, s.item, c); !errors.Is(err, want) || (err == nil) != (want == nil) {
+	if err := adjust(ctx, s.rdb, keys{1}, 1, s.item, "", &c); !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("adjust %+v: %v, want %v", c, err, want)
 	}
 }

@@ -29,7 +29,7 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 		}
 		first := by(1, "u", "k", 1)
 		mustBuy(t, v, first)
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 2}); err != nil {
 			t.Fatal(err)
 		}
 		before := s.state(t)
@@ -94,7 +94,7 @@ func TestInventory_Purchase_ItemVersionResent(t *testing.T) {
 			if err != nil || !armed.CompareAndSwap(true, false) {
 				return err
 			}
-			if err := Adjust(await.Context(t), shared, 1, 1, s.item, Change{Version: 2}); err != nil {
+			if err := adjust(await.Context(t), shared, keys{1}, 1, s.item, "", &Change{Version: 2}); err != nil {
 				t.Error(err)
 			}
 			return io.ErrUnexpectedEOF

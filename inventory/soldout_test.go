@@ -463,7 +463,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		first := s.request("u", "k1", 3)
 		mustBuy(t, v, first)
 		lower := int64(2)
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2, PerUserLimit: &lower}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 2, PerUserLimit: &lower}); err != nil {
 			t.Fatal(err)
 		}
 		repeat := func() {
@@ -485,7 +485,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		wantStatus(t, s.give(t, first), ReleaseDone)
 		repeat()
 		control := "paused"
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 3, Control: &control}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 3, Control: &control}); err != nil {
 			t.Fatal(err)
 		}
 		repeat()
