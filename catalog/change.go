@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Created tells every process that an item may have been created: that it is to

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/lock"
-
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
 )
 
 // Source is where items come from: the database.

@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/lock"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Change is a change of an item on sale. A field at its zero value leaves things as they are.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/lock"
-
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
 )
 
 // Live is a sale as it stands in Redis.

@@ -17,11 +17,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/lock"
-	"flashsale/queue"
-
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
+
+	"flashsale/lock"
+	"flashsale/queue"
 )
 
 // Config configures an Inventory. A zero field means its default.

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // TestInventory_Epoch: state of an earlier epoch is rebuilt, whoever notices.

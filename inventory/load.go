@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"flashsale/internal/pause"
-	"flashsale/lock"
-
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"flashsale/internal/pause"
+	"flashsale/lock"
 )
 
 // Open loads a new item's sale, so that its first buyer need not wait. Whatever

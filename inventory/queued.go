@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/queue"
-
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/queue"
 )
 
 // A queue's log of accepted orders is a stream: the purchase script adds one entry per

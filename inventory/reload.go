@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"flashsale/lock"
-
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/lock"
 )
 
 // claimPrefix opens the field "building" of a sale that a rebuild has claimed and

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // soldOutMark lets the process answer "sold out" from memory. A repeat of an accepted

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/bench/internal/runner"
-
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/bench/internal/runner"
 )
 
 const (

@@ -16,9 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/bench/internal/targets"
-	"flashsale/internal/wire"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/wire"
 )
 
 // expiryBar is how late an order may lapse, in milliseconds, at the 99th percentile.

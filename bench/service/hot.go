@@ -16,7 +16,6 @@ import (
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-
 	"flashsale/internal/testing/overlay"
 	"flashsale/internal/testing/repo"
 )

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/load"
-
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"

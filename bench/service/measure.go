@@ -15,11 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/bench/internal/load"
-	"flashsale/bench/internal/process"
-
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"

@@ -16,7 +16,6 @@ import (
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/pause"
 	"flashsale/internal/wire"

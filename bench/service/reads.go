@@ -11,7 +11,6 @@ import (
 
 	"flashsale/bench/internal/baseline"
 	"flashsale/bench/internal/defences"
-
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
 )

@@ -13,13 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
-
-	"github.com/redis/go-redis/v9"
 )
 
 const (

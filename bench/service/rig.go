@@ -12,12 +12,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"flashsale/bench/internal/load"
-	"flashsale/bench/internal/process"
-
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 )

@@ -12,7 +12,6 @@ import (
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-
 	"flashsale/internal/pause"
 )
 

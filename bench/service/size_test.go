@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/load"
-
 	service "flashsale/internal/testing/process"
 )
 

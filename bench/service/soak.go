@@ -15,7 +15,6 @@ import (
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-
 	"flashsale/bench/internal/targets"
 )
 

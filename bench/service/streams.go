@@ -11,10 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/bench/internal/load"
-
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )

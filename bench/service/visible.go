@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"flashsale/bench/internal/load"
-
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )

@@ -14,7 +14,6 @@ import (
 	"flashsale/bench/internal/baseline"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-
 	"flashsale/bench/internal/server"
 	"flashsale/internal/testing/redisserver"
 	"flashsale/internal/testing/repo"
