@@ -10,34 +10,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded says that the sale has ended and is not loaded. It belongs to the
-// database then: see [Archive].
+// ErrEnded says that the sale has ended and is not loaded. Only the database has it then:
+// see [Archive].
 var ErrEnded = errors.New("inventory: the sale has ended and is not loaded")
 
-// Archive is the database's view of the sales that have ended. One that is not in
-// Redis any more stays out of it: requests for it are answered from the Archive.
+// Archive is the database's view of the sales that have ended. Such a sale is not loaded
+// into Redis again once it was removed; requests for it are answered from the Archive.
 type Archive interface {
 	// Ended reports whether an item's sale is closed or past its end, by the clock of
 	// Redis. An item that does not exist has not ended.
 	Ended(ctx context.Context, item string) (bool, error)
-	// Entries returns the orders of an ended sale under these keys, in their order, the
-	// queued ones too. There are at most as many keys as a batch has purchases.
+	// Entries returns the orders of an ended sale under these keys, in the order of the
+	// keys, queued orders included. There are at most as many keys as a batch has
+	// purchases.
 	Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error)
 }
 
-// loadOrAnswer deals with a batch whose sale is not loaded, or has to be loaded again:
-// it loads the sale, or answers from the Archive if the sale has ended. rewound is as in
+// loadOrAnswer handles a batch whose sale is not loaded, or has to be loaded again: it
+// loads the sale, or answers from the Archive if the sale has ended. rewound is as in
 // Observers.OnLoss, waiting as in the script's reply.
 func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, waiting int64) error {
-	// Data that was rewound is looked into first. Of a sale that is merely missing, the
-	// database decides whether it should be there.
+	// Rewound data is examined first. For a sale that is merely missing, the database
+	// decides whether it should be loaded.
 	if s.loading == nil && rewound == 0 {
 		ended, err := s.v.ended(ctx, s.item)
 		if err != nil {
 			return err
 		}
 		if ended {
-			// The database of a stopped sale does not know all of its orders.
+			// The database does not have all orders of a stopped sale.
 			if err := s.v.mayLoad(ctx, s.item); err != nil {
 				if errors.Is(err, ErrStopped) {
 					s.stopped = time.Now()
@@ -55,8 +56,8 @@ func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, wa
 }
 
 // answerEnded answers a batch from the Archive, as the purchase script answers for a
-// sale that is closed. One look answers the whole batch, so that a crowd costs the
-// database little. waiting is the script's reply.
+// sale that is closed. One query answers the whole batch, so that a crowd costs the
+// database little. waiting is as in the script's reply.
 func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int64) error {
 	keys := make([]EntryKey, len(batch))
 	for i, r := range batch {
@@ -75,7 +76,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 			r.Done(Outcome{Err: ErrClosed})
 		case e.Quantity != r.Quantity:
 			r.Done(Outcome{Err: ErrKeyReused})
-		case e.OrderID == r.OrderID: // an earlier run of the script took it
+		case e.OrderID == r.OrderID: // an earlier run of the script accepted it
 			r.Done(Outcome{})
 		default:
 			r.Done(Outcome{ReplayOf: e.OrderID})
@@ -87,7 +88,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 	return nil
 }
 
-// FreeStatus is what became of a sale that was to be removed from Redis.
+// FreeStatus is the result of removing a sale from Redis.
 type FreeStatus int64
 
 const (
@@ -95,16 +96,17 @@ const (
 	FreeDone FreeStatus = 1
 	// FreeNothing says that there was nothing to remove.
 	FreeNothing FreeStatus = 0
-	// FreeKept says that the sale was left alone: it has not ended, it is stopped (see
-	// [Stop]), or it is being loaded or changed.
+	// FreeKept says that the sale was kept: it has not ended, it is stopped (see [Stop]),
+	// or it is being loaded or changed.
 	FreeKept FreeStatus = -1
 )
 
 // Free removes what Redis holds of the sales of these items, if they have ended, and
-// says what became of each, in their order. Their memory is freed beside the selling of
-// others. A sale that was removed is answered from the [Archive]. Free may be called at
-// any time and again. A sale that Redis cannot remove, because one of its keys has another
-// type, is kept; the first such error comes with the statuses. Errors: [ErrUnavailable].
+// returns a status for each item, in their order. Redis frees the memory in the
+// background. Requests for a removed sale are answered from the [Archive]. Free may be
+// called at any time and repeatedly. A sale that Redis cannot remove, because one of its
+// keys has another type, is kept; the first such error is returned with the statuses.
+// Errors: [ErrUnavailable].
 func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) (status []FreeStatus, err error) {
 	k := keys{partitions}
 	cmds := make([]*redis.Cmd, len(items))

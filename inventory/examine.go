@@ -13,19 +13,19 @@ import (
 	"flashsale/lock"
 )
 
-// Live is a sale as it stands in Redis.
+// Live is the state of a sale in Redis.
 type Live struct {
 	// Loaded says that there is a sale under the present epoch, whole and not
 	// being changed. Otherwise the next purchase loads it, and the rest is empty.
 	Loaded bool
-	// Damaged says that its values cannot be read, so that nothing is sold and no
-	// purchase repairs it. The rest is empty then.
+	// Damaged says that its values cannot be read: nothing is sold, and no purchase
+	// repairs it. The rest is empty then.
 	Damaged bool
-	// Sale is what it sells and on what terms; its Version is the item's.
+	// Sale has its stock and terms. Its Version is the item's.
 	Sale
 }
 
-// Live reads a sale without keeping it from selling.
+// Live reads a sale. The sale goes on meanwhile.
 func (v *Inventory) Live(ctx context.Context, item string) (Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
@@ -43,8 +43,8 @@ type Examined struct {
 	fence int64
 }
 
-// Live reads the sale. One that every holder of the lock would be refused by,
-// for it has seen a fencing token from the future, is damaged as well.
+// Live reads the sale. It is also damaged if it has seen a higher fencing token than the
+// lock's, because it would refuse every holder of the lock.
 func (x *Examined) Live(ctx context.Context) (Live, error) {
 	live, fence, err := x.v.live(ctx, x.item, x.epoch)
 	if live.Loaded && fence > x.fence {
@@ -53,17 +53,17 @@ func (x *Examined) Live(ctx context.Context) (Live, error) {
 	return live, err
 }
 
-// Examine runs look while the item's lock is held, whether the sale is loaded or
-// not; it loads nothing. The wait for the
-// lock and look together are given two seconds. If look asks for it, the sale is
-// then rebuilt from its source, under the same lock: what look has seen
-// cannot have changed for the better by a purchase meanwhile. A rebuild that
-// fails leaves no sale, and the next purchase loads it.
+// Examine runs look while the item's lock is held, whether the sale is loaded or not; it
+// loads nothing. The wait for the lock and look may take two seconds together. If look
+// returns rebuild, the sale is then rebuilt from its source under the same lock, so that
+// no purchase comes between look and the rebuild. A rebuild that fails leaves no sale,
+// and the next purchase loads it.
 //
-// Errors: [ErrUnavailable] when Redis or the lock is not available or was lost,
-// and what look found is void then; [ErrRebuilding] when the rebuild failed; look's.
+// Errors: [ErrUnavailable] when Redis or the lock is not available or the lock was lost,
+// which makes look's result invalid; [ErrRebuilding] when the rebuild failed; look's.
 func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx context.Context, x *Examined) (rebuild bool, err error)) error {
-	// Before the lock: look must not wait for a second connection while it holds one.
+	// Read before the lock is taken, so that nothing waits for a second database
+	// connection while look holds one.
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return err
@@ -85,18 +85,18 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		if err := v.loadWithin(held, l, item); !errors.Is(err, ErrEnded) {
 			return err
 		}
-		return nil // the load has removed what look found
+		return nil // the load has removed the sale
 	}, lock.WithWaitLimit(v.cfg.LookLimit))
 }
 
-// Lives reads the sales of many items, in order, without keeping them from selling.
+// Lives reads the sales of many items, in order. The sales go on meanwhile.
 func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cmds := make([]*redis.SliceCmd, len(items))
-	// An error of one command, as of a key of another type, is that item's alone.
+	// An error of one command, for example a key of another type, affects only that item.
 	_, err = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), liveFields...)
@@ -135,7 +135,7 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 	text := make([]string, len(found))
 	for i, f := range found {
 		s, there := f.(string)
-		// What the purchase script takes for a missing sale: it asks for a load.
+		// The purchase script treats this as a missing sale and asks for a load.
 		if !there && i < 6 || there && i == 8 {
 			return Live{}, 0
 		}
@@ -162,7 +162,7 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 	if damaged || build == "" {
 		return Live{Loaded: true, Damaged: true}, 0
 	}
-	// What is no number here is 0 to the purchase script, too.
+	// The purchase script also reads 0 where there is no number.
 	fence, err := strconv.ParseInt(text[6], 10, 64)
 	if err != nil {
 		fence = 0
@@ -173,7 +173,7 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 	return live, fence
 }
 
-// EntryKey is under what a sale remembers an order.
+// EntryKey is the key under which a sale stores an order.
 type EntryKey struct {
 	Buyer          string
 	IdempotencyKey string
@@ -181,26 +181,26 @@ type EntryKey struct {
 
 func (k EntryKey) field() string { return k.Buyer + " " + k.IdempotencyKey }
 
-// Entry is what a sale remembers of an order.
+// Entry is what a sale stores about an order.
 type Entry struct {
 	EntryKey
 	Known    bool   // false: there is nothing under the key, and the rest is empty
-	OrderID  string // empty: what is there cannot be read
+	OrderID  string // empty: the stored value cannot be read
 	Quantity int64
 	Returned bool // its units were given back, or never counted
 }
 
-// BuyerCount is how many units a sale counts a buyer with.
+// BuyerCount is how many units a buyer has in a sale's count.
 type BuyerCount struct {
 	Buyer string
-	Units int64 // -1: what is there cannot be read
+	Units int64 // -1: the stored value cannot be read
 }
 
-// recordsPage is how many records are handed over at a time.
+// recordsPage is how many records are passed to fn in one call.
 const recordsPage = 500
 
-// EachEntry calls fn with every order that a sale remembers, some hundreds at a
-// time. Orders that come or go meanwhile may be missed, and one may be seen twice.
+// EachEntry calls fn with every order that a sale stores, in pages of some hundreds.
+// Orders that are added or removed meanwhile may be missed, and one may be seen twice.
 func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry) error) error {
 	return EachEntry(ctx, v.rdb, v.cfg.Partitions, item, fn)
 }
@@ -235,8 +235,8 @@ func scan(ctx context.Context, rdb redis.UniversalClient, key string, fn func(pa
 		if err != nil {
 			return fmt.Errorf("scan %s: %w: %w", key, ErrUnavailable, err)
 		}
-		// A small hash comes whole, whatever was asked for, and so does any from
-		// the embedded engine.
+		// Redis returns a small hash whole, whatever the count, and the embedded engine
+		// returns any hash whole.
 		for len(pairs) > 0 {
 			n := min(len(pairs), 2*recordsPage)
 			if err := fn(pairs[:n]); err != nil {
@@ -250,7 +250,7 @@ func scan(ctx context.Context, rdb redis.UniversalClient, key string, fn func(pa
 	}
 }
 
-// Entries reads what a sale remembers under these keys, in order.
+// Entries reads what a sale stores under these keys, in order.
 func (v *Inventory) Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error) {
 	return Entries(ctx, v.rdb, v.cfg.Partitions, item, keys)
 }
@@ -275,8 +275,8 @@ func Entries(ctx context.Context, rdb redis.UniversalClient, partitions int, ite
 	return out, nil
 }
 
-// Counts reads how many units a sale counts these buyers with, in order; 0 for
-// one whom it does not know.
+// Counts reads how many units these buyers have in a sale's count, in order; 0 for a
+// buyer without a count.
 func (v *Inventory) Counts(ctx context.Context, item string, buyers []string) ([]int64, error) {
 	values, err := fields(ctx, v.rdb, v.keys.buyers(item), buyers)
 	if err != nil {
@@ -303,7 +303,7 @@ func fields(ctx context.Context, rdb redis.UniversalClient, key string, names []
 	return out, nil
 }
 
-// parseEntry reads "<quantity>:<order id>" with or without ":r" behind it.
+// parseEntry reads "<quantity>:<order id>", which may be followed by ":r".
 func parseEntry(key EntryKey, value string) Entry {
 	e := Entry{EntryKey: key, Known: true}
 	quantity, id, _ := strings.Cut(value, ":")

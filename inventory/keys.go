@@ -10,19 +10,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// keys builds every Redis key of this room. An item's keys carry the hash tag
+// keys builds every Redis key of this package. An item's keys carry the hash tag
 // of its partition, so that one script may use them together with the
 // partition's task queue, on a cluster too.
 type keys struct{ partitions int }
 
-// partition is where an item lives: a hash of its id.
+// partition is the partition of an item: a hash of its id.
 func (k keys) partition(item string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(item)) // a hash's Write never fails
 	return int(h.Sum32() % uint32(k.partitions))
 }
 
-// PartitionOf tells in which of that number of partitions an item lives.
+// PartitionOf returns the partition of an item, for that number of partitions.
 func PartitionOf(item string, partitions int) int { return keys{partitions}.partition(item) }
 
 // tag opens every key of a partition.
@@ -31,8 +31,8 @@ func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:"
 // QueuePrefix is the prefix of a partition's task queue of orders.
 func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 
-// ExpiryQueuePrefix is the prefix of a partition's queue of what is to be done
-// when its orders expire. It is in the slot of the queue of orders.
+// ExpiryQueuePrefix is the prefix of a partition's queue of expiry tasks for its orders.
+// It is in the slot of the queue of orders.
 func ExpiryQueuePrefix(partition int) string { return tag(partition) + "q:expiries:" }
 
 // queuedLogKey is the log of the orders that were added to a queue, from which
@@ -40,17 +40,17 @@ func ExpiryQueuePrefix(partition int) string { return tag(partition) + "q:expiri
 // the queue's slot.
 func queuedLogKey(queuePrefix string) string { return queuePrefix + "accepted" }
 
-// stockChannel tells of a partition's items whose stock or terms changed: each
-// message is an item's id. It is no key.
+// stockChannel is the channel of a partition's items whose stock or terms changed. Each
+// message is an item's id. It is not a key.
 func stockChannel(partition int) string { return tag(partition) + "stock" }
 
 // partitionsKey records how many partitions the keys were laid out for.
 const partitionsKey = "fs:{p0}:partitions"
 
-// epochKey says which build of all state a partition's data is of.
+// epochKey holds the epoch that a partition's data belongs to.
 func epochKey(partition int) string { return tag(partition) + "epoch" }
 
-// builtKey says under which epoch all sales were loaded after a loss.
+// builtKey holds the last epoch for which all sales were loaded after a loss.
 func builtKey(partition int) string { return tag(partition) + "built" }
 
 // committedKey is a sorted set of the partition's items, scored by the highest
@@ -66,8 +66,8 @@ func (k keys) committed(item, lineage string) string {
 // lock names the item's lock, whose keys begin with the sale's: see lock/README.md.
 func (k keys) lock(item string) string { return k.sale(item) }
 
-// lockKey is the key that exists while the item's lock is held: lock.Manager's
-// GuardKeys names the same.
+// lockKey is the key that exists while the item's lock is held. It is the first of
+// lock.Manager's GuardKeys.
 func (k keys) lockKey(item string) string { return k.lock(item) + ":lock" }
 func (k keys) sale(item string) string    { return tag(k.partition(item)) + "sale:" + item }
 func (k keys) idempotency(item string) string {
@@ -95,7 +95,7 @@ func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) erro
 	return nil
 }
 
-// RecordedPartitions is the number of partitions this Redis was laid out for; 0
+// RecordedPartitions is the number of partitions for which this Redis was laid out; 0
 // where none is recorded.
 func RecordedPartitions(ctx context.Context, rdb redis.UniversalClient) (int, error) {
 	n, err := rdb.Get(ctx, partitionsKey).Int()

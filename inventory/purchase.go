@@ -14,12 +14,13 @@ type Request struct {
 	Buyer          string
 	IdempotencyKey string
 	Quantity       int64 // 1 or more
-	// OrderID is fresh for every request, without a colon; repeats of this Request
-	// settle on it. QueuedIndex finds only orders whose id is a UUID in lower case.
+	// OrderID is unique to the request, without a colon. When the Inventory repeats the
+	// request, the id shows whether it was accepted before. QueuedIndex finds only orders
+	// whose id is a UUID in lower case.
 	OrderID string
 	Payload string // the order's task
-	// ItemVersion is the version of the item that the payload was made by; the sale takes
-	// the purchase only if it has the same. 0: any.
+	// ItemVersion is the version of the item from which the payload was made; the sale
+	// accepts the purchase only if it has the same version. 0: any.
 	ItemVersion int64
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
@@ -28,17 +29,17 @@ type Request struct {
 	since time.Time // when it was submitted
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome struct {
 	// Err is nil for an accepted purchase and for a replay; otherwise one of
 	// this package's errors.
 	Err error
-	// ReplayOf is the id of the order that an earlier request with the same
-	// key made; empty when this request made its own.
+	// ReplayOf is the id of the order that an earlier request with the same key created;
+	// empty when this request created its own.
 	ReplayOf string
 }
 
-// purchaseReply is what the purchase script answers.
+// purchaseReply is the purchase script's reply.
 type purchaseReply struct {
 	status   string
 	waiting  int64
@@ -51,7 +52,7 @@ type purchaseReply struct {
 	sequence int64  // of the sale
 	limit    int64  // units that one buyer may hold
 	accepted int64  // how many accepted keys the sale has; -1 unless nothing is left
-	more     string // accepted keys that the caller did not know
+	more     string // accepted keys that the caller did not have
 	replayed []any  // order ids, in the order of the verdicts R
 }
 
@@ -91,8 +92,8 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 	return r, nil
 }
 
-// deliver answers each request by its verdict. Nothing is delivered unless the
-// whole reply can be read, so that a request is answered once.
+// deliver answers each request by its verdict. It first checks the whole reply, so that
+// each request is answered once.
 func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
 	if len(reply.verdicts) != len(batch) {
 		return fmt.Errorf("purchase script gave %d verdicts for %d requests", len(reply.verdicts), len(batch))
