@@ -42,8 +42,8 @@ var (
 	voidLua string
 )
 
-// The scripts are composed: the lock's guard and the queue's enqueue run inside
-// them, so that the check, the sale and the task are one atomic step.
+// The scripts include the lock's guard and the queue's enqueue, so that the check, the
+// sale and the task are one atomic step.
 var (
 	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + purchaseLua)
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
