@@ -208,8 +208,8 @@ type Inventory struct {
 	queues []*queue.Queue
 	source Source
 	epoch  atomic.Int64
-	// hears says that the subscription to stock changes is up.
-	hears atomic.Bool
+	// subscribed says that the subscription to stock changes is up.
+	subscribed atomic.Bool
 
 	mu        sync.RWMutex
 	sellers   map[string]*seller

@@ -46,7 +46,7 @@ func marked(t *testing.T, s *shop, processes ...*Inventory) {
 // published before has arrived. It asks on items of its own, so that it drops no mark.
 func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	t.Helper()
-	await.True(t, "the subscription", v.hears.Load)
+	await.True(t, "the subscription", v.subscribed.Load)
 	serial.mu.Lock()
 	serial.n++
 	item := fmt.Sprintf("%s-probe-%d", s.item, serial.n)
@@ -158,7 +158,7 @@ func TestInventory_Listen_Deaf(t *testing.T) {
 		}
 		wantStatus(t, s.give(t, winner), ReleaseDone)
 		mustBuy(t, v, s.request("next", "k", 1))
-		if v.hears.Load() {
+		if v.subscribed.Load() {
 			t.Error("there is a subscription; the test means to have none")
 		}
 		s.audit(t)

@@ -34,7 +34,7 @@ type soldOutMark struct {
 func (s *seller) refuse(r *Request) error {
 	m := s.mark.Load()
 	switch {
-	case m == nil || m.drops != s.drops.Load() || !s.v.hears.Load() || r.since.UnixNano() >= m.until,
+	case m == nil || m.drops != s.drops.Load() || !s.v.subscribed.Load() || r.since.UnixNano() >= m.until,
 		m.accepted.has(keyHash(r)):
 		return nil
 	case r.Quantity > m.limit:
@@ -208,14 +208,14 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 		channels[p] = stockChannel(p)
 	}
 	// Marks are not used without the subscription.
-	defer v.hears.Store(false)
+	defer v.subscribed.Store(false)
 	err = subscription.Hear(ctx, v.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			if m.Count == len(channels) {
 				confirmed = true
 				v.dropMarks() // messages before this one were missed
-				v.hears.Store(true)
+				v.subscribed.Store(true)
 			}
 		case *redis.Message:
 			v.dropMark(m.Payload)
