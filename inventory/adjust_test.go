@@ -14,7 +14,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// adjust brings a change into the sale, as a process without an Inventory does.
+// adjust applies a change to the sale, as Change does after its commit.
 func (s *shop) adjust(t testing.TB, c Change) error {
 	t.Helper()
 	return adjust(await.Context(t), s.rdb, keys{1}, s.source.epochNow(), s.item, "", &c)
@@ -60,7 +60,7 @@ func TestAdjust_Terms(t *testing.T) {
 		mustRefuse(t, v, s.request("u", "2", 1), ErrUserLimit)
 		change(Change{PerUserLimit: ptr(int64(3))})
 		mustBuy(t, v, s.request("u", "2", 2))
-		change(Change{PerUserLimit: ptr(int64(2))}) // below what the buyer has
+		change(Change{PerUserLimit: ptr(int64(2))}) // below the buyer's units
 		mustRefuse(t, v, s.request("u", "3", 1), ErrUserLimit)
 		mustBuy(t, v, s.request("w", "1", 2))
 		change(Change{Control: ptr("paused")})
@@ -82,7 +82,7 @@ func TestAdjust_Terms(t *testing.T) {
 		mustBuy(t, v, s.request("y", "1", 1))
 		change(Change{ClosesAt: ptr(time.Now().Add(time.Hour))})
 		mustBuy(t, v, s.request("y2", "1", 1))
-		change(Change{}) // of something that is no matter of the sale
+		change(Change{}) // of a field that the sale does not have
 		mustBuy(t, v, s.request("y3", "1", 1))
 		change(Change{Control: ptr("closed"), AddLeft: 5})
 		mustRefuse(t, v, s.request("z", "1", 1), ErrClosed)
@@ -92,7 +92,7 @@ func TestAdjust_Terms(t *testing.T) {
 	})
 }
 
-// TestAdjust_Stock adds and takes back; the marks of all processes go.
+// TestAdjust_Stock adds units and takes units back; all processes drop their marks.
 func TestAdjust_Stock(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -121,7 +121,7 @@ func TestAdjust_Stock(t *testing.T) {
 		s.mustAdjust(t, Change{Version: 3, AddLeft: -3})
 		mustRefuse(t, a, s.request("n3", "k", 1), ErrSoldOut)
 		marked(t, s, a, b)
-		// Without new stock too: what is said of a closed sale is another thing.
+		// Also without new stock: a closed sale is refused with another error.
 		s.stock(0, 4)
 		s.mustAdjust(t, Change{Version: 4, Control: ptr("paused")})
 		for _, v := range []*Inventory{a, b} {
@@ -132,7 +132,7 @@ func TestAdjust_Stock(t *testing.T) {
 	})
 }
 
-// TestAdjust_Version: each change goes in once, and in its order.
+// TestAdjust_Version: each change is applied once, and in order.
 func TestAdjust_Version(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -172,7 +172,7 @@ func TestAdjust_Version(t *testing.T) {
 		if after.left(t) != 5 || after.sale["limit"] != "2" {
 			t.Errorf("%d left, limit %s, want 5 and 2", after.left(t), after.sale["limit"])
 		}
-		// A load brings the changes that the database has.
+		// A load reads the changes from the database.
 		s.stock(2, 3)
 		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestAdjust_Version(t *testing.T) {
 	})
 }
 
-// TestAdjust_ReplyLost: the change went in and nobody heard; the repeat says so.
+// TestAdjust_ReplyLost: the change was applied and the reply was lost; the repeat succeeds.
 func TestAdjust_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {

@@ -36,7 +36,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 				}
 			case len(known) == 2 && s.source.loads == 1: // a has bought, and one unit is left
 				s.commit(t)
-				s.source.set(func(src *stored) { // as the database's index has them
+				s.source.set(func(src *stored) { // in the order of the database's index
 					slices.SortFunc(src.past[s.item], func(x, y Holding) int { return cmp.Compare(x.Buyer, y.Buyer) })
 				})
 				if err := Distrust(t.Context(), shared, 1, []string{s.item}); err != nil {

@@ -75,10 +75,9 @@ func TestInventory_UnknownOutcome_UnderLoad(t *testing.T) {
 	})
 }
 
-// TestInventory_UnknownOutcome_ThenLockGone: the script ran, its reply was
-// lost, and the lock went to another process before it could be sent again.
-// "Overloaded" and "rebuilding" promise that nothing was taken, which is no
-// longer known.
+// TestInventory_UnknownOutcome_ThenLockGone: the script ran, its reply was lost, and the lock
+// went to another process before the batch could be sent again. "Overloaded" and "rebuilding"
+// promise that nothing was taken, so they are not the answer here.
 func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
@@ -121,7 +120,7 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 				r := s.request("u", "k", 1)
 				o := buy(t, v, r)
 				for !struck.Load() && hurried(v, o.Err) && t.Context().Err() == nil {
-					o = buy(t, v, r) // there was no time even to send it
+					o = buy(t, v, r) // there was not even time to send it
 				}
 				taken := len(s.state(t).queue)
 				if taken != 1 {
@@ -135,8 +134,9 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 	})
 }
 
-// TestInventory_RedisRestart kills Redis under load. Meanwhile every answer is
-// a bounded "unavailable" or "overloaded"; afterwards repeats settle and the sum is exact.
+// TestInventory_RedisRestart kills Redis under load. Meanwhile every purchase is answered
+// "unavailable" or "overloaded" within its patience. Afterwards repeats get their outcome, and
+// the sum is exact.
 func TestInventory_RedisRestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -148,7 +148,7 @@ func TestInventory_RedisRestart(t *testing.T) {
 	})
 	const stock, buyers = 600, 900
 	s := newShop(t, rdb, open(stock, 1), 0)
-	// Short, as a process that died with Redis away would have to expire.
+	// Short TTLs: a lock that could not be released while Redis was away has to expire.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 300 * time.Millisecond, MaxBatch: 10})
@@ -235,7 +235,7 @@ func (c *patientBuyers) buy(ctx context.Context, n int64) (done bool) {
 	return true
 }
 
-// TestInventory_RedisAway: each of many requests is answered, though nobody is there.
+// TestInventory_RedisAway: each of many requests is answered while Redis is away.
 func TestInventory_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -260,7 +260,7 @@ func TestInventory_RedisAway(t *testing.T) {
 			t.Fatalf("request %d: %+v", i, o)
 		}
 	}
-	// A lock that could not be asked for in time is "overloaded": nothing was sent.
+	// A lock that could not be acquired in time is "overloaded": nothing was sent.
 	if o := buy(t, v, s.request("u", "k", 1)); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
 		t.Errorf("the accepted buyer's repeat: %+v", o)
 	}
@@ -279,7 +279,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 	t.Parallel()
 	engines := map[string]func(t *testing.T) *redis.Client{
 		"embedded": func(t *testing.T) *redis.Client { return redistest.Embedded(t) },
-		"redis": func(t *testing.T) *redis.Client { // a flush strikes everybody, so on a server of its own
+		"redis": func(t *testing.T) *redis.Client { // a flush affects all tests on a server, so on one of its own
 			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 			t.Cleanup(func() {
 				if err := rdb.Close(); err != nil {
@@ -301,7 +301,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 				default:
 				}
 			}, OnError: func(err error) {
-				// The flushes keep the server so busy that a sign of life may be late.
+				// The flushes keep the server so busy that a keep-alive may be late.
 				if !errors.Is(err, subscription.ErrSilent) {
 					t.Errorf("noticed: %v", err)
 				}
@@ -317,7 +317,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 					case <-stop:
 						flushes <- n
 						return
-					case <-sent: // beside the next one
+					case <-sent: // during the next one
 					}
 					if err := rdb.ScriptFlush(context.WithoutCancel(t.Context())).Err(); err != nil {
 						t.Error(err)
@@ -335,8 +335,8 @@ func TestInventory_ScriptFlush(t *testing.T) {
 	}
 }
 
-// TestInventory_BrokenSale: what is no number in Redis makes purchases fail
-// and changes nothing.
+// TestInventory_BrokenSale: a value in Redis that is not a number makes purchases fail without
+// changing anything.
 func TestInventory_BrokenSale(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
