@@ -10,18 +10,18 @@ import (
 	"flashsale/lock"
 )
 
-// kind says what an item is loaded for, and so how old it may be.
+// kind is the purpose of a load, which decides how old the item may be.
 type kind int
 
 const (
-	toShow  kind = iota // nobody has it: whatever Redis remembers will do
-	toRenew             // it is shown meanwhile: Redis may have a younger one
-	toBuy               // somebody buys by it
+	toShow  kind = iota // for display, not in memory: an entry in Redis of any age is good
+	toRenew             // the old item is shown meanwhile: Redis may have a newer one
+	toBuy               // for a purchase
 )
 
-// oldest is the greatest age of what is taken from Redis. It is less than the
-// time after which the item would be renewed, or each process would take it over
-// just before and load it itself just after.
+// oldest is the greatest age at which an entry is taken from Redis. It is less than the
+// age at which the item would be renewed: otherwise each process would take an entry from
+// Redis and load the item itself shortly afterwards.
 func (c *Catalog) oldest(k kind) time.Duration {
 	switch k {
 	case toBuy:
@@ -38,23 +38,23 @@ type flightKey struct {
 	kind kind
 }
 
-// flight is one look for an item on behalf of all who want it meanwhile.
+// flight is one load of an item, for all readers that want it meanwhile.
 type flight struct {
 	key  flightKey
 	done chan struct{}
-	// heard is the count of subscriptions as the look began: what was said before
-	// the next one may be missing from what it finds.
+	// heard is the count of subscriptions when the load began: if there was another
+	// subscription since, the result may lack a change.
 	heard uint64
 	view  *View
 	err   error
-	// behind is whose renewal this is; nil where readers wait for it.
+	// behind is the record that is renewed in the background; nil if readers wait.
 	behind *record
 	// The fields below are guarded by the catalogue's mutex.
 	least int64 // the version that the item has at least
-	void  bool  // the item has changed since the look began
+	void  bool  // the item has changed since the load began
 }
 
-// fetch loads an item that is not available from memory, once for all who ask.
+// fetch loads an item that is not available from memory, once for all concurrent readers.
 func (c *Catalog) fetch(ctx context.Context, id string, k kind) (*View, error) {
 	if err := c.refused(ctx, id); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (c *Catalog) fetch(ctx context.Context, id string, k kind) (*View, error) {
 	}
 }
 
-// refused refuses ids that are none without a look at the source.
+// refused refuses unknown ids without a query to the source.
 func (c *Catalog) refused(ctx context.Context, id string) error {
 	if c.on(Negatives) {
 		if _, known := c.unknown.GetIfPresent(id); known {
@@ -90,7 +90,7 @@ func (c *Catalog) refused(ctx context.Context, id string) error {
 	return nil
 }
 
-// join returns the look under way, or begins one.
+// join returns the load under way, or begins one.
 func (c *Catalog) join(id string, k kind, behind *record) *flight {
 	key := flightKey{id, k}
 	c.mu.Lock()
@@ -98,13 +98,13 @@ func (c *Catalog) join(id string, k kind, behind *record) *flight {
 	f := c.flights[key]
 	if f != nil {
 		if behind != nil {
-			behind.renewing.Store(false) // others wait for the same already
+			behind.renewing.Store(false) // this load is under way for other readers
 		}
 		return f
 	}
 	f = &flight{key: key, done: make(chan struct{}), heard: c.heard.Load(), behind: behind}
 	if r, ok := c.known.GetIfPresent(id); ok {
-		// Redis might give back what is known to be old, after a failover.
+		// After a failover, Redis may return an entry that is known to be old.
 		f.least = r.view.Load().least
 	}
 	if !c.beginLocked() {
@@ -125,8 +125,8 @@ func (c *Catalog) fly(f *flight) {
 	c.land(f, a, err)
 }
 
-// land remembers what a look has found, unless the item has changed meanwhile,
-// and tells those who wait.
+// land caches the result of a load, unless the item has changed meanwhile, and wakes the
+// waiting readers.
 func (c *Catalog) land(f *flight, a answer, err error) {
 	c.mu.Lock()
 	if c.flights[f.key] == f {
@@ -158,10 +158,10 @@ func (c *Catalog) land(f *flight, a answer, err error) {
 	close(f.done)
 }
 
-// renewalFailed lets the item be shown as it is, and says so once its time is over.
+// renewalFailed keeps the old item, and marks it as stale once it has expired.
 func (c *Catalog) renewalFailed(f *flight, err error) {
 	if isBusy(err) {
-		// Another process is loading it and takes its time: nothing has failed yet.
+		// Another process is still loading the item: nothing has failed yet.
 		f.behind.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 		return
 	}
@@ -172,7 +172,7 @@ func (c *Catalog) renewalFailed(f *flight, err error) {
 	f.behind.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 }
 
-// remember puts a view in memory, and returns the one that is there then. The
+// remember caches a view, unless a newer one is cached, and returns the cached one. The
 // caller holds the mutex.
 func (c *Catalog) remember(v *View) *View {
 	id := v.Item.ID
@@ -181,9 +181,9 @@ func (c *Catalog) remember(v *View) *View {
 		r = &record{id: id}
 		r.stock.left.Store(-1)
 	} else if old := r.view.Load(); old.Item.Version > v.Item.Version && !v.LoadedAt.After(old.LoadedAt) && !old.changed {
-		return old // another look began later, was quicker, and has seen more
+		return old // another load began later, was quicker, and has a newer version
 	}
-	// The database counts what is committed; the live number is younger, whatever its age.
+	// The database only counts committed orders, so the live stock is always newer.
 	if left := r.stock.left.Load(); left >= 0 {
 		v.Item.StockLeft = left
 	}
@@ -201,22 +201,21 @@ func (c *Catalog) rememberNone(id string) {
 	}
 }
 
-// answer is what a look has found.
+// answer is the result of a load.
 type answer struct {
 	item     Item
 	exists   bool
-	loadedAt time.Time // when the source was asked for it
+	loadedAt time.Time // when the source was queried
 }
 
-// errBusy says that another process is loading the item, and that it took longer
-// than this one waits.
+// errBusy says that another process is loading the item, which takes longer than this one
+// waits.
 var errBusy = errors.New("catalog: another process is loading the item")
 
 func isBusy(err error) bool { return errors.Is(err, errBusy) }
 
-// look finds an item that memory does not have, or has too old: in Redis, else in
-// the source. Of all processes one asks the source, and the others find in Redis
-// what it has put there.
+// look reads an item that memory lacks, or has too old: from Redis, else from the source.
+// One process queries the source and stores the result in Redis for the others.
 func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer, error) {
 	if a, ok := c.lookFar(ctx, key, least); ok {
 		return a, nil
@@ -226,8 +225,8 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 	}
 	wait := c.cfg.Wait
 	if key.kind == toBuy {
-		// What the holder has asked for would be too old to buy by after that. Buyers
-		// on several processes would wait for one slow question after the other.
+		// After a longer wait, the holder's result would be too old for a purchase. Buyers
+		// on several processes would wait for one slow query after the other.
 		wait = min(wait, max(c.oldest(toBuy), time.Millisecond))
 	}
 	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(wait))
@@ -239,15 +238,14 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 		}
 		faultpoint.Reach("catalog.loading")
 	case errors.Is(err, lock.ErrWaitTimeout) && key.kind == toRenew:
-		return answer{}, errBusy // nobody waits for it
+		return answer{}, errBusy // no reader waits for a renewal
 	case ctx.Err() != nil:
 		return answer{}, context.Cause(ctx)
 	}
 	return c.ask(ctx, key.id)
 }
 
-// letGo releases a lock in the background: the item is there, and its readers need
-// not wait for that.
+// letGo releases a lock in the background, so that the item's readers need not wait.
 func (c *Catalog) letGo(ctx context.Context, l *lock.Lock, id string) {
 	if !c.begin() {
 		return // the locks are released with their manager
@@ -261,7 +259,7 @@ func (c *Catalog) letGo(ctx context.Context, l *lock.Lock, id string) {
 	}()
 }
 
-// lookFar looks into Redis; ok says that it knows the item well enough.
+// lookFar reads Redis; ok says that the entry is good enough.
 func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a answer, ok bool) {
 	if c.far.isAway() {
 		return answer{}, false
@@ -274,7 +272,7 @@ func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a an
 	case !found:
 		return answer{}, false
 	case e.version == 0:
-		// What is known to exist is none only to a Redis that has forgotten it.
+		// A negative entry for an item that is known to exist means that Redis has lost it.
 		ok = least == 0 && c.on(Negatives) && e.age <= c.cfg.Negative
 	default:
 		ok = e.age <= c.oldest(key.kind) && e.version >= least
@@ -286,8 +284,7 @@ func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a an
 	return answer{item: e.item, exists: e.version > 0, loadedAt: e.askedAt.Add(-e.age)}, true
 }
 
-// ask asks the source, together with what others ask at the same time, and
-// leaves the answer in Redis.
+// ask queries the source, together with other readers, and stores the result in Redis.
 func (c *Catalog) ask(ctx context.Context, id string) (answer, error) {
 	a, err := c.loads.load(ctx, id)
 	if err != nil {
@@ -297,7 +294,7 @@ func (c *Catalog) ask(ctx context.Context, id string) (answer, error) {
 	return a, nil
 }
 
-// leave leaves what the source has said in Redis, for the others.
+// leave stores a result of the source in Redis, for the other processes.
 func (c *Catalog) leave(ctx context.Context, id string, a answer) {
 	if c.far.isAway() || !a.exists && !c.on(Negatives) {
 		return
@@ -320,8 +317,8 @@ func (c *Catalog) askSource(ids []string) ([]Item, error) {
 	return c.source.ItemsByID(ctx, ids)
 }
 
-// fetchAlone loads an item as a cache without the defence against a breakdown
-// does: each reader for itself, and only so many at a time.
+// fetchAlone loads an item as a cache does that has no defence against a breakdown: each
+// reader sends its own query. Only the number of concurrent queries is bounded.
 func (c *Catalog) fetchAlone(ctx context.Context, id string, k kind) (*View, error) {
 	if a, ok := c.lookFar(ctx, flightKey{id, min(k, toRenew)}, 0); ok && (!a.exists || time.Since(a.loadedAt) < c.cfg.Fresh) {
 		return c.settle(id, a)
