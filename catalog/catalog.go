@@ -20,20 +20,20 @@ type Catalog struct {
 	stock  Stock
 	far    *remote // nil: there is no Redis
 
-	known   *otter.Cache[string, *record]
-	unknown *otter.Cache[string, struct{}]
-	list    list
-	filter  filter
-	stocks  stocks
-	loads   gather
-	warm    warmth
-	counts  counts
-	slots   chan struct{} // of queries to the source, where each reader sends its own
-	untold  chan news     // announcements that wait for Redis
+	known       *otter.Cache[string, *record]
+	unknown     *otter.Cache[string, struct{}]
+	list        list
+	filter      filter
+	stocks      stocks
+	loads       gather
+	warm        warmth
+	counts      counts
+	slots       chan struct{}     // of queries to the source, where each reader sends its own
+	unannounced chan announcement // announcements that wait for Redis
 
-	// heard counts the subscriptions. Items that were loaded before the present one may
-	// have changed without a message.
-	heard atomic.Uint64
+	// subscriptions counts the subscriptions so far. Items that were loaded before the
+	// present one may have changed without a message.
+	subscriptions atomic.Uint64
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
@@ -57,7 +57,7 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 	c := &Catalog{
 		cfg: cfg, source: source, stock: stock,
 		slots: make(chan struct{}, cfg.LoadLimit), flights: make(map[flightKey]*flight),
-		untold: make(chan news, maxUntold),
+		unannounced: make(chan announcement, maxUnannounced),
 	}
 	c.loads = gather{limit: cfg.LoadLimit, ask: c.askSource}
 	c.warm.done = make(map[string]int64)

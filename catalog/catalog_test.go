@@ -428,7 +428,7 @@ func TestCatalog_Changed(t *testing.T) {
 		if i, err := c.Item(t.Context(), "a"); err != nil || i.Version != 2 {
 			t.Errorf("bought by %+v, %v, want version 2", i, err)
 		}
-		c.Changed(t.Context(), "never-heard-of", 2)
+		c.Changed(t.Context(), "unknown", 2)
 	})
 }
 
@@ -439,14 +439,14 @@ func TestCatalog_Changed_Once(t *testing.T) {
 	s := newShop(Item{ID: "a", StockLeft: 5, Version: 2})
 	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
 		wantItem(t, c, "a", 5)
-		c.hear("changed 2 a")
+		c.handle("changed 2 a")
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 1, 0)
-		c.hear("changed 3 a")
+		c.handle("changed 3 a")
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 2, 0)
 		for _, nonsense := range []string{"", "changed", "changed x a", "changed 9", "what 1 a", "changed 9 A", "created"} {
-			c.hear(nonsense)
+			c.handle(nonsense)
 		}
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 2, 0)

@@ -22,7 +22,7 @@ import (
 func (c *Catalog) Created(ctx context.Context, id string) {
 	c.forget(id, 1)
 	c.filter.add(creation{id: id})
-	c.tell(ctx, news{id: id, version: 1, created: true})
+	c.announce(ctx, announcement{id: id, version: 1, created: true})
 }
 
 // Changed invalidates older versions of an item in every process. Call it after the
@@ -30,47 +30,47 @@ func (c *Catalog) Created(ctx context.Context, id string) {
 // Redis is away the announcement waits, as with Created.
 func (c *Catalog) Changed(ctx context.Context, id string, version int64) {
 	c.forget(id, version)
-	c.tell(ctx, news{id: id, version: version})
+	c.announce(ctx, announcement{id: id, version: version})
 }
 
 // Outdated makes this process reload an item before its next use, if the cached item is
 // older than the version.
 func (c *Catalog) Outdated(id string, version int64) { c.forget(id, version) }
 
-// news is an announcement to the other processes.
-type news struct {
+// announcement is an announcement to the other processes.
+type announcement struct {
 	id      string
 	version int64
 	created bool
 }
 
 const (
-	// tellTimeout bounds one attempt to announce.
-	tellTimeout = time.Second
-	// maxUntold bounds the announcements that wait for Redis.
-	maxUntold = 10_000
+	// announceTimeout bounds one attempt to announce.
+	announceTimeout = time.Second
+	// maxUnannounced bounds the announcements that wait for Redis.
+	maxUnannounced = 10_000
 )
 
-// tell announces to the other processes. If that fails, Run repeats it. The end of ctx
+// announce notifies the other processes. If that fails, Run repeats it. The end of ctx
 // does not interrupt it.
-func (c *Catalog) tell(ctx context.Context, n news) {
+func (c *Catalog) announce(ctx context.Context, n announcement) {
 	if c.far == nil {
 		return
 	}
-	err := c.tryTell(context.WithoutCancel(ctx), n)
+	err := c.tryAnnounce(context.WithoutCancel(ctx), n)
 	if err == nil {
 		return
 	}
 	c.cfg.OnError(err)
 	select {
-	case c.untold <- n:
+	case c.unannounced <- n:
 	default:
 		c.cfg.OnError(fmt.Errorf("catalog: item %s: change not announced, too many announcements wait for Redis; other processes reload it when their copy expires", n.id))
 	}
 }
 
-func (c *Catalog) tryTell(ctx context.Context, n news) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.tellLimit)
+func (c *Catalog) tryAnnounce(ctx context.Context, n announcement) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.announceLimit)
 	defer cancel()
 	// First the negative entry, then the count: a process that receives the id reads
 	// Redis next.
@@ -81,14 +81,14 @@ func (c *Catalog) tryTell(ctx context.Context, n news) error {
 	return err
 }
 
-// keepTelling repeats announcements that have failed, until ctx ends.
-func (c *Catalog) keepTelling(ctx context.Context) {
+// keepAnnouncing repeats announcements that have failed, until ctx ends.
+func (c *Catalog) keepAnnouncing(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case n := <-c.untold:
-			for c.tryTell(ctx, n) != nil {
+		case n := <-c.unannounced:
+			for c.tryAnnounce(ctx, n) != nil {
 				if !pause.For(ctx, retryPause) {
 					return
 				}
@@ -155,20 +155,20 @@ func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			confirmed = true
-			c.heardNothing()
+			c.resubscribed()
 		case *redis.Message:
-			c.hear(m.Payload)
+			c.handle(m.Payload)
 		}
 	}, itemsChannel)
 	return confirmed, err
 }
 
-// heardNothing is called for a new subscription, because earlier messages were missed.
+// resubscribed is called for a new subscription, because earlier messages were missed.
 // Items are shown while they are reloaded. Negative entries are removed, and all ids are
 // read again, in case a process died before it could announce a new item.
-func (c *Catalog) heardNothing() {
+func (c *Catalog) resubscribed() {
 	c.mu.Lock() // a load that began before adds no negative entry after this
-	before := c.heard.Add(1) - 1
+	before := c.subscriptions.Add(1) - 1
 	c.unknown.InvalidateAll()
 	c.mu.Unlock()
 	if before > 0 {
@@ -179,9 +179,9 @@ func (c *Catalog) heardNothing() {
 	c.rebuildFilter()
 }
 
-// hear handles a message: "created <generation> <id>", "changed <version> <id>" or
+// handle processes a message: "created <generation> <id>", "changed <version> <id>" or
 // "warm - <id>". It ignores others, which a later version of the program may send.
-func (c *Catalog) hear(message string) {
+func (c *Catalog) handle(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	detail, id, _ := strings.Cut(rest, " ")
 	if !ValidID(id) {

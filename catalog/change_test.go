@@ -32,7 +32,7 @@ func TestListen_DuringLook(t *testing.T) {
 			s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
 			s.pause = nil
 		})
-		c.heardNothing() // the messages of both were missed
+		c.resubscribed() // the messages of both were missed
 		close(gate)
 		<-done
 		<-ended
@@ -51,7 +51,7 @@ func TestFilter_CountGoneBack(t *testing.T) {
 	rdb := redistest.Embedded(t)
 	s := newShop()
 	a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-	b.heardNothing()
+	b.resubscribed()
 	for range 2 {
 		a.Created(await.Context(t), "first")
 	}
@@ -61,7 +61,7 @@ func TestFilter_CountGoneBack(t *testing.T) {
 	}
 	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
 	a.Created(await.Context(t), "second") // while b's subscription is down
-	b.heardNothing()
+	b.resubscribed()
 	wantItem(t, b, "second", 0)
 	await.True(t, "the filter to refuse", func() bool {
 		wantUnknown(t, b, newID(t))

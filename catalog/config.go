@@ -84,8 +84,8 @@ type Config struct {
 	// or without a part such as the stock. Default: ignored.
 	OnError func(error)
 
-	// tellLimit is tellTimeout; only tests set it.
-	tellLimit time.Duration
+	// announceLimit is announceTimeout; only tests set it.
+	announceLimit time.Duration
 }
 
 // maxNegative bounds the life of a negative entry, and so how long a new item stays hidden
@@ -108,7 +108,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Wait", &c.Wait, 2 * time.Second, nil},
 		{"RedisTimeout", &c.RedisTimeout, 250 * time.Millisecond, nil},
 		{"StockTimeout", &c.StockTimeout, 250 * time.Millisecond, nil},
-		{"tellLimit", &c.tellLimit, tellTimeout, nil},
+		{"announceLimit", &c.announceLimit, announceTimeout, nil},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def

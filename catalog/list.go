@@ -17,9 +17,9 @@ type ListView struct {
 	Stale bool
 	Memo
 
-	freshUntil time.Time
-	heard      uint64
-	changed    bool
+	freshUntil   time.Time
+	subscription uint64
+	changed      bool
 }
 
 // list is the list of all items in memory. Each process reads it from the database, a few
@@ -60,7 +60,7 @@ func (c *Catalog) List(ctx context.Context) (*ListView, error) {
 	now := time.Now()
 	v := c.list.view.Load()
 	switch {
-	case v != nil && !v.changed && now.Before(v.freshUntil) && v.heard == c.heard.Load():
+	case v != nil && !v.changed && now.Before(v.freshUntil) && v.subscription == c.subscriptions.Load():
 	case v != nil && !v.changed && c.on(Breakdown):
 		c.counts.stale.Add(1)
 		if now.UnixNano() >= c.list.retryAt.Load() {
@@ -122,7 +122,7 @@ func (c *Catalog) loadList(l *listLook) {
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.LoadTimeout)
 	defer cancel()
-	heard, askedAt := c.heard.Load(), time.Now()
+	subscription, askedAt := c.subscriptions.Load(), time.Now()
 	c.counts.questions.Add(1)
 	items, err := c.source.Items(ctx)
 	c.list.mu.Lock()
@@ -136,7 +136,7 @@ func (c *Catalog) loadList(l *listLook) {
 		l.err = err
 	default:
 		c.showList(l, &ListView{
-			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), heard: heard, changed: l.void,
+			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), subscription: subscription, changed: l.void,
 		})
 	}
 	c.list.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *Catalog) learn(list *ListView) {
 			continue // they would evict each other
 		}
 		v := c.newView(*item, list.LoadedAt)
-		v.heard = list.heard
+		v.subscription = list.subscription
 		c.remember(v)
 	}
 }
@@ -197,7 +197,7 @@ func (c *Catalog) listOutdated() {
 	defer c.list.mu.Unlock()
 	// Otherwise another load has succeeded meanwhile.
 	if v := c.list.view.Load(); v != nil && (v.changed || !time.Now().Before(v.freshUntil)) {
-		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, heard: v.heard})
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, subscription: v.subscription})
 	}
 }
 
@@ -210,7 +210,7 @@ func (c *Catalog) forgetList() {
 		c.list.loading = nil // a later reader must not join it
 	}
 	if v := c.list.view.Load(); v != nil && !v.changed {
-		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: v.Stale, heard: v.heard, changed: true})
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: v.Stale, subscription: v.subscription, changed: true})
 	}
 }
 
@@ -280,7 +280,7 @@ func (c *Catalog) askListStock(done chan struct{}) {
 	}
 	if shown != nil {
 		c.list.view.Store(&ListView{
-			Items: shown, LoadedAt: v.LoadedAt, Stale: v.Stale, freshUntil: v.freshUntil, heard: v.heard, changed: v.changed,
+			Items: shown, LoadedAt: v.LoadedAt, Stale: v.Stale, freshUntil: v.freshUntil, subscription: v.subscription, changed: v.changed,
 		})
 	}
 }

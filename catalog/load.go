@@ -42,11 +42,11 @@ type flightKey struct {
 type flight struct {
 	key  flightKey
 	done chan struct{}
-	// heard is the count of subscriptions when the load began: if there was another
-	// subscription since, the result may lack a change.
-	heard uint64
-	view  *View
-	err   error
+	// subscription is the count of subscriptions when the load began. If there was another
+	// one since, the result may lack a change.
+	subscription uint64
+	view         *View
+	err          error
 	// behind is the record that is renewed in the background; nil if readers wait.
 	behind *record
 	// The fields below are guarded by the catalogue's mutex.
@@ -102,7 +102,7 @@ func (c *Catalog) join(id string, k kind, behind *record) *flight {
 		}
 		return f
 	}
-	f = &flight{key: key, done: make(chan struct{}), heard: c.heard.Load(), behind: behind}
+	f = &flight{key: key, done: make(chan struct{}), subscription: c.subscriptions.Load(), behind: behind}
 	if r, ok := c.known.GetIfPresent(id); ok {
 		// After a failover, Redis may return an entry that is known to be old.
 		f.least = r.view.Load().least
@@ -137,12 +137,12 @@ func (c *Catalog) land(f *flight, a answer, err error) {
 		f.err = err
 	case !a.exists:
 		f.err = ErrItemNotFound
-		if !f.void && f.heard == c.heard.Load() {
+		if !f.void && f.subscription == c.subscriptions.Load() {
 			c.rememberNone(f.key.id)
 		}
 	default:
 		f.view = c.newView(a.item, a.loadedAt)
-		f.view.heard = f.heard
+		f.view.subscription = f.subscription
 		if !f.void {
 			f.view = c.remember(f.view)
 		}

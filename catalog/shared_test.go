@@ -24,7 +24,7 @@ const limit = 5 * time.Minute
 func patient() Config {
 	return Config{
 		Life: 10 * time.Minute, Fresh: 10 * time.Minute, Keep: time.Hour, Negative: maxNegative,
-		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit, tellLimit: limit,
+		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit, announceLimit: limit,
 	}
 }
 
@@ -102,7 +102,7 @@ func runs(t *testing.T, c *Catalog) *Catalog {
 		cancel()
 		all.Wait()
 	})
-	await.True(t, "the process to be ready", func() bool { return c.heard.Load() > 0 && c.Ready(ctx) == nil })
+	await.True(t, "the process to be ready", func() bool { return c.subscriptions.Load() > 0 && c.Ready(ctx) == nil })
 	return c
 }
 

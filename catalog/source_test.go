@@ -16,7 +16,7 @@ func TestCatalog_Stock(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "live", StockLeft: 9}, Item{ID: "out", StockLeft: 9}, Item{ID: "cold", StockLeft: 9})
 	s.live["live"], s.live["out"] = 4, 0
-	inBubble(t, s, Config{OnError: func(err error) { t.Errorf("heard %v", err) }}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{OnError: func(err error) { t.Errorf("got error %v", err) }}, func(t *testing.T, c *Catalog) {
 		wantItem(t, c, "live", 4)
 		wantItem(t, c, "out", 0)
 		wantItem(t, c, "cold", 9)
@@ -56,14 +56,14 @@ func TestCatalog_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
 	s.live["a"], s.stockErr = 4, errTest
-	var heard []error
-	inBubble(t, s, Config{OnError: func(err error) { heard = append(heard, err) }}, func(t *testing.T, c *Catalog) {
+	var failures []error
+	inBubble(t, s, Config{OnError: func(err error) { failures = append(failures, err) }}, func(t *testing.T, c *Catalog) {
 		for range 10 {
 			wantItem(t, c, "a", 9)
 			wantList(t, c, "a9")
 		}
-		if len(heard) != 1 || !errors.Is(heard[0], errTest) {
-			t.Errorf("heard %v, want the stock's error once", heard)
+		if len(failures) != 1 || !errors.Is(failures[0], errTest) {
+			t.Errorf("got %v, want the stock's error once", failures)
 		}
 		s.set(func(s *shop) { s.stockErr = nil })
 		pass(stockPause + time.Millisecond)

@@ -28,7 +28,7 @@ func TestStock_ManyItems(t *testing.T) {
 		id := fmt.Sprintf("i%d", i)
 		s.items[id] = Item{ID: id, StockLeft: 9}
 	}
-	cfg := Config{StockTimeout: 250 * time.Millisecond, OnError: func(err error) { t.Errorf("heard %v", err) }}
+	cfg := Config{StockTimeout: 250 * time.Millisecond, OnError: func(err error) { t.Errorf("got error %v", err) }}
 	inBubble(t, s, cfg, func(t *testing.T, c *Catalog) {
 		c.stock = slowStock{100 * time.Millisecond}
 		l, err := c.List(t.Context())

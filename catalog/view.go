@@ -15,12 +15,12 @@ type View struct {
 	Stale bool
 	Memo
 
-	strictUntil time.Time // until then it is good for purchases
-	renewAt     time.Time // from then on a purchase renews it in the background
-	freshUntil  time.Time // until then it is shown without a reload
-	heard       uint64    // the count of subscriptions when its load began
-	changed     bool      // it is known to be old, and shown only when nothing else is available
-	least       int64     // the least version of the item; older entries are not taken from Redis
+	strictUntil  time.Time // until then it is good for purchases
+	renewAt      time.Time // from then on a purchase renews it in the background
+	freshUntil   time.Time // until then it is shown without a reload
+	subscription uint64    // the count of subscriptions when its load began
+	changed      bool      // it is known to be old, and shown only when nothing else is available
+	least        int64     // the least version of the item; older entries are not taken from Redis
 }
 
 // Memo stores what a reader has made of a view, such as its encoding, for the next reader.
@@ -51,7 +51,7 @@ func (c *Catalog) spread(d time.Duration) time.Duration {
 
 func (c *Catalog) newView(item Item, loadedAt time.Time) *View {
 	return &View{
-		Item: item, LoadedAt: loadedAt, heard: c.heard.Load(), least: item.Version,
+		Item: item, LoadedAt: loadedAt, subscription: c.subscriptions.Load(), least: item.Version,
 		strictUntil: loadedAt.Add(c.cfg.Life),
 		renewAt:     loadedAt.Add(c.cfg.Life/2 + c.spread(c.cfg.Life/4)),
 		freshUntil:  loadedAt.Add(c.spread(c.cfg.Fresh)),
@@ -60,14 +60,14 @@ func (c *Catalog) newView(item Item, loadedAt time.Time) *View {
 
 // fresh reports whether the view may be shown without a reload.
 func (c *Catalog) fresh(v *View, now time.Time) bool {
-	return !v.changed && now.Before(v.freshUntil) && v.heard == c.heard.Load()
+	return !v.changed && now.Before(v.freshUntil) && v.subscription == c.subscriptions.Load()
 }
 
 // with returns a copy of the view that fn has changed.
 func (v *View) with(fn func(*View)) *View {
 	w := &View{
 		Item: v.Item, LoadedAt: v.LoadedAt, Stale: v.Stale,
-		strictUntil: v.strictUntil, renewAt: v.renewAt, freshUntil: v.freshUntil, heard: v.heard, changed: v.changed, least: v.least,
+		strictUntil: v.strictUntil, renewAt: v.renewAt, freshUntil: v.freshUntil, subscription: v.subscription, changed: v.changed, least: v.least,
 	}
 	fn(w)
 	return w

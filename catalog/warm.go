@@ -52,7 +52,7 @@ func (c *Catalog) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	if c.far != nil {
 		all.Go(func() { c.listen(ctx) })
-		all.Go(func() { c.keepTelling(ctx) })
+		all.Go(func() { c.keepAnnouncing(ctx) })
 	}
 	all.Go(func() { c.keepFilter(ctx) })
 	all.Go(func() { c.keepWarm(ctx) })
