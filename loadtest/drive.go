@@ -25,7 +25,7 @@ const (
 	staleAfter = 5 * time.Second
 )
 
-// outcome is what became of one shot.
+// outcome is the result of one shot.
 type outcome struct {
 	answer   answer        // the last attempt's
 	attempts int           // 0: never sent
@@ -34,13 +34,13 @@ type outcome struct {
 	done     time.Duration // end of the last answer, after the start
 }
 
-// answerKey is what answers are counted by.
+// answerKey groups answers for the count.
 type answerKey struct {
 	status int
 	code   string
 }
 
-// result is what the crowd saw.
+// result has the answers that the crowd received.
 type result struct {
 	outcomes       []outcome // by shot
 	answers        map[answerKey]int64
@@ -70,9 +70,9 @@ type driver struct {
 	retriedUnknown atomic.Int64
 }
 
-// drive opens the connections, sends everything, and returns when each request
-// has its final outcome. When the context ends it returns what there is, with
-// the context's error.
+// drive opens the connections, sends everything, and returns when each request has its
+// final outcome. When the context ends it returns the outcomes so far, with the context's
+// error.
 func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 	workers := make([]*worker, min(connections, len(d.plan.shots)))
 	for i := range workers {
@@ -174,7 +174,7 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// moveOn has the next attempt made at the next target.
+// moveOn makes the next attempt go to the next target.
 func (w *worker) moveOn() {
 	w.hangUp()
 	w.at = (w.at + 1) % len(w.d.targets)

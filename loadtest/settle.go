@@ -25,10 +25,9 @@ type settled struct {
 // ledgerPatience bounds the wait for the ledger to agree with rows that are complete.
 const ledgerPatience = 5 * time.Second
 
-// waitSettled polls until every acknowledged order has a row, and then until the
-// ledger agrees with the rows: purchases whose answers were lost may still be on
-// their way. Neither is awaited for longer than the timeout; what is missing
-// then is missing, and the verdict says so.
+// waitSettled polls until every acknowledged order has a row, and then until the ledger
+// agrees with the rows: purchases whose answers were lost may still be under way. It waits
+// for neither longer than the timeout; the verdict counts the orders that are missing then.
 func waitSettled(ctx context.Context, o *observations, item string, src source, ledgers *api, timeout time.Duration, live *counters) (*settled, error) {
 	want := make(map[string]bool)
 	for i := range o.wishes {
@@ -95,7 +94,7 @@ func countPresent(rows []row, want map[string]bool) int {
 	return n
 }
 
-// units sums what the rows that are not rejected hold.
+// units sums the units of the rows that are not rejected.
 func units(rows []row) (n int64) {
 	for i := range rows {
 		if !rows[i].rejected() {
@@ -105,7 +104,7 @@ func units(rows []row) (n int64) {
 	return n
 }
 
-// observe gathers what the crowd saw by purchase.
+// observe groups the crowd's answers by purchase.
 func observe(p *plan, r *result) *observations {
 	o := &observations{stock: p.stock, limit: p.limit, quantity: p.quantity, wishes: make([]wish, len(p.purchases))}
 	for i := range p.purchases {
@@ -124,7 +123,7 @@ func observe(p *plan, r *result) *observations {
 				w.refused = "refused"
 			}
 		case kindBusy, kindUnknown:
-			// Given up: nothing is known, and nothing follows from it.
+			// Given up: the outcome is unknown, so nothing can be checked.
 		}
 		if a.fault != "" {
 			w.fault = a.fault
@@ -133,24 +132,23 @@ func observe(p *plan, r *result) *observations {
 	return o
 }
 
-// source is where the orders of a finished run are read.
+// source reads the orders of a finished run.
 type source interface {
 	// count is the number of rows of the item, or more cheaply a lower bound of 0.
 	count(ctx context.Context, item string) (int64, error)
 	rows(ctx context.Context, item string) ([]row, error)
-	// name says where, for people.
+	// name describes the source, for people.
 	name() string
 	close() error
 }
 
-// sqliteSource reads the database's file, past the service.
+// sqliteSource reads the database's file without the service.
 type sqliteSource struct {
 	path string
 	db   *sql.DB
 }
 
-// openSQLite opens the file for reading only: the check must not be able to
-// change what it checks.
+// openSQLite opens the file read-only, so that the check cannot change the database.
 func openSQLite(ctx context.Context, path string) (*sqliteSource, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -196,8 +194,8 @@ func (s *sqliteSource) rows(ctx context.Context, item string) (out []row, err er
 	return out, nil
 }
 
-// apiSource reads through the service's own API, where its database is out of
-// reach. It trusts the service to tell the truth about its rows.
+// apiSource reads through the service's own API, if its database cannot be reached. It
+// relies on the service to report its rows correctly.
 type apiSource struct{ a *api }
 
 func (s apiSource) name() string { return "the API's order list and ledger" }

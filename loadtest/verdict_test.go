@@ -166,7 +166,7 @@ func TestVerdict_ComparesTheLedgerWithTheRows(t *testing.T) {
 	})
 }
 
-// Rows read through the API have no keys. What can be told without them must be.
+// Rows read through the API have no keys. Failures that show without keys must be found.
 func TestVerdict_WithoutKeys(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -11,7 +11,7 @@ import (
 	"flashsale/internal/pause"
 )
 
-// commands is what clients sent, as MONITOR saw it.
+// commands are the commands that clients sent, as MONITOR lists them.
 type commands struct {
 	sent     map[string]int // by name
 	acquired int64          // acquisitions meanwhile
@@ -53,7 +53,7 @@ func (b *bench) commandsAlone(ctx context.Context, c contender) (result commands
 	return result, stalled, err
 }
 
-// commandsContended counts the commands while all waiters want one resource.
+// commandsContended counts the commands while all waiters compete for one resource.
 func (b *bench) commandsContended(ctx context.Context, c contender) (result commands, overlaps int64, err error) {
 	a, err := b.compete(ctx, c, time.Millisecond, func(ctx context.Context, a *arena) (err error) {
 		result, err = b.count(ctx, a.acquired.Load)
@@ -65,7 +65,7 @@ func (b *bench) commandsContended(ctx context.Context, c contender) (result comm
 	return result, a.overlaps.Load(), nil
 }
 
-// count counts commands and acquisitions side by side.
+// count counts commands and acquisitions.
 func (b *bench) count(ctx context.Context, acquired func() int64) (result commands, err error) {
 	var before int64
 	sent, _, err := b.monitored(ctx, "", monitorWindow, func() { before = acquired() })

@@ -15,11 +15,11 @@ import (
 	"flashsale/internal/pause"
 )
 
-// uncontended is one phase of goroutines that nobody competes with.
+// uncontended is one phase of goroutines without competition.
 type uncontended struct {
 	meter.Usage
 	ops     int64 // acquisitions with their release
-	stalled int64 // goroutines whose last call did not return by itself
+	stalled int64 // goroutines whose last call did not return until it was cancelled
 }
 
 func (u uncontended) perSecond() float64 { return float64(u.ops) / u.Elapsed.Seconds() }
@@ -85,8 +85,7 @@ func startLoad(ctx context.Context, l locker, n int) *load {
 	return w
 }
 
-// ended is the error of a goroutine whose acquire failed: none if end had to
-// wake it.
+// ended is the error of a goroutine whose acquire failed; nil if end had to cancel it.
 func (w *load) ended(wait context.Context, err error) error {
 	if wait.Err() == nil || !w.stop.Load() {
 		return fmt.Errorf("acquire: %w", err)
@@ -104,11 +103,11 @@ func (w *load) ops() int64 {
 	return n
 }
 
-// stallTime is how long a call may take that nobody competes with before its
-// goroutine counts as stalled.
+// stallTime is how long a call without competition may take before its goroutine counts as
+// stalled.
 const stallTime = 2 * time.Second
 
-// end stops the goroutines and adds up those that had to be woken.
+// end stops the goroutines and counts those that had to be cancelled.
 func (w *load) end(stalled *int64) error {
 	w.stop.Store(true)
 	timer := time.AfterFunc(stallTime, w.cancel)

@@ -12,7 +12,7 @@ import (
 	"flashsale/internal/pause"
 )
 
-// waiting is what it costs to wait for a lock that stays held.
+// waiting is the cost of waiting for a lock that stays held.
 type waiting struct {
 	sent        map[string]int // commands of the waiters' connections, by name
 	elapsed     time.Duration  // how long they were counted
@@ -26,7 +26,7 @@ func (w waiting) perWaiterSecond() float64 {
 }
 
 const (
-	joinTime      = time.Second      // until everyone waits
+	joinTime      = time.Second      // until all goroutines wait
 	cpuWindow     = 2 * time.Second  // CPU is measured
 	waitingWindow = 2 * time.Second  // commands are counted
 	liveness      = time.Second      // lock.Config.Liveness, by default
@@ -65,7 +65,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 			return release(ctx)
 		case wait.Err() == nil:
 			return fmt.Errorf("acquire: %w", err)
-		default: // the wait was to end without the lock
+		default: // the wait had to end without the lock
 			return nil
 		}
 	})

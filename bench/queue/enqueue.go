@@ -39,7 +39,7 @@ func (w way) String() string {
 	return name + ", one a call"
 }
 
-// ways lists those of the contenders chosen. Their settings do not matter here.
+// ways lists the ways of the chosen contenders. Their settings do not matter here.
 func ways(all []contender) []way {
 	var list []way
 	if c, ok := pick(all, true); ok {
@@ -123,7 +123,7 @@ func total(counts []counter) int64 {
 	return n
 }
 
-// fillers is how many producers fill a queue before it is worked on.
+// fillers is how many producers fill a queue before the workers start.
 const fillers = 16
 
 // fill adds n tasks from index first on, in no order.
@@ -136,8 +136,8 @@ func fillWith(ctx context.Context, q queueClient, jobs []job, perCall int) error
 	return inParts(len(jobs), perCall, func(from, to int) error { return q.enqueue(ctx, jobs[from:to]) })
 }
 
-// inParts lets the fillers call add for all of n, so many at a time. It ends by
-// itself, because each call is bounded by its client's time-outs.
+// inParts makes the fillers call add concurrently until n tasks are added, in parts of bounded
+// size. Each call is bounded by its client's time-outs.
 func inParts(n, size int, add func(from, to int) error) error {
 	var next atomic.Int64
 	return <-runner.Run(fillers, func(int) error {

@@ -20,14 +20,14 @@ import (
 	"flashsale/internal/wire"
 )
 
-// expiryBar is how late an order may lapse, in milliseconds, at the 99th percentile.
+// expiryBar is how late an order may expire, in milliseconds, at the 99th percentile.
 const expiryBar = 1000
 
 // expiryLag is the time between the last purchase and the first expiry.
 const expiryLag = 15 * time.Second
 
-// measureExpiries buys orders that ask for payment, evenly over a time, pays none, and
-// prints how late they lapse.
+// measureExpiries buys orders that require a payment, evenly over a time, pays none, and
+// prints how late they expire.
 func measureExpiries(ctx context.Context, m *meter) error {
 	const item = "expiries"
 	window := m.o.spread + expiryLag

@@ -23,15 +23,15 @@ import (
 // hotSizes are the numbers of API processes that sell the hot item.
 var hotSizes = []int{1, 2, 4}
 
-// withoutLock makes the item's lock exclude no process: each process has one of its own,
-// which it takes, holds, renews and shows to the script as before, and the script
-// does not compare fencing tokens. Everything else is the same work.
+// withoutLock makes the item's lock exclude no process: each process has its own lock, which
+// it takes, holds, renews and passes to the script as before, and the script does not compare
+// fencing tokens. All other work is the same.
 var withoutLock = []overlay.Change{
 	{File: "inventory/seller.go", From: "lockKey: v.keys.lock(item)}", To: `lockKey: v.keys.lock(item) + fmt.Sprintf(":%x", rand.Uint64())}`},
 	{File: "inventory/lua/purchase.lua", From: "if (tonumber(sale[2] or '0') or 0) > tonumber(ARGV[2]) then", To: "if false then"},
 }
 
-// hotFigures are what the phases of one contender and size showed, one value a round.
+// hotFigures are the results of one contender and size, one value a round.
 type hotFigures struct {
 	rate, batch, lowest []float64
 	api, redis          []float64 // processor time in us per purchase
@@ -66,7 +66,7 @@ func measureHot(ctx context.Context, m *meter) (err error) {
 	for round := range m.o.hot {
 		for _, n := range hotSizes {
 			for i := range contenders {
-				// Who comes first changes, for the one before leaves its traces.
+				// The order changes with the round, because the first phase affects the next.
 				name := contenders[(i+round)%len(contenders)].name
 				key := fmt.Sprintf("%d %s", n, name)
 				if seen[key] == nil {

@@ -23,8 +23,8 @@ const (
 	marksEvery = 100 * time.Millisecond
 	// marksSellLimit bounds the time until everything is sold.
 	marksSellLimit = 10 * time.Minute
-	// marksRate is the least part of the quiet rate that has to be left, and marksShare the
-	// greatest part of its time that Redis may spend on marks.
+	// marksRate is the least part of the quiet rate that has to remain, and marksShare the
+	// largest part of its time that Redis may spend on marks.
 	marksRate  = 0.85
 	marksShare = 0.05
 )
@@ -154,7 +154,7 @@ func (r *returning) compare(ctx context.Context, s *sizes, procs []*process.Proc
 	return nil
 }
 
-// soldOutPhase is what one phase has shown.
+// soldOutPhase is the result of one phase.
 type soldOutPhase struct {
 	rate       float64 // refusals a second
 	share      float64 // part of its time that Redis spent on marks

@@ -188,8 +188,8 @@ func (m *meter) polling(ctx context.Context) error {
 	return nil
 }
 
-// phase drives one server and prints what was seen: the rate of the expected
-// answer, and the processor time per request of every process.
+// phase drives one server and prints the rate of the expected answer, and the processor time
+// per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
 	parts := []*process.Process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
 	parts = append(parts, &process.Process{Name: "load", PID: os.Getpid()})
@@ -245,7 +245,7 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
-// queued is how many orders wait or are in the hands of a worker.
+// queued is how many orders are ready or leased.
 func (m *meter) queued(ctx context.Context) (int64, error) {
 	var queued int64
 	prefix := inventory.QueuePrefix(0)
@@ -280,7 +280,7 @@ func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// profiles takes CPU profiles of API and worker during a phase, if asked to.
+// profiles takes CPU profiles of API and worker during a phase, if -profile is set.
 func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) {
 	if m.o.profile == "" {
 		return func() error { return nil }

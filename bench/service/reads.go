@@ -18,13 +18,12 @@ import (
 // someItem is part of every non-empty page of items.
 var someItem = []byte(`,"stock_left":`)
 
-// readsBar is how many pages the service gives out for each that an empty handler
-// gives out.
+// readsBar is how many pages the service serves for each page of an empty handler.
 const readsBar = 0.85
 
-// measureReads measures how many times a second an item's page is read, and the first page
-// of the list, in turns with an empty handler that writes as many bytes, and then
-// what each defence of the cache is worth in questions to the database.
+// measureReads measures how many times a second an item's page and the first page of the list
+// are read, in turn with an empty handler that writes as many bytes. Then it counts the
+// database queries that each defence of the cache saves.
 func measureReads(ctx context.Context, m *meter) error {
 	for i := range 2*baseline.ListedItems + 1 {
 		if err := m.createItem(ctx, fmt.Sprintf("reads-%d", i), stock, 0); err != nil {

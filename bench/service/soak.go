@@ -206,10 +206,10 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	return row, nil
 }
 
-// accepted is how many answers stand for an order.
+// accepted is how many answers acknowledge an order.
 func accepted(b *load.Bought) int { return b.Codes[http.StatusCreated] + b.Codes[http.StatusAccepted] }
 
-// look records what the processes and files take up.
+// look records the memory of the processes and the sizes of the files.
 func (w *watch) look(ctx context.Context, row *soakRow) error {
 	text, err := w.rig.redis.Info(ctx, "memory").Result()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 const (
 	// streamsBar is the memory that an event stream may cost the API process, in KiB.
 	streamsBar = 20
-	// streamsFirst is the number of streams that are open before the memory is first
-	// read, so that what the first ones set up counts for none.
+	// streamsFirst is the number of streams that are open before the memory is first read, so
+	// that one-time allocations do not count.
 	streamsFirst = 100
 	// streamsStep bounds a step of opening a stream; the longest is the wait for a
 	// heartbeat.
@@ -126,7 +126,7 @@ func (m *meter) openStreams(ctx context.Context, addr string, ids []string, into
 	return nil
 }
 
-// until reads up to a line that begins so.
+// until reads up to a line that begins with the prefix.
 func (r *eventReader) until(prefix string) error {
 	if err := r.conn.SetReadDeadline(time.Now().Add(streamsStep)); err != nil {
 		return err

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// visibleBar is how long a unit that came back may stay unbuyable on another
-	// process, in milliseconds.
+	// visibleBar is how long another process may take to sell a returned unit, in
+	// milliseconds.
 	visibleBar = 100
-	// visibleLimit is when a unit is given up.
+	// visibleLimit bounds the wait for a unit.
 	visibleLimit = 10 * time.Second
 )
 
-// measureVisible sells the one unit of an item, lets two API processes learn that it is
-// sold out, cancels the order on one of them, and prints how long it takes until
-// the other sells it: from the cancellation's answer to that of the purchase.
+// measureVisible sells the one unit of an item, makes two API processes answer "sold out" from
+// memory, cancels the order on one of them, and prints how long it takes until the other sells
+// it: from the answer to the cancellation to that of the purchase.
 func measureVisible(ctx context.Context, m *meter) error {
 	second, err := m.world.another(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func measureVisible(ctx context.Context, m *meter) error {
 	var took []float64
 	for i := range m.o.visible {
 		for _, addr := range []string{m.world.api.Addr, second.Addr} {
-			for range 3 { // the first refusal makes the mark, the next are answered by it
+			for range 3 { // the first refusal sets the mark, the next ones use it
 				if o, err := m.buyOne(ctx, addr, item, i+1); err != nil || o != "" {
 					return errors.Join(err, fmt.Errorf("round %d: a sold-out item was sold, to order %q", i, o))
 				}

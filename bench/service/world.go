@@ -19,7 +19,7 @@ import (
 	"flashsale/internal/testing/repo"
 )
 
-// world is everything a run starts, in one temporary folder.
+// world is everything that a run starts, in one temporary folder.
 type world struct {
 	dir    string
 	redis  *process.Process // of server
@@ -91,7 +91,7 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 	return w, nil
 }
 
-// another starts one more API process, which limits no buyer's rate.
+// another starts one more API process, without a rate limit for buyers.
 func (w *world) another(ctx context.Context, settings ...string) (*process.Process, error) {
 	addr, ops := process.FreeAddr(), process.FreeAddr()
 	settings = append(settings, "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1")
@@ -124,7 +124,7 @@ func (w *world) once(ctx context.Context, binary string, args ...string) error {
 }
 
 func (w *world) start(ctx context.Context, name, binary, addr, ops string, args ...string) (*process.Process, error) {
-	// Not bound to ctx: it is stopped in order, by stop.
+	// Not bound to ctx: stop ends it, in order.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, args...)
 	cmd.Env = append(os.Environ(), "FLASHSALE_JWT_SECRET="+load.Secret)
 	log, err := os.Create(filepath.Join(w.dir, name+".log"))

@@ -24,8 +24,8 @@ const Secret = "benchmark-secret-of-more-than-32-bytes"
 // that many requests ends early.
 const Buyers = 400_000
 
-// Crowd holds the buyers' tokens in one piece of memory, so that the load
-// generator's garbage collector has nothing to walk.
+// Crowd holds the buyers' tokens in one block of memory, so that the load generator's garbage
+// collector has no pointers to follow.
 type Crowd struct {
 	text []byte
 	ends []int
@@ -52,7 +52,7 @@ func (c *Crowd) size() int { return len(c.ends) - 1 }
 // Token is the token of buyer i.
 func (c *Crowd) Token(i int) []byte { return c.text[c.ends[i]:c.ends[i+1]] }
 
-// Result is what one phase saw.
+// Result has the answers of one phase.
 type Result struct {
 	Codes  map[int]int
 	Shares []int // answers by address
@@ -147,9 +147,9 @@ func driveOne(ctx context.Context, conn *wire.Conn, t wire.Target, item string, 
 	return codes, nil
 }
 
-// Purchases is a closed-loop load of purchases. The keys are the numbers from first,
-// and the buyers are those of the crowd in turn, so a sale needs a per_user_limit
-// that lets a buyer buy again.
+// Purchases is a closed-loop load of purchases. The keys are the numbers from First, and the
+// buyers are those of the crowd in turn, so a sale needs a per_user_limit that lets a buyer
+// buy again.
 type Purchases struct {
 	Addr        string
 	Items       []string // bought in turn
@@ -159,7 +159,7 @@ type Purchases struct {
 	First       int64 // number of the first purchase
 }
 
-// Bought is what a load saw. Its size does not depend on the number of answers.
+// Bought has the answers to a load. Its size does not depend on their number.
 type Bought struct {
 	Codes   map[int]int
 	Took    time.Duration
@@ -176,7 +176,8 @@ func (b *Bought) Rate(codes ...int) float64 {
 	return float64(n) / b.Took.Seconds()
 }
 
-// Quantile is the latency, in milliseconds, below which so many percent of the answers were.
+// Quantile is the latency, in milliseconds, that so many percent of the answers did not
+// exceed.
 func (b *Bought) Quantile(percent float64) float64 {
 	return float64(b.Latency.ValueAtQuantile(percent)) / 1000
 }
@@ -186,7 +187,7 @@ func NewBought() *Bought {
 	return &Bought{Codes: make(map[int]int), Latency: hdrhistogram.New(1, 600_000_000, 2)}
 }
 
-// Tally counts answers as they come. The zero value is not ready: see newTally.
+// Tally counts answers as they come. Use NewTally.
 type Tally struct {
 	mu    sync.Mutex
 	b     *Bought
@@ -214,8 +215,8 @@ func (t *Tally) Take() *Bought {
 	return b
 }
 
-// Buy sends purchases for a time and returns what was answered. The first exchange
-// that fails ends it.
+// Buy sends purchases for a time and returns the answers. The first exchange that fails ends
+// it.
 func (c *Crowd) Buy(ctx context.Context, p Purchases, d time.Duration) (*Bought, error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -245,7 +246,7 @@ func (c *Crowd) Send(ctx context.Context, p Purchases, seen func(status int, too
 		cancel(err)
 	}
 	for range p.Connections {
-		// Not bound to ctx: a request that was sent is waited for.
+		// Not bound to ctx, so that the answer to a request in flight is read.
 		conn, err := wire.Dial(context.WithoutCancel(ctx), target)
 		if err != nil {
 			fail(fmt.Errorf("dial %s: %w", p.Addr, err))
@@ -292,7 +293,7 @@ func (c *Crowd) request(req *bytes.Buffer, t wire.Target, p *Purchases, i int64)
 	req.WriteString("\r\n\r\n{\"quantity\":1}")
 }
 
-// Merge adds what another load saw to this one, as if they had been one load.
+// Merge adds the answers of another load, as if both had been one load.
 func (b *Bought) Merge(other *Bought) {
 	for code, n := range other.Codes {
 		b.Codes[code] += n

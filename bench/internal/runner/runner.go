@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Patience bounds what should not take long: clean-ups, and goroutines whose
-// work has ended.
+// Patience bounds operations that should not take long: clean-ups, and goroutines whose work
+// has ended.
 const Patience = 20 * time.Second
 
 // Turn returns all in the order of a round. Each round begins one further on, so that
@@ -39,8 +39,8 @@ func Run(n int, fn func(i int) error) <-chan error {
 	return done
 }
 
-// Finish waits for goroutines whose work should be over, but not for ever: what
-// hangs must not hang the run.
+// Finish waits for goroutines whose work should be over, with a limit, so that a goroutine
+// that hangs does not block the run.
 func Finish(done <-chan error) error {
 	timer := time.NewTimer(Patience)
 	defer timer.Stop()
@@ -52,7 +52,7 @@ func Finish(done <-chan error) error {
 	}
 }
 
-// Cleanup is a context for what has to be done although ctx has ended.
+// Cleanup is a context for clean-up after ctx has ended.
 func Cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), Patience)
 }
