@@ -51,8 +51,8 @@ func measureReads(ctx context.Context, m *meter) error {
 	return defences.Print(ctx, m.out, m.world.redis.Addr)
 }
 
-// readPhase reads pages from one server. It returns how many a second, and the
-// processor time of each in microseconds.
+// readPhase reads pages from one server. It returns the reads per second, and the processor
+// time of each in microseconds.
 func readPhase(ctx context.Context, m *meter, name, addr, path string) (rate, cost float64, err error) {
 	before := m.world.api.CPU() + m.world.empty.CPU()
 	n, took, err := readFor(ctx, addr, path, m.o)

@@ -31,7 +31,7 @@ const (
 	rebuildLarge, rebuildLoaded = 6, 250_000
 	// rebuildConnections is the load on the other item while large sales are loaded.
 	rebuildConnections = 4
-	// rebuildSettled is for how long that load runs before the sales are dropped.
+	// rebuildSettled is how long that load runs before the sales are dropped.
 	rebuildSettled = time.Second
 )
 
@@ -43,9 +43,9 @@ const (
 	rebuildPauseBar  = 1000
 )
 
-// measureRebuild measures how long a service takes to load many sales after Redis has
-// lost the word that its data is current, which leaves the queue as it was; and what
-// an unrelated item's buyers and an operator notice while large sales are loaded.
+// measureRebuild measures how long a service takes to load many sales after Redis has lost its
+// epoch, but not its queue. It also measures how the load of large sales affects the buyers of
+// another item and an operator.
 func measureRebuild(ctx context.Context, s *sizes) error {
 	n, queued := s.scaled(rebuildSales), s.scaled(rebuildQueued)
 	took, err := s.rebuild(ctx, n, queued)
@@ -60,8 +60,8 @@ func measureRebuild(ctx context.Context, s *sizes) error {
 	return s.besideLoads(ctx)
 }
 
-// rebuild returns the time from a loss to the end of the rebuild, the time until the
-// loss is noticed included.
+// rebuild returns the time from a loss to the end of the rebuild, including the time until the
+// loss is detected.
 func (s *sizes) rebuild(ctx context.Context, sales, queued int) (took time.Duration, err error) {
 	r, err := s.newRig(ctx, history{live: sales, liveOrders: rebuildOrders})
 	if err != nil {
@@ -150,8 +150,8 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	}
 }
 
-// besideLoads buys an item, and reads an order of it, while large sales are loaded,
-// and pauses one of these.
+// besideLoads buys an item, and reads an order of it, while large sales are loaded, and pauses
+// one of those sales.
 func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	h := history{live: rebuildLarge, liveOrders: s.scaled(rebuildLoaded)}
 	r, err := s.newRig(ctx, h)
@@ -204,8 +204,8 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	return nil
 }
 
-// loadAgain drops the large sales, has them loaded together, and pauses the first
-// meanwhile. It returns how long the pause took, and the loads.
+// loadAgain drops the large sales, loads them together, and pauses the first meanwhile. It
+// returns the durations of the pause and of the loads.
 func (r *rig) loadAgain(ctx context.Context, sales int) (paused, took time.Duration, err error) {
 	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
@@ -268,11 +268,11 @@ func (r *rig) readOrder(ctx context.Context, order string, seen *load.Tally) err
 	return nil
 }
 
-// recoveryBars are how long a sale may stay shut after Redis has lost everything,
-// in seconds, by its orders.
+// recoveryBars are how long a sale may stay closed after Redis has lost everything, in
+// seconds, by its number of orders.
 var recoveryBars = map[int]float64{10_000: 2, 1_000_000: 20}
 
-// recoveryLimit is when a sale is given up.
+// recoveryLimit bounds the wait for a sale.
 const recoveryLimit = 5 * time.Minute
 
 // parseSizes reads the sales' sizes, as in "10000,1000000".
@@ -291,8 +291,8 @@ func parseSizes(s string) ([]int, error) {
 	return sizes, nil
 }
 
-// measureRecoveries empties Redis under a running service, whose sale has so many orders
-// in the database, and prints how long it takes until a new buyer is accepted.
+// measureRecoveries empties Redis under a running service, whose sale has so many orders in
+// the database, and prints how long it takes until a new purchase is accepted.
 func measureRecoveries(ctx context.Context, m *meter) error {
 	for _, n := range m.o.recovery {
 		item := fmt.Sprint("recovery-", n)
@@ -346,7 +346,7 @@ func (m *meter) reopen(ctx context.Context, item string, i int) (time.Duration, 
 	}
 }
 
-// fill writes n committed orders, each of a buyer of its own.
+// fill writes n committed orders, each for another buyer.
 func (m *meter) fill(ctx context.Context, item string, n int) (err error) {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"flashsale/internal/pause"
 )
 
-// rig is the surroundings of one measurement: a database with a history, a
-// redis-server and the service's processes, in a folder of its own. The methods of
-// meter work on its world: createItem, send, buyOne, reopen, waitDrained.
+// rig is the environment of one measurement: a database with a history, a redis-server and the
+// service's processes, in a folder of its own. The methods of meter use its world: createItem,
+// send, buyOne, reopen, waitDrained.
 type rig struct {
 	*meter
 
@@ -60,8 +60,8 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 	return &rig{redis: rdb, meter: &meter{world: w, crowd: s.crowd, rdb: rdb, o: s.o, out: s.out}}, nil
 }
 
-// serve starts the API process, r.world.api, which limits no buyer's rate. settings
-// are further flags of the service.
+// serve starts the API process, r.world.api, without a rate limit for buyers. settings are
+// further flags of the service.
 func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 	r.world.api, err = r.world.another(ctx, settings...)
 	return err
@@ -91,15 +91,15 @@ func (r *rig) start(ctx context.Context) error {
 	return errors.Join(r.serve(ctx), r.work(ctx))
 }
 
-// path is that of the database.
+// path is the path of the database.
 func (r *rig) path() string { return filepath.Join(r.world.dir, "bench.db") }
 
-// open opens the database for reading, beside the service.
+// open opens the database read-only, while the service uses it.
 func (r *rig) open() (*sql.DB, error) {
 	return sql.Open("sqlite3", "file:"+r.path()+"?_query_only=true&_busy_timeout=10000")
 }
 
-// warm loads sales into Redis through the service, some at once.
+// warm loads sales into Redis through the service, several concurrently.
 func (r *rig) warm(ctx context.Context, items []string, parallel int) error {
 	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *rig) warm(ctx context.Context, items []string, parallel int) error {
 	return g.Wait()
 }
 
-// warmOne asks until the sale is loaded: a load may take longer than a request.
+// warmOne repeats the request until the sale is loaded: a load may take longer than a request.
 func (r *rig) warmOne(ctx context.Context, item, token string) error {
 	began := time.Now()
 	for {

@@ -22,8 +22,8 @@ const (
 	shopQueued                 = 1_000_000
 	// shopDrains is how often the drain rate is measured, each time over shopDrained orders.
 	shopDrains, shopDrained = 3, 100_000
-	// shopRun is how many orders of one sale follow each other in the backlog: a batch
-	// of the worker then has about as many sales as in the empty shop.
+	// shopRun is how many consecutive orders in the backlog belong to one sale: a batch of the
+	// worker then has about as many sales as in the empty shop.
 	shopRun = 1_000
 	// shopRounds is how often the two shops take turns.
 	shopRounds = 6
@@ -33,15 +33,15 @@ const (
 	shopLimit = 15 * time.Minute
 )
 
-// The ratios of the filled shop to the empty one that are allowed.
+// The allowed ratios of the filled shop to the empty one.
 const (
 	shopRate    = 0.9
 	shopLatency = 1.1
 )
 
-// twoShops are an empty and a filled shop, each with its own processes. While one is
-// measured, the API and worker of the other are stopped by the kernel: otherwise the
-// filled shop's background work would slow both down and the ratio would hide it.
+// twoShops are an empty and a filled shop, each with its own processes. While one is measured,
+// the API and worker of the other are stopped with SIGSTOP: otherwise the filled shop's
+// background work would slow both down and the ratio would hide it.
 type twoShops struct {
 	s             *sizes
 	empty, filled *rig
@@ -75,7 +75,7 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 	}
 	defer func() { err = errors.Join(err, empty.close()) }()
 	t := &twoShops{s: s, empty: empty, filled: filled}
-	// Ends before the rigs are closed: a stopped process does not react to SIGTERM.
+	// Before the rigs are closed: a stopped process does not react to SIGTERM.
 	defer func() { err = errors.Join(err, t.resume()) }()
 	queueLimit := strconv.Itoa(10 * shopQueued)
 	for _, r := range []*rig{empty, filled} {
@@ -97,8 +97,7 @@ func (t *twoShops) resume() error {
 	return errors.Join(t.empty.signal(syscall.SIGCONT), t.filled.signal(syscall.SIGCONT))
 }
 
-// compare lets both shops sell the same item in turns, and prints the ratios of all
-// rounds together.
+// compare lets both shops sell the same item in turn, and prints the ratios over all rounds.
 func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	want := http.StatusCreated
 	if async {
@@ -259,8 +258,8 @@ func (t *twoShops) fill(ctx context.Context, r *rig, items []string, n int) erro
 	}
 }
 
-// drain starts a worker and returns how long n orders take to leave the queue, from
-// the moment when the first ones have left it.
+// drain starts a worker and returns how long n orders take to leave the queue, from the moment
+// when the first ones have left it.
 func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 	before, err := r.queued(ctx)
 	if err != nil {

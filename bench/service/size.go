@@ -40,8 +40,8 @@ func (o *sizeOptions) validate(rounds int) error {
 	return err
 }
 
-// sizeMeasurement is one entry of -size. run prints a line of explanation with
-// say, and a BAR line for each target with atLeast or atMost.
+// sizeMeasurement is one entry of -size. run prints explanations with say, and a BAR line for
+// each target with atLeast or atMost.
 type sizeMeasurement struct {
 	name  string
 	about string
@@ -91,10 +91,7 @@ func chosenSizes(only string) ([]sizeMeasurement, error) {
 	return chosen, nil
 }
 
-// errUnmeasured marks a measurement that does not exist yet.
-var errUnmeasured = errors.New("not measured yet")
-
-// sizes is what all size measurements share.
+// sizes is shared by all size measurements.
 type sizes struct {
 	o      options
 	out    io.Writer
@@ -127,8 +124,6 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 		fmt.Fprintf(out, "%s: %s (load average %s)\n", m.name, m.about, loadAverage())
 		began := time.Now()
 		switch err := m.run(ctx, s); {
-		case errors.Is(err, errUnmeasured):
-			s.say("%v", err)
 		case err != nil:
 			s.say("failed: %v", err)
 			errs = append(errs, fmt.Errorf("size measurement %s: %w", m.name, err))

@@ -52,7 +52,7 @@ func needRedis(t *testing.T) {
 	}
 }
 
-// tiny is the surroundings of measurements at a size for tests.
+// tiny returns the environment of measurements at a scale for tests.
 func tiny(t *testing.T, out *bytes.Buffer) *sizes {
 	t.Helper()
 	needRedis(t)

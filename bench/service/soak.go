@@ -70,7 +70,7 @@ func parseSoak(args []string) (o soakOptions, err error) {
 	return o, nil
 }
 
-// soak sells one item at full load and prints how the service does over time.
+// soak sells one item at full load and prints the service's figures over time.
 func soak(ctx context.Context, args []string, out io.Writer) (err error) {
 	o, err := parseSoak(args)
 	if err != nil {
@@ -146,7 +146,7 @@ type soakRow struct {
 	written                     float64 // bytes written by the worker
 }
 
-// kbPerOrder is what the worker wrote to storage per order, in KB.
+// kbPerOrder is how much the worker wrote to storage per order, in KB.
 func (r *soakRow) kbPerOrder() float64 { return r.written / 1024 / float64(max(1, r.orders)) }
 
 func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
@@ -174,14 +174,14 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	began := time.Now()
 	row.written = -w.rig.world.worker.Written()
 	for i := 1; ; i++ {
-		// Bound to the start, so that slow looks do not add up.
+		// Relative to the start, so that delays do not add up.
 		at := min(time.Duration(i)*time.Second, interval)
 		if err := w.wait(ctx, time.Until(began.Add(at))); err != nil {
 			return row, err
 		}
 		second := w.tally.Take()
 		if second.Latency.TotalCount() == 0 {
-			// Nothing was answered for a second: that is the worst latency there is.
+			// No answer came for a second, which counts as the latency of that second.
 			_ = second.Latency.RecordValue(second.Took.Microseconds()) //nolint:errcheck // far below the histogram's range
 		}
 		p99 := second.Quantile(99)
