@@ -282,25 +282,25 @@ func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 
 // drop drops the item's sale. If Redis does not answer, it is dropped later.
 func (v *Inventory) drop(ctx context.Context, item string) {
-	if err := insist(ctx, func() error { return v.distrust(ctx, item) }); err != nil {
+	if err := insist(ctx, func() error { return v.invalidate(ctx, item) }); err != nil {
 		v.cfg.OnError(err)
-		v.distrustLater(item)
+		v.invalidateLater(item)
 	}
 }
 
-func (v *Inventory) distrust(ctx context.Context, item string) error {
+func (v *Inventory) invalidate(ctx context.Context, item string) error {
 	return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item})
 }
 
-// distrustLater drops the item's sale in the background, as soon as Redis answers.
-func (v *Inventory) distrustLater(item string) {
+// invalidateLater drops the item's sale in the background, as soon as Redis answers.
+func (v *Inventory) invalidateLater(item string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
 		return
 	}
 	v.background.Go(func() {
-		for v.distrust(v.life, item) != nil && pause.For(v.life, resendMax) {
+		for v.invalidate(v.life, item) != nil && pause.For(v.life, resendMax) {
 		}
 	})
 }

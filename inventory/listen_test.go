@@ -142,9 +142,9 @@ func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory 
 	return s.inventoryOn(t, twoLinks{s.rdb, hears}, newLocks(t, s.rdb, lockConfig), cfg)
 }
 
-// TestInventory_Listen_Deaf: a process without a subscription answers no request from memory,
+// TestInventory_Listen_NoSubscription: a process without a subscription answers no request from memory,
 // so a unit that returns can be bought there immediately.
-func TestInventory_Listen_Deaf(t *testing.T) {
+func TestInventory_Listen_NoSubscription(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(1, 1), 0)
