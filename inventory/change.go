@@ -134,7 +134,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 	if err := c.validate(); err != nil {
 		return err
 	}
-	if c.AddLeft < 0 { // only a sale that is loaded knows how many units are left
+	if c.AddLeft < 0 { // only a loaded sale has the number of units left
 		return v.holdingLoaded(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
 			if left == endedLeft {
 				return v.takeFromEnded(ctx, l, item, &c, commit)
@@ -189,7 +189,7 @@ func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
 
 // changeUnloaded changes an item whose sale is not loaded: in the database only. It
 // needs no lock. A load under way may have read the item before the commit. If that load
-// has opened the sale, adjust adds the change, which it knows by its version. Otherwise
+// has opened the sale, adjust adds the change if its version is missing. Otherwise
 // the sale is dropped; the load notices that and reads the item again. When this
 // function returns, the sale either has the change or is not open.
 func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {

@@ -16,7 +16,7 @@ import (
 const (
 	// clockEvery is the pause between measurements.
 	clockEvery = 5 * time.Second
-	// clockSamples is how many times a measurement asks each server.
+	// clockSamples is how many times a measurement reads each server's clock.
 	clockSamples = 5
 	// clockTimeout bounds one measurement of all servers.
 	clockTimeout = 2 * time.Second
@@ -100,7 +100,7 @@ func (c *Clock) Measure(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	// Servers that no longer keep a partition are forgotten.
+	// Servers that no longer keep a partition are dropped.
 	measured := make(map[string]reading)
 	for p := range c.servers {
 		server, name, err := c.server(ctx, p)

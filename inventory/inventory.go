@@ -290,7 +290,7 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 }
 
 // Submit hands a request to the goroutine that sells its item. A refusal that
-// needs no Redis is returned at once, and Done is then not called:
+// needs no Redis is returned immediately, and Done is then not called:
 // ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
 // when too many requests wait, ErrQuantity for a quantity that would raise the stock.
 func (v *Inventory) Submit(r *Request) error {

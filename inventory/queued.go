@@ -221,7 +221,7 @@ type queuedEntry struct {
 // queuedRecord is one order in an entry.
 type queuedRecord struct {
 	buyer  uint64
-	id     orderID // zero: forgotten
+	id     orderID // zero: removed
 	before uint64  // the number of the buyer's record before this one; base 1, and 0 for none
 }
 

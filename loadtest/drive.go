@@ -226,7 +226,7 @@ func (w *worker) dial(ctx context.Context) error {
 		}
 	}
 	w.conn, w.used = conn, time.Now()
-	// An interrupt ends the attempts under way at once.
+	// An interrupt ends the attempts in flight immediately.
 	w.unhook = context.AfterFunc(ctx, func() { closeQuietly(conn) })
 	return nil
 }
@@ -269,8 +269,8 @@ func (d *driver) note(t ticket, a answer, sent, end time.Time) {
 	d.sched.settle()
 }
 
-// pause is how long to wait before the next attempt: what the service asked
-// for, or a doubling time. A random part keeps the crowd from coming back as one.
+// pause is the time before the next attempt: the time that the service stated, or one that
+// doubles. A random part spreads the crowd's retries.
 func pause(attempt int, stated time.Duration) time.Duration {
 	p := stated
 	if p == 0 {

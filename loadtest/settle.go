@@ -17,7 +17,7 @@ import (
 type settled struct {
 	rows   []row
 	ledger *ledger       // nil: could not be read
-	drain  time.Duration // from the crowd's last answer until every acknowledged order was seen as a row
+	drain  time.Duration // from the crowd's last answer until every acknowledged order had a row
 	all    bool          // every acknowledged order is a row
 	notes  []string      // what went wrong on the way
 }

@@ -262,7 +262,7 @@ func (r *rig) readOrder(ctx context.Context, order string, seen *load.Tally) err
 			return fmt.Errorf("order %s is %q", order, body)
 		}
 		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 	}
 	return nil

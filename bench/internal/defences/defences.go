@@ -155,12 +155,12 @@ func newFleet(ctx context.Context, addr string, n, items int, cfg catalog.Config
 		}
 		closers = append(closers, func() error { return c.Close(context.WithoutCancel(ctx)) })
 		s.catalogs = append(s.catalogs, c)
-		all.Go(func() { _ = c.Run(running) }) //nolint:errcheck // it returns when it is told to
+		all.Go(func() { _ = c.Run(running) }) //nolint:errcheck // it returns nil when running ends
 	}
 	return s, nil
 }
 
-// read reads ids on all processes at once and waits for all answers.
+// read reads ids on all processes concurrently and waits for all answers.
 func (s *fleet) read(ctx context.Context, readers int, id func(i int) string) error {
 	var all sync.WaitGroup
 	failed := make(chan error, readers)
