@@ -11,36 +11,36 @@ import (
 	"github.com/maypok86/otter/v2"
 )
 
-// Catalog answers what is on sale: from the process's memory, else from Redis,
-// else from the database. It is safe for concurrent use. Run keeps it up to
-// date; without it, what others change is seen when its time is over.
+// Catalog reads the items on sale: from the process's memory, else from Redis, else from
+// the database. It is safe for concurrent use. Run keeps it up to date; without Run, the
+// changes of other processes are seen when the cached items expire.
 type Catalog struct {
 	cfg    Config
 	source Source
 	stock  Stock
 	far    *remote // nil: there is no Redis
 
-	known   *otter.Cache[string, *record]
-	unknown *otter.Cache[string, struct{}]
-	list    list
-	filter  filter
-	stocks  stocks
-	loads   gather
-	warm    warmth
-	counts  counts
-	slots   chan struct{} // of questions to the source, where each reader asks
-	untold  chan news     // what the other processes could not be told yet
+	known       *otter.Cache[string, *record]
+	unknown     *otter.Cache[string, struct{}]
+	list        list
+	filter      filter
+	stocks      stocks
+	loads       gather
+	warm        warmth
+	counts      counts
+	slots       chan struct{}     // of queries to the source, where each reader sends its own
+	unannounced chan announcement // announcements that wait for Redis
 
-	// heard counts the subscriptions. What was loaded before the present one may
-	// have changed without a word.
-	heard atomic.Uint64
+	// subscriptions counts the subscriptions so far. Items that were loaded before the
+	// present one may have changed without a message.
+	subscriptions atomic.Uint64
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
 	closed  bool
 	work    sync.WaitGroup
-	// life is the context of looks, which serve more readers than the one who
-	// caused them; stop ends it.
+	// life is the context of loads, which serve more readers than the one that began
+	// them; stop ends it.
 	life context.Context
 	stop context.CancelFunc
 }
@@ -57,7 +57,7 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 	c := &Catalog{
 		cfg: cfg, source: source, stock: stock,
 		slots: make(chan struct{}, cfg.LoadLimit), flights: make(map[flightKey]*flight),
-		untold: make(chan news, maxUntold),
+		unannounced: make(chan announcement, maxUnannounced),
 	}
 	c.loads = gather{limit: cfg.LoadLimit, ask: c.askSource}
 	c.warm.done = make(map[string]int64)
@@ -73,7 +73,7 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	// Apart from the items, which a flood of invented ids would push out.
+	// In a cache of their own, since a flood of invented ids would push out the items.
 	c.unknown, err = otter.New(&otter.Options[string, struct{}]{
 		MaximumSize: cfg.MaxItems,
 		ExpiryCalculator: otter.ExpiryWritingFunc(func(otter.Entry[string, struct{}]) time.Duration {
@@ -83,15 +83,14 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 	if err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
-	// Looks outlive the readers that caused them, so theirs is a context of their own.
+	// Loads outlive the readers that began them, so they have a context of their own.
 	c.life, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
 
-// Item reads what somebody buys by: a price and a limit that are at most Life
-// old, or were changed by nobody since. Its StockLeft may be of any age.
-// Errors: ErrItemNotFound, those of the source, the end of ctx, and
-// context.DeadlineExceeded when the wait took too long.
+// Item reads an item for a purchase: its price and limit are at most Life old, or
+// unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
+// source, the end of ctx, and context.DeadlineExceeded when the wait took too long.
 func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	if r, ok := c.known.GetIfPresent(id); ok {
 		now := time.Now()
@@ -110,9 +109,9 @@ func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	return v.Item, nil
 }
 
-// View reads an item to be shown, with a stock that is at most a second old where
-// Redis answers. An item that is to be loaded again is shown as it was meanwhile,
-// unless it is known to have changed. Errors: as Item.
+// View reads an item for display, with a stock that is at most a second old if Redis
+// answers. While an item is reloaded, View returns the old one, unless it is known to have
+// changed. Errors: as Item.
 func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 	now := time.Now()
 	r, ok := c.known.GetIfPresent(id)
@@ -131,7 +130,7 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 			case err == nil:
 				return c.loaded(ctx, v), nil
 			case ctx.Err() != nil:
-				return nil, err // who leaves has found out nothing of the item
+				return nil, err // a caller that has left does not know whether the load failed
 			case !c.instead(id, r, err):
 				return nil, err
 			}
@@ -144,8 +143,8 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 	return c.withStock(ctx, r, now), nil
 }
 
-// loaded is a view that was just loaded, with its stock. Where memory has none that
-// is better, because the item has changed meanwhile, the view stands for itself.
+// loaded adds the stock to a view that was just loaded. If memory has no unchanged view of
+// the item, because it has changed meanwhile, the loaded view is used.
 func (c *Catalog) loaded(ctx context.Context, v *View) *View {
 	r, ok := c.known.GetIfPresent(v.Item.ID)
 	if !ok || r.view.Load().changed {
@@ -156,12 +155,12 @@ func (c *Catalog) loaded(ctx context.Context, v *View) *View {
 	return c.withStock(ctx, r, time.Now())
 }
 
-// instead reports whether an item is shown as it was, since it cannot be loaded.
+// instead reports whether the old item is shown because it cannot be loaded again.
 func (c *Catalog) instead(id string, r *record, err error) bool {
 	if errors.Is(err, ErrItemNotFound) || errors.Is(err, errClosed) {
 		return false
 	}
-	// It may have been pushed out while the look failed; who has asked knows it still.
+	// It may have been evicted while the load failed; this caller still has it.
 	if _, ok := c.known.GetIfPresent(id); !ok {
 		c.known.Set(id, r)
 	}
@@ -169,24 +168,24 @@ func (c *Catalog) instead(id string, r *record, err error) bool {
 	return true
 }
 
-// outdated marks an item that could not be loaded again.
+// outdated marks an item that could not be reloaded as stale.
 func (c *Catalog) outdated(r *record) {
 	r.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	r.swap(func(v *View) bool {
 		if !v.changed && time.Now().Before(v.freshUntil) {
-			return false // another look has found it meanwhile
+			return false // another load has succeeded meanwhile
 		}
 		was := v.Stale && !v.changed
-		// Nobody buys by it: it may be the price before the change.
+		// It is not used for purchases: its price may be the one before the change.
 		v.Stale, v.changed, v.strictUntil, v.freshUntil = true, false, time.Time{}, time.Time{}
 		return !was
 	})
 }
 
-// retryPause is the time between searches for an item that could not be loaded.
+// retryPause is the time between attempts to load an item that could not be loaded.
 const retryPause = 250 * time.Millisecond
 
-// renew loads an item behind the back of those who read it, once at a time.
+// renew reloads an item in the background, unless that is under way.
 func (c *Catalog) renew(r *record, now time.Time, k kind) {
 	if !c.on(Breakdown) || now.UnixNano() < r.retryAt.Load() || !r.renewing.CompareAndSwap(false, true) {
 		return
@@ -194,8 +193,11 @@ func (c *Catalog) renew(r *record, now time.Time, k kind) {
 	c.join(r.id, k, r)
 }
 
-// Close ends what is under way; readers that wait learn of an error. It returns
-// when all is over or ctx ends.
+// on reports whether the defence is in use.
+func (c *Catalog) on(d Defence) bool { return c.cfg.Off&d == 0 }
+
+// Close ends all loads; waiting readers get an error. It returns when all goroutines have
+// ended or ctx ends.
 func (c *Catalog) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -216,7 +218,7 @@ func (c *Catalog) Close(ctx context.Context) error {
 	}
 }
 
-// begin counts something that Close waits for; work.Done ends it.
+// begin counts a goroutine for which Close waits; work.Done ends it.
 func (c *Catalog) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,4 +231,32 @@ func (c *Catalog) beginLocked() bool {
 	}
 	c.work.Add(1)
 	return true
+}
+
+// counts counts where items come from.
+type counts struct {
+	memory, redis, database                      atomic.Int64
+	stale, refused, negative, questions, invalid atomic.Int64
+}
+
+// Stats are the counts of a catalogue since its start. Readers that wait for the same load
+// count once.
+type Stats struct {
+	Memory    int64 // items answered from memory, the stale ones included
+	Redis     int64 // items and negative entries taken from Redis
+	Database  int64 // items read from the database
+	Stale     int64 // items answered from memory although they had to be reloaded
+	Refused   int64 // ids refused by the filter
+	Negative  int64 // ids refused because an earlier search found no item
+	Questions int64 // queries to the database, of any kind
+	Changed   int64 // items invalidated because they have changed
+}
+
+// Stats returns the counts.
+func (c *Catalog) Stats() Stats {
+	n := &c.counts
+	return Stats{
+		Memory: n.memory.Load(), Redis: n.redis.Load(), Database: n.database.Load(), Stale: n.stale.Load(),
+		Refused: n.refused.Load(), Negative: n.negative.Load(), Questions: n.questions.Load(), Changed: n.invalid.Load(),
+	}
 }

@@ -17,14 +17,14 @@ import (
 
 var errTest = errors.New("the database is away")
 
-// shop is a database and a live stock, and counts how often it is asked.
+// shop is a database and a live stock, and counts the queries.
 type shop struct {
 	mu       sync.Mutex
 	items    map[string]Item
 	live     map[string]int64 // left by item; none: not loaded
 	err      error
 	stockErr error
-	// pause holds back every question to the database until it is closed.
+	// pause delays every query to the database until it is closed.
 	pause chan struct{}
 	// stockHangs makes the stock answer only when its context ends.
 	stockHangs bool
@@ -48,15 +48,15 @@ func (s *shop) set(f func(*shop)) {
 	f(s)
 }
 
-// holdBack makes the database silent until the channel is closed. It is called
-// in the bubble, to which its channel must belong.
+// holdBack delays the database's answers until the channel is closed. It is called inside the
+// bubble, to which its channel must belong.
 func (s *shop) holdBack() chan struct{} {
 	gate := make(chan struct{})
 	s.set(func(s *shop) { s.pause = gate })
 	return gate
 }
 
-// read answers as of now and waits then, as a slow network does.
+// read reads now and answers later, as over a slow network.
 func (s *shop) read(ctx context.Context, ids []string) ([]Item, error) {
 	s.mu.Lock()
 	var found []Item
@@ -136,7 +136,7 @@ func (s *shop) Left(ctx context.Context, items []string) ([]int64, error) {
 	return left, nil
 }
 
-// counts are the questions asked so far.
+// counts are the queries so far.
 func (s *shop) counts() (byID, lists int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func inBubble(t *testing.T, s *shop, cfg Config, f func(t *testing.T, c *Catalog
 	})
 }
 
-// pass lets time go by on the fake clock.
+// pass advances the fake clock.
 func pass(d time.Duration) { <-time.After(d) }
 
 func wantItem(t *testing.T, c *Catalog, id string, left int64) {
@@ -199,8 +199,8 @@ func wantCalls(t *testing.T, s *shop, byID, lists int) {
 	}
 }
 
-// TestCatalog_View_RenewedBehind: an item that is shown is loaded again behind the
-// back of its readers, who are never made to wait for it.
+// TestCatalog_View_RenewedBehind: a displayed item is reloaded in the background, and no
+// reader waits for it.
 func TestCatalog_View_RenewedBehind(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 5, Version: 1})
@@ -232,8 +232,8 @@ func TestCatalog_View_RenewedBehind(t *testing.T) {
 	})
 }
 
-// TestCatalog_Item_Life: nobody buys by an item older than Life; while it is bought
-// by, it is loaded ahead and no buyer waits.
+// TestCatalog_Item_Life: no purchase uses an item older than Life; while an item is bought, it
+// is reloaded ahead of time and no buyer waits.
 func TestCatalog_Item_Life(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", PriceMinor: 10, Version: 1})
@@ -292,7 +292,7 @@ func TestCatalog_Negative(t *testing.T) {
 	})
 }
 
-// TestCatalog_Created_EndsNegative: creation ends what is remembered of an id.
+// TestCatalog_Created_EndsNegative: creation removes the negative entry of an id.
 func TestCatalog_Created_EndsNegative(t *testing.T) {
 	t.Parallel()
 	s := newShop()
@@ -309,8 +309,8 @@ func TestCatalog_Created_EndsNegative(t *testing.T) {
 	})
 }
 
-// TestCatalog_UnknownCrowd: a crowd that asks for ids that do not exist costs a
-// few questions, and an item that does exist is found among them.
+// TestCatalog_UnknownCrowd: a crowd that requests unknown ids costs a few queries, and an item
+// that exists is found among them.
 func TestCatalog_UnknownCrowd(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "real", StockLeft: 2})
@@ -322,7 +322,7 @@ func TestCatalog_UnknownCrowd(t *testing.T) {
 			wg.Go(func() { wantUnknown(t, c, fmt.Sprintf("ghost-%d", i)) })
 		}
 		wg.Go(func() { wantItem(t, c, "real", 2) })
-		synctest.Wait() // all wait for the first questions
+		synctest.Wait() // all wait for the first queries
 		s.set(func(s *shop) { s.pause = nil })
 		close(gate)
 		wg.Wait()
@@ -340,7 +340,7 @@ func TestCatalog_UnknownCrowd(t *testing.T) {
 	})
 }
 
-// TestCatalog_OneQuestion: those who ask for one id at once share a question.
+// TestCatalog_OneQuestion: concurrent readers of one id share a query.
 func TestCatalog_OneQuestion(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 2})
@@ -358,8 +358,8 @@ func TestCatalog_OneQuestion(t *testing.T) {
 	})
 }
 
-// TestCatalog_LoadLimit: the source is asked for no more than LoadLimit things at a
-// time, with and without the defence that gathers the readers.
+// TestCatalog_LoadLimit: the source gets no more than LoadLimit concurrent queries, with and
+// without the defence that gathers the readers.
 func TestCatalog_LoadLimit(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]Defence{"gathered": 0, "each alone": Breakdown} {
@@ -397,12 +397,12 @@ func TestCatalog_List(t *testing.T) {
 		s.set(func(s *shop) { s.items["c"] = Item{ID: "c", StockLeft: 1} })
 		pass(9 * time.Second)
 		gate := s.holdBack()
-		wantList(t, c, "a4 b0") // as it was, while it is read again
+		wantList(t, c, "a4 b0") // the old list, while it is read again
 		close(gate)
 		synctest.Wait()
 		wantList(t, c, "a4 b0 c1")
 		wantCalls(t, s, 0, 2)
-		// What the list has read, nobody asks for again.
+		// Items that the list has loaded need no further query.
 		wantItem(t, c, "c", 1)
 		wantCalls(t, s, 0, 2)
 	})
@@ -420,7 +420,7 @@ func TestCatalog_Changed(t *testing.T) {
 			s.items["b"] = Item{ID: "b", StockLeft: 60, Version: 1}
 		})
 		c.Created(t.Context(), "b")
-		wantItem(t, c, "a", 5) // another's memory stays
+		wantItem(t, c, "a", 5) // the other item stays in memory
 		wantItem(t, c, "b", 60)
 		wantList(t, c, "a50 b60")
 		c.Changed(t.Context(), "a", 2)
@@ -428,33 +428,33 @@ func TestCatalog_Changed(t *testing.T) {
 		if i, err := c.Item(t.Context(), "a"); err != nil || i.Version != 2 {
 			t.Errorf("bought by %+v, %v, want version 2", i, err)
 		}
-		c.Changed(t.Context(), "never-heard-of", 2)
+		c.Changed(t.Context(), "unknown", 2)
 	})
 }
 
-// TestCatalog_Changed_Once: the process that made a change, and has seen it, does
-// not load the item again for the message that it sends to all.
+// TestCatalog_Changed_Once: the process that made a change, and has loaded it, does not load
+// the item again for its own message.
 func TestCatalog_Changed_Once(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 5, Version: 2})
 	inBubble(t, s, Config{Life: time.Hour}, func(t *testing.T, c *Catalog) {
 		wantItem(t, c, "a", 5)
-		c.hear("changed 2 a")
+		c.handle("changed 2 a")
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 1, 0)
-		c.hear("changed 3 a")
+		c.handle("changed 3 a")
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 2, 0)
 		for _, nonsense := range []string{"", "changed", "changed x a", "changed 9", "what 1 a", "changed 9 A", "created"} {
-			c.hear(nonsense)
+			c.handle(nonsense)
 		}
 		wantItem(t, c, "a", 5)
 		wantCalls(t, s, 2, 0)
 	})
 }
 
-// TestCatalog_Created_DuringLook: what was read before the change must not be
-// remembered after it.
+// TestCatalog_Created_DuringLook: a result that was read before the change must not be cached
+// after it.
 func TestCatalog_Created_DuringLook(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(t *testing.T, c *Catalog) (known bool){
@@ -479,9 +479,9 @@ func TestCatalog_Created_DuringLook(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					look(t, c) // it may say either
+					look(t, c) // it may find either
 				}()
-				synctest.Wait() // the question is on its way, its answer settled
+				synctest.Wait() // the query is under way, and its answer is fixed
 				s.set(func(s *shop) {
 					s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
 					s.pause = nil
@@ -532,8 +532,8 @@ func TestParseDefences(t *testing.T) {
 	}
 }
 
-// TestCatalog_Allocations: what is in memory is given out without making anything:
-// every purchase and every page goes this way.
+// TestCatalog_Allocations: reads from memory allocate nothing: every purchase and every page
+// makes them.
 func TestCatalog_Allocations(t *testing.T) {
 	s := newShop(Item{ID: "a", StockLeft: 3})
 	c, err := New(t.Context(), s, s, Config{Life: time.Hour})

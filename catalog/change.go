@@ -3,71 +3,77 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
 )
 
-// Created tells every process that an item may have been created: that it is to
-// be searched for although it was searched for in vain before. It is to be called
-// after the commit, also when its outcome is not known. While Redis is away the
-// message waits in this process; should it die with it, the others find out
-// themselves, when what they remember is over.
+// Created announces to every process that an item may have been created, so that they
+// search for it although an earlier search found none. Call it after the commit, also if
+// the outcome of the commit is unknown. While Redis is away the announcement waits in this
+// process. If it is lost with the process, the others find the item when their negative
+// entries expire.
 func (c *Catalog) Created(ctx context.Context, id string) {
 	c.forget(id, 1)
 	c.filter.add(creation{id: id})
-	c.tell(ctx, news{id: id, version: 1, created: true})
+	c.announce(ctx, announcement{id: id, version: 1, created: true})
 }
 
-// Changed makes every process forget an item as it was before the version. It is
-// to be called after the commit; when its outcome is not known, with the version
-// that the change was to make. While Redis is away it is as with Created.
+// Changed invalidates older versions of an item in every process. Call it after the
+// commit; if its outcome is unknown, with the version that the change would make. While
+// Redis is away the announcement waits, as with Created.
 func (c *Catalog) Changed(ctx context.Context, id string, version int64) {
 	c.forget(id, version)
-	c.tell(ctx, news{id: id, version: version})
+	c.announce(ctx, announcement{id: id, version: version})
 }
 
-// Outdated makes this process read an item again before it is shown or bought by, if what it
-// remembers is older than the version.
+// Outdated makes this process reload an item before its next use, if the cached item is
+// older than the version.
 func (c *Catalog) Outdated(id string, version int64) { c.forget(id, version) }
 
-// news is what the other processes are to be told.
-type news struct {
+// announcement is an announcement to the other processes.
+type announcement struct {
 	id      string
 	version int64
 	created bool
 }
 
 const (
-	// tellTimeout bounds one try to tell them.
-	tellTimeout = time.Second
-	// maxUntold bounds what waits to be told.
-	maxUntold = 10_000
+	// announceTimeout bounds one attempt to announce.
+	announceTimeout = time.Second
+	// maxUnannounced bounds the announcements that wait for Redis.
+	maxUnannounced = 10_000
 )
 
-// tell tells the other processes, or leaves that to Run. It is done also for a
-// caller that has left.
-func (c *Catalog) tell(ctx context.Context, n news) {
+// announce notifies the other processes. If that fails, Run repeats it. The end of ctx
+// does not interrupt it.
+func (c *Catalog) announce(ctx context.Context, n announcement) {
 	if c.far == nil {
 		return
 	}
-	err := c.tryTell(context.WithoutCancel(ctx), n)
+	err := c.tryAnnounce(context.WithoutCancel(ctx), n)
 	if err == nil {
 		return
 	}
 	c.cfg.OnError(err)
 	select {
-	case c.untold <- n:
+	case c.unannounced <- n:
 	default:
 		c.cfg.OnError(fmt.Errorf("catalog: item %s: change not announced, too many announcements wait for Redis; other processes reload it when their copy expires", n.id))
 	}
 }
 
-func (c *Catalog) tryTell(ctx context.Context, n news) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.tellLimit)
+func (c *Catalog) tryAnnounce(ctx context.Context, n announcement) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.announceLimit)
 	defer cancel()
-	// First the entry that says it is none, then the count: who learns of the id
-	// asks Redis next.
+	// First the negative entry, then the count: a process that receives the id reads
+	// Redis next.
 	if err := c.far.invalidate(ctx, n.id, n.version); err != nil || !n.created {
 		return err
 	}
@@ -75,14 +81,14 @@ func (c *Catalog) tryTell(ctx context.Context, n news) error {
 	return err
 }
 
-// keepTelling tells what could not be told at once, until ctx ends.
-func (c *Catalog) keepTelling(ctx context.Context) {
+// keepAnnouncing repeats announcements that have failed, until ctx ends.
+func (c *Catalog) keepAnnouncing(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case n := <-c.untold:
-			for c.tryTell(ctx, n) != nil {
+		case n := <-c.unannounced:
+			for c.tryAnnounce(ctx, n) != nil {
 				if !pause.For(ctx, retryPause) {
 					return
 				}
@@ -91,18 +97,17 @@ func (c *Catalog) keepTelling(ctx context.Context) {
 	}
 }
 
-// forget makes this process load an item again before it is shown or bought again,
-// if it is older than the version, and the list of items too. What is remembered
-// as no item is searched for again. Looks under way are not remembered, for they may
-// have read before the change.
+// forget makes this process reload an item before its next use if it is older than the
+// version, and the list of items too. It removes the negative entry of the id. The results
+// of loads under way are not cached, because they may have read before the change.
 func (c *Catalog) forget(id string, version int64) {
-	c.forgetList() // before the item, which a list that is being taken over might bring back
+	c.forgetList() // before the item, which a list that is being loaded could restore
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unknown.Invalidate(id)
 	r, ok := c.known.GetIfPresent(id)
 	if ok && r.view.Load().Item.Version >= version {
-		return // this process has made the change, or has seen it already
+		return // this process has made the change, or has loaded it already
 	}
 	for k := toShow; k <= toBuy; k++ {
 		if f := c.flights[flightKey{id, k}]; f != nil {
@@ -120,4 +125,85 @@ func (c *Catalog) forget(id string, version int64) {
 		v.changed, v.least = true, max(v.least, version)
 		return true
 	})
+}
+
+// The pauses between attempts to subscribe.
+const (
+	listenPauseMin = 10 * time.Millisecond
+	listenPauseMax = time.Second
+)
+
+// listen receives messages of created and changed items until ctx ends.
+func (c *Catalog) listen(ctx context.Context) {
+	for wait := listenPauseMin; ; wait = min(2*wait, listenPauseMax) {
+		confirmed, err := c.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.cfg.OnError(fmt.Errorf("listen for changed items: %w", err))
+		if confirmed {
+			wait = listenPauseMin
+		}
+		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
+			return
+		}
+	}
+}
+
+func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
+	err = subscription.Hear(ctx, c.far.rdb, func(msg any) {
+		switch m := msg.(type) {
+		case *redis.Subscription:
+			confirmed = true
+			c.resubscribed()
+		case *redis.Message:
+			c.handle(m.Payload)
+		}
+	}, itemsChannel)
+	return confirmed, err
+}
+
+// resubscribed is called for a new subscription, because earlier messages were missed.
+// Items are shown while they are reloaded. Negative entries are removed, and all ids are
+// read again, in case a process died before it could announce a new item.
+func (c *Catalog) resubscribed() {
+	c.mu.Lock() // a load that began before adds no negative entry after this
+	before := c.subscriptions.Add(1) - 1
+	c.unknown.InvalidateAll()
+	c.mu.Unlock()
+	if before > 0 {
+		// The last subscription may have ended with a restart or a failover of Redis,
+		// which may have lost the latest creations and reuse their counts.
+		c.filter.doubt()
+	}
+	c.rebuildFilter()
+}
+
+// handle processes a message: "created <generation> <id>", "changed <version> <id>" or
+// "warm - <id>". It ignores others, which a later version of the program may send.
+func (c *Catalog) handle(message string) {
+	what, rest, _ := strings.Cut(message, " ")
+	detail, id, _ := strings.Cut(rest, " ")
+	if !ValidID(id) {
+		return
+	}
+	switch what {
+	case "created": // the message "changed" before it has removed a negative entry
+		c.filter.add(creation{detail, id})
+	case "changed":
+		version, err := strconv.ParseInt(detail, 10, 64)
+		if err != nil {
+			return
+		}
+		c.forget(id, version)
+	case "warm":
+		if c.begin() {
+			go func() {
+				defer c.work.Done()
+				if _, err := c.fetch(c.life, id, toRenew); err != nil {
+					c.cfg.OnError(fmt.Errorf("warm item %s: %w", id, err))
+				}
+			}()
+		}
+	}
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,12 +23,12 @@ type Source interface {
 	ItemIDs(ctx context.Context, after string, limit int) ([]string, error)
 }
 
-// Stock tells the live number of units left; -1 where it is not loaded.
+// Stock reads the live number of units left; -1 where it is not loaded.
 type Stock interface {
 	Left(ctx context.Context, items []string) ([]int64, error)
 }
 
-// Locker lets one process load an item for all.
+// Locker acquires the lock under which one process loads an item for all.
 type Locker interface {
 	Acquire(ctx context.Context, resource string, opts ...lock.Option) (*lock.Lock, error)
 }
@@ -33,63 +36,60 @@ type Locker interface {
 // Config configures a Catalog. A zero field means its default.
 type Config struct {
 	// Redis is the layer between memory and database, and carries the messages
-	// of changes. Default nil: there is none, and memory stands alone.
+	// of changes. Default nil: there is only the memory.
 	Redis redis.UniversalClient
 	// Locks lets one process load an item for all. Default nil: each loads.
 	Locks Locker
-	// Partition tells in which partition an item's keys are. Default: 0 for all.
+	// Partition returns the partition of an item's keys. Default: 0 for all.
 	Partition func(item string) int
 	// Off turns defences off. Default: none.
 	Off Defence
 
-	// Life bounds the age of an item that somebody buys by: of its price and limit,
-	// not of its stock, which is not read here. Default 1 s.
+	// Life bounds the age of an item that is used for a purchase: of its price and limit,
+	// not of its stock, which is not used there. Default 1 s.
 	Life time.Duration
-	// Fresh is the age from which an item that is shown is loaded again, behind the
-	// back of those who look at it; less up to a fifth of it, at random. At least
-	// Life. Default 10 s.
+	// Fresh is the age from which a displayed item is reloaded in the background, minus
+	// up to a fifth at random. At least Life. Default 10 s.
 	Fresh time.Duration
-	// Keep is how long an item that cannot be loaded again is still shown, and
-	// remembered in Redis; less up to a fifth of it, at random. At least Fresh.
-	// Default 10 min.
+	// Keep is how long an item that cannot be reloaded is still shown, and how long Redis
+	// stores it, minus up to a fifth at random. At least Fresh. Default 10 min.
 	Keep time.Duration
-	// Negative is how long it is remembered that an id is none, at most 5 min;
-	// its creation ends that at once. Default 30 s.
+	// Negative is the life of a negative entry, which says that an id is unknown, at most
+	// 5 min. The creation of the item removes the entry. Default 30 s.
 	Negative time.Duration
 
-	// MaxItems bounds the items remembered in the process, and as many ids that are
-	// none beside them. Default 100,000.
+	// MaxItems bounds the items cached in the process, and separately the unknown ids.
+	// Default 100,000.
 	MaxItems int
-	// LoadLimit bounds the questions to the source for items by id that are under
-	// way at one time. Default 8.
+	// LoadLimit bounds the concurrent queries to the source for items by id. Default 8.
 	LoadLimit int
-	// LoadTimeout bounds one question to the source. Default 5 s.
+	// LoadTimeout bounds one query to the source. Default 5 s.
 	LoadTimeout time.Duration
-	// Wait bounds how long a reader waits for an item that is not available from
-	// memory or Redis, and how long a process waits for another that is loading it
-	// before it asks the source itself. Default 2 s.
+	// Wait bounds how long a reader waits for an item that is neither in memory nor in
+	// Redis, and how long a process waits for another that is loading it before it
+	// queries the source itself. Default 2 s.
 	Wait time.Duration
-	// RedisTimeout bounds one look at Redis. Default 250 ms.
+	// RedisTimeout bounds one call to Redis. Default 250 ms.
 	RedisTimeout time.Duration
-	// StockTimeout bounds one question for the stock, of at most 1,000 items; Wait
-	// bounds those for the stock of a list. Default 250 ms.
+	// StockTimeout bounds one query for the stock, of at most 1,000 items; Wait bounds
+	// all queries for the stock of a list. Default 250 ms.
 	StockTimeout time.Duration
 
 	// Now is the time by which an item's sale opens and closes. Default: the host's.
 	Now func(item string) time.Time
-	// OpenSale loads an item's sale unless it is loaded, for an item that is to be
-	// warm. Default: nothing.
+	// OpenSale loads the sale of an item that is being warmed, unless it is loaded.
+	// Default: nothing.
 	OpenSale func(ctx context.Context, item string) error
-	// OnError learns of what was answered from further below, or with less, than it
-	// should have been. Default: nothing.
+	// OnError gets the errors after which the catalogue has answered from a lower layer,
+	// or without a part such as the stock. Default: ignored.
 	OnError func(error)
 
-	// tellLimit is tellTimeout; only tests set it.
-	tellLimit time.Duration
+	// announceLimit is announceTimeout; only tests set it.
+	announceLimit time.Duration
 }
 
-// maxNegative bounds how long an id may be taken for none: should everything
-// that tells of its creation fail, that is how long it stays hidden.
+// maxNegative bounds the life of a negative entry, and so how long a new item stays hidden
+// if all announcements of its creation fail.
 const maxNegative = 5 * time.Minute
 
 func (c Config) withDefaults() (Config, error) {
@@ -97,7 +97,7 @@ func (c Config) withDefaults() (Config, error) {
 		name string
 		v    *time.Duration
 		def  time.Duration
-		// least is what the default is not less than, when that was set.
+		// least is a lower bound of the default.
 		least *time.Duration
 	}{
 		{"Life", &c.Life, time.Second, nil},
@@ -108,7 +108,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Wait", &c.Wait, 2 * time.Second, nil},
 		{"RedisTimeout", &c.RedisTimeout, 250 * time.Millisecond, nil},
 		{"StockTimeout", &c.StockTimeout, 250 * time.Millisecond, nil},
-		{"tellLimit", &c.tellLimit, tellTimeout, nil},
+		{"announceLimit", &c.announceLimit, announceTimeout, nil},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def
@@ -153,4 +153,39 @@ func (c Config) withDefaults() (Config, error) {
 		c.OnError = func(error) {}
 	}
 	return c, nil
+}
+
+// Defence is a set of the cache's defences. Each can be turned off, to measure its effect.
+type Defence uint8
+
+// The defences.
+const (
+	// Avalanche spreads the expiries of items that were loaded together.
+	Avalanche Defence = 1 << iota
+	// Breakdown lets one reader load an item for all: the others get the old value, or
+	// wait for the new one.
+	Breakdown
+	// Bloom refuses ids from memory that are certainly unknown.
+	Bloom
+	// Negatives stores for a while that an id is unknown.
+	Negatives
+	// Penetration keeps unknown ids from the database.
+	Penetration = Bloom | Negatives
+)
+
+var defenceNames = map[string]Defence{
+	"avalanche": Avalanche, "breakdown": Breakdown, "bloom": Bloom, "negatives": Negatives, "penetration": Penetration,
+}
+
+// ParseDefences reads a set of defences from their names.
+func ParseDefences(names []string) (Defence, error) {
+	var all Defence
+	for _, name := range names {
+		d, ok := defenceNames[name]
+		if !ok {
+			return 0, fmt.Errorf("catalog: %q is no defence; there are %s", name, strings.Join(slices.Sorted(maps.Keys(defenceNames)), ", "))
+		}
+		all |= d
+	}
+	return all, nil
 }

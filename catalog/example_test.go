@@ -15,8 +15,8 @@ import (
 	"flashsale/lock"
 )
 
-// database stands in for the database behind the cache. It counts the ids that
-// it is asked for, and can be made slow.
+// database stands in for the database behind the cache. It counts the ids that it reads, and
+// can be made slow.
 type database struct {
 	mu    sync.Mutex
 	items map[string]catalog.Item
@@ -98,8 +98,8 @@ func connect() (rdb *redis.Client, stop func()) {
 	}
 }
 
-// process is a catalogue as one process has it. Its time-outs are so long that an
-// example ends the same way on a busy machine.
+// process is a catalogue in one process. Its time-outs are so long that an example ends the
+// same way on a busy machine.
 func process(db *database, cfg catalog.Config) (c *catalog.Catalog, stop func()) {
 	cfg.Wait, cfg.RedisTimeout = time.Minute, time.Minute
 	c, err := catalog.New(context.Background(), db, db, cfg)

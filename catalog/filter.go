@@ -12,32 +12,32 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// filter is the set of all ids, as a bloom filter. What it does not hold is no
-// item, if it is complete: if no item was created since it was built of which it
-// was not told. Redis counts the creations, so that it can know.
+// filter is the set of all ids, as a Bloom filter. If it is complete, an id that it does
+// not hold is unknown. It is complete if it has received all items that were created since
+// it was built; Redis counts the creations, so that this can be checked.
 type filter struct {
 	mu         sync.RWMutex
 	bits       *bloom.BloomFilter // nil: not built yet
-	generation string             // of the creations that it holds for sure; "": not known
-	room       int                // ids that it has room for
+	generation string             // of the creations that it certainly holds; "": not known
+	room       int                // its capacity in ids
 	ids        int
 	building   bool
-	doubted    bool       // Redis may count again since the build under way began
-	meanwhile  []creation // of which it was told while it is being built
+	doubted    bool       // Redis may have reused counts since the build under way began
+	meanwhile  []creation // received during the build
 	builtAt    time.Time
 	took       time.Duration // of the last build
 
 	now generation
 }
 
-// generation is the count of creations as it was read last. Readers share a look
-// for generationLife; they refuse by one that is generationTrust old while
-// Redis does not answer, and by none that is older.
+// generation is the count of creations as it was read last. Readers share a read for
+// generationLife. While Redis does not answer, ids are refused by a count that is up to
+// generationTrust old.
 type generation struct {
 	mu     sync.Mutex
 	value  string
 	asOf   time.Time
-	asking chan struct{} // closed when the look under way is over
+	asking chan struct{} // closed when the read under way has ended
 }
 
 const (
@@ -50,17 +50,17 @@ type creation struct{ generation, id string }
 const (
 	// falsePositives is the share of invented ids that pass the filter.
 	falsePositives = 0.001
-	// minRoom is for how many ids a filter is made at least.
+	// minRoom is the least capacity of a filter, in ids.
 	minRoom = 10_000
-	// idPage is how many ids are read at a time.
+	// idPage is how many ids one query reads.
 	idPage = 10_000
-	// buildPause is the least time between two builds, however they come to be
-	// wanted; it is buildShare times as long as a build takes, if that is more.
+	// buildPause is the least time between two builds, whatever their cause; it is
+	// buildShare times as long as a build takes, if that is more.
 	buildPause = 250 * time.Millisecond
 	buildShare = 10
 )
 
-// refuses reports whether an id is surely none.
+// refuses reports whether an id is certainly unknown.
 func (c *Catalog) refuses(ctx context.Context, id string) bool {
 	f := &c.filter
 	f.mu.RLock()
@@ -74,7 +74,7 @@ func (c *Catalog) refuses(ctx context.Context, id string) bool {
 		return false
 	}
 	if !covers(complete, now) {
-		// Items were created of which nothing was heard here.
+		// This process has missed the creation of some items.
 		c.rebuildFilter()
 		return false
 	}
@@ -124,8 +124,8 @@ func (c *Catalog) askGeneration(done chan struct{}) {
 	close(done)
 }
 
-// add puts an id into the filter. With a generation it is the creation that made
-// that generation; the filter is then as complete as it was before.
+// add adds an id to the filter. If the generation of its creation is given and follows the
+// filter's, the filter stays complete.
 func (f *filter) add(n creation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,23 +146,23 @@ func (f *filter) addLocked(n creation) {
 	}
 }
 
-// doubt makes the filter refuse nothing until it is built again. Its count may be
-// one that Redis has forgotten, and has given to other creations since.
+// doubt makes the filter refuse nothing until it is built again. Redis may have lost its
+// count, and reused it for other creations.
 func (f *filter) doubt() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.generation, f.doubted = "", true
 }
 
-// follows reports whether a generation is the very next after another.
+// follows reports whether next is the generation right after before.
 func follows(next, before string) bool {
 	word, count, ok := cutGeneration(before)
 	nextWord, nextCount, nextOK := cutGeneration(next)
 	return ok && nextOK && word == nextWord && nextCount == count+1
 }
 
-// covers reports whether who knows all ids up to one generation knows those up to
-// another. What a message has told may be ahead of what was read.
+// covers reports whether a set that is complete up to one generation is complete up to
+// another. A generation from a message may be ahead of one that was read.
 func covers(complete, now string) bool {
 	word, count, ok := cutGeneration(complete)
 	nowWord, nowCount, nowOK := cutGeneration(now)
@@ -175,7 +175,7 @@ func cutGeneration(g string) (word string, count int64, ok bool) {
 	return word, count, ok && err == nil
 }
 
-// rebuildFilter rebuilds the filter in the background, unless that was just done.
+// rebuildFilter rebuilds the filter in the background, unless it was just built.
 func (c *Catalog) rebuildFilter() {
 	f := &c.filter
 	f.mu.Lock()
@@ -213,8 +213,8 @@ func (c *Catalog) buildFilterNow(ctx context.Context) error {
 	return c.buildFilter(ctx)
 }
 
-// buildFilter reads all ids. The count of creations is read before them: who
-// raises it has committed his item, so the ids hold all that were counted.
+// buildFilter reads all ids. It reads the count of creations before them: an item is
+// committed before it is counted, so the ids include all counted items.
 func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 	f := &c.filter
 	var ids []string
@@ -233,7 +233,7 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 		f.meanwhile = nil
 	}()
 	if c.far != nil && !c.far.isAway() {
-		// Without it the filter is built and not trusted; it is built again later.
+		// Without the count the filter is built, but refuses nothing until the next build.
 		if generation, err = c.far.announce(ctx, ""); err != nil {
 			c.cfg.OnError(err)
 			generation = ""
@@ -259,7 +259,8 @@ func (c *Catalog) idsAfter(ctx context.Context, after string) ([]string, error) 
 	return c.source.ItemIDs(ctx, after, idPage)
 }
 
-// fill takes over what was read, and what was heard while it was read.
+// fill replaces the filter by the ids that were read, and those that were received
+// meanwhile.
 func (f *filter) fill(ids []string, generation string) {
 	f.room = max(minRoom, 2*len(ids))
 	f.bits = bloom.NewWithEstimates(uint(f.room), falsePositives)
@@ -272,7 +273,7 @@ func (f *filter) fill(ids []string, generation string) {
 	}
 }
 
-// full reports whether the filter is to be made larger.
+// full reports whether the filter needs a larger capacity.
 func (f *filter) full() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestPenetration: of thousands of invented ids hardly one reaches the database, and
-// no real item is refused, one that is created meanwhile included.
+// TestPenetration: of thousands of invented ids almost none reaches the database, and no real
+// item is refused, also if it is created meanwhile.
 func TestPenetration(t *testing.T) {
 	t.Parallel()
 	testPenetration(t, 100, 10_000)
@@ -34,7 +34,8 @@ func testPenetration(t *testing.T, items, ghosts int) {
 	for name, engine := range map[string]func(t *testing.T) redis.UniversalClient{
 		"embedded": func(t *testing.T) redis.UniversalClient { return redistest.Embedded(t) },
 		"redis": func(t *testing.T) redis.UniversalClient {
-			// Of its own: others that create items would make its filter incomplete.
+			// A Redis of its own: other tests that create items would make the filter
+			// incomplete.
 			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 			t.Cleanup(func() {
 				if err := rdb.Close(); err != nil {
@@ -54,7 +55,7 @@ func testPenetration(t *testing.T, items, ghosts int) {
 				s.items[known[i]] = Item{ID: known[i], Version: 1}
 			}
 			a, b := runs(t, newProcess(t, s, rdb, patient())), runs(t, newProcess(t, s, rdb, patient()))
-			a.known.InvalidateAll() // or the list would have told it of every item
+			a.known.InvalidateAll() // without this, the list would have loaded every item
 			before := s.asked
 			for i := range ghosts {
 				wantUnknown(t, a, fmt.Sprintf("ghost-%x", rand.Uint64()))
@@ -88,8 +89,8 @@ func testPenetration(t *testing.T, items, ghosts int) {
 	}
 }
 
-// complete reports whether a process's filter holds all that Redis has counted. It
-// asks for an id, too, because that is when a process finds out that it missed one.
+// complete reports whether a process's filter holds all creations that Redis has counted. It
+// also requests an id, because a process detects a missed creation at a request.
 func complete(t *testing.T, c *Catalog) bool {
 	t.Helper()
 	now, err := c.far.announce(await.Context(t), "")
@@ -102,8 +103,8 @@ func complete(t *testing.T, c *Catalog) bool {
 	return covers(c.filter.generation, now)
 }
 
-// TestFilter_MissedCreation: a process that did not learn of a creation does not
-// refuse the item, and its filter is complete again soon.
+// TestFilter_MissedCreation: a process that has missed a creation does not refuse the item,
+// and its filter is soon complete again.
 func TestFilter_MissedCreation(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -131,8 +132,8 @@ func TestFilter_MissedCreation(t *testing.T) {
 	})
 }
 
-// TestFilter_GenerationLost: when Redis has lost its data, a count that is begun again
-// is not taken for the one before.
+// TestFilter_GenerationLost: after Redis has lost its data, a new count is not confused with
+// the old one.
 func TestFilter_GenerationLost(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -142,7 +143,7 @@ func TestFilter_GenerationLost(t *testing.T) {
 	if err := deaf.buildFilterNow(await.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // a server of this test alone
+	if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // this test has its own server
 		t.Fatal(err)
 	}
 	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
@@ -156,8 +157,8 @@ func TestFilter_GenerationLost(t *testing.T) {
 	})
 }
 
-// TestFilter_BuiltAlone: a filter that was built while Redis was away is of use once
-// Redis is back.
+// TestFilter_BuiltAlone: a filter that was built while Redis was away is used once Redis is
+// back.
 func TestFilter_BuiltAlone(t *testing.T) {
 	t.Parallel()
 	rdb, proxy := away(t)
@@ -177,15 +178,14 @@ func TestFilter_BuiltAlone(t *testing.T) {
 	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
 	proxy.Refuse(false)
 	await.True(t, "Redis to be asked again", func() bool { _, ok := c.generationNow(await.Context(t)); return ok })
-	wantItem(t, c, "new", 0) // the filter does not hold it, and does not know that it should
+	wantItem(t, c, "new", 0) // the filter does not hold it, and does not know that it is missing
 	await.True(t, "the filter to refuse", func() bool {
 		wantUnknown(t, c, newID(t))
 		return c.Stats().Refused > 0
 	})
 }
 
-// TestFilter_WhileBuilt: what is created while the ids are being read is in the
-// filter that they make.
+// TestFilter_WhileBuilt: a filter includes the items that are created while its ids are read.
 func TestFilter_WhileBuilt(t *testing.T) {
 	t.Parallel()
 	f := &filter{building: true}
@@ -252,8 +252,8 @@ func away(t *testing.T) (redis.UniversalClient, *redistest.Proxy) {
 	return rdb, proxy
 }
 
-// TestRedisAway: while Redis is away items come from memory and from the database,
-// nothing new is refused, and afterwards all is as before.
+// TestRedisAway: while Redis is away items come from memory and from the database, no new item
+// is refused, and afterwards everything is as before.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	rdb, proxy := away(t)
@@ -269,7 +269,7 @@ func TestRedisAway(t *testing.T) {
 	proxy.Sever()
 	wantItem(t, b, "known", 0)
 	s.set(func(s *shop) { s.items["new"] = Item{ID: "new", Version: 1} })
-	a.Created(await.Context(t), "new") // it cannot tell anybody
+	a.Created(await.Context(t), "new") // it cannot announce the item
 	wantItem(t, a, "new", 0)
 	s.set(func(s *shop) { s.items["other"] = Item{ID: "other", Version: 1} })
 	await.True(t, "the filter not to be trusted", func() bool {
@@ -289,8 +289,8 @@ func TestRedisAway(t *testing.T) {
 	})
 }
 
-// TestRedisAway_Maker: what a process could not tell while only it was cut off from
-// Redis, it tells as soon as it can: the others have no way to know.
+// TestRedisAway_Maker: if only one process is cut off from Redis, it repeats its announcements
+// as soon as it can: the others have no other way to know.
 func TestRedisAway_Maker(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -302,7 +302,7 @@ func TestRedisAway_Maker(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, off := range []Defence{0, Bloom} { // with the latter a negative entry is what hides the item
+	for _, off := range []Defence{0, Bloom} { // with the latter, a negative entry hides the item
 		s := newShop(Item{ID: "old", PriceMinor: 1, Version: 1})
 		cfg := patient()
 		cfg.RedisTimeout, cfg.Off = time.Second, off
@@ -328,14 +328,14 @@ func TestRedisAway_Maker(t *testing.T) {
 			i, err := b.Item(await.Context(t), "old")
 			return err == nil && i.PriceMinor == 2
 		})
-		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // a server of this test alone
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // this test has its own server
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestRedisHangs: a Redis that does not answer costs who comes first a time-out, and
-// who comes after him none.
+// TestRedisHangs: a Redis that does not answer costs the first reader a time-out, and later
+// readers none.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	rdb, proxy := away(t)
@@ -352,13 +352,13 @@ func TestRedisHangs(t *testing.T) {
 	for i := range 100 {
 		wantItem(t, c, fmt.Sprintf("i%d", i), 0)
 	}
-	// One look in a hundred waits, or a few: not a hundred, which would be 50 s.
+	// One reader in a hundred waits, or a few: not a hundred, which would be 50 s.
 	if d := time.Since(start); d > 25*time.Second {
 		t.Errorf("100 items took %v", d)
 	}
 }
 
-// TestKeys: an item's keys are in the slot of its partition, as its sale is.
+// TestKeys: an item's keys are in the slot of its partition, like its sale.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	k := keys{func(string) int { return 3 }}

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// gather asks the source for items by id, with so many questions at a time and no
-// more. The ids asked for meanwhile make up the next question: who has to wait for
-// his turn does not wait for a question of his own, so that the source is as quick
-// at the end of a crowd as at its beginning.
+// gather reads items by id from the source, with at most limit concurrent queries. The ids
+// requested meanwhile form the next query: waiting readers share one query, so that the
+// source answers as fast at the end of a crowd as at its beginning.
 type gather struct {
 	limit int
 	ask   func(ids []string) ([]Item, error)
@@ -19,7 +18,7 @@ type gather struct {
 	asking int
 }
 
-// maxQuestion bounds the ids of one question.
+// maxQuestion bounds the ids of one query.
 const maxQuestion = 500
 
 type question struct {
@@ -55,7 +54,7 @@ func (g *gather) load(ctx context.Context, id string) (answer, error) {
 	return answer{item: item, exists: exists, loadedAt: q.askedAt}, nil
 }
 
-// run asks what was gathered, one question after the other, until there is none.
+// run sends the gathered queries one after the other, until there is none.
 func (g *gather) run() {
 	for {
 		g.mu.Lock()

@@ -1,7 +1,6 @@
-// Package catalog answers what is on sale: the items as buyers and engineers
-// read them. They come from the process's memory, else from Redis, else from
-// the database, so that a crowd that reloads an item's page, or asks for items
-// that there are none of, does not reach the database. docs/catalog.md says how.
+// Package catalog reads the items on sale. They come from the process's memory, else from
+// Redis, else from the database, so that a crowd that reloads an item's page, or requests
+// unknown items, does not reach the database. docs/catalog.md describes how.
 package catalog
 
 import (
@@ -16,7 +15,7 @@ type State string
 const (
 	StateScheduled State = "scheduled" // its window has not opened
 	StateOpen      State = "open"      // it can be bought
-	StatePaused    State = "paused"    // an operator halted it; it can be resumed
+	StatePaused    State = "paused"    // an operator paused it; it can be resumed
 	StateSoldOut   State = "sold_out"  // open, with nothing left
 	StateClosed    State = "closed"    // its window ended, or an operator ended it
 )
@@ -24,7 +23,7 @@ const (
 // ErrItemNotFound says that no item has the id asked for.
 var ErrItemNotFound = errors.New("catalog: item not found")
 
-// Control is the operator's word on an item; the window is checked apart from it.
+// Control is the state that the operator has set; the window is checked separately.
 type Control string
 
 // The controls an operator can set.
@@ -47,12 +46,12 @@ type Item struct {
 	PerUserLimit  int64  // units one buyer may hold
 	OpensAt       time.Time
 	ClosesAt      time.Time     // zero: no end
-	PaymentWindow time.Duration // zero: no payment is asked
+	PaymentWindow time.Duration // zero: no payment is required
 	Control       Control
 	Version       int64 // rises by one with every change of the row
 }
 
-// State tells where the item stands at the given instant.
+// State returns the item's state at the given time.
 func (i *Item) State(now time.Time) State {
 	switch {
 	case i.Control == ControlClosed || !i.ClosesAt.IsZero() && !now.Before(i.ClosesAt):
@@ -74,8 +73,8 @@ const MaxIDLength = 64
 // ValidID reports whether id has the form of an item id:
 // 1 to 64 characters of a-z, 0-9 and '-', not starting with '-'.
 //
-// It does without a regular expression, which would cost the purchase route as much
-// as all its other checks of syntax together.
+// It uses no regular expression, which would take as long as all other syntax checks of
+// the purchase route together.
 func ValidID(id string) bool {
 	if len(id) == 0 || len(id) > MaxIDLength || id[0] == '-' {
 		return false

@@ -53,7 +53,7 @@ func TestValidID(t *testing.T) {
 	}
 }
 
-// FuzzValidID: the check by hand agrees with the contract's expression.
+// FuzzValidID: the hand-written check agrees with the contract's expression.
 func FuzzValidID(f *testing.F) {
 	for _, id := range []string{"", "a", "-a", "a-", "A", "a_b", "ä", "a\n", strings.Repeat("x", 64), strings.Repeat("x", 65)} {
 		f.Add(id)

@@ -8,60 +8,59 @@ import (
 	"time"
 )
 
-// ListView is all items, by id, as they are shown. It never changes; another
-// takes its place.
+// ListView is all displayed items, by id. It is immutable; a new one replaces it.
 type ListView struct {
 	Items []Item
-	// LoadedAt is when the database was asked for them.
+	// LoadedAt is when the database was queried.
 	LoadedAt time.Time
-	// Stale says that they should have been loaded again and could not be.
+	// Stale says that the list should have been reloaded and could not be.
 	Stale bool
 	Memo
 
-	freshUntil time.Time
-	heard      uint64
-	changed    bool
+	freshUntil   time.Time
+	subscription uint64
+	changed      bool
 }
 
-// list is the list of all items in memory. It is read from the database by each
-// process for itself, a few times a minute: in Redis it would be as large as all
-// items, and be thrown away with each change of one. Its size and the cost of a look
-// grow with the number of items; a look takes Config.LoadTimeout at most, and the
-// questions for the stock of all Config.Wait.
+// list is the list of all items in memory. Each process reads it from the database, a few
+// times a minute: in Redis it would be as large as all items, and each change of an item
+// would invalidate it. Its size and the cost of a load grow with the number of items; a
+// load takes Config.LoadTimeout at most, and the queries for the stock of all items
+// Config.Wait.
 type list struct {
 	view      atomic.Pointer[ListView]
 	retryAt   atomic.Int64 // Unix nanoseconds
 	stockAsOf atomic.Int64 // Unix nanoseconds
 
 	mu      sync.Mutex
-	loading *listLook        // which a reader joins; it waits where too many are under way
+	loading *listLook        // which readers join; it waits while too many are under way
 	looks   int              // under way
-	asking  chan struct{}    // closed when the stock that is being asked for has come
+	asking  chan struct{}    // closed when the query for the stock that is under way has ended
 	left    map[string]int64 // the live stock as it was read last
 }
 
-// maxListLooks bounds the looks under way: each change makes the one before it
-// void, and a row of changes must not send all items through the database for each.
-// It is more than one, so that one that hangs does not hold up what is newer.
+// maxListLooks bounds the loads under way: each change invalidates the load before it, and
+// a series of changes must not load all items for each of them. It is more than one, so
+// that a load that hangs does not delay newer ones.
 const maxListLooks = 2
 
-// listLook is one look at the database for all who want the list.
+// listLook is one load of the list, for all readers that wait for it.
 type listLook struct {
 	done  chan struct{}
 	err   error
 	begun bool
-	void  bool // an item has changed since the look began
+	void  bool // an item has changed since the load began
 }
 
-// List reads all items. Their stock is at most a second old where Redis answers;
-// a list that is to be loaded again is shown as it was meanwhile, unless an item
-// is known to have changed. Errors: those of the source, the end of ctx, and
-// context.DeadlineExceeded when the wait took too long.
+// List reads all items. Their stock is at most a second old if Redis answers. While the
+// list is reloaded, List returns the old one, unless an item is known to have changed.
+// Errors: those of the source, the end of ctx, and context.DeadlineExceeded when the wait
+// took too long.
 func (c *Catalog) List(ctx context.Context) (*ListView, error) {
 	now := time.Now()
 	v := c.list.view.Load()
 	switch {
-	case v != nil && !v.changed && now.Before(v.freshUntil) && v.heard == c.heard.Load():
+	case v != nil && !v.changed && now.Before(v.freshUntil) && v.subscription == c.subscriptions.Load():
 	case v != nil && !v.changed && c.on(Breakdown):
 		c.counts.stale.Add(1)
 		if now.UnixNano() >= c.list.retryAt.Load() {
@@ -69,7 +68,7 @@ func (c *Catalog) List(ctx context.Context) (*ListView, error) {
 		}
 	default:
 		if err := c.awaitList(ctx); err != nil {
-			if v == nil || ctx.Err() != nil { // who leaves has found out nothing of the items
+			if v == nil || ctx.Err() != nil { // a caller that has left does not know whether the load failed
 				return nil, err
 			}
 			c.listOutdated()
@@ -109,8 +108,8 @@ func (c *Catalog) joinList() *listLook {
 	return c.list.loading
 }
 
-// beginListLook begins the look that readers wait for, if there may be one more. The
-// caller holds the list's mutex.
+// beginListLook begins the load for which readers wait, unless maxListLooks are under way.
+// The caller holds the list's mutex.
 func (c *Catalog) beginListLook() {
 	if l := c.list.loading; l != nil && !l.begun && c.list.looks < maxListLooks {
 		l.begun = true
@@ -123,7 +122,7 @@ func (c *Catalog) loadList(l *listLook) {
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.LoadTimeout)
 	defer cancel()
-	heard, askedAt := c.heard.Load(), time.Now()
+	subscription, askedAt := c.subscriptions.Load(), time.Now()
 	c.counts.questions.Add(1)
 	items, err := c.source.Items(ctx)
 	c.list.mu.Lock()
@@ -137,7 +136,7 @@ func (c *Catalog) loadList(l *listLook) {
 		l.err = err
 	default:
 		c.showList(l, &ListView{
-			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), heard: heard, changed: l.void,
+			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), subscription: subscription, changed: l.void,
 		})
 	}
 	c.list.mu.Unlock()
@@ -150,9 +149,9 @@ func (c *Catalog) loadList(l *listLook) {
 	close(l.done)
 }
 
-// showList takes a list over, with the live numbers that are known. One that was
-// overtaken by a change is shown to those who have waited for it, and to nobody
-// after them; if a later look was quicker, they are shown what that has found.
+// showList publishes a loaded list, with the known live stock. A list that was overtaken
+// by a change is only for the readers that have waited for it; if a later load was
+// quicker, they get its list instead.
 func (c *Catalog) showList(l *listLook, v *ListView) {
 	if now := c.list.view.Load(); l.void && now != nil && !now.LoadedAt.Before(v.LoadedAt) {
 		return
@@ -170,8 +169,8 @@ func (c *Catalog) showList(l *listLook, v *ListView) {
 	}
 }
 
-// learn takes items that memory has not, or has older, from a list: when a process
-// starts, one question then answers for all items.
+// learn caches the items of a list that memory lacks, or has in an older version. When a
+// process starts, one query then loads all items.
 func (c *Catalog) learn(list *ListView) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,26 +181,27 @@ func (c *Catalog) learn(list *ListView) {
 				continue
 			}
 		} else if len(list.Items) > c.cfg.MaxItems {
-			continue // they would push each other out
+			continue // they would evict each other
 		}
 		v := c.newView(*item, list.LoadedAt)
-		v.heard = list.heard
+		v.subscription = list.subscription
 		c.remember(v)
 	}
 }
 
-// listOutdated lets the list be shown as it was, since it cannot be loaded.
+// listOutdated marks the old list as stale, so that it is shown, because it cannot be
+// reloaded.
 func (c *Catalog) listOutdated() {
 	c.list.retryAt.Store(time.Now().Add(retryPause).UnixNano())
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
-	// Otherwise another look has found it meanwhile.
+	// Otherwise another load has succeeded meanwhile.
 	if v := c.list.view.Load(); v != nil && (v.changed || !time.Now().Before(v.freshUntil)) {
-		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, heard: v.heard})
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: true, subscription: v.subscription})
 	}
 }
 
-// forgetList makes the next reader wait for a list that was read after now.
+// forgetList makes the next reader wait for a list that is read from now on.
 func (c *Catalog) forgetList() {
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
@@ -210,11 +210,11 @@ func (c *Catalog) forgetList() {
 		c.list.loading = nil // a later reader must not join it
 	}
 	if v := c.list.view.Load(); v != nil && !v.changed {
-		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: v.Stale, heard: v.heard, changed: true})
+		c.list.view.Store(&ListView{Items: v.Items, LoadedAt: v.LoadedAt, Stale: v.Stale, subscription: v.subscription, changed: true})
 	}
 }
 
-// withStocks puts the live stock in the list, as withStock does for an item.
+// withStocks updates the live stock in the list, as withStock does for an item.
 func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
 	age := time.Duration(now.UnixNano() - c.list.stockAsOf.Load())
 	if age < stockSoon || now.UnixNano() < c.stocks.quiet.Load() {
@@ -237,7 +237,7 @@ func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
 	}
 	select {
 	case <-done:
-	case <-ctx.Done(): // the caller finds out on its own
+	case <-ctx.Done(): // the caller checks ctx itself
 	}
 }
 
@@ -266,7 +266,7 @@ func (c *Catalog) askListStock(done chan struct{}) {
 			c.list.left[id] = left[i]
 		}
 	}
-	v := c.list.view.Load() // which may be another by now
+	v := c.list.view.Load() // which may have been replaced meanwhile
 	var shown []Item
 	for i := range v.Items {
 		n, ok := c.list.left[v.Items[i].ID]
@@ -280,7 +280,7 @@ func (c *Catalog) askListStock(done chan struct{}) {
 	}
 	if shown != nil {
 		c.list.view.Store(&ListView{
-			Items: shown, LoadedAt: v.LoadedAt, Stale: v.Stale, freshUntil: v.freshUntil, heard: v.heard, changed: v.changed,
+			Items: shown, LoadedAt: v.LoadedAt, Stale: v.Stale, freshUntil: v.freshUntil, subscription: v.subscription, changed: v.changed,
 		})
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestList_ManyChanges: items that change one after the other, while a crowd reads
-// the list, do not each begin another look at a database that is slow.
+// TestList_ManyChanges: if items change one after the other while a crowd reads the list, not
+// each change begins another load from a slow database.
 func TestList_ManyChanges(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
@@ -40,8 +40,8 @@ func TestList_ManyChanges(t *testing.T) {
 	})
 }
 
-// TestList_Overtaken: a look that began before a change and ends after the look that
-// has seen it does not take the list back to what it was.
+// TestList_Overtaken: a load that began before a change, and ends after the load that includes
+// it, does not restore the old list.
 func TestList_Overtaken(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
@@ -50,7 +50,7 @@ func TestList_Overtaken(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := c.List(t.Context()); err != nil { // it may say either
+			if _, err := c.List(t.Context()); err != nil { // it may get either
 				t.Error(err)
 			}
 		}()
@@ -67,8 +67,8 @@ func TestList_Overtaken(t *testing.T) {
 	})
 }
 
-// TestReaderLeaves: who leaves while a changed item is being loaded does not make
-// the others see it as it was.
+// TestReaderLeaves: a reader that leaves while a changed item is being loaded does not make
+// the others see the old item.
 func TestReaderLeaves(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})
@@ -109,8 +109,8 @@ func TestReaderLeaves(t *testing.T) {
 	})
 }
 
-// TestLateFailure: a look that was overtaken by a change and fails says nothing of
-// what a later look has found.
+// TestLateFailure: if a load that was overtaken by a change fails, the result of a later load
+// stays.
 func TestLateFailure(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 1, Version: 1})

@@ -29,23 +29,23 @@ var (
 	announceScript   = redis.NewScript(announceLua)
 )
 
-// remote is what the processes remember together, in Redis.
+// remote is the cache in Redis, which all processes share.
 type remote struct {
 	rdb     redis.UniversalClient
 	keys    keys
 	timeout time.Duration
-	away    atomic.Int64 // Unix nanoseconds until which it is not asked
+	away    atomic.Int64 // Unix nanoseconds until which Redis is not called
 }
 
-// awayPause is how long Redis is not asked after it did not answer: a reader must
-// not wait for each time-out again.
+// awayPause is how long Redis is not called after it did not answer, so that readers do
+// not wait for a time-out each.
 const awayPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {
 	return &remote{rdb: cfg.Redis, keys: keys{cfg.Partition}, timeout: cfg.RedisTimeout}
 }
 
-// isAway reports whether Redis is not to be asked; where there is none, it never is.
+// isAway reports whether Redis must not be called: it did not answer, or there is none.
 func (r *remote) isAway() bool {
 	return r == nil || time.Now().UnixNano() < r.away.Load()
 }
@@ -55,14 +55,14 @@ func (r *remote) call(ctx context.Context, s *redis.Script, key string, args ...
 	bounded, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	v, err := s.Run(bounded, r.rdb, []string{key}, args...).Result()
-	// A caller that has left says nothing of Redis.
+	// The error of a caller that has left says nothing about Redis.
 	if err != nil && ctx.Err() == nil {
 		r.away.Store(time.Now().Add(awayPause).UnixNano())
 	}
 	return v, err
 }
 
-// farEntry is an item as Redis remembers it.
+// farEntry is an item's entry in Redis.
 type farEntry struct {
 	item    Item
 	version int64 // 0: there is no such item
@@ -118,11 +118,12 @@ func (r *remote) write(ctx context.Context, id string, a answer, life time.Durat
 	return nil
 }
 
-// rememberVersion is how long the version of a changed item stays in Redis with
-// nothing else. It is longer than any look at the database takes.
+// rememberVersion is how long the version of a changed item stays in Redis without the
+// item. It is longer than any query to the database takes.
 const rememberVersion = 30 * time.Second
 
-// invalidate forgets an item older than the version, and tells every process.
+// invalidate removes the entry of an item that is older than the version, and notifies
+// every process.
 func (r *remote) invalidate(ctx context.Context, id string, version int64) error {
 	_, err := r.call(ctx, invalidateScript, r.keys.item(id), version, rememberVersion.Milliseconds(),
 		itemsChannel, "changed "+strconv.FormatInt(version, 10)+" "+id)
@@ -132,10 +133,10 @@ func (r *remote) invalidate(ctx context.Context, id string, version int64) error
 	return nil
 }
 
-// announce tells every process a new id and returns the generation it makes.
-// With no id it returns the present one.
+// announce announces a new id to every process and returns its generation. With an empty
+// id it returns the present generation.
 func (r *remote) announce(ctx context.Context, id string) (string, error) {
-	// A word of its own for each call: one that is used twice could name two counts.
+	// A new word for each call: a word that is used twice could identify two counts.
 	v, err := r.call(ctx, announceScript, generationKey, rand.Text(), itemsChannel, id)
 	if err != nil {
 		return "", fmt.Errorf("announce the new item %q: %w", id, err)

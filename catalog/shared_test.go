@@ -16,31 +16,31 @@ import (
 	"flashsale/lock"
 )
 
-// limit bounds what must happen; it is long because it only delays a failure.
+// limit bounds waits; it is long because it only delays a failure.
 const limit = 5 * time.Minute
 
-// patient is a configuration under which nothing that a test waits for happens by
-// the passing of time, however slow the machine is.
+// patient is a configuration under which nothing that a test checks depends on the time,
+// however slow the machine is.
 func patient() Config {
 	return Config{
 		Life: 10 * time.Minute, Fresh: 10 * time.Minute, Keep: time.Hour, Negative: maxNegative,
-		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit, tellLimit: limit,
+		Wait: limit, LoadTimeout: limit, RedisTimeout: limit, StockTimeout: limit, announceLimit: limit,
 	}
 }
 
 const (
-	// lockTTL is long enough for a holder that is alive on a busy machine.
+	// lockTTL is long enough for a live holder on a busy machine.
 	lockTTL = 20 * time.Second
-	// lockCall is how long a call for a lock may take there.
+	// lockCall bounds a call of the lock there.
 	lockCall = 10 * time.Second
-	// deadTTL is how long the lock of a process that died is waited for.
+	// deadTTL is the TTL of the lock of a process that died.
 	deadTTL = 3 * time.Second
 )
 
 // steadyTTL is longer than a test may take.
 const steadyTTL = 10 * time.Minute
 
-// held takes a lock as another process that does nothing with it.
+// held takes a lock, as another process that does not use it.
 func held(t *testing.T, rdb redis.UniversalClient, name string, ttl time.Duration, opts ...lock.Option) *lock.Lock {
 	t.Helper()
 	locks, err := lock.New(redistest.Second(t, rdb), lock.Config{TTL: ttl, CallTimeout: limit})
@@ -59,14 +59,13 @@ func held(t *testing.T, rdb redis.UniversalClient, name string, ttl time.Duratio
 		if err == nil {
 			return l
 		}
-		if !errors.Is(err, lock.ErrLost) { // it was granted, and the answer came after its end
+		if !errors.Is(err, lock.ErrLost) { // it was granted, and the reply came after its end
 			t.Fatal(err)
 		}
 	}
 }
 
-// newProcess makes a catalogue with a client and locks of its own, as another
-// process has them.
+// newProcess makes a catalogue with its own client and locks, like another process.
 func newProcess(t *testing.T, s *shop, rdb redis.UniversalClient, cfg Config) *Catalog {
 	t.Helper()
 	own := redistest.Second(t, rdb)
@@ -89,7 +88,7 @@ func newProcess(t *testing.T, s *shop, rdb redis.UniversalClient, cfg Config) *C
 	return c
 }
 
-// runs runs a process, and returns once it hears and has its filter.
+// runs runs a process, and returns once it is subscribed and has its filter.
 func runs(t *testing.T, c *Catalog) *Catalog {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,11 +102,11 @@ func runs(t *testing.T, c *Catalog) *Catalog {
 		cancel()
 		all.Wait()
 	})
-	await.True(t, "the process to be ready", func() bool { return c.heard.Load() > 0 && c.Ready(ctx) == nil })
+	await.True(t, "the process to be ready", func() bool { return c.subscriptions.Load() > 0 && c.Ready(ctx) == nil })
 	return c
 }
 
-// expire makes an item one that is to be loaded again, in every process and in Redis.
+// expire makes an item due for a reload, in every process and in Redis.
 func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog) {
 	t.Helper()
 	for _, c := range all {
@@ -126,7 +125,7 @@ func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog)
 	}
 }
 
-// crowd reads an item on each process, each reader at once, and counts what they saw.
+// crowd reads an item on each process, with all readers at once, and counts what they got.
 func crowd(t *testing.T, id string, readers int, all ...*Catalog) map[int64]int {
 	t.Helper()
 	ctx := await.Context(t)
@@ -157,7 +156,7 @@ func newID(t *testing.T) string {
 
 var ids atomic.Int64
 
-// TestBreakdown: of 10,000 readers of one item on 4 processes, only one asks the database,
+// TestBreakdown: of 10,000 readers of one item on 4 processes, only one queries the database,
 // both when no process has the item and when it has expired.
 func TestBreakdown(t *testing.T) {
 	t.Parallel()
@@ -174,7 +173,7 @@ func TestBreakdown(t *testing.T) {
 		}
 		wantCalls(t, s, 1, 0)
 
-		// The database is slow; until it answers, all are shown what there is.
+		// The database is slow; until it answers, all readers get the old item.
 		gate := s.holdBack()
 		s.set(func(s *shop) { s.items[id] = Item{ID: id, Version: 2} })
 		expire(t, rdb, id, all...)
@@ -212,8 +211,8 @@ func TestBreakdown_Off(t *testing.T) {
 	<-done
 }
 
-// TestLoaderDies: a process that dies while it loads for all holds the others up for
-// the life of its lock, and no longer.
+// TestLoaderDies: a process that dies while it loads for all delays the others for the TTL of
+// its lock, and no longer.
 func TestLoaderDies(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -228,8 +227,8 @@ func TestLoaderDies(t *testing.T) {
 	})
 }
 
-// TestLoaderSlow: a process that waits for another to load an item asks the database
-// itself in the end.
+// TestLoaderSlow: a process that waits for another to load an item finally queries the
+// database itself.
 func TestLoaderSlow(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -244,7 +243,7 @@ func TestLoaderSlow(t *testing.T) {
 		return err == nil
 	})
 	wantCalls(t, s, 1, 0)
-	// Who is shown something meanwhile does not go beside it.
+	// A renewal, during which readers get the old item, does not query it.
 	expire(t, rdb, id, c)
 	r, _ := c.known.GetIfPresent(id)
 	for range 100 {
@@ -259,7 +258,7 @@ func TestLoaderSlow(t *testing.T) {
 	}
 }
 
-// TestRedis_SecondProcess: what one process has loaded, the next takes from Redis.
+// TestRedis_SecondProcess: a process takes from Redis what another has loaded.
 func TestRedis_SecondProcess(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -287,8 +286,8 @@ func TestRedis_SecondProcess(t *testing.T) {
 	})
 }
 
-// TestChanged: a change on one process is seen on the other, and what was read
-// before the change is remembered nowhere.
+// TestChanged: a change on one process is seen on the other, and no process caches a result
+// from before the change.
 func TestChanged(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -318,8 +317,8 @@ func TestChanged(t *testing.T) {
 	})
 }
 
-// TestChanged_SlowLoader: a loader that has read before the change writes nothing
-// back into Redis after it.
+// TestChanged_SlowLoader: a load that has read before the change does not write to Redis after
+// it.
 func TestChanged_SlowLoader(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -358,8 +357,8 @@ func TestChanged_SlowLoader(t *testing.T) {
 	})
 }
 
-// TestCreated: an item that was asked for before it was created is there for every
-// process as soon as it is.
+// TestCreated: an item that was requested before its creation is found by every process
+// immediately afterwards.
 func TestCreated(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -389,8 +388,8 @@ func TestCreated(t *testing.T) {
 	})
 }
 
-// TestWarm: what one process makes warm is warm in the others, and its sale is
-// loaded; what opens soon becomes warm on its own.
+// TestWarm: an item that one process warms is warm in the others, and its sale is loaded;
+// items that open soon are warmed automatically.
 func TestWarm(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -443,7 +442,7 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// TestWarm_Clock: what opens soon is judged by the clock of the sale, not by the host's.
+// TestWarm_Clock: the clock of the sale decides which items open soon, not the host's.
 func TestWarm_Clock(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)

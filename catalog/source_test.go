@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// TestCatalog_Stock: the live number is shown where there is one, at most a second
-// old, and asked for once for all readers.
+// TestCatalog_Stock: the live stock is shown if there is one, at most a second old, and is
+// read once for all readers.
 func TestCatalog_Stock(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "live", StockLeft: 9}, Item{ID: "out", StockLeft: 9}, Item{ID: "cold", StockLeft: 9})
 	s.live["live"], s.live["out"] = 4, 0
-	inBubble(t, s, Config{OnError: func(err error) { t.Errorf("heard %v", err) }}, func(t *testing.T, c *Catalog) {
+	inBubble(t, s, Config{OnError: func(err error) { t.Errorf("got error %v", err) }}, func(t *testing.T, c *Catalog) {
 		wantItem(t, c, "live", 4)
 		wantItem(t, c, "out", 0)
 		wantItem(t, c, "cold", 9)
@@ -56,26 +56,26 @@ func TestCatalog_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
 	s.live["a"], s.stockErr = 4, errTest
-	var heard []error
-	inBubble(t, s, Config{OnError: func(err error) { heard = append(heard, err) }}, func(t *testing.T, c *Catalog) {
+	var failures []error
+	inBubble(t, s, Config{OnError: func(err error) { failures = append(failures, err) }}, func(t *testing.T, c *Catalog) {
 		for range 10 {
 			wantItem(t, c, "a", 9)
 			wantList(t, c, "a9")
 		}
-		if len(heard) != 1 || !errors.Is(heard[0], errTest) {
-			t.Errorf("heard %v, want the stock's error once", heard)
+		if len(failures) != 1 || !errors.Is(failures[0], errTest) {
+			t.Errorf("got %v, want the stock's error once", failures)
 		}
 		s.set(func(s *shop) { s.stockErr = nil })
 		pass(stockPause + time.Millisecond)
 		wantItem(t, c, "a", 4)
 		s.set(func(s *shop) { s.stockErr = errTest })
 		pass(time.Minute)
-		wantItem(t, c, "a", 4) // the last that was known, and not the database's
+		wantItem(t, c, "a", 4) // the last known stock, and not the database's
 	})
 }
 
-// TestCatalog_StockHangs: a Redis that does not answer costs a reader StockTimeout
-// once, and then nothing.
+// TestCatalog_StockHangs: a Redis that does not answer costs one reader StockTimeout, and the
+// next ones nothing.
 func TestCatalog_StockHangs(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9}, Item{ID: "b", StockLeft: 9})
@@ -95,8 +95,8 @@ func TestCatalog_StockHangs(t *testing.T) {
 	})
 }
 
-// TestCatalog_SourceAway: without a memory there is nothing to show, and an error is
-// not remembered.
+// TestCatalog_SourceAway: if the memory is empty there is nothing to show, and the error is
+// not cached.
 func TestCatalog_SourceAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
@@ -117,8 +117,8 @@ func TestCatalog_SourceAway(t *testing.T) {
 	})
 }
 
-// TestCatalog_SourceAway_KeepsMemory: what is remembered outlasts the source, is
-// marked as what it is, and is not bought by.
+// TestCatalog_SourceAway_KeepsMemory: cached items stay when the source is away, are marked as
+// stale, and are not used for purchases.
 func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9, Version: 1})
@@ -140,7 +140,7 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 		wantStale(false)
 		s.set(func(s *shop) { s.err = errTest })
 		pass(5 * time.Second)
-		lookBoth(t, c) // who looks first finds out for the others
+		lookBoth(t, c) // the first reader finds out for the others
 		wantStale(true)
 		if _, err := c.Item(t.Context(), "a"); !errors.Is(err, errTest) {
 			t.Errorf("buy: %v, want the source's error", err)
@@ -150,8 +150,8 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 			wantStale(true)
 			synctest.Wait()
 		}
-		wantCalls(t, s, byID, lists) // it is left alone for a while
-		// A change that cannot be read is no reason to show nothing.
+		wantCalls(t, s, byID, lists) // it is not queried for a while
+		// Items are also shown if their change cannot be read.
 		c.Changed(t.Context(), "a", 2)
 		wantStale(true)
 		s.set(func(s *shop) { s.err, s.items["a"] = nil, Item{ID: "a", StockLeft: 8, Version: 2} })
@@ -165,7 +165,7 @@ func TestCatalog_SourceAway_KeepsMemory(t *testing.T) {
 	})
 }
 
-// lookBoth reads what is to be renewed, and returns when that is over.
+// lookBoth reads items that have to be renewed, and returns when that has ended.
 func lookBoth(t *testing.T, c *Catalog) {
 	t.Helper()
 	_, err1 := c.View(t.Context(), "a")
@@ -176,8 +176,8 @@ func lookBoth(t *testing.T, c *Catalog) {
 	synctest.Wait()
 }
 
-// TestCatalog_Wait: a reader that has nothing to be shown waits for Wait, and a
-// slow source goes on for the next.
+// TestCatalog_Wait: a reader without a cached item waits for Wait, and a slow query goes on
+// for the next reader.
 func TestCatalog_Wait(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 3})
@@ -258,8 +258,8 @@ func TestCatalog_ContextEnds(t *testing.T) {
 	})
 }
 
-// TestCatalog_Bounded: memory is bounded by MaxItems, whatever is asked for, and
-// invented ids push out no item.
+// TestCatalog_Bounded: memory is bounded by MaxItems, whatever is requested, and invented ids
+// evict no item.
 func TestCatalog_Bounded(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 1})
@@ -311,7 +311,7 @@ func TestCatalog_Avalanche(t *testing.T) {
 					keep[tenth(e.ExpiresAt().Sub(start), c.cfg.Keep)]++
 				}
 				for tenth := range 10 {
-					// Of 1000 in ten parts, less than 50 in one is not to be seen in a lifetime.
+					// Of 1000 in ten parts, fewer than 50 in one is practically impossible.
 					if off == 0 && (fresh[tenth] < 50 || keep[tenth] < 50) {
 						t.Fatalf("not spread: renewals by tenth %v, expiries %v", fresh, keep)
 					}
@@ -324,7 +324,7 @@ func TestCatalog_Avalanche(t *testing.T) {
 	}
 }
 
-// tenth tells in which tenth of the last fifth of a life a time is.
+// tenth returns the tenth of the last fifth of a life in which a time is.
 func tenth(d, life time.Duration) int {
 	from := life - life/5
 	return min(9, int(10*(d-from)/(life/5)))

@@ -8,33 +8,32 @@ import (
 	"time"
 )
 
-// The live stock is asked for in rounds: one question for all items that are
-// looked at, one question at a time. An item is asked for again once its number
-// is stockSoon old, behind the reader's back; a reader waits only for an item
-// that nobody has looked at for stockMax.
+// The live stock is read in rounds: one query for all items that are being read, and one
+// round at a time. Once an item's stock is stockSoon old, it is read again in the
+// background; a reader waits only for a stock that is older than stockMax.
 const (
 	stockSoon = 400 * time.Millisecond
 	stockMax  = time.Second
-	// stockPause is how long the stock is not asked for after it did not answer.
+	// stockPause is how long the stock is not read after an error.
 	stockPause = time.Second
-	// stockChunk bounds the items of one question.
+	// stockChunk bounds the items of one query.
 	stockChunk = 1000
 )
 
-// liveStock is what is known of an item's live stock.
+// liveStock is an item's live stock, as it was read last.
 type liveStock struct {
-	left   atomic.Int64  // -1: nothing
-	asOf   atomic.Int64  // Unix nanoseconds of when it was asked for
-	wanted atomic.Bool   // a round will ask
-	voids  atomic.Uint64 // how often a message has said that it is another now
+	left   atomic.Int64  // -1: not known
+	asOf   atomic.Int64  // Unix nanoseconds of when it was read
+	wanted atomic.Bool   // a round will read it
+	voids  atomic.Uint64 // how often a message has invalidated it
 }
 
-// stocks gathers what is to be asked.
+// stocks gathers the items of the next round.
 type stocks struct {
 	mu    sync.Mutex
 	next  *round
 	busy  bool
-	quiet atomic.Int64 // Unix nanoseconds until which the stock is not asked
+	quiet atomic.Int64 // Unix nanoseconds until which the stock is not read
 }
 
 type round struct {
@@ -42,8 +41,8 @@ type round struct {
 	done    chan struct{}
 }
 
-// withStock returns the record's view once its stock is young enough, or cannot
-// be had.
+// withStock returns the record's view once its stock is recent enough or is not
+// available.
 func (c *Catalog) withStock(ctx context.Context, r *record, now time.Time) *View {
 	age := time.Duration(now.UnixNano() - r.stock.asOf.Load())
 	if age < stockSoon {
@@ -62,7 +61,7 @@ func (c *Catalog) withStock(ctx context.Context, r *record, now time.Time) *View
 	if q != nil {
 		select {
 		case <-q.done:
-		case <-ctx.Done(): // the caller finds out on its own
+		case <-ctx.Done(): // the caller checks ctx itself
 		}
 	}
 	return r.view.Load()
@@ -111,7 +110,7 @@ func (c *Catalog) askRound(q *round) {
 		r.stock.wanted.Store(false)
 	}
 	if time.Now().UnixNano() < c.stocks.quiet.Load() {
-		return // the round before it has shown that there is no answer
+		return // the previous round got no answer
 	}
 	ids := make([]string, 0, len(q.records))
 	voids := make([]uint64, 0, len(q.records))
@@ -151,16 +150,16 @@ func (c *Catalog) left(ids []string) ([]int64, error) {
 	return all, nil
 }
 
-// someLeft asks one question. Each has a limit of its own, or the stock of many items,
-// which takes several, would count as one that does not answer.
+// someLeft sends one query. Each query has its own limit, so that many items, which need
+// several queries, do not exceed it.
 func (c *Catalog) someLeft(ctx context.Context, ids []string) ([]int64, error) {
-	// The stock may hang, and must not take the readers' time with it.
+	// A stock that hangs must not use up the readers' time.
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.StockTimeout)
 	defer cancel()
 	return c.stock.Left(ctx, ids)
 }
 
-// setLeft shows a new number; what is not loaded keeps the last one.
+// setLeft updates the stock of a record; a sale that is not loaded keeps its last stock.
 func (c *Catalog) setLeft(r *record, left int64) {
 	if left < 0 {
 		return

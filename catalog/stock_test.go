@@ -9,7 +9,7 @@ import (
 	"flashsale/internal/pause"
 )
 
-// slowStock answers each question in a time that is well within the limit of one.
+// slowStock answers each query in a time that is well within the limit of one.
 type slowStock struct{ took time.Duration }
 
 func (s slowStock) Left(ctx context.Context, items []string) ([]int64, error) {
@@ -19,8 +19,8 @@ func (s slowStock) Left(ctx context.Context, items []string) ([]int64, error) {
 	return make([]int64, len(items)), nil
 }
 
-// TestStock_ManyItems: a list so long that its stock takes several questions is shown
-// with it, and does not end the questions for single items.
+// TestStock_ManyItems: a list so long that its stock takes several queries is shown with it,
+// and queries for single items go on.
 func TestStock_ManyItems(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})
@@ -28,7 +28,7 @@ func TestStock_ManyItems(t *testing.T) {
 		id := fmt.Sprintf("i%d", i)
 		s.items[id] = Item{ID: id, StockLeft: 9}
 	}
-	cfg := Config{StockTimeout: 250 * time.Millisecond, OnError: func(err error) { t.Errorf("heard %v", err) }}
+	cfg := Config{StockTimeout: 250 * time.Millisecond, OnError: func(err error) { t.Errorf("got error %v", err) }}
 	inBubble(t, s, cfg, func(t *testing.T, c *Catalog) {
 		c.stock = slowStock{100 * time.Millisecond}
 		l, err := c.List(t.Context())

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// warmAhead is how long before its opening an item is made warm.
+	// warmAhead is how long before its opening an item is warmed.
 	warmAhead = 2 * time.Minute
-	// warmEvery is how often items are searched for that open soon.
+	// warmEvery is how often items that open soon are searched for.
 	warmEvery = 20 * time.Second
-	// warmRetry is the pause after a look that failed.
+	// warmRetry is the pause after an attempt that failed.
 	warmRetry = 500 * time.Millisecond
-	// warmParallel is how many items are made warm at a time.
+	// warmParallel is how many items are warmed concurrently.
 	warmParallel = 8
-	// filterEvery is how often the set of ids is rebuilt, should everything
-	// have failed that tells of a new one.
+	// filterEvery is how often the set of ids is rebuilt, in case all announcements of a
+	// new id have failed.
 	filterEvery = time.Minute
 )
 
-// warmth remembers what was made warm.
+// warmth records which items were warmed.
 type warmth struct {
 	mu    sync.Mutex
 	done  map[string]int64 // by item, its version
@@ -37,8 +37,8 @@ type warmth struct {
 // errCold says that the catalogue is not ready yet.
 var errCold = errors.New("catalog: items are not loaded yet")
 
-// Ready returns nil once the set of ids is built and the items that are on sale, or will
-// be soon, are in memory. It does not wait for their sales. From then on it stays ready.
+// Ready returns nil once the set of ids is built and the items that are on sale, or open
+// soon, are in memory. It does not wait for their sales. From then on it returns nil.
 func (c *Catalog) Ready(context.Context) error {
 	if !c.warm.ready.Load() {
 		return errCold
@@ -46,13 +46,13 @@ func (c *Catalog) Ready(context.Context) error {
 	return nil
 }
 
-// Run learns of what other processes change, and keeps the set of ids and the
-// items that open soon at hand, until ctx ends.
+// Run receives the changes of other processes, keeps the set of ids up to date and warms
+// the items that open soon, until ctx ends.
 func (c *Catalog) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	if c.far != nil {
 		all.Go(func() { c.listen(ctx) })
-		all.Go(func() { c.keepTelling(ctx) })
+		all.Go(func() { c.keepAnnouncing(ctx) })
 	}
 	all.Go(func() { c.keepFilter(ctx) })
 	all.Go(func() { c.keepWarm(ctx) })
@@ -94,7 +94,7 @@ func (c *Catalog) keepWarm(ctx context.Context) {
 		case !c.filter.built():
 			wait = warmRetry / 10
 		default:
-			// A large sale takes long to load, and the others need not wait for it.
+			// A large sale takes long to load, and readiness does not wait for it.
 			c.warm.ready.Store(true)
 			c.openSales(ctx, soon)
 		}
@@ -104,8 +104,8 @@ func (c *Catalog) keepWarm(ctx context.Context) {
 	}
 }
 
-// warmSoon brings into memory what is on sale and what opens soon, and returns those
-// items whose sale was not opened for their present version.
+// warmSoon loads the items that are on sale or open soon into memory, and returns those
+// whose sale was not opened for their present version.
 func (c *Catalog) warmSoon(ctx context.Context) (soon []*Item, err error) {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -133,8 +133,8 @@ func (c *Catalog) warmSoon(ctx context.Context) (soon []*Item, err error) {
 	return soon, g.Wait()
 }
 
-// openSales loads the sales of items that are not loaded. One that cannot be loaded now
-// is tried again in the next round, or loaded by its first buyer.
+// openSales loads the sales of items that are not loaded. A load that fails is repeated in
+// the next round, or by the first buyer.
 func (c *Catalog) openSales(ctx context.Context, items []*Item) {
 	var g errgroup.Group
 	g.SetLimit(warmParallel)

@@ -14,10 +14,10 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// adjust brings a change into the sale, as a process without an Inventory does.
+// adjust applies a change to the sale, as Change does after its commit.
 func (s *shop) adjust(t testing.TB, c Change) error {
 	t.Helper()
-	return Adjust(await.Context(t), s.rdb, 1, s.source.epochNow(), s.item, c)
+	return adjust(await.Context(t), s.rdb, keys{1}, s.source.epochNow(), s.item, "", &c)
 }
 
 func (s *shop) mustAdjust(t testing.TB, c Change) {
@@ -60,7 +60,7 @@ func TestAdjust_Terms(t *testing.T) {
 		mustRefuse(t, v, s.request("u", "2", 1), ErrUserLimit)
 		change(Change{PerUserLimit: ptr(int64(3))})
 		mustBuy(t, v, s.request("u", "2", 2))
-		change(Change{PerUserLimit: ptr(int64(2))}) // below what the buyer has
+		change(Change{PerUserLimit: ptr(int64(2))}) // below the buyer's units
 		mustRefuse(t, v, s.request("u", "3", 1), ErrUserLimit)
 		mustBuy(t, v, s.request("w", "1", 2))
 		change(Change{Control: ptr("paused")})
@@ -82,7 +82,7 @@ func TestAdjust_Terms(t *testing.T) {
 		mustBuy(t, v, s.request("y", "1", 1))
 		change(Change{ClosesAt: ptr(time.Now().Add(time.Hour))})
 		mustBuy(t, v, s.request("y2", "1", 1))
-		change(Change{}) // of something that is no matter of the sale
+		change(Change{}) // of a field that the sale does not have
 		mustBuy(t, v, s.request("y3", "1", 1))
 		change(Change{Control: ptr("closed"), AddLeft: 5})
 		mustRefuse(t, v, s.request("z", "1", 1), ErrClosed)
@@ -92,7 +92,7 @@ func TestAdjust_Terms(t *testing.T) {
 	})
 }
 
-// TestAdjust_Stock adds and takes back; the marks of all processes go.
+// TestAdjust_Stock adds units and takes units back; all processes drop their marks.
 func TestAdjust_Stock(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -121,7 +121,7 @@ func TestAdjust_Stock(t *testing.T) {
 		s.mustAdjust(t, Change{Version: 3, AddLeft: -3})
 		mustRefuse(t, a, s.request("n3", "k", 1), ErrSoldOut)
 		marked(t, s, a, b)
-		// Without new stock too: what is said of a closed sale is another thing.
+		// Also without new stock: a closed sale is refused with another error.
 		s.stock(0, 4)
 		s.mustAdjust(t, Change{Version: 4, Control: ptr("paused")})
 		for _, v := range []*Inventory{a, b} {
@@ -132,7 +132,7 @@ func TestAdjust_Stock(t *testing.T) {
 	})
 }
 
-// TestAdjust_Version: each change goes in once, and in its order.
+// TestAdjust_Version: each change is applied once, and in order.
 func TestAdjust_Version(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -152,7 +152,7 @@ func TestAdjust_Version(t *testing.T) {
 		if err := s.adjust(t, three); !errors.Is(err, ErrBehind) {
 			t.Errorf("before the change before it: %v, want ErrBehind", err)
 		}
-		if err := Adjust(await.Context(t), rdb, 1, 7, s.item, two); !errors.Is(err, ErrNotLoaded) {
+		if err := adjust(await.Context(t), rdb, keys{1}, 7, s.item, "", &two); !errors.Is(err, ErrNotLoaded) {
 			t.Errorf("another epoch: %v, want ErrNotLoaded", err)
 		}
 		same(t, before, s.state(t))
@@ -172,7 +172,7 @@ func TestAdjust_Version(t *testing.T) {
 		if after.left(t) != 5 || after.sale["limit"] != "2" {
 			t.Errorf("%d left, limit %s, want 5 and 2", after.left(t), after.sale["limit"])
 		}
-		// A load brings the changes that the database has.
+		// A load reads the changes from the database.
 		s.stock(2, 3)
 		if err := v.Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestAdjust_Version(t *testing.T) {
 	})
 }
 
-// TestAdjust_ReplyLost: the change went in and nobody heard; the repeat says so.
+// TestAdjust_ReplyLost: the change was applied and the reply was lost; the repeat succeeds.
 func TestAdjust_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
@@ -196,7 +196,7 @@ func TestAdjust_ReplyLost(t *testing.T) {
 		}
 		p := newProxy(t, direct.Options().Addr, runsOf(adjustScript, 1, func(int) cutAt { return cutAfter }))
 		c := Change{Version: 2, AddLeft: 4}
-		if err := Adjust(await.Context(t), p.client(t), 1, 1, s.item, c); err == nil {
+		if err := adjust(await.Context(t), p.client(t), keys{1}, 1, s.item, "", &c); err == nil {
 			t.Error("the reply was lost, and there is no error")
 		}
 		after := s.state(t)
@@ -242,22 +242,16 @@ func TestAdjust_WrongTypes(t *testing.T) {
 	})
 }
 
-func TestAdjust_Invalid(t *testing.T) {
+func TestInventory_Change_Invalid(t *testing.T) {
 	t.Parallel()
-	var v *Inventory // nothing is asked of it
+	var v *Inventory // it is refused before the Inventory is used
 	for name, c := range map[string]Change{
 		"version": {Version: -1, AddLeft: 1},
 		"limit":   {Version: 2, PerUserLimit: ptr(int64(0))},
 		"control": {Version: 2, Control: ptr("ajar")},
 	} {
-		if err := Adjust(t.Context(), nil, 1, 1, "item", c); err == nil {
-			t.Errorf("%s: Adjust gives no error", name)
-		}
 		if err := v.Change(t.Context(), "item", c, nil); err == nil {
 			t.Errorf("%s: Change gives no error", name)
 		}
-	}
-	if err := Adjust(t.Context(), nil, 1, 1, "item", Change{AddLeft: 1}); err == nil {
-		t.Error("no version: Adjust gives no error")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"flashsale/lock"
 )
 
-// breakable returns a client behind a proxy and a breaker that opens at the first
-// failure. A slow answer on a busy machine is none: calls have seconds.
+// breakable returns a client behind a proxy and a breaker that opens at the first failure.
+// Calls may take seconds, so that a slow answer on a busy machine is not a failure.
 func breakable(t *testing.T) (*redis.Client, *breaker.Breakers, *redistest.Proxy) {
 	t.Helper()
 	proxy := redistest.NewProxy(t, redistest.Redis(t).Options().Addr)
@@ -33,13 +33,13 @@ func breakable(t *testing.T) (*redis.Client, *breaker.Breakers, *redistest.Proxy
 	return rdb, guard, proxy
 }
 
-// TestInventory_BreakerOpen buys while the breaker is open: nothing is sent, so the
-// buyer need not wait until the patience is spent.
+// TestInventory_BreakerOpen buys while the breaker is open: nothing is sent, so the buyer is
+// answered before the patience ends.
 func TestInventory_BreakerOpen(t *testing.T) {
 	t.Parallel()
 	rdb, guard, proxy := breakable(t)
 	s := newShop(t, rdb, open(10, 1), 0)
-	// What the outage keeps from being released expires.
+	// Locks that could not be released during the outage expire.
 	locks := newLocks(t, rdb, lock.Config{TTL: time.Second})
 	v := s.inventoryOn(t, rdb, locks, Config{Patience: time.Hour})
 	mustBuyAtLast(t, v, s.request("u", "k", 1))
@@ -59,14 +59,14 @@ func TestInventory_BreakerOpen(t *testing.T) {
 	}
 }
 
-// TestInventory_BreakerOpensOnUnknown loses the answer to a purchase, and the
-// breaker opens over it. That the next tries are not sent must not make the first
-// one a failure: it is repeated until its outcome is known.
+// TestInventory_BreakerOpensOnUnknown loses the reply to a purchase, which opens the breaker.
+// The next attempts are not sent, but the purchase must not fail for that: it is repeated
+// until its outcome is known.
 func TestInventory_BreakerOpensOnUnknown(t *testing.T) {
 	t.Parallel()
 	rdb, guard, proxy := breakable(t)
 	s := newShop(t, rdb, open(10, 1), 0)
-	// The lock is held while idle: a purchase that had to ask for it would not be sent.
+	// The lock is held while idle: a purchase that had to acquire it would not be sent.
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Slice: limit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	proxy.DropReplies(true)

@@ -31,12 +31,12 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 				t.Error(herr)
 			case len(known) == 1 && s.source.sales[s.item].Version == 1: // z has the last unit, and all keys are known
 				s.stock(2, 2)
-				if err := Adjust(t.Context(), shared, 1, 1, s.item, Change{Version: 2, AddLeft: 2}); err != nil {
+				if err := adjust(t.Context(), shared, keys{1}, 1, s.item, "", &Change{Version: 2, AddLeft: 2}); err != nil {
 					t.Error(err)
 				}
 			case len(known) == 2 && s.source.loads == 1: // a has bought, and one unit is left
 				s.commit(t)
-				s.source.set(func(src *stored) { // as the database's index has them
+				s.source.set(func(src *stored) { // in the order of the database's index
 					slices.SortFunc(src.past[s.item], func(x, y Holding) int { return cmp.Compare(x.Buyer, y.Buyer) })
 				})
 				if err := Distrust(t.Context(), shared, 1, []string{s.item}); err != nil {

@@ -51,7 +51,7 @@ func TestInventory_Change(t *testing.T) {
 		before := s.state(t)
 		change(Change{AddLeft: -2}, never, ErrStockBelowSold)
 		change(Change{AddLeft: -1}, func(context.Context) (int64, error) {
-			// While the database decides, nobody can buy.
+			// While the commit runs, no buyer can buy.
 			if st := s.state(t); st.sale["changing"] == "" {
 				t.Error("the sale is not marked")
 			}
@@ -59,7 +59,7 @@ func TestInventory_Change(t *testing.T) {
 		}, errTest)
 		change(Change{AddLeft: 7}, func(context.Context) (int64, error) { return 0, ErrUnchanged }, ErrUnchanged)
 		same(t, before, s.state(t))
-		// A commit that finds itself done before returns its version of then.
+		// A commit that was done before returns the version of that time.
 		change(Change{AddLeft: 2}, func(context.Context) (int64, error) { return 3, nil }, nil)
 		same(t, before, s.state(t))
 		change(Change{AddLeft: -1, PerUserLimit: ptr(int64(2))}, s.commits(-1, 4), nil)
@@ -70,8 +70,8 @@ func TestInventory_Change(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_Unknown: when it is open whether the database was changed,
-// or the maker of the change died, the next buyer's load tells.
+// TestInventory_Change_Unknown: when the outcome of the commit is unknown, or the process
+// died, the next buyer's load reads it from the database.
 func TestInventory_Change_Unknown(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -123,11 +123,12 @@ func TestInventory_Change_Unknown(t *testing.T) {
 	})
 }
 
-// dies begins a change as a process would that ends in the middle of it: its
-// mark stays, and its lock lapses.
+// dies begins a change as a process does that ends in the middle of it: its mark stays, and
+// its lock expires.
 func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Context) (int64, error)) {
 	t.Helper()
-	// A lock that is handed over is the giver's for a while; this one shall lapse soon.
+	// A lock that was handed over keeps the previous holder's TTL for a while; this one must
+	// expire soon.
 	lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
 	await.True(t, "the lock to be free", func() bool {
 		n, err := s.rdb.Exists(await.Context(t), lockKey).Result()
@@ -145,8 +146,8 @@ func dies(t *testing.T, s *shop, v *Inventory, add int64, commit func(context.Co
 	}
 }
 
-// TestInventory_Change_LeftMarked: Reload loads a sale that a dead process left
-// half-changed, and so does the next purchase after a change; nothing else touches it.
+// TestInventory_Change_LeftMarked: Reload loads a sale that a dead process left half-changed,
+// and so does the next purchase after a change. No other operation changes it.
 func TestInventory_Change_LeftMarked(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -180,7 +181,7 @@ func TestInventory_Change_LeftMarked(t *testing.T) {
 		if st := s.audit(t); st.left(t) != 7 {
 			t.Errorf("left is %d, want 7", st.left(t))
 		}
-		// A unit comes back to a marked sale at once, and is there after the load.
+		// A unit that returns to a marked sale is there after the load.
 		dies(t, s, v, 0, func(context.Context) (int64, error) { return 0, errTest })
 		s.commit(t)
 		s.cancel(r.OrderID)
@@ -200,13 +201,13 @@ func TestInventory_Change_WithoutLock(t *testing.T) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v := s.inventory(t, Config{})
 		stalled := dead(t, s, 500*time.Millisecond)
-		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has lapsed
+		mustBuy(t, v, s.request("u", "k", 1)) // once the lock has expired
 		before := s.state(t)
 		if err := v.suspend(await.Context(t), stalled, s.item, 1); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("suspend without the lock: %v, want lock.ErrLost", err)
 		}
 		same(t, before, s.state(t))
-		// And a holder leaves another's mark alone: what that one did is not known.
+		// And a holder does not touch another's mark: the outcome of that change is unknown.
 		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
 			t.Fatal(err)
@@ -225,8 +226,8 @@ func TestInventory_Change_WithoutLock(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_LoadedMeanwhile: the maker of a change stalls and loses
-// the lock; another loads the sale from the database as it was before.
+// TestInventory_Change_LoadedMeanwhile: the process that makes a change stalls and loses the
+// lock; another loads the sale from the database before the commit.
 func TestInventory_Change_LoadedMeanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -321,7 +322,8 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(10, 5), 0)
-	// Longer than the change insists, and short enough to await: it lapses after the restart.
+	// Longer than the change retries, and short enough to wait for: it expires after the
+	// restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: defaultLookLimit, settleLimit: afterCommit})
@@ -348,7 +350,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, "a purchase", func() bool { return buy(t, v, s.request("w", "k", 1)).Err == nil })
-	// The change has asked for the sale to be dropped, which may happen once more only now.
+	// The change has repeated the drop of the sale, which Redis may execute only now.
 	await.True(t, "4 left and no mark", func() bool {
 		if err := buy(t, v, s.request("w", "k", 1)).Err; err != nil {
 			return false
@@ -410,9 +412,9 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_SettledLater: another has loaded the sale as it was before
-// the commit, and the maker of the change cannot reach Redis. Once it can, the
-// sale is dropped, and the next load brings the change.
+// TestInventory_Change_SettledLater: another process has loaded the sale before the commit,
+// and the process of the change cannot reach Redis. Once it can, it drops the sale, and the
+// next load reads the change.
 func TestInventory_Change_SettledLater(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

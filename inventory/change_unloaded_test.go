@@ -24,8 +24,8 @@ func (s *shop) pauses(t *testing.T) func(context.Context) (int64, error) {
 	}
 }
 
-// TestInventory_Change_NotLoaded: an item whose sale is missing is changed in the
-// database only; the next purchase loads it as it is then.
+// TestInventory_Change_NotLoaded: an item whose sale is missing is changed only in the
+// database; the next purchase loads it with the change.
 func TestInventory_Change_NotLoaded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -52,8 +52,8 @@ func TestInventory_Change_NotLoaded(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_WhileLoading: a pause is answered while another process loads
-// the sale, and that load, which has read the item before, does not open it as it was.
+// TestInventory_Change_WhileLoading: a pause returns while another process loads the sale, and
+// that load, which has read the item before, does not open it unpaused.
 func TestInventory_Change_WhileLoading(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -82,7 +82,7 @@ func TestInventory_Change_WhileLoading(t *testing.T) {
 			t.Fatalf("the purchase was answered before the load: %+v", o)
 		default:
 		}
-		// What leaves everything as it is does not disturb the load.
+		// A commit that changes nothing does not interrupt the load.
 		if err := v.Change(await.Context(t), s.item, Change{PerUserLimit: ptr(int64(1))}, func(context.Context) (int64, error) {
 			return 0, ErrUnchanged
 		}); !errors.Is(err, ErrUnchanged) {
@@ -98,9 +98,9 @@ func TestInventory_Change_WhileLoading(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_LoadEnds: a load that has read the item before the change
-// opens the sale before the change gets to it. The change goes into that sale; one
-// whose outcome is unknown drops it.
+// TestInventory_Change_LoadEnds: a load that has read the item before the change opens the
+// sale before the change reaches it. The change is applied to that sale; a change with an
+// unknown outcome drops it.
 func TestInventory_Change_LoadEnds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -16,19 +16,19 @@ import (
 const (
 	// clockEvery is the pause between measurements.
 	clockEvery = 5 * time.Second
-	// clockSamples is how many times a measurement asks each server.
+	// clockSamples is how many times a measurement reads each server's clock.
 	clockSamples = 5
 	// clockTimeout bounds one measurement of all servers.
 	clockTimeout = 2 * time.Second
-	// clockDrift is how far two clocks may part per unit of time; NTP slews a clock by at most this.
+	// clockDrift is how far two clocks may diverge per unit of time; NTP slews a clock by at most this.
 	clockDrift = 500e-6
 )
 
-// Clock tells the time by which the purchase script opens and closes sales: that
-// of the Redis server that keeps the item. It adds the time since its last measurement
-// to the time that Redis told then, so telling the time costs no call to Redis, and a
-// host clock that is set does not matter. Until the first measurement it is the host's
-// clock. A Clock is safe for concurrent use.
+// Clock is the clock by which the purchase script opens and closes sales: that of the
+// Redis server that keeps the item. It adds the time since its last measurement to the
+// time that Redis reported then, so reading it costs no call to Redis, and setting the
+// host's clock does not affect it. Until the first measurement it is the host's clock.
+// A Clock is safe for concurrent use.
 type Clock struct {
 	rdb     redis.UniversalClient
 	keys    keys
@@ -66,12 +66,12 @@ func (c *Clock) at(partition int) time.Time {
 	if r == nil {
 		return now
 	}
-	// The difference is monotonic, as far as the host's clock is.
+	// The difference is monotonic if the host's clock is.
 	return r.at.Add(r.offset).Add(now.Sub(r.at)).Round(0)
 }
 
-// Offset is by how much Redis's clock is ahead of the host's; negative when it is
-// behind. Of several servers it is the one that differs most.
+// Offset is how far Redis's clock is ahead of the host's; negative when it is behind.
+// With several servers it is the largest offset.
 func (c *Clock) Offset() time.Duration {
 	var most time.Duration
 	for i := range c.servers {
@@ -82,8 +82,8 @@ func (c *Clock) Offset() time.Duration {
 	return most
 }
 
-// Run measures every few seconds until ctx ends. onError gets what failed; the
-// offset then stays as it was.
+// Run measures every few seconds until ctx ends. onError gets the errors; after an error
+// the offset stays as it was.
 func (c *Clock) Run(ctx context.Context, onError func(error)) {
 	for pause.For(ctx, clockEvery) {
 		if err := c.Measure(ctx); err != nil && ctx.Err() == nil {
@@ -100,7 +100,7 @@ func (c *Clock) Measure(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	// Servers that no longer keep a partition are forgotten.
+	// Servers that no longer keep a partition are dropped.
 	measured := make(map[string]reading)
 	for p := range c.servers {
 		server, name, err := c.server(ctx, p)
@@ -128,7 +128,8 @@ func (c *Clock) Measure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// server is the one that runs a partition's scripts, and what tells it from others.
+// server returns the server that runs a partition's scripts, and a name that
+// distinguishes it from the others.
 func (c *Clock) server(ctx context.Context, partition int) (*redis.Client, string, error) {
 	switch rdb := c.rdb.(type) {
 	case *redis.ClusterClient:
@@ -144,8 +145,8 @@ func (c *Clock) server(ctx context.Context, partition int) (*redis.Client, strin
 	}
 }
 
-// ask asks a server for its time. The quickest exchange leaves the least in doubt:
-// the server read its clock at some instant of it.
+// ask reads a server's time a few times. The quickest exchange is the most precise,
+// because the server read its clock at some instant of it.
 func (c *Clock) ask(ctx context.Context, server *redis.Client) (best reading, err error) {
 	for i := range clockSamples {
 		sent := c.host()
@@ -161,9 +162,9 @@ func (c *Clock) ask(ctx context.Context, server *redis.Client) (best reading, er
 	return best, nil
 }
 
-// replaces reports whether a reading is better than an earlier one. On a busy
-// machine an exchange takes long and says little; the earlier reading then stays,
-// unless the two contradict each other: a clock was set.
+// replaces reports whether a reading is better than an earlier one. On a busy machine an
+// exchange takes long and is imprecise; the earlier reading then stays, unless the two
+// contradict each other, which means that a clock was set.
 func (r reading) replaces(was reading) bool {
 	grown := was.doubt + time.Duration(float64(r.at.Sub(was.at).Abs())*clockDrift)
 	return r.doubt <= grown || (r.offset-was.offset).Abs() > r.doubt+grown

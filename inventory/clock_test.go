@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestClock_FollowsRedis: however wrong the host's clock is, the Clock tells the
-// time of the server that runs the purchase script.
+// TestClock_FollowsRedis: however wrong the host's clock is, the Clock shows the time of the
+// server that runs the purchase script.
 func TestClock_FollowsRedis(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -48,7 +48,7 @@ func TestClock_FollowsRedis(t *testing.T) {
 
 func saleKeyOf(item string, partitions int) string { return keys{partitions}.sale(item) }
 
-// scriptTime is the time that a script on the key's server sees.
+// scriptTime is the time that a script reads on the key's server.
 func scriptTime(t *testing.T, rdb redis.UniversalClient, key string) time.Time {
 	t.Helper()
 	v, err := rdb.Eval(await.Context(t), "return redis.call('TIME')", []string{key}).StringSlice()
@@ -63,8 +63,8 @@ func scriptTime(t *testing.T, rdb redis.UniversalClient, key string) time.Time {
 	return time.Unix(s, us*1000)
 }
 
-// doubtOf is the largest error that the offsets may have, and how far the clocks
-// can have moved since.
+// doubtOf is the largest error that the offsets may have, including how far the clocks can
+// have drifted since.
 func doubtOf(c *Clock) time.Duration {
 	most := time.Millisecond
 	for _, r := range c.known {
@@ -73,7 +73,7 @@ func doubtOf(c *Clock) time.Duration {
 	return most
 }
 
-// toldTime answers TIME in a server's place.
+// toldTime answers TIME instead of a server.
 type toldTime struct{ tell func() (time.Time, error) }
 
 func (toldTime) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -139,8 +139,8 @@ func TestClock_Partitions(t *testing.T) {
 	}
 }
 
-// TestClock_Run: a clock that is set is noticed by the next measurement, and while
-// Redis does not answer the last one counts.
+// TestClock_Run: the next measurement notices a clock that was set; while Redis does not
+// answer, the last measurement stays.
 func TestClock_Run(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestClock_Run(t *testing.T) {
 	})
 }
 
-// TestClock_Silent: a Redis that never answered leaves the host's clock.
+// TestClock_Silent: the Clock is the host's clock if Redis has never answered.
 func TestClock_Silent(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

@@ -1,63 +1,44 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	"flashsale/lock"
+	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded says that the sale has ended and is not loaded. It belongs to the
-// database then: see [Archive].
+// ErrEnded says that the sale has ended and is not loaded. Only the database has it then:
+// see [Archive].
 var ErrEnded = errors.New("inventory: the sale has ended and is not loaded")
 
-// Archive is the database's view of the sales that have ended. One that is not in
-// Redis any more stays out of it: requests for it are answered from the Archive.
+// Archive is the database's view of the sales that have ended. Such a sale is not loaded
+// into Redis again once it was removed; requests for it are answered from the Archive.
 type Archive interface {
 	// Ended reports whether an item's sale is closed or past its end, by the clock of
 	// Redis. An item that does not exist has not ended.
 	Ended(ctx context.Context, item string) (bool, error)
-	// Entries returns the orders of an ended sale under these keys, in their order, the
-	// queued ones too. There are at most as many keys as a batch has purchases.
+	// Entries returns the orders of an ended sale under these keys, in the order of the
+	// keys, queued orders included. There are at most as many keys as a batch has
+	// purchases.
 	Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error)
 }
 
-// ended reports whether an item's sale is the Archive's.
-func (v *Inventory) ended(ctx context.Context, item string) (bool, error) {
-	if v.cfg.Archive == nil {
-		return false, nil
-	}
-	return v.cfg.Archive.Ended(ctx, item)
-}
-
-// refuseEnded returns ErrEnded for a sale that has ended, and removes what is left of
-// it in Redis. The caller holds the lock l.
-func (v *Inventory) refuseEnded(ctx context.Context, l *lock.Lock, item string) error {
-	ended, err := v.ended(ctx, item)
-	if err != nil || !ended {
-		return err
-	}
-	if err := v.loadStep(ctx, l, item, "forget"); err != nil {
-		return err
-	}
-	return fmt.Errorf("load sale of %s: %w", item, ErrEnded)
-}
-
-// loadOrAnswer deals with a batch whose sale is not loaded, or has to be loaded again:
-// it loads the sale, or answers from the Archive if the sale has ended. rewound is as in
+// loadOrAnswer handles a batch whose sale is not loaded, or has to be loaded again: it
+// loads the sale, or answers from the Archive if the sale has ended. rewound is as in
 // Observers.OnLoss, waiting as in the script's reply.
 func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, waiting int64) error {
-	// Data that was rewound is looked into first. Of a sale that is merely missing, the
-	// database decides whether it should be there.
+	// Rewound data is examined first. For a sale that is merely missing, the database
+	// decides whether it should be loaded.
 	if s.loading == nil && rewound == 0 {
 		ended, err := s.v.ended(ctx, s.item)
 		if err != nil {
 			return err
 		}
 		if ended {
-			// The database of a stopped sale does not know all of its orders.
+			// The database does not have all orders of a stopped sale.
 			if err := s.v.mayLoad(ctx, s.item); err != nil {
 				if errors.Is(err, ErrStopped) {
 					s.stopped = time.Now()
@@ -75,8 +56,8 @@ func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, wa
 }
 
 // answerEnded answers a batch from the Archive, as the purchase script answers for a
-// sale that is closed. One look answers the whole batch, so that a crowd costs the
-// database little. waiting is the script's reply.
+// sale that is closed. One query answers the whole batch, so that a crowd costs the
+// database little. waiting is as in the script's reply.
 func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int64) error {
 	keys := make([]EntryKey, len(batch))
 	for i, r := range batch {
@@ -95,7 +76,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 			r.Done(Outcome{Err: ErrClosed})
 		case e.Quantity != r.Quantity:
 			r.Done(Outcome{Err: ErrKeyReused})
-		case e.OrderID == r.OrderID: // an earlier run of the script took it
+		case e.OrderID == r.OrderID: // an earlier run of the script accepted it
 			r.Done(Outcome{})
 		default:
 			r.Done(Outcome{ReplayOf: e.OrderID})
@@ -107,98 +88,46 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 	return nil
 }
 
-// takeFromEnded is a Change that takes units back from a sale that has ended and is not
-// loaded: only the database has it. ctx ends with the item's lock l.
-func (v *Inventory) takeFromEnded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (int64, error)) error {
-	// Queued orders count as sold, and the commit does not know them.
-	left, err := v.leftInSource(ctx, item)
-	if err != nil {
-		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, err)
-	}
-	if left+c.AddLeft < 0 {
-		return fmt.Errorf("change item %s: %w", item, ErrStockBelowSold)
-	}
-	if !time.Now().Before(l.ValidUntil()) {
-		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
-	}
-	return v.changeUnloaded(ctx, item, c, commit)
-}
+// FreeStatus is the result of removing a sale from Redis.
+type FreeStatus int64
 
-// leftInSource reads how many units of an item are left by its source.
-func (v *Inventory) leftInSource(ctx context.Context, item string) (left int64, err error) {
-	items := []string{item}
-	queued, err := v.source.Queued(ctx, items)
-	if err != nil {
-		return 0, err
-	}
-	err = v.source.Sales(ctx, items, queued,
-		func(string, Holding) error { return nil },
-		func(_ string, sale Sale) error { left = sale.Left; return nil })
-	return left, err
-}
+const (
+	// FreeDone says that the sale's keys were removed.
+	FreeDone FreeStatus = 1
+	// FreeNothing says that there was nothing to remove.
+	FreeNothing FreeStatus = 0
+	// FreeKept says that the sale was kept: it has not ended, it is stopped (see [Stop]),
+	// or it is being loaded or changed.
+	FreeKept FreeStatus = -1
+)
 
-// reopen loads the sale of an item that had ended, if it was changed so that it has not
-// ended any more. It does not wait for the load. If it fails, the next purchase loads
-// the sale.
-func (v *Inventory) reopen(ctx context.Context, item string) {
-	ended, err := v.ended(ctx, item)
-	if err != nil {
-		v.cfg.OnError(err) // the next purchase asks again
-	}
-	if err != nil || ended {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return
-	}
-	v.background.Go(func() {
-		ctx, cancel := context.WithTimeout(v.life, rebuildLimit)
-		defer cancel()
-		if err := v.Reload(ctx, item); err != nil && v.life.Err() == nil {
-			v.cfg.OnError(fmt.Errorf("reopen: %w", err))
+// Free removes what Redis holds of the sales of these items, if they have ended, and
+// returns a status for each item, in their order. Redis frees the memory in the
+// background. Requests for a removed sale are answered from the [Archive]. Free may be
+// called at any time and repeatedly. A sale that Redis cannot remove, because one of its
+// keys has another type, is kept; the first such error is returned with the statuses.
+// Errors: [ErrUnavailable].
+func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) (status []FreeStatus, err error) {
+	k := keys{partitions}
+	cmds := make([]*redis.Cmd, len(items))
+	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+		for i, item := range items {
+			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lockKey(item), k.accepted(item)}, stoppedMark)
 		}
+		return nil
 	})
-}
-
-// batchLook bounds the orders that one call of OfBuyers looks at.
-const batchLook = 16 * queuedLook
-
-// errManyQueued says that the buyers of a batch have too many queued orders to look at.
-var errManyQueued = errors.New("too many queued orders of these buyers")
-
-// OfBuyers calls fn with the id and payload of every queued task of these buyers in the
-// item's partition, in no order. Tasks of other items and other buyers may be among them:
-// the payload decides. It has found every task that was added before the call and is in
-// the queue still. Errors: ErrUnavailable, also where there are too many.
-func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error {
-	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
-	defer cancel()
-	l := x.logs[PartitionOf(item, len(x.logs))]
-	if err := l.current(ctx); err != nil {
-		return fmt.Errorf("read log of queued orders: %w: %w", ErrUnavailable, err)
-	}
-	var found []queuedOrder
-	seen := make(map[uint64]bool, len(buyers))
-	for _, buyer := range buyers {
-		if hash := buyerHash(buyer); !seen[hash] && len(found) <= batchLook {
-			seen[hash] = true
-			found = l.collect(found, hash, "")
+	status = make([]FreeStatus, len(items))
+	for i, c := range cmds {
+		n, cerr := c.Int64()
+		status[i] = FreeStatus(n)
+		if cerr == nil {
+			continue
 		}
-	}
-	l.end()
-	if len(found) > batchLook {
-		return fmt.Errorf("%w: %w", ErrUnavailable, errManyQueued)
-	}
-	payloads, err := payloadsOf(ctx, found)
-	if err != nil {
-		return fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
-	}
-	for i := range found {
-		if payloads[i] != nil {
-			fn(found[i].id.text(), payloads[i])
+		cerr = fmt.Errorf("remove ended sale of %s: %w: %w", items[i], ErrUnavailable, cerr)
+		if refused := redis.Error(nil); !errors.As(cerr, &refused) {
+			return nil, cerr // Redis is away
 		}
+		status[i], err = FreeKept, cmp.Or(err, cerr)
 	}
-	return nil
+	return status, err
 }

@@ -35,8 +35,8 @@ func (e *QuantityError) Error() string {
 	return fmt.Sprintf("inventory: quantity is above the item's limit of %d", e.Limit)
 }
 
-// ItemVersionError says that a purchase was made by another version of the item than the sale
-// has: the caller's price or limit may be outdated. Nothing was taken.
+// ItemVersionError says that a purchase was made with another version of the item than
+// the sale has: the caller's price or limit may be outdated. Nothing was taken.
 type ItemVersionError struct {
 	Version int64 // the sale's; 0: it cannot be read
 }
@@ -46,24 +46,24 @@ func (e *ItemVersionError) Error() string {
 }
 
 // ErrUnavailable says that Redis could not be reached within the time allowed.
-// The outcome of a purchase is then unknown: a repeat with the same idempotency
-// key settles it.
+// The outcome of a purchase is then unknown; a repeat with the same idempotency key
+// returns it.
 var ErrUnavailable = errors.New("inventory: unavailable")
 
 // The refusals of a change of a sale.
 var (
-	// ErrStockBelowSold says that a change would take back units that are no
-	// longer there. Nothing was changed.
+	// ErrStockBelowSold says that a change would take back more units than are left.
+	// Nothing was changed.
 	ErrStockBelowSold = errors.New("inventory: the change takes back more units than are left")
 	// ErrNotLoaded says that the sale is not loaded, or was loaded under another
-	// epoch, or that another change of it is under way. Nothing was changed; if a
-	// load is under way, it may or may not know of the change.
+	// epoch, or that another change of it is under way. Nothing was changed; a load
+	// under way may or may not have read the change.
 	ErrNotLoaded = errors.New("inventory: sale not loaded")
 	// ErrBehind says that a change of the item before this one has not arrived in
 	// its sale. Nothing was changed.
 	ErrBehind = errors.New("inventory: an earlier change of the item is missing")
-	// ErrUnchanged is what a change's commit wraps when it knows that the database
-	// is as it was. Any other error leaves that open.
+	// ErrUnchanged is wrapped by the error of a change's commit if the database is
+	// certainly unchanged. Any other error leaves that open.
 	ErrUnchanged = errors.New("inventory: the database was not changed")
 )
 

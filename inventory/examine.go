@@ -13,19 +13,19 @@ import (
 	"flashsale/lock"
 )
 
-// Live is a sale as it stands in Redis.
+// Live is the state of a sale in Redis.
 type Live struct {
 	// Loaded says that there is a sale under the present epoch, whole and not
 	// being changed. Otherwise the next purchase loads it, and the rest is empty.
 	Loaded bool
-	// Damaged says that its values cannot be read, so that nothing is sold and no
-	// purchase repairs it. The rest is empty then.
+	// Damaged says that its values cannot be read: nothing is sold, and no purchase
+	// repairs it. The rest is empty then.
 	Damaged bool
-	// Sale is what it sells and on what terms; its Version is the item's.
+	// Sale has its stock and terms. Its Version is the item's.
 	Sale
 }
 
-// Live reads a sale without keeping it from selling.
+// Live reads a sale. The sale goes on meanwhile.
 func (v *Inventory) Live(ctx context.Context, item string) (Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
@@ -43,8 +43,8 @@ type Examined struct {
 	fence int64
 }
 
-// Live reads the sale. One that every holder of the lock would be refused by,
-// for it has seen a fencing token from the future, is damaged as well.
+// Live reads the sale. It is also damaged if it has seen a higher fencing token than the
+// lock's, because it would refuse every holder of the lock.
 func (x *Examined) Live(ctx context.Context) (Live, error) {
 	live, fence, err := x.v.live(ctx, x.item, x.epoch)
 	if live.Loaded && fence > x.fence {
@@ -53,17 +53,17 @@ func (x *Examined) Live(ctx context.Context) (Live, error) {
 	return live, err
 }
 
-// Examine runs look while the item's lock is held, whether the sale is loaded or
-// not; it loads nothing. The wait for the
-// lock and look together are given two seconds. If look asks for it, the sale is
-// then rebuilt from its source, under the same lock: what look has seen
-// cannot have changed for the better by a purchase meanwhile. A rebuild that
-// fails leaves no sale, and the next purchase loads it.
+// Examine runs look while the item's lock is held, whether the sale is loaded or not; it
+// loads nothing. The wait for the lock and look may take two seconds together. If look
+// returns rebuild, the sale is then rebuilt from its source under the same lock, so that
+// no purchase comes between look and the rebuild. A rebuild that fails leaves no sale,
+// and the next purchase loads it.
 //
-// Errors: [ErrUnavailable] when Redis or the lock is not available or was lost,
-// and what look found is void then; [ErrRebuilding] when the rebuild failed; look's.
+// Errors: [ErrUnavailable] when Redis or the lock is not available or the lock was lost,
+// which makes look's result invalid; [ErrRebuilding] when the rebuild failed; look's.
 func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx context.Context, x *Examined) (rebuild bool, err error)) error {
-	// Before the lock: look must not wait for a second connection while it holds one.
+	// Read before the lock is taken, so that nothing waits for a second database
+	// connection while look holds one.
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return err
@@ -85,18 +85,18 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		if err := v.loadWithin(held, l, item); !errors.Is(err, ErrEnded) {
 			return err
 		}
-		return nil // the load has removed what look found
+		return nil // the load has removed the sale
 	}, lock.WithWaitLimit(v.cfg.LookLimit))
 }
 
-// Lives reads the sales of many items, in order, without keeping them from selling.
+// Lives reads the sales of many items, in order. The sales go on meanwhile.
 func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cmds := make([]*redis.SliceCmd, len(items))
-	// An error of one command, as of a key of another type, is that item's alone.
+	// An error of one command, for example a key of another type, affects only that item.
 	_, err = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), liveFields...)
@@ -135,7 +135,7 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 	text := make([]string, len(found))
 	for i, f := range found {
 		s, there := f.(string)
-		// What the purchase script takes for a missing sale: it asks for a load.
+		// The purchase script treats this as a missing sale and asks for a load.
 		if !there && i < 6 || there && i == 8 {
 			return Live{}, 0
 		}
@@ -162,7 +162,7 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 	if damaged || build == "" {
 		return Live{Loaded: true, Damaged: true}, 0
 	}
-	// What is no number here is 0 to the purchase script, too.
+	// The purchase script also reads 0 where there is no number.
 	fence, err := strconv.ParseInt(text[6], 10, 64)
 	if err != nil {
 		fence = 0
@@ -171,4 +171,181 @@ func parseLive(found []any, epoch int64) (Live, int64) {
 		live.Sequence = 0
 	}
 	return live, fence
+}
+
+// EntryKey is the key under which a sale stores an order.
+type EntryKey struct {
+	Buyer          string
+	IdempotencyKey string
+}
+
+func (k EntryKey) field() string { return k.Buyer + " " + k.IdempotencyKey }
+
+// Entry is what a sale stores about an order.
+type Entry struct {
+	EntryKey
+	Known    bool   // false: there is nothing under the key, and the rest is empty
+	OrderID  string // empty: the stored value cannot be read
+	Quantity int64
+	Returned bool // its units were given back, or never counted
+}
+
+// BuyerCount is how many units a buyer has in a sale's count.
+type BuyerCount struct {
+	Buyer string
+	Units int64 // -1: the stored value cannot be read
+}
+
+// recordsPage is how many records are passed to fn in one call.
+const recordsPage = 500
+
+// EachEntry calls fn with every order that a sale stores, in pages of some hundreds.
+// Orders that are added or removed meanwhile may be missed, and one may be seen twice.
+func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry) error) error {
+	return EachEntry(ctx, v.rdb, v.cfg.Partitions, item, fn)
+}
+
+// EachEntry is [Inventory.EachEntry] for a process that has no Inventory. The sale
+// need not be loaded. Errors: [ErrUnavailable], and fn's.
+func EachEntry(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, fn func([]Entry) error) error {
+	return scan(ctx, rdb, keys{partitions}.idempotency(item), func(pairs []string) error {
+		page := make([]Entry, 0, len(pairs)/2)
+		for i := 0; i+1 < len(pairs); i += 2 {
+			buyer, key, _ := strings.Cut(pairs[i], " ")
+			page = append(page, parseEntry(EntryKey{buyer, key}, pairs[i+1]))
+		}
+		return fn(page)
+	})
+}
+
+// EachCount calls fn with every buyer's count of a sale, as EachEntry does.
+func (v *Inventory) EachCount(ctx context.Context, item string, fn func([]BuyerCount) error) error {
+	return scan(ctx, v.rdb, v.keys.buyers(item), func(pairs []string) error {
+		page := make([]BuyerCount, 0, len(pairs)/2)
+		for i := 0; i+1 < len(pairs); i += 2 {
+			page = append(page, BuyerCount{pairs[i], parseUnits(pairs[i+1])})
+		}
+		return fn(page)
+	})
+}
+
+func scan(ctx context.Context, rdb redis.UniversalClient, key string, fn func(pairs []string) error) error {
+	for cursor := uint64(0); ; {
+		pairs, next, err := rdb.HScan(ctx, key, cursor, "", recordsPage).Result()
+		if err != nil {
+			return fmt.Errorf("scan %s: %w: %w", key, ErrUnavailable, err)
+		}
+		// Redis returns a small hash whole, whatever the count, and the embedded engine
+		// returns any hash whole.
+		for len(pairs) > 0 {
+			n := min(len(pairs), 2*recordsPage)
+			if err := fn(pairs[:n]); err != nil {
+				return err
+			}
+			pairs = pairs[n:]
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// Entries reads what a sale stores under these keys, in order.
+func (v *Inventory) Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error) {
+	return Entries(ctx, v.rdb, v.cfg.Partitions, item, keys)
+}
+
+// Entries is [Inventory.Entries] for a process that has no Inventory.
+func Entries(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, of []EntryKey) ([]Entry, error) {
+	names := make([]string, len(of))
+	for i := range of {
+		names[i] = of[i].field()
+	}
+	values, err := fields(ctx, rdb, keys{partitions}.idempotency(item), names)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Entry, len(of))
+	for i, value := range values {
+		out[i] = Entry{EntryKey: of[i]}
+		if text, there := value.(string); there {
+			out[i] = parseEntry(of[i], text)
+		}
+	}
+	return out, nil
+}
+
+// Counts reads how many units these buyers have in a sale's count, in order; 0 for a
+// buyer without a count.
+func (v *Inventory) Counts(ctx context.Context, item string, buyers []string) ([]int64, error) {
+	values, err := fields(ctx, v.rdb, v.keys.buyers(item), buyers)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int64, len(buyers))
+	for i, value := range values {
+		if text, there := value.(string); there {
+			out[i] = parseUnits(text)
+		}
+	}
+	return out, nil
+}
+
+func fields(ctx context.Context, rdb redis.UniversalClient, key string, names []string) ([]any, error) {
+	out := make([]any, 0, len(names))
+	for from := 0; from < len(names); from += recordsPage {
+		values, err := rdb.HMGet(ctx, key, names[from:min(from+recordsPage, len(names))]...).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
+		}
+		out = append(out, values...)
+	}
+	return out, nil
+}
+
+// parseEntry reads "<quantity>:<order id>", which may be followed by ":r".
+func parseEntry(key EntryKey, value string) Entry {
+	e := Entry{EntryKey: key, Known: true}
+	quantity, id, _ := strings.Cut(value, ":")
+	id, e.Returned = strings.CutSuffix(id, ":r")
+	n, err := strconv.ParseInt(quantity, 10, 64)
+	if err != nil || n < 1 {
+		return e
+	}
+	e.Quantity, e.OrderID = n, id
+	return e
+}
+
+func parseUnits(value string) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}
+
+// Left reads the units left of each item, in order; -1 where the sale is not loaded.
+func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
+	cmds := make([]*redis.StringCmd, len(items))
+	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = p.HGet(ctx, v.keys.sale(item), "left")
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("read stock: %w", err)
+	}
+	left := make([]int64, len(items))
+	for i, c := range cmds {
+		n, err := c.Int64()
+		switch {
+		case errors.Is(err, redis.Nil):
+			n = -1
+		case err != nil:
+			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
+		}
+		left[i] = n
+	}
+	return left, nil
 }

@@ -15,7 +15,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// mustExamine looks at the shop's item and returns what the look saw.
+// mustExamine examines the shop's item and returns what look read.
 func mustExamine(t *testing.T, v *Inventory, item string, rebuild bool) Live {
 	t.Helper()
 	var live Live
@@ -67,7 +67,8 @@ func TestInventory_Examine(t *testing.T) {
 			t.Errorf("%v, want the look's error", err)
 		}
 		same(t, before, s.state(t))
-		// What a rebuild repairs: the stock, a count and a key that nobody has.
+		// A rebuild corrects the stock and a count, and removes the key of an order that does
+		// not exist.
 		for kind, pair := range map[string][2]string{"sale": {"left", "3"}, "buyers": {"u", "3"}, "idempotency": {"w k", "1:ghost"}} {
 			key := tag(0) + kind + ":" + s.item
 			if err := rdb.HSet(await.Context(t), key, pair[0], pair[1]).Err(); err != nil {
@@ -81,8 +82,8 @@ func TestInventory_Examine(t *testing.T) {
 	})
 }
 
-// TestInventory_Examine_Locked: nothing is sold while a look or the rebuild after
-// it lasts, on any process.
+// TestInventory_Examine_Locked: no process sells anything during look and the rebuild after
+// it.
 func TestInventory_Examine_Locked(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -133,7 +134,7 @@ func TestInventory_Examine_Errors(t *testing.T) {
 		s := newShop(t, rdb, open(10, 1), 0)
 		v := s.inventory(t, Config{})
 		mustBuy(t, v, s.request("u", "k", 1))
-		// The lock is gone before the look is over: what it saw is void, and nothing is rebuilt.
+		// The lock is lost before look ends: its result is invalid, and nothing is rebuilt.
 		before := s.state(t)
 		err := v.Examine(await.Context(t), s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			if err := rdb.Del(ctx, v.keys.lockKey(s.item)).Err(); err != nil {
@@ -178,8 +179,8 @@ func TestInventory_Examine_Errors(t *testing.T) {
 	})
 }
 
-// TestInventory_Live_Damaged: what a purchase takes for missing is not loaded, and
-// what no purchase can read is damaged.
+// TestInventory_Live_Damaged: a sale that purchases treat as missing is not loaded, and one
+// that no purchase can read is damaged.
 func TestInventory_Live_Damaged(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -218,8 +219,8 @@ func TestInventory_Live_Damaged(t *testing.T) {
 	})
 }
 
-// TestInventory_Records reads back what purchases and releases have written, and
-// what nobody could have.
+// TestInventory_Records reads what purchases and releases have written, and values that no
+// script writes.
 func TestInventory_Records(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -63,7 +63,7 @@ func check(err error) {
 	}
 }
 
-// buy purchases the item "pen" and returns what became of it.
+// buy purchases the item "pen" and returns the outcome.
 func buy(v *inventory.Inventory, buyer, key, orderID string, quantity int64) inventory.Outcome {
 	o, err := v.Purchase(context.Background(), &inventory.Request{
 		ItemID: "pen", Buyer: buyer, IdempotencyKey: key, OrderID: orderID, Quantity: quantity,

@@ -75,10 +75,9 @@ func TestInventory_UnknownOutcome_UnderLoad(t *testing.T) {
 	})
 }
 
-// TestInventory_UnknownOutcome_ThenLockGone: the script ran, its reply was
-// lost, and the lock went to another process before it could be sent again.
-// "Overloaded" and "rebuilding" promise that nothing was taken, which is no
-// longer known.
+// TestInventory_UnknownOutcome_ThenLockGone: the script ran, its reply was lost, and the lock
+// went to another process before the batch could be sent again. "Overloaded" and "rebuilding"
+// promise that nothing was taken, so they are not the answer here.
 func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
@@ -121,7 +120,7 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 				r := s.request("u", "k", 1)
 				o := buy(t, v, r)
 				for !struck.Load() && hurried(v, o.Err) && t.Context().Err() == nil {
-					o = buy(t, v, r) // there was no time even to send it
+					o = buy(t, v, r) // there was not even time to send it
 				}
 				taken := len(s.state(t).queue)
 				if taken != 1 {
@@ -135,8 +134,9 @@ func TestInventory_UnknownOutcome_ThenLockGone(t *testing.T) {
 	})
 }
 
-// TestInventory_RedisRestart kills Redis under load. Meanwhile every answer is
-// a bounded "unavailable" or "overloaded"; afterwards repeats settle and the sum is exact.
+// TestInventory_RedisRestart kills Redis under load. Meanwhile every purchase is answered
+// "unavailable" or "overloaded" within its patience. Afterwards repeats get their outcome, and
+// the sum is exact.
 func TestInventory_RedisRestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -148,81 +148,94 @@ func TestInventory_RedisRestart(t *testing.T) {
 	})
 	const stock, buyers = 600, 900
 	s := newShop(t, rdb, open(stock, 1), 0)
-	// Short, as a process that died with Redis away would have to expire.
+	// Short TTLs: a lock that could not be released while Redis was away has to expire.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 300 * time.Millisecond, MaxBatch: 10})
 
-	// The second half of the stock is for sale once the fault has struck, however
-	// late it comes to that.
-	var accepted, soldOut, refused atomic.Int64
-	away := make(chan struct{})
-	gone := func() bool {
-		select {
-		case <-away:
-			return true
-		default:
-			return false
-		}
-	}
-	ctx := await.Context(t)
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for range 30 {
-		wg.Go(func() {
-			for n := next.Add(1); n <= buyers; n = next.Add(1) {
-				if n > stock/2 {
-					select {
-					case <-away:
-					case <-ctx.Done():
-					}
-				}
-				settled := false
-				for !settled && ctx.Err() == nil {
-					struck := gone()
-					o, err := v.Purchase(ctx, s.request(fmt.Sprintf("u%d", n), "k", 1))
-					switch {
-					case err != nil:
-						t.Errorf("a purchase was not answered: %v", err)
-						return
-					case o.Err == nil:
-						accepted.Add(1)
-						settled = true
-					case errors.Is(o.Err, ErrSoldOut):
-						soldOut.Add(1)
-						settled = true
-					case errors.Is(o.Err, ErrUnavailable), errors.Is(o.Err, ErrOverloaded), errors.Is(o.Err, ErrRebuilding):
-						if struck {
-							refused.Add(1)
-						}
-					default:
-						t.Errorf("outcome %+v", o)
-						settled = true
-					}
-				}
-			}
-		})
-	}
-	await.True(t, "sales before the fault", func() bool { return accepted.Load() > 50 })
+	c := &patientBuyers{t: t, s: s, v: v, buyers: buyers, early: stock / 2, down: make(chan struct{})}
+	wait := c.start(await.Context(t))
+	await.True(t, "sales before the fault", func() bool { return c.accepted.Load() > 50 })
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	atKill := accepted.Load()
-	close(away)
-	await.True(t, "the fault to be noticed", func() bool { return refused.Load() > 0 })
+	atKill := c.accepted.Load()
+	close(c.down)
+	await.True(t, "the fault to be noticed", func() bool { return c.refused.Load() > 0 })
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait()
-	if atKill >= stock || accepted.Load() != stock || soldOut.Load() != buyers-stock {
-		t.Errorf("%d accepted (%d before the restart), %d sold out; want %d and %d", accepted.Load(), atKill, soldOut.Load(), stock, buyers-stock)
+	wait()
+	if atKill >= stock || c.accepted.Load() != stock || c.soldOut.Load() != buyers-stock {
+		t.Errorf("%d accepted (%d before the restart), %d sold out; want %d and %d", c.accepted.Load(), atKill, c.soldOut.Load(), stock, buyers-stock)
 	}
 	if st := s.audit(t); st.left(t) != 0 {
 		t.Errorf("left is %d, want 0", st.left(t))
 	}
 }
 
-// TestInventory_RedisAway: each of many requests is answered, though nobody is there.
+// patientBuyers buy one unit each, and repeat a purchase until it is accepted or sold
+// out. Those after the first `early` buyers wait until down is closed, so that the fault
+// always falls into the sale.
+type patientBuyers struct {
+	t             *testing.T
+	s             *shop
+	v             *Inventory
+	buyers, early int64
+	down          chan struct{} // closed when Redis is down
+
+	next                       atomic.Int64
+	accepted, soldOut, refused atomic.Int64 // refused: attempts after the fault
+}
+
+// start lets them buy on 30 goroutines, and returns what waits for all of them.
+func (c *patientBuyers) start(ctx context.Context) (wait func()) {
+	var all sync.WaitGroup
+	for range 30 {
+		all.Go(func() {
+			for n := c.next.Add(1); n <= c.buyers && ctx.Err() == nil; n = c.next.Add(1) {
+				if n > c.early {
+					select {
+					case <-c.down:
+					case <-ctx.Done():
+					}
+				}
+				for ctx.Err() == nil && !c.buy(ctx, n) {
+				}
+			}
+		})
+	}
+	return all.Wait
+}
+
+// buy makes one attempt of a buyer and reports whether the buyer is done.
+func (c *patientBuyers) buy(ctx context.Context, n int64) (done bool) {
+	down := false
+	select {
+	case <-c.down:
+		down = true
+	default:
+	}
+	o, err := c.v.Purchase(ctx, c.s.request(fmt.Sprintf("u%d", n), "k", 1))
+	switch {
+	case err != nil:
+		c.t.Errorf("a purchase was not answered: %v", err)
+	case o.Err == nil:
+		c.accepted.Add(1)
+	case errors.Is(o.Err, ErrSoldOut):
+		c.soldOut.Add(1)
+	case errors.Is(o.Err, ErrUnavailable), errors.Is(o.Err, ErrOverloaded), errors.Is(o.Err, ErrRebuilding):
+		if down {
+			c.refused.Add(1)
+		}
+		return false
+	default:
+		c.t.Errorf("outcome %+v", o)
+	}
+	return true
+}
+
+// TestInventory_RedisAway: each of many requests is answered while Redis is away.
 func TestInventory_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -247,7 +260,7 @@ func TestInventory_RedisAway(t *testing.T) {
 			t.Fatalf("request %d: %+v", i, o)
 		}
 	}
-	// A lock that could not be asked for in time is "overloaded": nothing was sent.
+	// A lock that could not be acquired in time is "overloaded": nothing was sent.
 	if o := buy(t, v, s.request("u", "k", 1)); !errors.Is(o.Err, ErrUnavailable) && !errors.Is(o.Err, ErrOverloaded) {
 		t.Errorf("the accepted buyer's repeat: %+v", o)
 	}
@@ -266,7 +279,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 	t.Parallel()
 	engines := map[string]func(t *testing.T) *redis.Client{
 		"embedded": func(t *testing.T) *redis.Client { return redistest.Embedded(t) },
-		"redis": func(t *testing.T) *redis.Client { // a flush strikes everybody, so on a server of its own
+		"redis": func(t *testing.T) *redis.Client { // a flush affects all tests on a server, so on one of its own
 			rdb := redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 			t.Cleanup(func() {
 				if err := rdb.Close(); err != nil {
@@ -288,7 +301,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 				default:
 				}
 			}, OnError: func(err error) {
-				// The flushes keep the server so busy that a sign of life may be late.
+				// The flushes keep the server so busy that a keep-alive may be late.
 				if !errors.Is(err, subscription.ErrSilent) {
 					t.Errorf("noticed: %v", err)
 				}
@@ -304,7 +317,7 @@ func TestInventory_ScriptFlush(t *testing.T) {
 					case <-stop:
 						flushes <- n
 						return
-					case <-sent: // beside the next one
+					case <-sent: // during the next one
 					}
 					if err := rdb.ScriptFlush(context.WithoutCancel(t.Context())).Err(); err != nil {
 						t.Error(err)
@@ -322,8 +335,8 @@ func TestInventory_ScriptFlush(t *testing.T) {
 	}
 }
 
-// TestInventory_BrokenSale: what is no number in Redis makes purchases fail
-// and changes nothing.
+// TestInventory_BrokenSale: a value in Redis that is not a number makes purchases fail without
+// changing anything.
 func TestInventory_BrokenSale(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -1,19 +1,18 @@
-// Package inventory keeps the stock of the items on sale in Redis and sells
-// from it: exactly what is there, to each buyer no more than the limit, one
-// order per idempotency key, inside the window.
+// Package inventory keeps the stock of the items on sale in Redis and sells from it:
+// never more than the stock, to each buyer no more than the limit, one order per
+// idempotency key, and only inside the sale's window.
 //
-// An item is sold under its distributed lock. A lock taken by every request
-// would serialise the sale at a few hundred purchases a second, so one
-// goroutine per hot item holds the lock across batches: it sends the requests
-// that arrived while the previous script was in flight as one script (group
-// commit), and hands the lock on when others wait and its slice is spent.
+// An item is sold under its distributed lock. If every request took the lock, the sale
+// would be serialised at a few hundred purchases a second. Instead, one goroutine per hot
+// item holds the lock across batches. It sends the requests that arrived while the
+// previous script was in flight as one script (group commit), and hands the lock over
+// when other processes wait and its slice is spent.
 package inventory
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,24 +42,24 @@ type Config struct {
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
-	// Observe, if set, makes the functions that observe the Inventory. New calls it with
-	// the Inventory before anything runs, so that they can be built on it; it must not
-	// use it before New returns. Default: nothing is observed.
+	// Observe, if set, returns the functions that observe the Inventory. New passes it the
+	// Inventory before anything runs, so that the functions can refer to it; Observe must
+	// not use it before New returns. Default: nothing is observed.
 	Observe func(v *Inventory) (Observers, error)
-	// MayLoad is asked before sales are loaded from the database, which makes Redis
-	// forget all that it knows of them. It returns an error for each item that must
-	// not be loaded, which wraps ErrStopped when the database is older than Redis; err
-	// refuses them all. Default: all may be loaded.
+	// MayLoad is called before sales are loaded from the database, which deletes what
+	// Redis has of them. It returns an error for each item that must not be loaded, which
+	// wraps ErrStopped when the database is older than Redis; err refuses all items.
+	// Default: all may be loaded.
 	MayLoad func(ctx context.Context, items []string) (refused map[string]error, err error)
-	// Archive answers for sales that have ended and are not loaded. Default nil: every
-	// sale is loaded when a request comes for it.
+	// Archive answers requests for sales that have ended and are not loaded. Default nil:
+	// a request for a sale that is not loaded loads it, also after its end.
 	Archive Archive
-	// OnError learns of what was tried again or given up. Default: nothing.
+	// OnError gets errors that are retried or cannot be returned. Default: ignored.
 	OnError func(error)
-	// OnBatch learns of every script sent: its size and duration. Default: nothing.
+	// OnBatch gets the size and duration of every script sent. Default: ignored.
 	OnBatch func(purchases int, took time.Duration)
-	// LookLimit bounds the time for which a look or a change holds an item's lock, the
-	// wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
+	// LookLimit bounds the time for which an examination or a change holds an item's
+	// lock, the wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
 	LookLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
@@ -114,29 +113,63 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Source is the view that the database and the task queues have of sales, from
-// which they are opened and, when Redis has lost them, rebuilt.
+// Observers are called when an Inventory detects a change, a loss or a restart. A nil
+// function does nothing.
+type Observers struct {
+	// OnChange is called when an item's terms change, when it has stock again, or when its
+	// sale was loaded, on any process. It must be quick and must not block. Changes that
+	// happen while the connection to Redis is lost are missed.
+	OnChange func(item string)
+	// OnLoss is called before a sale is reloaded that is missing, or older than this
+	// process has seen it: Redis may have lost more than this sale. rewound is the epoch
+	// of an older sale, which proves a loss; 0 for a missing one. OnLoss returns once the
+	// loss was examined, and may be called concurrently.
+	OnLoss func(ctx context.Context, rewound int64)
+	// OnRestart is called before a script is sent to a server that does not have it: the
+	// server was restarted since its last sale, or it is another server, possibly with
+	// older data. If OnRestart fails, nothing is sold.
+	OnRestart func(ctx context.Context) error
+}
+
+// For returns the Observers themselves, for Observers that do not need the Inventory.
+func (o Observers) For(*Inventory) (Observers, error) { return o, nil }
+
+func (o Observers) withDefaults() Observers {
+	if o.OnChange == nil {
+		o.OnChange = func(string) {}
+	}
+	if o.OnLoss == nil {
+		o.OnLoss = func(context.Context, int64) {}
+	}
+	if o.OnRestart == nil {
+		o.OnRestart = func(context.Context) error { return nil }
+	}
+	return o
+}
+
+// Source reads sales from the database and the task queues. Sales are loaded from it, and
+// rebuilt when Redis has lost them.
 type Source interface {
 	// Epoch is the number of the present build of all state in Redis.
 	Epoch(ctx context.Context) (int64, error)
-	// Queued reads the orders of these items that are in the task queues, dead
-	// letters included. It reads each queue once, and only what was in it after the
-	// call began is sure to be found. The orders that it returns are bounded: an item
-	// that is missing from the answer was not looked at and needs another call. The
-	// first item is never missing.
+	// Queued reads the orders of these items that are in the task queues, dead letters
+	// included. It reads each queue once, and finds every order that stays in the queue
+	// during the call. The number of orders that it returns is bounded: an item that is
+	// missing from the result was not read and needs another call. The first item is
+	// never missing.
 	Queued(ctx context.Context, items []string) (map[string]Queued, error)
-	// Sales reads items in one view of the database that is taken after the call. In
-	// the order of items it calls each for every order of an item, committed or
-	// queued, and then done with the item's sale. Left is what the orders leave.
-	// queued must be older than the call, and nothing may have been sold of an item
-	// between Queued and Sales: what left the queue meanwhile is a row, and counts once.
-	// It returns an error when an item does not exist.
+	// Sales reads items in one snapshot of the database that is taken after the call. In
+	// the order of items it calls each for every order of an item, committed or queued,
+	// and then done with the item's sale, whose Left excludes the units of these orders.
+	// queued must have been read before the call, and nothing of an item may be sold
+	// between Queued and Sales. An order that was committed in between counts once. Sales
+	// returns an error when an item does not exist.
 	Sales(ctx context.Context, items []string, queued map[string]Queued, each func(item string, h Holding) error, done func(item string, s Sale) error) error
 }
 
 // Queued are the orders of one item that are in the task queue.
 type Queued struct {
-	// Orders may name an order twice.
+	// Orders may contain an order twice.
 	Orders   []Holding
 	Sequence int64 // the highest of them; see [Sale]
 }
@@ -149,20 +182,20 @@ type Sale struct {
 	ClosesAt     time.Time // zero: no end
 	Control      string    // "open", "paused" or "closed"
 	Version      int64
-	// Sequence is the highest that the database knows of this sale: each script
-	// that takes or returns units counts it up by one, and payloads carry it. It
-	// comes from a build; a Source's own may be lower than what was handed out.
+	// Sequence is the highest sequence of this sale in the database. Each script that
+	// takes or returns units raises the sale's sequence by one, and payloads carry it. A
+	// Source may return a lower sequence than the sale has reached.
 	Sequence int64
 }
 
-// Holding is one order as the sale must remember it.
+// Holding is one order as the sale stores it.
 type Holding struct {
 	Buyer          string
 	IdempotencyKey string
 	OrderID        string // without a colon
 	Quantity       int64
 	// Counts says that its units are taken; false for a refused or released
-	// order, of which only the idempotency key is remembered.
+	// order, of which only the idempotency key is stored.
 	Counts bool
 }
 
@@ -175,25 +208,23 @@ type Inventory struct {
 	queues []*queue.Queue
 	source Source
 	epoch  atomic.Int64
-	// hears says that the subscription to returned stock is up.
-	hears atomic.Bool
+	// subscribed says that the subscription to stock changes is up.
+	subscribed atomic.Bool
 
 	mu        sync.RWMutex
 	sellers   map[string]*seller
-	floors    map[string]int64 // by item: the highest sequence its last seller was told; see seller.floor
+	floors    map[string]int64 // by item: the floor of its last seller; see seller.floor
 	closed    bool
 	running   sync.WaitGroup
 	observers Observers
-	// background is what lives until stop, and not until the sellers are done.
+	// background counts the goroutines that run until stop; the sellers end before them.
 	background sync.WaitGroup
 	warming    singleflight.Group // loads by Warm, by item
-	// stop ends what waits for Redis at shutdown; the sellers drain first.
+	// life ends with stop, which interrupts calls to Redis at shutdown; the sellers drain
+	// first.
 	life context.Context
 	stop context.CancelFunc
 }
-
-// ErrPartitions says that Redis holds a sale laid out for another number of partitions.
-var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
 
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.
@@ -230,126 +261,14 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	return v, nil
 }
 
-// CheckPartitions records the number of partitions at the first start and
-// returns ErrPartitions when a later one differs.
-func CheckPartitions(ctx context.Context, rdb redis.UniversalClient, n int) error {
-	if err := rdb.SetNX(ctx, partitionsKey, n, 0).Err(); err != nil {
-		return fmt.Errorf("inventory: record partitions: %w", err)
-	}
-	have, err := rdb.Get(ctx, partitionsKey).Int()
-	if err != nil {
-		return fmt.Errorf("inventory: read partitions: %w", err)
-	}
-	if have != n {
-		return fmt.Errorf("%w: %d configured, %d recorded in %s", ErrPartitions, n, have, partitionsKey)
-	}
-	return nil
-}
-
-// RecordedPartitions is the number of partitions this Redis was laid out for; 0
-// where none is recorded.
-func RecordedPartitions(ctx context.Context, rdb redis.UniversalClient) (int, error) {
-	n, err := rdb.Get(ctx, partitionsKey).Int()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("inventory: read partitions: %w", err)
-	}
-	return n, nil
-}
-
-// Partition tells in which partition an item lives.
+// Partition returns the partition of an item.
 func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
-
-// Left reads the units left of each item, in order; -1 where the sale is not loaded.
-func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
-	cmds := make([]*redis.StringCmd, len(items))
-	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, item := range items {
-			cmds[i] = p.HGet(ctx, v.keys.sale(item), "left")
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("read stock: %w", err)
-	}
-	left := make([]int64, len(items))
-	for i, c := range cmds {
-		n, err := c.Int64()
-		switch {
-		case errors.Is(err, redis.Nil):
-			n = -1
-		case err != nil:
-			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
-		}
-		left[i] = n
-	}
-	return left, nil
-}
 
 // defaultLookLimit is the default of Config.LookLimit.
 const defaultLookLimit = 2 * time.Second
 
-// rebuildLimit bounds the load of a sale that is not a buyer's: while it lasts,
-// nothing could be sold anyway.
-const rebuildLimit = 30 * time.Second
-
-// endedLeft is what holdingLoaded passes on as the units left of a sale that has ended and is
-// not loaded.
-const endedLeft = -1
-
-// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
-// is not loaded, unless it has ended. The load has a limit of its own: otherwise a sale
-// that takes longer to load than LookLimit could not be changed before a purchase had loaded it.
-func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
-		look, cancel := context.WithDeadline(held, until)
-		defer cancel()
-		left, err := v.loadedLeft(look, item)
-		if errors.Is(err, redis.Nil) {
-			err = v.loadWithin(held, l, item)
-			if errors.Is(err, ErrEnded) {
-				return fn(look, l, endedLeft)
-			}
-			if err != nil {
-				return err
-			}
-			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
-			defer cancel()
-			look = after
-			left, err = v.loadedLeft(look, item)
-		}
-		if err != nil {
-			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
-		}
-		return fn(look, l, left)
-	}, lock.WithWaitLimit(v.cfg.LookLimit))
-}
-
-// loadWithin loads a sale for others than its buyers. ctx ends with the lock l. Errors: ErrRebuilding, ErrEnded, ErrStopped.
-func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
-	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
-	defer cancel()
-	return loadError(v.load(limited, l, item))
-}
-
-// loadedLeft reads the units left of a sale that was loaded under the present
-// epoch and of which no change was left half-done; redis.Nil says that there is
-// none.
-func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
-	if err != nil {
-		return 0, err
-	}
-	epoch, ok1 := found[0].(string)
-	left, ok2 := found[1].(string)
-	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
-		return 0, redis.Nil
-	}
-	return strconv.ParseInt(left, 10, 64)
-}
-
-// holding runs fn under the item's lock, on a context that ends with it. What fn
-// could not finish for that is ErrUnavailable: the caller has not left.
+// holding runs fn under the item's lock, with a context that ends with the lock. If the
+// loss of the lock has interrupted fn, the error is ErrUnavailable.
 func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error {
 	l, err := v.locks.Acquire(ctx, v.keys.lock(item), opts...)
 	if err != nil {
@@ -370,8 +289,75 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 	return err
 }
 
-// Close stops taking requests, sends what is pending, and lets go of the
-// items' locks. It returns when all is done or ctx ends.
+// Submit hands a request to the goroutine that sells its item. A refusal that
+// needs no Redis is returned immediately, and Done is then not called:
+// ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
+// when too many requests wait, ErrQuantity for a quantity that would raise the stock.
+func (v *Inventory) Submit(r *Request) error {
+	if r.Quantity < 1 {
+		return ErrQuantity
+	}
+	r.since = time.Now()
+	for {
+		s, err := v.seller(r.ItemID)
+		if err != nil {
+			return err
+		}
+		if err := s.refuse(r); err != nil {
+			return err
+		}
+		retry, err := s.add(r)
+		if !retry {
+			return err
+		}
+	}
+}
+
+// Purchase submits a request and waits for its outcome. When ctx ends first the
+// outcome is unknown.
+func (v *Inventory) Purchase(ctx context.Context, r *Request) (Outcome, error) {
+	done := make(chan Outcome, 1)
+	r.Done = func(o Outcome) { done <- o }
+	if err := v.Submit(r); err != nil {
+		return Outcome{Err: err}, nil //nolint:nilerr // a refusal is an outcome
+	}
+	select {
+	case o := <-done:
+		return o, nil
+	case <-ctx.Done():
+		return Outcome{}, context.Cause(ctx)
+	}
+}
+
+func (v *Inventory) seller(item string) (*seller, error) {
+	v.mu.RLock()
+	s := v.sellers[item]
+	closed := v.closed
+	v.mu.RUnlock()
+	if closed {
+		return nil, ErrOverloaded
+	}
+	if s != nil {
+		return s, nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return nil, ErrOverloaded
+	}
+	if s := v.sellers[item]; s != nil {
+		return s, nil
+	}
+	s = newSeller(v, item)
+	s.floor.Store(v.floors[item])
+	v.sellers[item] = s
+	v.running.Add(1)
+	go s.run()
+	return s, nil
+}
+
+// Close refuses new requests, sends the pending ones, and releases the items' locks. It
+// returns when all is done or ctx ends.
 func (v *Inventory) Close(ctx context.Context) error {
 	v.mu.Lock()
 	v.closed = true

@@ -17,7 +17,7 @@ import (
 	"flashsale/queue"
 )
 
-// TestInventory_Epoch: state of an earlier epoch is rebuilt, whoever notices.
+// TestInventory_Epoch: state of an earlier epoch is rebuilt, whichever process detects it.
 func TestInventory_Epoch(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -26,7 +26,7 @@ func TestInventory_Epoch(t *testing.T) {
 		first := s.request("u", "1", 1)
 		mustBuy(t, a, first)
 		mustBuy(t, b, s.request("w", "1", 1))
-		// Redis falls back to a stale picture, and the database declares it void.
+		// Redis is restored from an old snapshot, and the database raises the epoch.
 		if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "left", 1000, "epoch", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestInventory_Epoch(t *testing.T) {
 		if st := s.state(t); st.sale["epoch"] != "2" || st.left(t) != 7 {
 			t.Errorf("epoch %s, %d left, want 2 and 7", st.sale["epoch"], st.left(t))
 		}
-		// b still carries epoch 1: its script is refused, and it learns.
+		// b still has epoch 1: its script is refused, and it reads the new epoch.
 		if o := buy(t, b, s.request("u", "1", 1)); o.ReplayOf != first.OrderID {
 			t.Errorf("replay through the other process: %+v", o)
 		}
@@ -126,7 +126,7 @@ func TestNew_Errors(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
 		rdb := shared
 		if strings.HasSuffix(t.Name(), "/redis") {
-			// The layout is recorded for a whole Redis, so it takes one of its own.
+			// The layout is recorded once per Redis, so this needs a server of its own.
 			rdb = redis.NewClient(redistest.Options(redistest.Real(t).Addr()))
 			t.Cleanup(func() {
 				if err := rdb.Close(); err != nil {
@@ -262,7 +262,7 @@ func FuzzParsePurchaseReply(f *testing.F) {
 	f.Add("lost", int64(0), "", int64(0), "", int64(0), int64(0), int64(0), int64(0), "", 2)
 	f.Fuzz(func(t *testing.T, status string, waiting int64, verdicts string, left int64, version string, now, opens, closes, sequence int64, id string, n int) {
 		full := []any{status, waiting, verdicts, left, version, now, opens, closes, sequence, int64(2), int64(-1), "keys", id}
-		// A reply cut short, and with its values in the wrong places.
+		// Replies that are cut short, or whose values are in the wrong places.
 		for _, list := range [][]any{full[:min(max(n, 0), len(full))], {id, full}, append(slices.Clone(full[1:]), full[0]), {nil, nil}} {
 			r, err := parsePurchaseReply(list)
 			if err == nil && r.status == "ok" && len(list) < 12 {
@@ -285,7 +285,7 @@ func FuzzParsePurchaseReply(f *testing.F) {
 	})
 }
 
-// TestSeller_deliver_Malformed: a reply that cannot be read whole answers nobody.
+// TestSeller_deliver_Malformed: if the whole reply cannot be read, no request is answered.
 func TestSeller_deliver_Malformed(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(1, 1), 0)
@@ -312,13 +312,12 @@ func TestSeller_deliver_Malformed(t *testing.T) {
 	}
 }
 
-// sequenceBlock is how far a build's numbers begin above the highest known, if the clock
-// was set back.
+// sequenceBlock is how far above the highest known sequence a build begins if the clock was
+// set back.
 const sequenceBlock = 1 << 20
 
-// TestInventory_Sequence: each script that takes or returns units counts the sale
-// up, payloads carry the count, and a build begins above all that may have been
-// handed out.
+// TestInventory_Sequence: each script that takes or returns units raises the sale's sequence
+// by one, payloads carry it, and a build begins above all sequences that may have been used.
 func TestInventory_Sequence(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -358,7 +357,7 @@ func TestInventory_Sequence(t *testing.T) {
 		if second != first+2 {
 			t.Errorf("sequence %d, want %d", second, first+2)
 		}
-		// Redis comes back with an older sale.
+		// Redis is restored with an older sale.
 		if err := rdb.HSet(await.Context(t), v.keys.sale(s.item), "sequence", second-1).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -375,6 +374,31 @@ func TestInventory_Sequence(t *testing.T) {
 		mustBuy(t, v, s.request("d", "k", 1))
 		if asked != 1 {
 			t.Errorf("asked %d times", asked)
+		}
+	})
+}
+
+// TestNew_Observe: New gives the observers the Inventory that it returns, and fails with
+// their error.
+func TestNew_Observe(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(2, 1), 0)
+		var given *Inventory
+		v := s.inventory(t, Config{Observe: func(v *Inventory) (Observers, error) {
+			given = v
+			return Observers{}, nil
+		}})
+		if given != v {
+			t.Error("the observers were made for another Inventory")
+		}
+		mustBuy(t, v, s.request("a", "k", 1)) // no observer is required
+		failed := errors.New("no observers")
+		v, err := New(await.Context(t), rdb, newLocks(t, rdb, lockConfig), []*queue.Queue{s.queue}, s.source, Config{
+			Observe: func(*Inventory) (Observers, error) { return Observers{}, failed },
+		})
+		if v != nil || !errors.Is(err, failed) {
+			t.Errorf("New returned %v and %v, want the error of the observers", v, err)
 		}
 	})
 }

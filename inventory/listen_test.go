@@ -17,7 +17,7 @@ import (
 // forEver is a mark's life in tests in which only a message may end it.
 const forEver = time.Hour
 
-// fromMemory reports whether the process would refuse a stranger without Redis.
+// fromMemory reports whether the process would refuse a new buyer without Redis.
 func fromMemory(t testing.TB, s *shop, v *Inventory) bool {
 	t.Helper()
 	sel, err := v.seller(s.item)
@@ -29,8 +29,8 @@ func fromMemory(t testing.TB, s *shop, v *Inventory) bool {
 	return sel.refuse(r) != nil
 }
 
-// marked brings every process to where it refuses from memory, and keeps it so:
-// a mark is also dropped by the message of the sale's load.
+// marked makes every process refuse from memory, and waits until that is stable: the message
+// of the sale's load also drops a mark.
 func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	t.Helper()
 	for _, v := range processes {
@@ -42,11 +42,11 @@ func marked(t *testing.T, s *shop, processes ...*Inventory) {
 	}
 }
 
-// awaitListening waits until the subscription carries messages, and everything that was
-// published before has arrived. It asks on items of its own, so that it drops no mark.
+// awaitListening waits until the subscription carries messages, and all messages that were
+// published before have arrived. It uses items of its own, so that it drops no mark.
 func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	t.Helper()
-	await.True(t, "the subscription", v.hears.Load)
+	await.True(t, "the subscription", v.subscribed.Load)
 	serial.mu.Lock()
 	serial.n++
 	item := fmt.Sprintf("%s-probe-%d", s.item, serial.n)
@@ -63,8 +63,8 @@ func awaitListening(t testing.TB, s *shop, v *Inventory) {
 	})
 }
 
-// TestInventory_Listen_Released: a unit that comes back can be bought on every
-// process, though each has just said from memory that there is none.
+// TestInventory_Listen_Released: a unit that returns can be bought on every process, though
+// each has just answered "sold out" from memory.
 func TestInventory_Listen_Released(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -86,7 +86,7 @@ func TestInventory_Listen_Released(t *testing.T) {
 			}
 			v := processes[1+round]
 			mustBuy(t, v, s.request(fmt.Sprintf("next%d", round), "k", 1))
-			// A new mark knows the new order.
+			// A new mark has the key of the new order.
 			marked(t, s, processes...)
 			for _, v := range processes {
 				if o := buy(t, v, s.request(fmt.Sprintf("next%d", round), "k", 1)); o.ReplayOf == "" {
@@ -98,7 +98,7 @@ func TestInventory_Listen_Released(t *testing.T) {
 	})
 }
 
-// TestInventory_Listen_Others: the message is about one item.
+// TestInventory_Listen_Others: the message affects only one item.
 func TestInventory_Listen_Others(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -120,7 +120,7 @@ func TestInventory_Listen_Others(t *testing.T) {
 	})
 }
 
-// twoLinks is a client whose subscriptions take a way of their own.
+// twoLinks is a client whose subscriptions use a connection of their own.
 type twoLinks struct {
 	redis.UniversalClient
 	subscriptions *redis.Client
@@ -130,7 +130,7 @@ func (c twoLinks) Subscribe(ctx context.Context, channels ...string) *redis.PubS
 	return c.subscriptions.Subscribe(ctx, channels...)
 }
 
-// listener returns an inventory that hears through the proxy.
+// listener returns an inventory whose subscription goes through the proxy.
 func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory {
 	t.Helper()
 	hears := redis.NewClient(redistest.Options(p.Addr()))
@@ -142,14 +142,14 @@ func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory 
 	return s.inventoryOn(t, twoLinks{s.rdb, hears}, newLocks(t, s.rdb, lockConfig), cfg)
 }
 
-// TestInventory_Listen_Deaf: a process that cannot learn of returned stock answers no request from
-// memory, so a unit that returns can be bought there at once.
-func TestInventory_Listen_Deaf(t *testing.T) {
+// TestInventory_Listen_NoSubscription: a process without a subscription answers no request from memory,
+// so a unit that returns can be bought there immediately.
+func TestInventory_Listen_NoSubscription(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(1, 1), 0)
 		p := redistest.NewProxy(t, rdb.Options().Addr)
-		p.Refuse(true) // no subscription ever stands
+		p.Refuse(true) // no subscription is ever confirmed
 		v := listener(t, s, p, Config{MarkLife: forEver})
 		winner := s.request("winner", "k", 1)
 		mustBuy(t, v, winner)
@@ -158,7 +158,7 @@ func TestInventory_Listen_Deaf(t *testing.T) {
 		}
 		wantStatus(t, s.give(t, winner), ReleaseDone)
 		mustBuy(t, v, s.request("next", "k", 1))
-		if v.hears.Load() {
+		if v.subscribed.Load() {
 			t.Error("there is a subscription; the test means to have none")
 		}
 		s.audit(t)
@@ -173,13 +173,13 @@ var links = map[string]func(p *redistest.Proxy, down bool){
 			p.Sever()
 		}
 	},
-	// No error tells it: the link just carries nothing any more.
+	// Without an error: the link just stops carrying data.
 	"Silent": func(p *redistest.Proxy, down bool) { p.Blackhole(down) },
 }
 
-// TestInventory_Listen_LinkLost: once the loss of the link is noticed, a repeat of an order that
-// another process accepted meanwhile gets that order, and marks are used again when the link
-// is up again, each time it was lost.
+// TestInventory_Listen_LinkLost: once the loss of the link is detected, a repeat of an order
+// that another process accepted meanwhile gets that order. Marks are used again when the link
+// is up again. Each loss has the same effect.
 func TestInventory_Listen_LinkLost(t *testing.T) {
 	t.Parallel()
 	for name, cut := range links {
@@ -226,8 +226,8 @@ func TestInventory_Listen_LinkLost(t *testing.T) {
 	}
 }
 
-// TestInventory_SoldOutMark_MessageMissed: a process whose link is up, and which has missed a
-// message all the same, learns from its next reply, whatever that is about, that the mark is old.
+// TestInventory_SoldOutMark_MessageMissed: a process whose link is up, but which has missed a
+// message, notices from its next reply, whatever the purchase, that the mark is old.
 func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -242,7 +242,7 @@ func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
 		if !fromMemory(t, s, v) {
 			t.Fatal("the mark went without a message")
 		}
-		// The reply to a repeat says neither that something is left nor that it is sold out.
+		// The reply to a repeat does not say whether something is left.
 		repeat := buy(t, v, s.request(winners[1].Buyer, "k", 1))
 		if repeat != (Outcome{ReplayOf: winners[1].OrderID}) {
 			t.Fatalf("repeat: %+v", repeat)
@@ -259,7 +259,7 @@ func TestInventory_SoldOutMark_MessageMissed(t *testing.T) {
 	})
 }
 
-// giveSilently gives an order's unit back, with a message that no process hears.
+// giveSilently returns an order's unit, with a message that no process receives.
 func giveSilently(t *testing.T, s *shop, o *Request) {
 	t.Helper()
 	k := keys{1}
@@ -286,7 +286,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 	winner := sellOut(t, s, v, 1)[0]
 	for round := range 2 {
 		marked(t, s, v)
-		// In one transaction, so that the message finds nobody.
+		// In one transaction, so that the message has no subscriber.
 		ctx := await.Context(t)
 		var killed *redis.IntCmd
 		if _, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
@@ -309,7 +309,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 	s.audit(t)
 }
 
-// TestInventory_Listen_Ends: an inventory that can reach nobody still closes.
+// TestInventory_Listen_Ends: an inventory that cannot reach Redis still closes.
 func TestInventory_Listen_Ends(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
@@ -323,7 +323,7 @@ func TestInventory_Listen_Ends(t *testing.T) {
 		}
 		failed <- struct{}{}
 	}})
-	for range 3 { // it goes on trying
+	for range 3 { // it keeps trying
 		select {
 		case <-failed:
 		case <-time.After(limit):
@@ -338,9 +338,8 @@ func TestInventory_Listen_Ends(t *testing.T) {
 	}
 }
 
-// TestSeller_noteSoldOut_Dropped: a script that was under way when the message
-// came may have run before the stock returned. What it says is no ground for a
-// mark, neither an old one nor a new one.
+// TestSeller_noteSoldOut_Dropped: a script that was under way when the message came may have
+// run before the stock returned. Its reply neither sets a new mark nor keeps the old one.
 func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(1, 1), 0)
@@ -370,7 +369,7 @@ func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	if sel.mark.Load() != nil {
 		t.Error("a script sent before the message made a mark")
 	}
-	// A mark that is stored as the message comes is void.
+	// A mark that is stored while the message arrives is invalid.
 	sel.mark.Store(old)
 	if fromMemory(t, s, v) {
 		t.Error("a mark of before the message counts after it")
@@ -385,8 +384,8 @@ func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	}
 }
 
-// TestRelease_Version: the version is another once the accepted may grow again,
-// and the same while it only matters how many are left.
+// TestRelease_Version: the version changes when further orders can be accepted, and stays
+// while only the number of units left changes.
 func TestRelease_Version(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {

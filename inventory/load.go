@@ -17,8 +17,8 @@ import (
 	"flashsale/lock"
 )
 
-// Open loads a new item's sale, so that its first buyer need not wait. Whatever
-// Redis holds under the item's name is older than the item, and is dropped.
+// Open loads a new item's sale, so that its first buyer need not wait. Anything that Redis
+// holds under the item's id is older than the item, and is dropped.
 func (v *Inventory) Open(ctx context.Context, item string) error {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
 	defer cancel()
@@ -31,29 +31,29 @@ func (v *Inventory) Open(ctx context.Context, item string) error {
 	return err
 }
 
-// loadPage is how many orders are written at once. Redis is busy for about a
-// millisecond with that many, and serves others before the next page is sent.
+// loadPage is how many orders are written at once. They occupy Redis for about a
+// millisecond; it serves other clients before the next page is sent.
 const loadPage = 500
 
 // loadCalls is how many small sales are written at once.
 const loadCalls = 100
 
-// loadAhead is how many pages may be read before the one that is being written.
+// loadAhead is how many pages may be read ahead of the one that is being written.
 const loadAhead = 4
 
-// loadYield bounds the pause between the pages of a large sale. Otherwise it is as long
-// as the page took, so that loads take no more than half of Redis's time.
+// loadYield bounds the pause between the pages of a large sale. The pause is as long as
+// the page took, so that loads use no more than half of Redis's time.
 const loadYield = 2 * time.Millisecond
 
-// loadTries bounds the builds of a sale that is dropped while it is built: once for
-// each batch of which the database refuses an order meanwhile.
+// loadTries bounds the attempts to build a sale. The sale is dropped, and built again, for
+// each batch in which the database refuses an order meanwhile.
 const loadTries = 100
 
-// errDropped says that a sale was dropped while it was built: the database has
-// changed, maybe after the build had read it.
+// errDropped says that a sale was dropped while it was built: the database has changed,
+// possibly after the build had read it.
 var errDropped = errors.New("inventory: sale dropped while it was loaded")
 
-// loadError is what the failure of a load amounts to: ErrStopped, ErrEnded, or ErrRebuilding.
+// loadError turns the error of a load into ErrStopped, ErrEnded or ErrRebuilding.
 func loadError(err error) error {
 	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrEnded) {
 		return err
@@ -71,14 +71,14 @@ func (v *Inventory) load(ctx context.Context, l *lock.Lock, item string) (err er
 	return err
 }
 
-// build is one try of load.
+// build is one attempt of load.
 func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
 		return err
 	}
 	v.epoch.Store(epoch)
-	// Before the first step, which forgets what Redis knows of the sale.
+	// Checked before the first step, which deletes what Redis has of the sale.
 	if err := v.mayLoad(ctx, item); err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	if err := v.loadStep(ctx, l, item, "begin", number); err != nil {
 		return err
 	}
-	// From here on the item is not sold, whoever holds its lock, so no order of it
-	// is added to the queue.
+	// From here on no holder of the lock sells the item, so no order of it is added to
+	// the queue.
 	queued, err := v.source.Queued(ctx, []string{item})
 	if err != nil {
 		return fmt.Errorf("load sale of %s: %w", item, err)
@@ -103,17 +103,17 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 		return err
 	}
 	v.dropMark(item) // the message may not have come back yet
-	// All state may have been declared void while it was read.
+	// The epoch may have been raised while the sale was read.
 	if now, err := v.source.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errDropped, err)
 	}
 	return nil
 }
 
-// newBuild is the number of a build of sales, which no other build has.
+// newBuild returns a number that identifies a build of sales.
 func newBuild() string { return strconv.FormatUint(rand.Uint64(), 10) }
 
-// mayLoad asks Config.MayLoad for one item.
+// mayLoad calls Config.MayLoad for one item.
 func (v *Inventory) mayLoad(ctx context.Context, item string) error {
 	refused, err := v.cfg.MayLoad(ctx, []string{item})
 	if err != nil {
@@ -128,13 +128,13 @@ type loadCall struct {
 	args       []any
 }
 
-// loadBatch are pages of orders, and then the sales to open behind them.
+// loadBatch is pages of orders, and the sales to open after them.
 type loadBatch struct{ orders, opens []loadCall }
 
-// fill writes the sales of items whose load has begun, under their locks, and opens
-// each as soon as its orders are written. The next orders are read while others are
-// written: the database and Redis take about as long. What fails of one item only is
-// in failed; with err, the items that are not opened stay shut.
+// fill writes the sales of items whose load has begun, under their locks, and opens each
+// as soon as its orders are written. It reads the next orders while it writes others,
+// since the database and Redis take about as long. failed has the errors that affect only
+// one item; after err, the items that are not opened stay closed.
 func (v *Inventory) fill(ctx context.Context, epoch int64, build string, locks map[string]*lock.Lock, items []string, queued map[string]Queued) (failed map[string]error, err error) {
 	batches := make(chan loadBatch, loadAhead)
 	failed = make(map[string]error)
@@ -172,8 +172,9 @@ func (v *Inventory) fill(ctx context.Context, epoch int64, build string, locks m
 	return failed, err
 }
 
-// write sends load steps, of each item in order and no more once one has failed. A
-// step that opens a sale is only sent when the answers to its orders are known.
+// write sends load steps, those of an item in order; once one has failed, the item's
+// others are not sent. A step that opens a sale is sent only after the replies to its
+// orders.
 func (v *Inventory) write(ctx context.Context, locks map[string]*lock.Lock, calls []loadCall, failed map[string]error) {
 	calls = slices.DeleteFunc(calls, func(c loadCall) bool { return failed[c.item] != nil })
 	if len(calls) == 1 {
@@ -266,7 +267,7 @@ func (v *Inventory) loadArgs(l *lock.Lock, item, step string, more []any) (keys 
 		append([]any{l.GuardValue(), l.Fence(), step}, more...)
 }
 
-// withKeyHashes puts the hashes of a page's keys in front of it.
+// withKeyHashes prepends the hashes of a page's keys.
 func withKeyHashes(page []any) []any {
 	hashes := make([]byte, 0, len(page)/5*keyHashSize)
 	for at := 0; at+1 < len(page); at += 5 {
@@ -293,6 +294,112 @@ func loadRefused(item, step string, answer int, err error) error {
 		return fmt.Errorf("load sale of %s: %w", item, lock.ErrLost)
 	case 2:
 		return fmt.Errorf("load sale of %s: %w", item, errDropped)
+	}
+	return nil
+}
+
+// ended reports whether the Archive answers for an item's sale.
+func (v *Inventory) ended(ctx context.Context, item string) (bool, error) {
+	if v.cfg.Archive == nil {
+		return false, nil
+	}
+	return v.cfg.Archive.Ended(ctx, item)
+}
+
+// refuseEnded returns ErrEnded for a sale that has ended, and removes what is left of
+// it in Redis. The caller holds the lock l.
+func (v *Inventory) refuseEnded(ctx context.Context, l *lock.Lock, item string) error {
+	ended, err := v.ended(ctx, item)
+	if err != nil || !ended {
+		return err
+	}
+	if err := v.loadStep(ctx, l, item, "forget"); err != nil {
+		return err
+	}
+	return fmt.Errorf("load sale of %s: %w", item, ErrEnded)
+}
+
+// rebuildLimit bounds a load that no purchase has caused. The sale is not loaded, so
+// nothing could be sold meanwhile anyway.
+const rebuildLimit = 30 * time.Second
+
+// endedLeft is passed by holdingLoaded as the units left of a sale that has ended and is
+// not loaded.
+const endedLeft = -1
+
+// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
+// is not loaded, unless it has ended. The load has its own limit: otherwise a sale that
+// takes longer to load than LookLimit could not be changed before a purchase had loaded it.
+func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
+	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		look, cancel := context.WithDeadline(held, until)
+		defer cancel()
+		left, err := v.loadedLeft(look, item)
+		if errors.Is(err, redis.Nil) {
+			err = v.loadWithin(held, l, item)
+			if errors.Is(err, ErrEnded) {
+				return fn(look, l, endedLeft)
+			}
+			if err != nil {
+				return err
+			}
+			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
+			defer cancel()
+			look = after
+			left, err = v.loadedLeft(look, item)
+		}
+		if err != nil {
+			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
+		}
+		return fn(look, l, left)
+	}, lock.WithWaitLimit(v.cfg.LookLimit))
+}
+
+// loadWithin loads a sale within rebuildLimit. ctx ends with the lock l.
+// Errors: ErrRebuilding, ErrEnded, ErrStopped.
+func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) error {
+	limited, cancel := context.WithTimeout(ctx, rebuildLimit)
+	defer cancel()
+	return loadError(v.load(limited, l, item))
+}
+
+// loadedLeft reads the units left of a sale that was loaded under the present epoch and is
+// not marked by a change. The error is redis.Nil if there is none.
+func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
+	if err != nil {
+		return 0, err
+	}
+	epoch, ok1 := found[0].(string)
+	left, ok2 := found[1].(string)
+	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
+		return 0, redis.Nil
+	}
+	return strconv.ParseInt(left, 10, 64)
+}
+
+// Distrust drops the sales of items for which the database has refused an order that
+// Redis accepted: the next purchase loads them again, from the database. It needs no
+// Inventory, so workers can call it. A missing sale sells nothing, so a sale may be
+// dropped at any time; one that is being loaded is then loaded once more. A stopped sale
+// stays: see [Stop].
+func Distrust(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
+	k := keys{partitions}
+	for _, item := range items {
+		if err := dropScript.Eval(ctx, rdb, []string{k.sale(item)}, stoppedMark).Err(); err != nil {
+			return fmt.Errorf("inventory: drop sale of %s: %w", item, err)
+		}
+	}
+	return nil
+}
+
+// Unload makes an item's next purchase load its sale again, as Distrust does, but does not
+// interrupt a load that is under way. It is for a state of the database that is old
+// enough for such a load to have read it.
+func Unload(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
+	if err := unloadScript.Eval(ctx, rdb, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
+		return fmt.Errorf("inventory: unload sale of %s: %w", item, err)
 	}
 	return nil
 }

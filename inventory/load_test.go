@@ -15,8 +15,7 @@ import (
 	"flashsale/lock"
 )
 
-// TestInventory_Load_SaleDamaged: a sale that misses a field it cannot sell
-// without is loaded again.
+// TestInventory_Load_SaleDamaged: a sale is loaded again if a required field is missing.
 func TestInventory_Load_SaleDamaged(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -76,8 +75,8 @@ func TestInventory_Load_SaleLost(t *testing.T) {
 	})
 }
 
-// TestInventory_Load_UnderLoad loses all that Redis holds of the item while it
-// sells, the lock included as a FLUSHALL would, several times.
+// TestInventory_Load_UnderLoad deletes everything that Redis holds of the item while it is
+// sold, several times, also the lock, as FLUSHALL would.
 func TestInventory_Load_UnderLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -116,7 +115,7 @@ func TestInventory_Load_UnderLoad(t *testing.T) {
 			}
 		}()
 		out := outcomes(t, v, requests)
-		// A load that is interrupted itself is answered "rebuilding": try again.
+		// A request during an interrupted load is answered "rebuilding" and repeated.
 		for i, o := range out {
 			for errors.Is(o.Err, ErrRebuilding) {
 				o = buy(t, v, requests[i])
@@ -165,7 +164,7 @@ func TestInventory_Load_Pages(t *testing.T) {
 	})
 }
 
-// TestInventory_Load_Refused: of an order that holds nothing only the key is remembered.
+// TestInventory_Load_Refused: of an order that does not count, only the key is stored.
 func TestInventory_Load_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -239,8 +238,8 @@ func TestInventory_Load_LongerThanPatience(t *testing.T) {
 	s.audit(t)
 }
 
-// TestInventory_Load_Ends: a load that nobody may finish any more stops, with
-// the process or with its lock, and the sale stays closed until another loads it.
+// TestInventory_Load_Ends: a load stops with its process or its lock, and the sale stays
+// closed until another process loads it.
 func TestInventory_Load_Ends(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -261,8 +260,8 @@ func TestInventory_Load_Ends(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, rdb, open(10, 1), 0)
 				cfg := lockConfig
-				// The watchdog notices within a second; a process that is kept
-				// from running for two more still has its lock.
+				// The watchdog notices within a second; a process that does not run for two
+				// more seconds still has its lock.
 				cfg.TTL, cfg.ClaimTTL = 3*time.Second, 3*time.Second
 				v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{Patience: 50 * time.Millisecond})
 				begun, ended := make(chan struct{}, 100), make(chan struct{}, 100)
@@ -274,7 +273,7 @@ func TestInventory_Load_Ends(t *testing.T) {
 						return context.Cause(ctx)
 					}
 				})
-				// A request whose patience ends before it gets to the load begins none.
+				// A request whose patience ends before the load begins does not begin one.
 				await.True(t, "the load", func() bool {
 					mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
 					return len(begun) > 0
@@ -298,7 +297,7 @@ func TestInventory_Load_Ends(t *testing.T) {
 	})
 }
 
-// TestInventory_Load_LockLost: a builder that lost the item's lock changes nothing.
+// TestInventory_Load_LockLost: a load that lost the item's lock changes nothing.
 func TestInventory_Load_LockLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -336,7 +335,7 @@ func TestReloadLimit(t *testing.T) {
 	}
 }
 
-// TestInventory_Warm_LongLoad: who warms a large sale waits no longer than asked to. The load
+// TestInventory_Warm_LongLoad: a caller of Warm waits no longer than its context. The load
 // goes on, and a second call joins it.
 func TestInventory_Warm_LongLoad(t *testing.T) {
 	t.Parallel()
@@ -384,8 +383,8 @@ func TestInventory_Warm_LongLoad(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_LongLoad: taking units back loads a sale that takes longer to
-// load than a change may last, and the change has its own time after it.
+// TestInventory_Change_LongLoad: a change that takes units back loads a sale that takes longer
+// to load than a change may last, and has its full time afterwards.
 func TestInventory_Change_LongLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -413,8 +412,8 @@ func TestInventory_Change_LongLoad(t *testing.T) {
 	})
 }
 
-// TestInventory_Load_Dropped: a sale that is dropped while it is loaded is loaded
-// from what the database says after that, and given up when that does not end.
+// TestInventory_Load_Dropped: a sale that is dropped while it is loaded is loaded again from
+// the database's later state. A sale that is dropped again and again is given up.
 func TestInventory_Load_Dropped(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -454,7 +453,7 @@ func TestInventory_Load_Dropped(t *testing.T) {
 	})
 }
 
-// TestUnload: a loaded sale is loaded again, and a load under way is left alone.
+// TestUnload: a loaded sale is loaded again, and a load under way goes on.
 func TestUnload(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

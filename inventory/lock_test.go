@@ -25,12 +25,12 @@ func withCause(t testing.TB) (context.Context, context.CancelCauseFunc) {
 	return ctx, cancel
 }
 
-// TestInventory_TwoProcesses lets two inventories, as two processes have them,
-// sell one item: exactly the stock, and each its share.
+// TestInventory_TwoProcesses: two inventories, as in two processes, sell exactly the stock of
+// one item, and each sells a share.
 func TestInventory_TwoProcesses(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		// Each process alone has buyers for the whole stock.
+		// Each process has buyers for the whole stock.
 		const stock, buyersEach, parallel = 800, 900, 30
 		s := newShop(t, rdb, open(stock, 1), 0)
 		var handed atomic.Int64
@@ -77,7 +77,7 @@ func TestInventory_TwoProcesses(t *testing.T) {
 		if a+b+2 != stock || processes[0].soldOut.Load()+processes[1].soldOut.Load() != 2*buyersEach-(stock-2) {
 			t.Errorf("%d and %d sold of %d", a, b, stock)
 		}
-		// Of 80 scripts at the most, each may hand over to the process that waits.
+		// Each of up to 80 scripts may hand the lock over to the waiting process.
 		if a < stock/10 || b < stock/10 {
 			t.Errorf("shares are %d and %d: one process was kept out", a, b)
 		}
@@ -111,9 +111,8 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 	return reply
 }
 
-// dead returns a lock of the item whose holder has stalled: it renews no more.
-// A grant that reaches its holder after the TTL, as it may on a busy machine,
-// is none, and is asked for again.
+// dead returns a lock of the item whose holder has stalled: it is not renewed. On a busy
+// machine a grant may reach its holder after the TTL; the lock is then acquired again.
 func dead(t *testing.T, s *shop, ttl time.Duration) *lock.Lock {
 	t.Helper()
 	gone := redistest.Second(t, s.rdb)
@@ -183,7 +182,7 @@ func TestPurchaseScript_Fenced(t *testing.T) {
 		if _, err := fmt.Sscan(before.sale["fence"], &fence); err != nil {
 			t.Fatal(err)
 		}
-		// Somebody brought an old holder's value back into the lock's key.
+		// The lock's key has an old holder's value again.
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
 		for _, c := range []struct {
 			fence int64
@@ -238,7 +237,7 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Who holds the lock of an item without a sale is loading it, most likely.
+		// The holder of the lock of an item without a sale is most likely loading it.
 		mustRefuse(t, v, s.request("u", "k", 1), ErrRebuilding)
 		if err := v.load(await.Context(t), other, s.item); err != nil {
 			t.Fatal(err)
@@ -255,8 +254,8 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 	})
 }
 
-// TestInventory_LockLost: what ended because the lock was lost is to be tried again,
-// and no fault of the caller's, who is still there.
+// TestInventory_LockLost: an operation that ended because the lock was lost can be retried;
+// its caller has not left.
 func TestInventory_LockLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -264,7 +263,7 @@ func TestInventory_LockLost(t *testing.T) {
 		// A loss is noticed with the next renewal, after a third of the TTL.
 		v := s.inventoryOn(t, rdb, newLocks(t, rdb, lock.Config{TTL: 6 * time.Second, CallTimeout: limit}), Config{})
 		mustBuyAtLast(t, v, s.request("u", "k", 1))
-		// As a database's driver ends: without the cause.
+		// A database driver ends without the cause.
 		lost := func(ctx context.Context) error {
 			if err := rdb.Set(ctx, v.keys.lockKey(s.item), "another:1:x", 0).Err(); err != nil {
 				t.Error(err)
@@ -288,7 +287,7 @@ func TestInventory_LockLost(t *testing.T) {
 			t.Errorf("look: %v", err)
 		}
 		again()
-		// A caller who leaves is told no such thing.
+		// A caller that leaves does not get that error.
 		ctx, leave := context.WithCancel(await.Context(t))
 		err = v.Examine(ctx, s.item, func(ctx context.Context, _ *Examined) (bool, error) {
 			leave()

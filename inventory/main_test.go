@@ -25,7 +25,7 @@ import (
 
 // TestMain also checks that sellers, marks and their locks leave no goroutine behind.
 func TestMain(m *testing.M) {
-	// Most of the tests wait most of the time. The command line overrides this.
+	// Most tests wait most of the time. The command line overrides this.
 	if err := flag.Set("test.parallel", strconv.Itoa(8*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
@@ -33,11 +33,11 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// limit bounds what must happen; it is long because it only delays a failure.
+// limit bounds waits; it is long because it only delays a failure.
 const limit = 5 * time.Minute
 
-// stored is a Source whose truth is a sale's terms and the tasks in the queue:
-// what the database would say before any worker ran.
+// stored is a Source with a sale's terms and the tasks in the queue: the state of the database
+// before a worker has run.
 type stored struct {
 	queue *queue.Queue
 
@@ -49,7 +49,7 @@ type stored struct {
 	loads  int
 	scans  int // calls of Queued
 	covers int // how many items a call of Queued covers; 0: all
-	// before runs before a load looks at anything, after when it has told all.
+	// before runs before a load reads anything, after when it has read everything.
 	before, after func(ctx context.Context) error
 }
 
@@ -133,7 +133,7 @@ func (s *stored) sale(ctx context.Context, item string, queued []Holding, each f
 	return sale, err
 }
 
-// hook makes a stored's hook of a function that cannot fail.
+// hook adapts a function that cannot fail to a hook of stored.
 func hook(f func()) func(context.Context) error {
 	return func(context.Context) error {
 		f()
@@ -147,7 +147,7 @@ func (s *stored) set(f func(*stored)) {
 	f(s)
 }
 
-// sold is an order as the tests' task payload tells it.
+// sold is an order, decoded from the tests' task payload.
 type sold struct {
 	id, item, buyer, key string
 	quantity             int64
@@ -158,7 +158,7 @@ func payload(r *Request) []byte {
 }
 
 func parseSold(id string, payload []byte) sold {
-	text, _, _ := strings.Cut(string(payload), "\t") // the purchase script's stamp is behind it
+	text, _, _ := strings.Cut(string(payload), "\t") // the purchase script's stamp follows
 	f := strings.SplitN(text, " ", 4)
 	n, err := strconv.ParseInt(f[2], 10, 64)
 	if err != nil {
@@ -183,8 +183,8 @@ func open(stock, perUser int64) Sale {
 
 func newShop(t testing.TB, rdb redis.UniversalClient, sale Sale, maxQueue int) *shop {
 	t.Helper()
-	// The partition's tag is fixed, so what keeps tests apart is the item's
-	// name and the queue's.
+	// The partition's tag is fixed, so the names of the item and of the queue separate the
+	// tests.
 	name := strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
 	q, err := queue.New(rdb, queue.Config{Prefix: tag(0) + "t" + name + ":", MaxLength: maxQueue})
 	if err != nil {
@@ -196,9 +196,8 @@ func newShop(t testing.TB, rdb redis.UniversalClient, sale Sale, maxQueue int) *
 	}}
 }
 
-// lockConfig lets nothing expire by the passing of time within a test. A call that
-// gives up early on a busy machine may leave a lock behind that is the next holder's
-// for all of these times, so calls do not give up either.
+// lockConfig has TTLs that no test reaches. A call that gives up early on a busy machine may
+// leave a lock behind for all of its TTL, so calls do not give up either.
 var lockConfig = lock.Config{TTL: limit, ClaimTTL: time.Minute, Liveness: time.Minute, CallTimeout: limit}
 
 func newLocks(t testing.TB, rdb redis.UniversalClient, cfg lock.Config) *lock.Manager {
@@ -223,7 +222,7 @@ func (s *shop) inventory(t testing.TB, cfg Config) *Inventory {
 	return s.inventoryOn(t, s.rdb, newLocks(t, s.rdb, lockConfig), cfg)
 }
 
-// patient is a patience that only a failing test spends.
+// patient is a patience that only a failing test uses up.
 const patient = time.Minute
 
 func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.Manager, cfg Config) *Inventory {
@@ -277,16 +276,16 @@ func buy(t testing.TB, v *Inventory, r *Request) Outcome {
 	return o
 }
 
-// hurried reports whether a purchase was answered that there was no time for
-// it, by an inventory whose patience is short because its test spends it: on a
-// busy machine that says nothing, and the request is as before.
+// hurried reports whether a purchase was answered "no time" by an inventory whose patience is
+// short because its test uses it up. On a busy machine that has no meaning, and the request
+// can be repeated.
 func hurried(v *Inventory, err error) bool {
 	return v.cfg.Patience < patient && (errors.Is(err, ErrOverloaded) || errors.Is(err, ErrUnavailable) ||
 		errors.Is(err, ErrRebuilding) && errors.Is(err, context.DeadlineExceeded))
 }
 
-// decided is buy, repeated until the outcome is one of want or is not that
-// there was no time. The repeats end with the test's own limit.
+// decided is buy, repeated until the outcome is one of want or anything but "no time". The
+// test's own limit ends the repeats.
 func decided(t testing.TB, v *Inventory, r *Request, want ...error) Outcome {
 	t.Helper()
 	end := time.Now().Add(limit)
@@ -306,8 +305,8 @@ func mustBuy(t testing.TB, v *Inventory, r *Request) {
 	}
 }
 
-// mustBuyAtLast is mustBuy where the lock's times are short because a test spends
-// them: a busy machine may lose the lock meanwhile, and the purchase is repeated.
+// mustBuyAtLast is mustBuy for tests with short lock times: a busy machine may lose the lock,
+// and the purchase is then repeated.
 func mustBuyAtLast(t testing.TB, v *Inventory, r *Request) {
 	t.Helper()
 	await.True(t, "a purchase while the lock is held", func() bool {
@@ -374,10 +373,9 @@ func (s *state) left(t testing.TB) int64 {
 	return n
 }
 
-// audit checks what must hold of a sale from which nothing has left the queue:
-// stock = left + queued (conservation), nobody above the limit, one order per
-// buyer and key, and the counts of Redis equal to the orders. Of a released
-// order only the key is left.
+// audit checks the invariants of a sale from which no order has left the queue: stock = left +
+// queued (conservation), no buyer above the limit, one order per buyer and key, and counts in
+// Redis that equal the orders. Of a released order only the key is left.
 func (s *shop) audit(t testing.TB) state {
 	t.Helper()
 	st, sale := s.state(t), s.source.sales[s.item]
@@ -418,7 +416,7 @@ func (s *shop) audit(t testing.TB) state {
 	return st
 }
 
-// differences tells the first few fields in which two maps differ.
+// differences lists the first few fields in which two maps differ.
 func differences(got, want map[string]string) string {
 	all := maps.Clone(got)
 	if all == nil {
@@ -437,7 +435,7 @@ func differences(got, want map[string]string) string {
 	return strings.Join(out, "; ")
 }
 
-// same fails unless nothing changed between two looks.
+// same fails if the two states differ.
 func same(t testing.TB, before, after state) {
 	t.Helper()
 	if !maps.Equal(before.sale, after.sale) || !maps.Equal(before.idempotency, after.idempotency) ||
@@ -477,7 +475,7 @@ func (s *shop) take(t testing.TB, n int) []sold {
 type counter struct {
 	mu sync.Mutex
 	n  int
-	// after sees every run's error, and returns what the caller is told.
+	// after gets every run's error, and returns the caller's error.
 	after func(n int, err error) error
 }
 

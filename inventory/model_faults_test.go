@@ -22,11 +22,11 @@ import (
 	"flashsale/queue"
 )
 
-// lossy cuts off the answers of purchase scripts that have run, and counts the
-// runs that looked at the purchases.
+// lossy drops the replies of purchase scripts that have run, and counts the runs that
+// processed the purchases.
 type lossy struct {
 	mu   sync.Mutex
-	lose int // how many answers are still to be cut off
+	lose int // how many replies are still to be dropped
 	runs int
 }
 
@@ -57,42 +57,42 @@ func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// arm has so many answers cut off, and forgets the runs so far.
+// arm makes it drop so many replies, and resets the runs.
 func (l *lossy) arm(lose int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lose, l.runs = lose, 0
 }
 
-// world is the model of a sale whose Redis may lose things: what the database
-// and the queue know of it, from which a load makes the live sale, and the live
-// sale itself. It is the sale's Source as well.
+// world is the model of a sale whose Redis may lose data: the state of the database and the
+// queue, from which a load makes the live sale, and the live sale itself. It is also the
+// sale's Source.
 type world struct {
-	*model // the live sale; its queue is there also when no sale is
+	*model // the live sale; its queue exists also when no sale does
 	loaded bool
-	// marked: the live sale is there, but for a change whose outcome is open
-	// nothing is sold of it. It still knows what is given back.
+	// marked: the live sale exists, but nothing is sold of it because the outcome of a change
+	// is unknown. It still accepts releases.
 	marked bool
 
-	total, limit int64 // as the database has them, with the version of both
+	total, limit int64 // in the database, with the version of both
 	state        string
 	at           int64
 	orders       map[string]sold // by buyer and key: in the database or the queue
 	taken        map[string]bool // ids of those in the database
-	closed       map[string]bool // ids of those that hold nothing any more
+	closed       map[string]bool // ids of the closed orders, which hold no units
 
-	// cut makes the next load fail behind its first order, or dropped has the
-	// sale dropped at that point, as a worker does whose order was refused.
+	// cut makes the next load fail after its first order; dropped drops the sale at that
+	// point, as a worker does whose order was refused.
 	cut     error
 	dropped func(ctx context.Context) error
 }
 
 func (w *world) Epoch(context.Context) (int64, error) { return 1, nil }
 
-// open is whether an order's units are taken.
+// open reports whether an order's units are taken.
 func (w *world) open(o sold) bool { return !w.closed[o.id] }
 
-// free is what the database and the queue leave of the total.
+// free is the total without the units of the orders.
 func (w *world) free() int64 {
 	left := w.total
 	for _, o := range w.orders {
@@ -142,7 +142,7 @@ func (w *world) sale(ctx context.Context, each func(Holding) error) (Sale, error
 	return Sale{Left: w.free(), PerUserLimit: w.limit, OpensAt: time.Now().Add(-time.Hour), Control: w.state, Version: w.at}, nil
 }
 
-// load is what a load makes of the live sale.
+// load is the live sale after a load.
 func (w *world) load() {
 	w.loaded, w.marked = true, false
 	w.version, w.left, w.perUser, w.control = w.at, w.free(), w.limit, w.state
@@ -156,7 +156,7 @@ func (w *world) load() {
 	}
 }
 
-// compare holds Redis against the model, and the model's two sides against each other.
+// compare compares Redis with the model, and the model's two sides with each other.
 func (w *world) compare(t *rapid.T, tb testing.TB, s *shop) {
 	st := s.state(tb)
 	if !slices.Equal(st.queue, w.queue) {
@@ -183,7 +183,7 @@ func (w *world) compare(t *rapid.T, tb testing.TB, s *shop) {
 			orders[field] += ":r"
 		}
 	}
-	// A buyer whose units all came back may be counted with none.
+	// A buyer whose units all returned may have a count of 0.
 	maps.DeleteFunc(st.buyers, func(_, n string) bool { return n == "0" })
 	for what, m := range map[string][2]map[string]string{"units per buyer": {st.buyers, counts}, "orders per key": {st.idempotency, orders}} {
 		if d := differences(m[0], m[1]); d != "" {
@@ -192,7 +192,7 @@ func (w *world) compare(t *rapid.T, tb testing.TB, s *shop) {
 	}
 }
 
-// faults is one run: a seller without its goroutine, and a world to hold it against.
+// faults is one run: a seller without its goroutine, and the world to compare it with.
 type faults struct {
 	*world
 	tb    testing.TB
@@ -204,10 +204,10 @@ type faults struct {
 	sent  []*Request
 }
 
-// TestPurchase_FaultsModel drives a seller through random batches while answers
-// are lost, Redis is emptied, sales are dropped, loads fail half-way, the lock is
-// taken away, orders close and the terms change. After every step Redis, the
-// database and the queue must account for every unit.
+// TestPurchase_FaultsModel drives a seller through random batches while replies are lost,
+// Redis is emptied, sales are dropped, loads fail half-way, the lock is lost, orders close and
+// the terms change. After every step Redis, the database and the queue must account for every
+// unit.
 func TestPurchase_FaultsModel(t *testing.T) {
 	t.Parallel()
 	testFaultsModel(t)
@@ -222,13 +222,13 @@ func TestPurchase_FaultsModel_Long(t *testing.T) {
 func testFaultsModel(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		locks := newLocks(t, rdb, lockConfig)
-		// Known beforehand, so that each run is one call that the hook sees.
+		// Loaded beforehand, so that each run is one call that the hook counts.
 		if err := purchaseScript.Load(await.Context(t), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		rapid.Check(t, func(rt *rapid.T) {
 			o := redistest.Options(rdb.Options().Addr)
-			// A slow answer is not one that the model knows to be lost.
+			// A slow reply must not count as a lost one, which the model would not know of.
 			o.ReadTimeout, o.WriteTimeout = limit, limit
 			cut := redis.NewClient(o)
 			defer func() {
@@ -248,7 +248,7 @@ func testFaultsModel(t *testing.T) {
 			}()
 			f.v, f.sel = v, newSeller(v, f.s.item)
 			v.mu.Lock()
-			v.sellers[f.s.item] = f.sel // a load asks it how far the sale had come
+			v.sellers[f.s.item] = f.sel // a load reads the sale's floor from it
 			v.mu.Unlock()
 			defer f.sel.letGo()
 			rt.Repeat(map[string]func(*rapid.T){
@@ -273,8 +273,8 @@ func newFaults(t *testing.T, rt *rapid.T, rdb, cut *redis.Client) *faults {
 	return f
 }
 
-// buy sells a batch until its outcome is known. Of the runs of the script the
-// last decides what is answered, and all must have had the effect of one.
+// buy sells a batch until its outcome is known. The last run of the script decides the
+// answers, and all runs together must have had the effect of one.
 func (f *faults) buy(t *rapid.T) {
 	n := rapid.IntRange(1, 12).Draw(t, "batch")
 	batch, got, answered := make([]*Request, n), make([]Outcome, n), make([]int, n)
@@ -310,7 +310,7 @@ func (f *faults) buy(t *rapid.T) {
 	f.dropped = nil
 	want := make([]Outcome, n)
 	if broken {
-		f.marked = false // a load that fails has begun by dropping what was there
+		f.marked = false // a load that fails has dropped the sale first
 		for i := range want {
 			want[i].Err = ErrRebuilding
 		}
@@ -338,7 +338,7 @@ func (f *faults) buy(t *rapid.T) {
 	}
 }
 
-// take has a worker commit orders.
+// take makes a worker commit orders.
 func (f *faults) take(t *rapid.T) {
 	n := min(rapid.IntRange(1, 20).Draw(t, "tasks"), len(f.queue))
 	if n == 0 {
@@ -365,8 +365,8 @@ func (f *faults) committed() []sold {
 	return list
 }
 
-// close has an order end in the database, and tells the sale of it or not, as
-// a process does that dies in between.
+// close closes an order in the database, and releases it or not, as a process does that dies
+// in between.
 func (f *faults) close(t *rapid.T) {
 	list := f.committed()
 	if len(list) == 0 {
@@ -377,7 +377,7 @@ func (f *faults) close(t *rapid.T) {
 	f.give(t, o)
 }
 
-// giveBack is the sweeper: it tells of closed orders again.
+// giveBack is the sweeper: it releases closed orders again.
 func (f *faults) giveBack(t *rapid.T) {
 	list := slices.DeleteFunc(f.committed(), f.open)
 	if len(list) == 0 {
@@ -401,8 +401,8 @@ func (f *faults) give(t *rapid.T, list ...sold) {
 	}
 }
 
-// change is an admin's: a restock or a take-back, another limit, a pause or its
-// end. The commit succeeds, does not happen, or leaves open whether it happened.
+// change is an admin's change: a restock or a take-back, another limit, a pause or its end.
+// The commit succeeds, does not happen, or has an unknown outcome.
 func (f *faults) change(t *rapid.T) {
 	f.sel.letGo() // an admin waits for the lock
 	c := Change{AddLeft: rapid.SampledFrom([]int64{0, 1, 7, -1, -5}).Draw(t, "add")}
@@ -464,8 +464,8 @@ func (f *faults) change(t *rapid.T) {
 	}
 }
 
-// drop is what a worker does whose order the database refuses, or a sweeper whose
-// order the sale does not know.
+// drop is the drop by a worker whose order the database refuses, or by a sweeper whose order
+// is not in the sale.
 func (f *faults) drop(t *rapid.T) {
 	forget := func() error { return Distrust(f.ctx, f.s.rdb, 1, []string{f.s.item}) }
 	if rapid.Bool().Draw(t, "unload") {
@@ -477,8 +477,8 @@ func (f *faults) drop(t *rapid.T) {
 	f.loaded, f.marked = false, false
 }
 
-// flush is FLUSHALL, of all that belongs to this shop: what was in the queue
-// alone is lost, and the database knows the rest.
+// flush is FLUSHALL for everything that belongs to this shop: orders that were only in the
+// queue are lost, and the database has the others.
 func (f *faults) flush(t *rapid.T) {
 	name := strings.TrimPrefix(f.s.item, "item-")
 	found, err := f.s.rdb.Keys(f.ctx, "*"+name+"*").Result()
@@ -494,7 +494,7 @@ func (f *faults) flush(t *rapid.T) {
 	f.queue, f.loaded, f.marked = nil, false, false
 }
 
-// loseLock has the lock's key lapse under the seller, as after a stall.
+// loseLock makes the lock's key expire while the seller holds it, as after a stall.
 func (f *faults) loseLock(t *rapid.T) {
 	if err := f.s.rdb.Del(f.ctx, f.v.keys.lockKey(f.s.item)).Err(); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"flashsale/lock"
 )
 
-// model is what the scripts must do, in a few lines of Go.
+// model is the specification of the scripts, in a few lines of Go.
 type model struct {
 	version, turn int64
 	left, perUser int64
@@ -29,12 +29,12 @@ type model struct {
 	control       string
 	room          int
 	known         map[string]sold // by buyer and key
-	back          map[string]bool // of those, the ones whose units were given back
+	back          map[string]bool // the known orders whose units were released
 	held          map[string]int64
 	queue         []sold
 }
 
-// purchase is one request: its outcome by the rules, in the order of the rules.
+// purchase is one request. It checks the rules in their order.
 func (m *model) purchase(r *Request) Outcome {
 	field := r.Buyer + " " + r.IdempotencyKey
 	if o, ok := m.known[field]; ok {
@@ -71,7 +71,7 @@ func (m *model) purchase(r *Request) Outcome {
 	return Outcome{}
 }
 
-// release is one order that is given back.
+// release is the release of one order.
 func (m *model) release(r *Released) ReleaseStatus {
 	field := r.Buyer + " " + r.IdempotencyKey
 	o, ok := m.known[field]
@@ -89,7 +89,7 @@ func (m *model) release(r *Released) ReleaseStatus {
 	return ReleaseDone
 }
 
-// adjust is one change; in is how far from now its window's ends are.
+// adjust is one change; opensIn and closesIn are the ends of its window, from now.
 func (m *model) adjust(c *Change, opensIn, closesIn time.Duration) error {
 	switch {
 	case c.Version <= m.version:
@@ -117,7 +117,7 @@ func (m *model) adjust(c *Change, opensIn, closesIn time.Duration) error {
 	return nil
 }
 
-// sameOutcome compares by what a caller tells apart.
+// sameOutcome compares what callers can distinguish.
 func sameOutcome(got, want Outcome) bool {
 	var notOpen *NotOpenError
 	if errors.As(want.Err, &notOpen) {
@@ -187,8 +187,8 @@ func modelSale(t *rapid.T) (*model, Sale) {
 	return m, sale
 }
 
-// TestPurchaseScript_Model drives the script with random batches and compares
-// every outcome and all that is stored with the model.
+// TestPurchaseScript_Model runs the script with random batches and compares every outcome and
+// everything that is stored with the model.
 func TestPurchaseScript_Model(t *testing.T) {
 	t.Parallel()
 	testScriptModel(t)
@@ -211,7 +211,7 @@ func testScriptModel(t *testing.T) {
 			if err := v.Open(ctx, s.item); err != nil {
 				rt.Fatal(err)
 			}
-			sel := newSeller(v, s.item) // without its goroutine: the test is it
+			sel := newSeller(v, s.item) // without its goroutine: the test takes its place
 			if err := sel.hold(ctx); err != nil {
 				rt.Fatal(err)
 			}
@@ -238,7 +238,7 @@ func testScriptModel(t *testing.T) {
 	})
 }
 
-// modelAdjust sends a random change, also one that is out of its turn.
+// modelAdjust sends a random change, which may be out of order.
 func modelAdjust(ctx context.Context, t *rapid.T, s *shop, m *model) {
 	c := Change{
 		Version: m.version + rapid.SampledFrom([]int64{1, 1, 1, 1, 0, -1, 2}).Draw(t, "version"),
@@ -262,13 +262,13 @@ func modelAdjust(ctx context.Context, t *rapid.T, s *shop, m *model) {
 		}
 	}
 	want := m.adjust(&c, opensIn, closesIn)
-	if err := Adjust(ctx, s.rdb, 1, 1, s.item, c); !errors.Is(err, want) || (err == nil) != (want == nil) {
+	if err := adjust(ctx, s.rdb, keys{1}, 1, s.item, "", &c); !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("adjust %+v: %v, want %v", c, err, want)
 	}
 }
 
-// modelRelease gives back random orders, among them such that were refused,
-// that were given back before, and that are not quite what was ordered.
+// modelRelease releases random orders, also orders that were refused, that were released
+// before, or that differ from what was ordered.
 func modelRelease(ctx context.Context, t *rapid.T, s *shop, m *model, sent []*Request) {
 	if len(sent) == 0 {
 		return
@@ -301,10 +301,10 @@ func modelRelease(ctx context.Context, t *rapid.T, s *shop, m *model, sent []*Re
 	}
 }
 
-// modelBatch sends a random batch, among it repeats of what was sent before.
+// modelBatch sends a random batch, which may repeat earlier requests.
 func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller, sent []*Request) []*Request {
 	n := rapid.OneOf(rapid.IntRange(1, 12), rapid.IntRange(90, 260)).Draw(t, "batch")
-	// Few buyers meet their limit, many fill the chunks of the script's commands.
+	// Few buyers reach their limit; many fill the chunks of the script's commands.
 	buyers := rapid.SampledFrom([]int{8, 400}).Draw(t, "buyers")
 	batch := make([]*Request, n)
 	got := make([]Outcome, n)
@@ -351,8 +351,8 @@ func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller,
 	return sent
 }
 
-// TestInventory_Purchase_Property sends random requests from many goroutines
-// through two processes. Who wins is open; what must hold of the sum is not.
+// TestInventory_Purchase_Property sends random requests from many goroutines through two
+// processes. Any of them may win, but the sums must be right.
 func TestInventory_Purchase_Property(t *testing.T) {
 	t.Parallel()
 	testPurchaseProperty(t)
@@ -403,8 +403,8 @@ func testPurchaseProperty(t *testing.T) {
 	})
 }
 
-// explain checks each outcome against the final state: stock and counts only
-// ever moved one way, so a refusal that was right then is right at the end.
+// explain checks each outcome against the final state: stock and counts only move one way, so
+// a refusal that was right at its time is right at the end.
 func explain(rt *rapid.T, t *testing.T, st *state, sale Sale, requests []*Request, out []Outcome) {
 	orders := map[string]sold{} // by buyer and key
 	held := map[string]int64{}

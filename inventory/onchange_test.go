@@ -11,7 +11,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestInventory_OnChange: every process learns of a change.
+// TestInventory_OnChange: every process is notified of a change.
 func TestInventory_OnChange(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -58,9 +58,9 @@ func TestInventory_OnChange(t *testing.T) {
 	})
 }
 
-// TestInventory_Change_Deaf: the process that made a change sells under it as soon
-// as it is made, though it hears no message.
-func TestInventory_Change_Deaf(t *testing.T) {
+// TestInventory_Change_WithoutSubscription: the process that made a change sells under it immediately, even
+// if it receives no message.
+func TestInventory_Change_WithoutSubscription(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(2, 1), 0)

@@ -13,11 +13,11 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// proxy stands between a client and Redis and loses what a test wants lost.
+// proxy is between a client and Redis and loses what a test asks it to lose.
 type proxy struct {
 	listener net.Listener
 	target   string
-	// cut looks at each piece a client sends and says where to cut its connection.
+	// cut gets each piece that a client sends and returns where to cut its connection.
 	cut func(piece []byte) cutAt
 
 	mu    sync.Mutex
@@ -32,7 +32,7 @@ type cutAt int
 const (
 	cutNever  cutAt = iota
 	cutBefore       // before the request reaches Redis
-	cutAfter        // after Redis answered, before the client hears it
+	cutAfter        // after Redis answered, before the client receives it
 )
 
 func newProxy(t testing.TB, target string, cut func([]byte) cutAt) *proxy {
@@ -154,7 +154,7 @@ func (p *proxy) end(c net.Conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
-	// Both halves of a connection end it; whoever is second is told so.
+	// Both directions of a connection close it; the second one gets an error.
 	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) {
 		panic(err)
 	}
@@ -178,8 +178,7 @@ func (p *proxy) count() int {
 	return p.cuts
 }
 
-// purchases makes a cut function that strikes the first n runs of the purchase
-// script, each as how says.
+// purchases makes a cut function that applies how to the first n runs of the purchase script.
 func purchases(n int, how func(run int) cutAt) func([]byte) cutAt {
 	return runsOf(purchaseScript, n, how)
 }

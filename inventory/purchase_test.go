@@ -16,7 +16,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// outcomes runs the requests in parallel and returns what became of each.
+// outcomes runs the requests in parallel and returns their outcomes.
 func outcomes(t *testing.T, v *Inventory, requests []*Request) []Outcome {
 	t.Helper()
 	ctx := await.Context(t)
@@ -146,7 +146,7 @@ func purchaseBatchesAreGathered(t *testing.T, rdb *redis.Client) {
 	if err := v.Open(await.Context(t), s.item); err != nil {
 		t.Fatal(err)
 	}
-	// The first answer is held back, so that the others gather.
+	// The first answer is delayed, so that the others wait together.
 	hold := make(chan struct{})
 	first := s.request("first", "k", 1)
 	first.Done = func(Outcome) { <-hold }
@@ -259,7 +259,7 @@ func refuseOpens(t *testing.T, shop func(t *testing.T, change func(*Sale)) (*sho
 		if errors.As(o.Err, &notOpen) {
 			return false
 		}
-		// Redis and the test read one clock, so the comparison is exact.
+		// Redis and the test read the same clock, so the comparison is exact.
 		if o.Err == nil && time.Now().UnixMilli() < opens.UnixMilli() {
 			t.Error("sold before the opening")
 		}
@@ -325,7 +325,7 @@ func TestInventory_Purchase_QueueFull(t *testing.T) {
 		s.take(t, 2)
 		for i, o := range out {
 			if o.Err != nil {
-				mustBuy(t, v, requests[i]) // the very same request is good again
+				mustBuy(t, v, requests[i]) // the same request succeeds again
 			}
 		}
 		if st := s.state(t); st.left(t) != 5 || len(st.queue) != 3 {
@@ -494,7 +494,7 @@ func TestInventory_Purchase_ContextEnds(t *testing.T) {
 		t.Errorf("Purchase: %v, want the context's cause", err)
 	}
 	release()
-	// The outcome was unknown; a repeat settles it.
+	// The outcome was unknown; a repeat gets it.
 	o := buy(t, v, s.request("u", "k", 1))
 	st := s.audit(t)
 	i := slices.IndexFunc(st.queue, func(q sold) bool { return q.buyer == "u" })
@@ -503,8 +503,8 @@ func TestInventory_Purchase_ContextEnds(t *testing.T) {
 	}
 }
 
-// TestSeller_done: a seller that was idle for its whole life ends, and the next
-// request starts another; one that has something to do stays.
+// TestSeller_done: a seller that was idle for idleLife ends, and the next request starts
+// another; one with pending requests stays.
 func TestSeller_done(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(10, 10), 0)
@@ -544,11 +544,11 @@ func TestSeller_done(t *testing.T) {
 	}
 }
 
-// TestInventory_Submit/ErrQuantity: less than a unit must never reach the
-// script, where it would raise the stock.
+// TestInventory_Submit/ErrQuantity: a quantity below one must never reach the script, where it
+// would raise the stock.
 func TestInventory_Submit_ErrQuantity(t *testing.T) {
 	t.Parallel()
-	var v Inventory // nothing is asked of it
+	var v Inventory // the request is refused before the Inventory is used
 	for _, n := range []int64{0, -1, -1 << 62} {
 		if err := v.Submit(&Request{Quantity: n}); !errors.Is(err, ErrQuantity) {
 			t.Errorf("quantity %d: got %v, want ErrQuantity", n, err)

@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestInventory_Purchase_ItemVersion: the sale takes nothing that was made by another version of
-// the item than it has, and still knows what it took before.
+// TestInventory_Purchase_ItemVersion: the sale refuses purchases that were made from another
+// version of the item, and still answers repeats of earlier ones.
 func TestInventory_Purchase_ItemVersion(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -29,7 +29,7 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 		}
 		first := by(1, "u", "k", 1)
 		mustBuy(t, v, first)
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 2}); err != nil {
 			t.Fatal(err)
 		}
 		before := s.state(t)
@@ -41,7 +41,7 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 			if o := buy(t, v, by(version, "u", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
 				t.Errorf("repeat by version %d: %+v, want order %s", version, o, first.OrderID)
 			}
-			// What is refused anyway is refused for good: no other terms would help.
+			// Other refusals take precedence: another version would not help.
 			mustRefuse(t, v, by(version, "u", "k", 2), ErrKeyReused)
 			mustRefuse(t, v, by(version, "u", "k2", 10), ErrUserLimit)
 		}
@@ -52,8 +52,8 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 	})
 }
 
-// TestInventory_Purchase_ItemVersions: purchases that wait together are judged by the version that
-// each was made by.
+// TestInventory_Purchase_ItemVersions: purchases that wait together are each judged by their
+// own version.
 func TestInventory_Purchase_ItemVersions(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(100, 1), 0)
@@ -82,8 +82,8 @@ func TestInventory_Purchase_ItemVersions(t *testing.T) {
 	s.audit(t)
 }
 
-// TestInventory_Purchase_ItemVersionResent: a batch whose answer is lost, and which is sent again
-// after a change of the item, finds its orders.
+// TestInventory_Purchase_ItemVersionResent: a batch whose reply is lost, and which is sent
+// again after a change of the item, finds its orders.
 func TestInventory_Purchase_ItemVersionResent(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
@@ -94,7 +94,7 @@ func TestInventory_Purchase_ItemVersionResent(t *testing.T) {
 			if err != nil || !armed.CompareAndSwap(true, false) {
 				return err
 			}
-			if err := Adjust(await.Context(t), shared, 1, 1, s.item, Change{Version: 2}); err != nil {
+			if err := adjust(await.Context(t), shared, keys{1}, 1, s.item, "", &Change{Version: 2}); err != nil {
 				t.Error(err)
 			}
 			return io.ErrUnexpectedEOF

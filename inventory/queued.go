@@ -19,20 +19,20 @@ import (
 
 // A queue's log of accepted orders is a stream: the purchase script adds one entry per
 // batch, with a record of each order that it accepted, in the same atomic step that adds
-// their tasks. An order that is in the queue is therefore in the log, or was added by a
-// version of this program that kept none. TrimQueued removes what is not in the queue any more.
+// their tasks. So every queued order is in the log, unless a version of this program
+// without a log added it. TrimQueued removes orders that have left the queue.
 //
-// A record is the hash of the buyer's name and the order's id. The name itself is only in
-// the task, which is what decides whose order it is.
+// A record is the hash of the buyer's name and the order's id. Only the task has the name,
+// so the payload decides whose order it is.
 const (
 	recordSize  = 24
 	recordField = "o"
 )
 
-// orderID is a UUID as a record has it; zero for an id that is none.
+// orderID is a UUID as it is stored in a record; zero for an id that is not a UUID.
 type orderID [16]byte
 
-// buyerHash is FNV-1a of 64 bits. Every process has to compute the same.
+// buyerHash is FNV-1a of 64 bits. All processes must compute the same hash.
 func buyerHash(buyer string) uint64 { return fnv1a(fnvStart, buyer) }
 
 const fnvStart = uint64(14695981039346656037)
@@ -94,9 +94,9 @@ func (id orderID) text() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// QueuedIndex finds the queued orders of one buyer. It keeps the queues' logs in memory,
-// about 60 bytes per order in them, and reads on what was added whenever it is asked.
-// It is safe for concurrent use.
+// QueuedIndex finds the queued orders of a buyer. It keeps the queues' logs in memory,
+// about 60 bytes per order, and reads new entries at each call. It is safe for concurrent
+// use.
 type QueuedIndex struct{ logs []*queuedLog }
 
 // NewQueuedIndex returns an index of these queues of orders. It reads nothing yet.
@@ -111,20 +111,20 @@ func NewQueuedIndex(rdb redis.UniversalClient, queues ...*queue.Queue) *QueuedIn
 }
 
 const (
-	// queuedLook bounds the orders that one call of Tasks looks at.
+	// queuedLook bounds the orders that one call of Tasks reads.
 	queuedLook = 512
-	// queuedLimit bounds one call of Tasks, a first look at a long log included. What
-	// was read before it ended is kept for the next call.
+	// queuedLimit bounds one call of Tasks, which may have to read a long log for the
+	// first time. The next call goes on where this one ended.
 	queuedLimit = 5 * time.Second
 )
 
 // Tasks calls fn with the id and payload of the queued tasks of a buyer whose ids are
-// lower than before (empty: of all), the highest first, until fn has accepted limit (1
+// lower than before (empty: all tasks), the highest first, until fn has accepted limit (1
 // or more) of them by returning true. Another buyer's task may be among them: the payload decides.
 //
-// It has found every task that was added before the call and is in the queue still, down
-// to the id it returns: below that there may be more, and a call with that id as before
-// goes on. An empty id says that there are none.
+// It finds every task that was added before the call and is still in the queue, down to
+// the id that it returns. To continue below that id, pass it as before. An empty id says
+// that there are no more tasks.
 // Errors: ErrUnavailable.
 func (x *QueuedIndex) Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
@@ -167,7 +167,7 @@ type queuedOrder struct {
 	log *queuedLog
 }
 
-// payloadsOf reads the orders' payloads, nil for one whose task has ended.
+// payloadsOf reads the orders' payloads; nil for an order whose task has ended.
 func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
 	payloads := make([][]byte, len(orders))
 	byLog := make(map[*queuedLog][]int)
@@ -190,22 +190,22 @@ func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
 	return payloads, nil
 }
 
-// queuedLog is what was read of one queue's log.
+// queuedLog is the part of one queue's log that was read.
 type queuedLog struct {
 	rdb   redis.UniversalClient
 	queue *queue.Queue
 	key   string
 
-	// one is held by who reads, or looks at what was read. A channel, so that a caller
-	// without more time need not wait for it.
+	// one is a mutex for the fields below. It is a channel, so that a caller's context
+	// can end the wait for it.
 	one   chan struct{}
 	begun atomic.Int64 // reads
 
-	// The rest belongs to who holds one.
+	// The rest belongs to the holder of one.
 	err     error // of the last read
 	last    string
 	entries []queuedEntry
-	kept    int // entries after the last look at the log's beginning
+	kept    int // entries after the last check of the log's beginning
 	// records are those of the entries, in order; the first one's number is base.
 	records []queuedRecord
 	base    uint64
@@ -221,11 +221,11 @@ type queuedEntry struct {
 // queuedRecord is one order in an entry.
 type queuedRecord struct {
 	buyer  uint64
-	id     orderID // zero: forgotten
+	id     orderID // zero: removed
 	before uint64  // the number of the buyer's record before this one; base 1, and 0 for none
 }
 
-// streamID is the id of an entry, to be compared.
+// streamID is the id of an entry, in a comparable form.
 type streamID [2]uint64
 
 func parseStreamID(text string) (streamID, error) {
@@ -238,20 +238,20 @@ func parseStreamID(text string) (streamID, error) {
 func (a streamID) less(b streamID) bool { return a[0] < b[0] || a[0] == b[0] && a[1] < b[1] }
 
 const (
-	// queuedPage is how many entries are read at a time: of full batches, 300 kB.
+	// queuedPage is how many entries one call reads: 300 kB of full batches.
 	queuedPage = 50
 	// queuedPages bounds the pages of one read.
 	queuedPages = 1 << 16
-	// queuedSlack is how many entries are kept before it is worth a look which of them
+	// queuedSlack is how many entries are kept before it is worth checking which of them
 	// have been removed from the log.
 	queuedSlack = 64
 )
 
 var errQueuedLog = errors.New("inventory: the log of queued orders has no end")
 
-// orders reads what was added to the log, and appends a buyer's orders with ids lower
-// than before, each once, in no order. Everything that was added before the call was read
-// then. Callers that meet share a read that began after all of them came.
+// orders reads the new entries of the log, and appends a buyer's orders with ids lower
+// than before, each once, in no order. It includes every order that was added before the
+// call. Concurrent callers share a read that began after their calls.
 func (l *queuedLog) orders(ctx context.Context, found []queuedOrder, buyer uint64, before string) ([]queuedOrder, error) {
 	if err := l.current(ctx); err != nil {
 		return nil, err
@@ -260,8 +260,8 @@ func (l *queuedLog) orders(ctx context.Context, found []queuedOrder, buyer uint6
 	return l.collect(found, buyer, before), nil
 }
 
-// current reads what was added to the log. The caller then holds one, and ends that with
-// end.
+// current reads the new entries of the log. After success the caller holds one and must
+// call end.
 func (l *queuedLog) current(ctx context.Context) error {
 	begun := l.begun.Load()
 	if err := l.begin(ctx); err != nil {
@@ -277,7 +277,7 @@ func (l *queuedLog) current(ctx context.Context) error {
 	return nil
 }
 
-// collect is orders for who holds one.
+// collect is orders without the read. The caller holds one.
 func (l *queuedLog) collect(found []queuedOrder, buyer uint64, before string) []queuedOrder {
 	own := len(found)
 	end := packOrderID(before)
@@ -288,16 +288,16 @@ func (l *queuedLog) collect(found []queuedOrder, buyer uint64, before string) []
 		}
 		found = append(found, queuedOrder{id, l})
 	}
-	// TrimQueued may have written one again.
+	// TrimQueued may have added an order to the log again.
 	slices.SortFunc(found[own:], func(a, b queuedOrder) int { return bytes.Compare(a.id[:], b.id[:]) })
 	once := slices.CompactFunc(found[own:], func(a, b queuedOrder) bool { return a.id == b.id })
 	return found[:own+len(once)]
 }
 
-// forget forgets an order whose task has ended, and so cannot come back.
+// forget removes an order whose task has ended.
 func (l *queuedLog) forget(ctx context.Context, buyer uint64, id orderID) {
 	if l.begin(ctx) != nil {
-		return // it is met again
+		return // the next call finds it again
 	}
 	defer l.end()
 	for number := l.of[buyer]; number > l.base; number = l.records[number-l.base-1].before {
@@ -318,9 +318,9 @@ func (l *queuedLog) begin(ctx context.Context) error {
 
 func (l *queuedLog) end() { <-l.one }
 
-// readOn reads on from the last entry that was read, and that entry once more: where it is
-// gone, everything up to it was removed from the log, or Redis has lost the log, and what
-// was read is void.
+// readOn reads from the last entry that was read, which it reads once more. If that entry
+// is gone, everything up to it was removed from the log, or Redis has lost the log, and
+// the entries in memory are invalid.
 func (l *queuedLog) readOn(ctx context.Context) error {
 	first, err := l.beginning(ctx)
 	if err != nil {
@@ -356,21 +356,21 @@ func (l *queuedLog) readOn(ctx context.Context) error {
 	return errQueuedLog
 }
 
-// beginning is the id of the log's first entry, where it is worth a look; else zero. It is
-// read before the log's end: what TrimQueued has removed by then and written again at the
-// end is read, and may be dropped.
+// beginning is the id of the log's first entry, if it is worth checking; otherwise zero.
+// It is read before the log's end: orders that TrimQueued has removed by then were added
+// again at the end, so their old entries may be dropped.
 func (l *queuedLog) beginning(ctx context.Context) (streamID, error) {
 	if len(l.entries) < 2*l.kept+queuedSlack {
 		return streamID{}, nil
 	}
 	head, err := l.rdb.XRangeN(ctx, l.key, "-", "+", 1).Result()
-	if err != nil || len(head) == 0 { // none: the last entry is gone as well, which readOn sees
+	if err != nil || len(head) == 0 { // empty: the last entry is gone as well, which readOn detects
 		return streamID{}, err
 	}
 	return parseStreamID(head[0].ID)
 }
 
-// add takes over an entry.
+// add adds an entry and its records.
 func (l *queuedLog) add(m *redis.XMessage) error {
 	at, err := parseStreamID(m.ID)
 	if err != nil {
@@ -386,7 +386,7 @@ func (l *queuedLog) add(m *redis.XMessage) error {
 	return nil
 }
 
-// drop forgets the entries before the first, unless that is zero.
+// drop removes the entries before first, unless that is zero.
 func (l *queuedLog) drop(first streamID) {
 	if first == (streamID{}) {
 		return
@@ -399,11 +399,11 @@ func (l *queuedLog) drop(first streamID) {
 		end := l.entries[n-1].end
 		gone := l.records[:end-l.base]
 		for i := range gone {
-			if l.of[gone[i].buyer] <= end { // the latest goes, too
+			if l.of[gone[i].buyer] <= end { // the buyer's latest record is removed, too
 				delete(l.of, gone[i].buyer)
 			}
 		}
-		// Copied, so that the memory of what goes is freed.
+		// Copied, so that the memory of the removed entries is freed.
 		l.records = slices.Clone(l.records[len(gone):])
 		l.entries = slices.Clone(l.entries[n:])
 		l.base = end
@@ -415,4 +415,45 @@ func (l *queuedLog) reset() {
 	l.base += uint64(len(l.records))
 	l.last, l.entries, l.records, l.kept = "", nil, nil, 0
 	l.of = make(map[uint64]uint64)
+}
+
+// batchLook bounds the orders that one call of OfBuyers reads.
+const batchLook = 16 * queuedLook
+
+// errManyQueued says that the buyers of a batch have too many queued orders to read.
+var errManyQueued = errors.New("too many queued orders of these buyers")
+
+// OfBuyers calls fn with the id and payload of every queued task of these buyers in the
+// item's partition, in no order. Tasks of other items and other buyers may be among them:
+// the payload decides. It finds every task that was added before the call and is still in
+// the queue. Errors: ErrUnavailable, also if there are too many.
+func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error {
+	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
+	defer cancel()
+	l := x.logs[PartitionOf(item, len(x.logs))]
+	if err := l.current(ctx); err != nil {
+		return fmt.Errorf("read log of queued orders: %w: %w", ErrUnavailable, err)
+	}
+	var found []queuedOrder
+	seen := make(map[uint64]bool, len(buyers))
+	for _, buyer := range buyers {
+		if hash := buyerHash(buyer); !seen[hash] && len(found) <= batchLook {
+			seen[hash] = true
+			found = l.collect(found, hash, "")
+		}
+	}
+	l.end()
+	if len(found) > batchLook {
+		return fmt.Errorf("%w: %w", ErrUnavailable, errManyQueued)
+	}
+	payloads, err := payloadsOf(ctx, found)
+	if err != nil {
+		return fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
+	}
+	for i := range found {
+		if payloads[i] != nil {
+			fn(found[i].id.text(), payloads[i])
+		}
+	}
+	return nil
 }

@@ -41,7 +41,7 @@ func (s *shop) accept(t testing.TB, v *Inventory, requests ...*Request) []string
 	return ids
 }
 
-// finish ends so many tasks as a worker does.
+// finish completes so many tasks, as a worker does.
 func (s *shop) finish(t testing.TB, n int) {
 	t.Helper()
 	f, err := s.queue.Dequeue(await.Context(t), n)
@@ -96,8 +96,7 @@ func queuedOf(t testing.TB, x *QueuedIndex, buyer string, limit int) (ids []stri
 	}
 }
 
-// wantQueued checks what the indexes find, for the buyer's orders in the order in which
-// they were made.
+// wantQueued checks that the indexes find the buyer's orders, in the order of their purchases.
 func wantQueued(t testing.TB, what string, buyer string, made []string, indexes ...*QueuedIndex) {
 	t.Helper()
 	want := slices.Clone(made)
@@ -111,8 +110,8 @@ func wantQueued(t testing.TB, what string, buyer string, made []string, indexes 
 	}
 }
 
-// TestQueuedIndex: a buyer's orders are found from the purchase until their task is done,
-// by an index that was there before and by one that is new.
+// TestQueuedIndex: an old index and a new one find a buyer's orders from the purchase until
+// their task is done.
 func TestQueuedIndex(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -129,7 +128,7 @@ func TestQueuedIndex(t *testing.T) {
 		wantQueued(t, "after purchases", "bob", bob, warm, fresh())
 		wantQueued(t, "of nobody", "carol", nil, warm, fresh())
 
-		// Refused purchases and repeats make no order.
+		// Refused purchases and repeats add no order.
 		for _, r := range []*Request{s.uuidRequest(t, "bob", "k2", 1), s.uuidRequest(t, "alice", "k1", 2), s.uuidRequest(t, "alice", "k4", 5)} {
 			if o, err := v.Purchase(await.Context(t), r); err != nil || o.Err == nil && o.ReplayOf == "" {
 				t.Fatalf("%s %s: %+v, %v", r.Buyer, r.IdempotencyKey, o, err)
@@ -150,7 +149,7 @@ func TestQueuedIndex(t *testing.T) {
 	})
 }
 
-// TestQueuedIndex_Batch: of a batch, the log gets what was accepted.
+// TestQueuedIndex_Batch: only the accepted orders of a batch are added to the log.
 func TestQueuedIndex_Batch(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -164,7 +163,7 @@ func TestQueuedIndex_Batch(t *testing.T) {
 			t.Fatal(err)
 		}
 		var batch []*Request
-		for i := range 200 { // more than the script hands to one command
+		for i := range 200 { // more than the script passes to one command
 			batch = append(batch, s.uuidRequest(t, fmt.Sprint("u", i%150), fmt.Sprint("k", i), 1))
 		}
 		send := func() string {
@@ -257,7 +256,7 @@ func TestQueuedIndex_Lost(t *testing.T) {
 		if err := rdb.Del(await.Context(t), append(s.queue.EnqueueKeys(), queuedLogKey(s.queue.Prefix()))...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		// What is in a log that begins again has lower ids where the server's clock is behind.
+		// A log that begins again has lower ids if the server's clock is behind.
 		next := s.uuidRequest(t, "alice", "k3", 1)
 		if err := rdb.XAdd(await.Context(t), &redis.XAddArgs{
 			Stream: queuedLogKey(s.queue.Prefix()), ID: "1-1", Values: []any{recordField, appendQueuedRecords(nil, []*Request{next})},
@@ -269,8 +268,8 @@ func TestQueuedIndex_Lost(t *testing.T) {
 	})
 }
 
-// TestTrimQueued: what has left the queue leaves the log, what is in it stays and is
-// found, and an index forgets what was removed.
+// TestTrimQueued: orders that have left the queue are removed from the log, queued orders stay
+// and are found, and an index drops the removed ones.
 func TestTrimQueued(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -304,7 +303,7 @@ func TestTrimQueued(t *testing.T) {
 		}
 		all := append(dead, made...)
 		wantQueued(t, "before trimming", "alice", all, warm)
-		trim(many + 1 - trimPage + 1) // a page was written again, as one entry
+		trim(many + 1 - trimPage + 1) // a page was rewritten, as one entry
 		wantQueued(t, "with all in the queue", "alice", all, warm, NewQueuedIndex(rdb, s.queue))
 		s.finish(t, many-1)
 		trim(1)
@@ -327,8 +326,8 @@ func TestTrimQueued(t *testing.T) {
 	})
 }
 
-// TestQueuedIndex_Drop: an index forgets the beginning of a log that was removed, while the
-// last entry that it has read is still there.
+// TestQueuedIndex_Drop: an index drops the removed beginning of a log while the last entry
+// that it has read still exists.
 func TestQueuedIndex_Drop(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -340,7 +339,8 @@ func TestQueuedIndex_Drop(t *testing.T) {
 		for i := range pages * trimPage {
 			made = append(made, s.accept(t, v, s.uuidRequest(t, "alice", fmt.Sprint("k", i), 1))...)
 		}
-		// One look: the next one is the first that finds enough to ask what was removed.
+		// After this read, the next one is the first with enough entries to check which were
+		// removed.
 		if _, err := x.Tasks(await.Context(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
 			t.Fatalf("the index has read %d records of %d, %v", len(x.logs[0].records), len(made), err)
 		}
@@ -349,7 +349,7 @@ func TestQueuedIndex_Drop(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantQueued(t, "after trimming", "alice", made[pages/2*trimPage:], x)
-		// Of the half that is queued, the first page was written again.
+		// The first page of the queued half was rewritten.
 		if n := len(x.logs[0].records); n != pages/2*trimPage {
 			t.Errorf("the index keeps %d records, want %d", n, pages/2*trimPage)
 		}
@@ -358,7 +358,8 @@ func TestQueuedIndex_Drop(t *testing.T) {
 	})
 }
 
-// TestQueuedIndex_Unavailable: who has no more time does not wait for another's read.
+// TestQueuedIndex_Unavailable: a caller whose context has ended does not wait for another's
+// read.
 func TestQueuedIndex_Unavailable(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

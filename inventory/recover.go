@@ -9,24 +9,22 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"flashsale/lock"
 )
 
-// State is how the Redis of one partition stands.
+// State is the state of the Redis of one partition.
 type State struct {
-	// Epoch is the build of all state that the data belongs to; 0 when it does not
-	// say, which is when Redis is new or has lost its data.
+	// Epoch is the epoch that the data belongs to; 0 when Redis is new or has lost its
+	// data.
 	Epoch int64
-	// RunID names this run of the server; '' when it does not tell.
+	// RunID identifies this run of the server; '' when the server does not report it.
 	RunID string
-	// Uptime is how long the server has run; negative when it does not tell.
+	// Uptime is how long the server has run; negative when the server does not report it.
 	Uptime time.Duration
-	// Built is the last epoch under which somebody has loaded all sales to the end.
+	// Built is the last epoch for which a process has loaded all sales completely.
 	Built int64
 }
 
-// States reads how the Redis of each partition stands. Errors: [ErrUnavailable].
+// States reads the state of each partition's Redis. Errors: [ErrUnavailable].
 func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	states := make([]State, v.cfg.Partitions)
 	for p := range states {
@@ -35,7 +33,7 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 			return nil, fmt.Errorf("read state of partition %d: %w: %w", p, ErrUnavailable, err)
 		}
 		states[p].RunID = found[1]
-		// What is no number says nothing either.
+		// Values that are not numbers count as missing.
 		if n, err := strconv.ParseInt(found[0], 10, 64); err == nil {
 			states[p].Epoch = n
 		}
@@ -50,11 +48,11 @@ func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	return states, nil
 }
 
-// RewriteLogs lets every server that writes a log write it again from its memory.
-// Redis 7.0 truncates a log whose end was cut inside a script's effects at the last
-// whole command, and goes on writing behind a transaction that is open; the next
-// start would carry out half of that script. A server that does not know the
-// command, or is doing it, is left alone. Errors: [ErrUnavailable].
+// RewriteLogs makes every server with an append-only file rewrite it from memory. If that
+// file ends inside a script's effects, Redis 7.0 truncates it at the last whole command,
+// which leaves a transaction open, and appends to it; the next start would execute half of
+// that script. It ignores a server that does not know the command, or that is rewriting
+// already. Errors: [ErrUnavailable].
 func (v *Inventory) RewriteLogs(ctx context.Context) error {
 	rewrite := func(ctx context.Context, c redis.Cmdable) error {
 		err := c.BgRewriteAOF(ctx).Err()
@@ -76,16 +74,16 @@ func (v *Inventory) RewriteLogs(ctx context.Context) error {
 	return nil
 }
 
-// Mark is how far a sale in Redis has come.
+// Mark is the progress of a sale in Redis.
 type Mark struct {
-	// Loaded says that there is a sale under the epoch asked for, whole and not
-	// being changed; without it the rest is 0.
+	// Loaded says that there is a whole sale under the given epoch that is not being
+	// changed; otherwise the rest is 0.
 	Loaded   bool
 	Sequence int64 // see [Sale]
 	Version  int64 // the item's
 }
 
-// Marks reads how far the sales of these items have come, in their order.
+// Marks reads the progress of these items' sales, in their order.
 // Errors: [ErrUnavailable].
 func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]Mark, error) {
 	cmds := make([]*redis.SliceCmd, len(items))
@@ -116,18 +114,13 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 	return marks, nil
 }
 
-// voidScript drops a sale that is not of an epoch, or is being built, maybe under
-// another, unless it is stopped.
-const voidScript = `local sale = redis.call('HMGET', KEYS[1], 'epoch', 'changing')
-if sale[1] ~= ARGV[1] and sale[2] ~= ARGV[2] then redis.call('DEL', KEYS[1]) end return 1`
-
-// Void drops the sales of these items that are not of this epoch, so that nothing
-// is sold by them. A stopped sale stays, since it sells nothing: see [Stop]. Void may
-// be called at any time. Errors: [ErrUnavailable].
+// Void drops the sales of these items that belong to another epoch, so that nothing is
+// sold from them. A stopped sale stays, since it sells nothing: see [Stop]. Void may be
+// called at any time. Errors: [ErrUnavailable].
 func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error {
 	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, item := range items {
-			p.Eval(ctx, voidScript, []string{v.keys.sale(item)}, epoch, stoppedMark)
+			voidScript.Eval(ctx, p, []string{v.keys.sale(item)}, epoch, stoppedMark)
 		}
 		return nil
 	})
@@ -137,12 +130,12 @@ func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error
 	return nil
 }
 
-// Declare says that the data in Redis is of this epoch. Sales of another must
-// have been dropped before, and this process sells under it from now on.
+// Declare records that the data in Redis belongs to this epoch. Sales of other epochs must
+// have been dropped before. This process sells under the epoch from now on.
 // Errors: [ErrUnavailable].
 func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	v.Adopt(epoch)
-	// It may have been lost with the rest, and doctor goes by it.
+	// The number may have been lost with the rest, and the doctor command reads it.
 	if err := CheckPartitions(ctx, v.rdb, v.cfg.Partitions); err != nil {
 		return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
 	}
@@ -154,7 +147,7 @@ func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// Built says that the sales of this epoch were loaded, as far as they can be.
+// Built records that all sales of this epoch that can be loaded were loaded.
 // Errors: [ErrUnavailable].
 func (v *Inventory) Built(ctx context.Context, epoch int64) error {
 	for p := range v.cfg.Partitions {
@@ -165,8 +158,8 @@ func (v *Inventory) Built(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// Adopt makes this process sell under an epoch that another has declared, unless
-// it knows of a later one.
+// Adopt makes this process sell under an epoch that another process has declared, unless
+// it has a later one.
 func (v *Inventory) Adopt(epoch int64) {
 	for {
 		was := v.epoch.Load()
@@ -176,63 +169,8 @@ func (v *Inventory) Adopt(epoch int64) {
 	}
 }
 
-// Reload loads an item's sale unless it is loaded under the present epoch, or has
-// ended. While it does, purchases of the item answer ErrRebuilding once their patience is
-// spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
-func (v *Inventory) Reload(ctx context.Context, item string) error {
-	v.refresh(ctx)
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
-		_, err := v.loadedLeft(held, item)
-		if errors.Is(err, redis.Nil) {
-			err = v.load(held, l, item)
-		}
-		if errors.Is(err, ErrEnded) {
-			return nil
-		}
-		return loadError(err)
-	})
-}
-
-// Warm loads an item's sale unless it is loaded, and waits for it. A load that takes longer
-// than ctx goes on without the caller, who gets ErrRebuilding; further calls join it.
-// Errors: those of Reload.
-func (v *Inventory) Warm(ctx context.Context, item string) error {
-	left, err := v.Left(ctx, []string{item})
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case left[0] >= 0:
-		return nil
-	}
-	loaded := v.warming.DoChan(item, func() (any, error) { return nil, v.warm(item) })
-	select {
-	case r := <-loaded:
-		return r.Err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
-	}
-}
-
-// warmLimit bounds a load by Warm. A sale of a hundred million orders takes half of it.
-const warmLimit = time.Hour
-
-// warm is Reload for as long as the Inventory lives.
-func (v *Inventory) warm(item string) error {
-	v.mu.Lock()
-	if v.closed {
-		v.mu.Unlock()
-		return fmt.Errorf("%w: closed", ErrUnavailable)
-	}
-	v.background.Add(1)
-	v.mu.Unlock()
-	defer v.background.Done()
-	ctx, cancel := context.WithTimeout(v.life, warmLimit)
-	defer cancel()
-	return v.Reload(ctx, item)
-}
-
-// refresh asks for the present epoch, and reports whether it is another than the
-// one this process sold under.
+// refresh reads the present epoch, and reports whether it differs from the one under which
+// this process has sold.
 func (v *Inventory) refresh(ctx context.Context) (changed bool) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
@@ -242,7 +180,7 @@ func (v *Inventory) refresh(ctx context.Context) (changed bool) {
 	return v.epoch.Swap(epoch) != epoch
 }
 
-// floor is the highest sequence of an item's sale that this process was told of.
+// floor is the highest sequence of an item's sale that this process has received.
 func (v *Inventory) floor(item string) int64 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -250,16 +188,4 @@ func (v *Inventory) floor(item string) int64 {
 		return s.floor.Load()
 	}
 	return v.floors[item]
-}
-
-// beingLoadedLimit bounds the look at a sale whose lock was not available.
-const beingLoadedLimit = 200 * time.Millisecond
-
-// beingLoaded reports whether an item has no sale, so that who holds its lock is
-// loading it, most likely.
-func (v *Inventory) beingLoaded(item string) bool {
-	ctx, cancel := context.WithTimeout(v.life, beingLoadedLimit)
-	defer cancel()
-	_, err := v.loadedLeft(ctx, item)
-	return errors.Is(err, redis.Nil)
 }

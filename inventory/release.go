@@ -17,33 +17,33 @@ type Released struct {
 	Quantity       int64 // 1 or more, and what the order took
 }
 
-// ReleaseStatus is what became of an order's units.
+// ReleaseStatus is the result of releasing an order's units.
 type ReleaseStatus byte
 
 const (
-	// ReleaseUnknown says that the script was not sent or its answer did not
-	// come. Send the order again.
+	// ReleaseUnknown says that the script was not sent or its reply was lost. Release the
+	// order again.
 	ReleaseUnknown ReleaseStatus = 0
 	// ReleaseDone says that the units are back.
 	ReleaseDone ReleaseStatus = 'K'
-	// ReleaseRepeated says that the units were back before: by an earlier call,
-	// or by a load that found the order released.
+	// ReleaseRepeated says that the units were back before the call: through an earlier
+	// call, or through a load that read the order as released.
 	ReleaseRepeated ReleaseStatus = 'D'
 	// ReleaseNotNeeded says that the sale is not loaded and is not being loaded. The
 	// next load reads the database, where the order is closed.
 	ReleaseNotNeeded ReleaseStatus = 'N'
-	// ReleaseNotLoaded says that the sale is being loaded, or that the order is not
-	// in it, and nothing was done. The load may count the order or not, depending on
-	// when it reads the database: send the order again after it.
+	// ReleaseNotLoaded says that the sale is being loaded, or that the order is not in it.
+	// Nothing was done. The load may count the order or not, depending on when it reads
+	// the database: release the order again after it.
 	ReleaseNotLoaded ReleaseStatus = 'M'
-	// ReleaseForeign says that the order's key stands for another order, or for
-	// another quantity. Nothing was done, and no repeat will change that; what
-	// Redis counts of the item is not what the database says, and [Distrust] repairs it.
+	// ReleaseForeign says that the order's key belongs to another order, or to another
+	// quantity. Nothing was done, and a repeat has the same result. The item's counts in
+	// Redis differ from the database; [Distrust] corrects them.
 	ReleaseForeign ReleaseStatus = 'X'
 )
 
-// Settled says that nothing is left to do: the order's units are back, or every later
-// load finds them in the database.
+// Settled reports whether nothing is left to do: the order's units are back, or every
+// later load reads the release from the database.
 func (s ReleaseStatus) Settled() bool {
 	return s == ReleaseDone || s == ReleaseRepeated || s == ReleaseNotNeeded
 }
@@ -72,23 +72,22 @@ func (s ReleaseStatus) String() string {
 // them to single commands, and the embedded engine's Lua stack is small.
 const releasePage = 100
 
-// Release gives back the units of an item's orders that hold nothing any more:
-// each order's once, however often and from wherever it is called, also around a
-// load of the sale. It says what became of each order, in their order. The
-// units count against their buyers' limits no more, and can be bought when it
-// returns. Processes that remember the item as sold out are told, which takes a moment;
-// the caller's own forgets it with [Inventory.Returned].
+// Release returns the units of an item's closed orders to the stock. Each order's units
+// return once, however often Release is called, by any process, and also around a load of
+// the sale. status has one entry per order, in their order. When Release returns, the
+// units no longer count against their buyers' limits and can be bought. Processes with a
+// sold-out mark of the item are notified, which takes a moment; the caller's own process
+// drops its mark with [Inventory.Returned].
 //
-// Call it after the database has committed that the orders hold nothing, and
-// keep what is not [ReleaseStatus.Settled] to call it again. epoch is the number
-// of the present build of all state in Redis, as Source.Epoch has it; it is for
-// processes that have no Inventory too.
+// Call Release after the database has committed that the orders are closed, and repeat it
+// for orders that are not [ReleaseStatus.Settled]. epoch is the present epoch, as
+// returned by Source.Epoch. Release needs no Inventory.
 //
-// sequence is the sale's after it, 0 where it is not loaded: a sale that is found
-// with a lower one later has lost these releases; see [Source].
+// sequence is the sale's sequence after the release, 0 if it is not loaded: a sale that
+// is later found with a lower one has lost these releases; see [Source].
 //
-// After an error the statuses of the orders that were answered before it stand,
-// and the others are ReleaseUnknown. Errors: [ErrQuantity]; Redis away.
+// After an error, the statuses of the orders that were processed before it are valid, and
+// the others are ReleaseUnknown. Errors: [ErrQuantity]; Redis away.
 func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, orders []Released) (status []ReleaseStatus, sequence int64, err error) {
 	status = make([]ReleaseStatus, len(orders))
 	for i := range orders {

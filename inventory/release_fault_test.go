@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRelease_WrongTypes: a key of another type, or what is no number, fails the
-// script before it has written anything.
+// TestRelease_WrongTypes: a key of another type, or a value that is not a number, fails the
+// script before its first write.
 func TestRelease_WrongTypes(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -115,8 +115,8 @@ func TestRelease_Errors(t *testing.T) {
 	})
 }
 
-// TestRelease_ReplyLost: the script ran and nobody heard; the repeat says so, and
-// what was not sent is released by it.
+// TestRelease_ReplyLost: the script ran and its reply was lost. The repeat returns that, and
+// releases the orders that were not sent.
 func TestRelease_ReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
@@ -150,7 +150,7 @@ func TestRelease_ReplyLost(t *testing.T) {
 	})
 }
 
-// dropAfter drops a sale once after a release script has run.
+// dropAfter drops a sale once, after a release script has run.
 type dropAfter struct {
 	drop func()
 	once *sync.Once
@@ -172,8 +172,8 @@ func (d dropAfter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestRelease_DroppedBetweenPages: what the first script has returned is reported by its
-// sequence, although the sale is gone when the second one runs.
+// TestRelease_DroppedBetweenPages: the sequence of the first script is returned, although the
+// sale is gone when the second one runs.
 func TestRelease_DroppedBetweenPages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {

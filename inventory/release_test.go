@@ -23,7 +23,7 @@ func released(requests ...*Request) []Released {
 	return out
 }
 
-// give releases orders and notes for the audit which ones are back.
+// give releases orders and records for the audit which ones are back.
 func (s *shop) give(t testing.TB, requests ...*Request) []ReleaseStatus {
 	t.Helper()
 	status, _, err := Release(await.Context(t), s.rdb, 1, s.source.epochNow(), s.item, released(requests...))
@@ -51,7 +51,7 @@ func wantStatus(t testing.TB, got []ReleaseStatus, want ...ReleaseStatus) {
 	}
 }
 
-// commit moves the queued orders to what the database knows.
+// commit moves the queued orders to the database.
 func (s *shop) commit(t testing.TB) {
 	t.Helper()
 	for _, o := range s.take(t, 500) {
@@ -63,7 +63,7 @@ func (s *shop) commit(t testing.TB) {
 	}
 }
 
-// cancel is what the database does with an order before it is released.
+// cancel closes an order in the database, before it is released.
 func (s *shop) cancel(id string) {
 	s.source.set(func(src *stored) {
 		for i := range src.past[s.item] {
@@ -74,8 +74,8 @@ func (s *shop) cancel(id string) {
 	})
 }
 
-// TestRelease_Once releases each order from many places at the same time, alone
-// and together with others.
+// TestRelease_Once releases each order from many goroutines concurrently, on its own and
+// together with others.
 func TestRelease_Once(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -135,13 +135,13 @@ func TestRelease_Once(t *testing.T) {
 	})
 }
 
-// TestRelease_Refused5000: what was refused leaves nothing behind that could
-// swallow a unit that comes back.
+// TestRelease_Refused5000: refused purchases leave nothing behind that could keep a returned
+// unit from being sold.
 func TestRelease_Refused5000(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(1, 1), 0)
-		// No mark: each refusal is the script's.
+		// Without marks: each refusal is the script's.
 		v := s.inventory(t, Config{MarkLife: time.Nanosecond})
 		winner := s.request("winner", "k", 1)
 		mustBuy(t, v, winner)
@@ -172,7 +172,7 @@ func TestRelease_Limit(t *testing.T) {
 		mustRefuse(t, v, s.request("u", "three", 3), ErrUserLimit)
 		mustBuy(t, v, s.request("u", "again", 2))
 		mustRefuse(t, v, s.request("u", "more", 1), ErrUserLimit)
-		// A released key is spent, and still tells its order.
+		// A released key stays in use, and still returns its order.
 		if o := buy(t, v, s.request("u", "two", 2)); o != (Outcome{ReplayOf: two.OrderID}) {
 			t.Errorf("replay of a released order: %+v, want %s", o, two.OrderID)
 		}
@@ -184,8 +184,8 @@ func TestRelease_Limit(t *testing.T) {
 	})
 }
 
-// TestRelease_NotLoaded: what is not there is left alone, and a later load
-// decides whether the order still has to be released.
+// TestRelease_NotLoaded: a missing sale is not touched, and a later load decides whether the
+// order still has to be released.
 func TestRelease_NotLoaded(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -247,7 +247,7 @@ func TestRelease_NotLoaded(t *testing.T) {
 	})
 }
 
-// TestRelease_Foreign: a key that stands for something else is not touched.
+// TestRelease_Foreign: a key that belongs to another order is not touched.
 func TestRelease_Foreign(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -289,7 +289,7 @@ func TestRelease_Pages(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := slices.Repeat([]ReleaseStatus{ReleaseDone}, n)
-				if n > 1 { // the last again, beside the first
+				if n > 1 { // the last again, in the same call as the first
 					requests = slices.Insert(requests, 1, requests[n-1])
 					want = append(want, ReleaseRepeated)
 				}
@@ -303,15 +303,15 @@ func TestRelease_Pages(t *testing.T) {
 	})
 }
 
-// TestRelease_DuringLoad: the database cancels an order, and it is released,
-// at each place around a load of the sale.
+// TestRelease_DuringLoad cancels an order in the database and releases it, at each point
+// around a load of the sale.
 func TestRelease_DuringLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		type places struct{ before, inside, after ReleaseStatus }
 		for name, tc := range map[string]struct {
-			cancelIn string // "before": the load sees it; "after": the load has looked already
-			want     places // what each release says
+			cancelIn string // "before": the load reads it; "after": the load has read the database already
+			want     places // the result of each release
 		}{
 			"SeenByTheLoad": {"before", places{ReleaseNotLoaded, ReleaseNotLoaded, ReleaseRepeated}},
 			"NotSeen":       {"after", places{0, ReleaseNotLoaded, ReleaseDone}},
@@ -362,8 +362,8 @@ func TestRelease_DuringLoad(t *testing.T) {
 	})
 }
 
-// TestRelease_LoadsAllTheTime drops the sale again and again while it sells and
-// its orders are cancelled: in the end the sum is exact.
+// TestRelease_LoadsAllTheTime drops the sale again and again while orders are sold and
+// cancelled: in the end the sum is exact.
 func TestRelease_LoadsAllTheTime(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -449,7 +449,8 @@ func TestRelease_WhileSelling(t *testing.T) {
 						t.Errorf("outcome %+v", o)
 						return
 					}
-					// Asking from memory all the time, they would leave no time to those that sell.
+					// Refused from memory without a pause, they would use up the processor
+					// time of the sellers.
 					pause.For(ctx, time.Millisecond)
 				}
 				mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"flashsale/lock"
 )
 
-// claimPrefix opens the field "building" of a sale that a rebuild has claimed and
-// not begun to load. The script claim knows it too.
+// claimPrefix begins the field "building" of a sale that a rebuild has claimed and not
+// begun to load. claim.lua has it, too.
 const claimPrefix = "rebuild:"
 
 // Loadable is an item whose sale may have to be loaded.
@@ -36,15 +36,15 @@ const (
 	locksAtOnce = 8
 	// claimPage is how many sales are claimed with one call.
 	claimPage = 500
-	// reloadRounds bounds the looks at the queues in one ReloadAll. Each serves more
+	// reloadRounds bounds the reads of the queues in one ReloadAll. Each covers more
 	// queued orders than a queue holds by default.
 	reloadRounds = 100
-	// reloadLeast and reloadPerOrder bound the load of one page or one sale. A load
-	// needs about a tenth of that.
+	// reloadLeast and reloadPerOrder bound the load of one page or one sale. A load takes
+	// about a tenth of that.
 	reloadLeast, reloadPerOrder = time.Minute, 100 * time.Microsecond
 )
 
-// reloadLimit bounds the load of sales with as many orders.
+// reloadLimit bounds the load of these sales.
 func reloadLimit(sales ...Loadable) time.Duration {
 	limit := reloadLeast
 	for i := range sales {
@@ -53,15 +53,15 @@ func reloadLimit(sales ...Loadable) time.Duration {
 	return limit
 }
 
-// ReloadAll loads the sales of these items that are not loaded under the present
-// epoch, those with few orders first, and returns how many are loaded then. It reads
-// the task queues once for all of them, and once more for each memory's worth of
-// queued orders (see [Source]): it claims the sales before, so that nothing of
-// them is sold, and loads only those whose claim is still there. Sales that it could
-// not claim, that others load, or that are dropped meanwhile are loaded one by one.
+// ReloadAll loads the sales of these items that are not loaded under the present epoch,
+// those with few orders first, and returns how many are loaded afterwards. It reads the
+// task queues once for all of them, or more often if the queued orders exceed what
+// [Source] returns at once. It first claims the sales, so that nothing of them is sold,
+// and loads only those whose claim is still there. Sales that it could not claim, that
+// other processes load, or that are dropped meanwhile are loaded one by one.
 //
-// Sales that are stopped stay so, and are no error. err is the first that a load
-// failed with; the next purchase of such an item loads it.
+// Stopped sales stay stopped, which is not an error. err is the first error of a load; the
+// next purchase of such an item loads it.
 func (v *Inventory) ReloadAll(ctx context.Context, items []Loadable) (loaded int, err error) {
 	v.refresh(ctx)
 	r := &reload{v: v}
@@ -90,7 +90,7 @@ type reload struct {
 	err     error // the first
 }
 
-// ended counts what became of an item.
+// ended counts the result of an item's load.
 func (r *reload) ended(item string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,15 +102,15 @@ func (r *reload) ended(item string, err error) {
 	}
 }
 
-// single notes items to be loaded one by one.
+// single adds items to those that are loaded one by one.
 func (r *reload) single(items ...Loadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.singles = append(r.singles, items...)
 }
 
-// round claims sales, looks at the queues once, and loads the sales that this look
-// has covered. It returns the others.
+// round claims sales, reads the queues once, and loads the sales that this read has
+// covered. It returns the others.
 func (r *reload) round(ctx context.Context, items []Loadable) (rest []Loadable) {
 	claim := claimPrefix + rand.Text()
 	claimed, err := r.claim(ctx, claim, items)
@@ -165,8 +165,7 @@ func pagesOf(items []Loadable) [][]Loadable {
 	return append(small, large...)
 }
 
-// claim claims the sales that are missing and returns them. One that is not missing
-// is left to be looked at one by one.
+// claim claims the missing sales and returns them. The others are checked one by one.
 func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (claimed []Loadable, err error) {
 	for from := 0; from < len(items); from += claimPage {
 		page := items[from:min(from+claimPage, len(items))]
@@ -232,7 +231,7 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	}
 	if len(begun) > 0 {
 		failed, err = v.fill(ctx, epoch, build, locks, begun, queued)
-		// All state may have been declared void while it was read.
+		// The epoch may have been raised while the sales were read.
 		if now, eerr := v.source.Epoch(ctx); eerr != nil || now != epoch {
 			err = errors.Join(err, errDropped, eerr)
 		}
@@ -254,8 +253,8 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	}
 }
 
-// tryLocks takes the locks of those items that are not refused and whose lock is
-// free: a seller that has it loads the sale.
+// tryLocks takes the free locks of the items that are not refused. If a seller holds an
+// item's lock, it loads the sale.
 func (v *Inventory) tryLocks(ctx context.Context, items []string, refused map[string]error) map[string]*lock.Lock {
 	var mu sync.Mutex
 	locks := make(map[string]*lock.Lock, len(items))
@@ -263,7 +262,7 @@ func (v *Inventory) tryLocks(ctx context.Context, items []string, refused map[st
 		if refused[item] != nil {
 			return
 		}
-		// What is not locked is loaded one by one, which reports errors.
+		// The others are loaded one by one, which reports errors.
 		if l, err := v.locks.TryAcquire(ctx, v.keys.lock(item)); err == nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -281,7 +280,7 @@ func (v *Inventory) release(ctx context.Context, locks map[string]*lock.Lock) {
 	})
 }
 
-// forAll calls fn for every element, so many at once.
+// forAll calls fn for every element, atOnce of them concurrently.
 func forAll[T any](list []T, atOnce int, fn func(T)) {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
@@ -293,4 +292,71 @@ func forAll[T any](list []T, atOnce int, fn func(T)) {
 		})
 	}
 	all.Wait()
+}
+
+// Reload loads an item's sale unless it is loaded under the present epoch, or has
+// ended. While it does, purchases of the item answer ErrRebuilding once their patience is
+// spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
+func (v *Inventory) Reload(ctx context.Context, item string) error {
+	v.refresh(ctx)
+	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+		_, err := v.loadedLeft(held, item)
+		if errors.Is(err, redis.Nil) {
+			err = v.load(held, l, item)
+		}
+		if errors.Is(err, ErrEnded) {
+			return nil
+		}
+		return loadError(err)
+	})
+}
+
+// Warm loads an item's sale unless it is loaded, and waits for it. If ctx ends first, the
+// load goes on and Warm returns ErrRebuilding; further calls join the load.
+// Errors: those of Reload.
+func (v *Inventory) Warm(ctx context.Context, item string) error {
+	left, err := v.Left(ctx, []string{item})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case left[0] >= 0:
+		return nil
+	}
+	loaded := v.warming.DoChan(item, func() (any, error) { return nil, v.warm(item) })
+	select {
+	case r := <-loaded:
+		return r.Err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrRebuilding, context.Cause(ctx))
+	}
+}
+
+// warmLimit bounds a load by Warm. A sale of a hundred million orders takes half of it.
+const warmLimit = time.Hour
+
+// warm is Reload for as long as the Inventory lives.
+func (v *Inventory) warm(item string) error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return fmt.Errorf("%w: closed", ErrUnavailable)
+	}
+	v.background.Add(1)
+	v.mu.Unlock()
+	defer v.background.Done()
+	ctx, cancel := context.WithTimeout(v.life, warmLimit)
+	defer cancel()
+	return v.Reload(ctx, item)
+}
+
+// beingLoadedLimit bounds the check of a sale whose lock was not available.
+const beingLoadedLimit = 200 * time.Millisecond
+
+// beingLoaded reports whether an item has no sale, so that the holder of its lock is most
+// likely loading it.
+func (v *Inventory) beingLoaded(item string) bool {
+	ctx, cancel := context.WithTimeout(v.life, beingLoadedLimit)
+	defer cancel()
+	_, err := v.loadedLeft(ctx, item)
+	return errors.Is(err, redis.Nil)
 }

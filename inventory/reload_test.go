@@ -46,7 +46,7 @@ func leftOf(t testing.TB, v *Inventory, items []Loadable) []int64 {
 	return left
 }
 
-// dropAll makes Redis forget sales with all that was bought in them; the queue stays.
+// dropAll deletes sales with all their orders from Redis; the queue stays.
 func dropAll(t testing.TB, v *Inventory, items []Loadable) {
 	t.Helper()
 	for _, it := range items {
@@ -93,9 +93,8 @@ func (c *scripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// TestInventory_ReloadAll: one look at the queue serves all sales of a rebuild, and
-// small sales are written together. Queued orders count, and sales that are loaded
-// are left alone.
+// TestInventory_ReloadAll: one read of the queue serves all sales of a rebuild, and small
+// sales are written together. Queued orders count, and loaded sales are not touched.
 func TestInventory_ReloadAll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -112,7 +111,7 @@ func TestInventory_ReloadAll(t *testing.T) {
 		kept := items[4]
 		dropAll(t, v, slices.DeleteFunc(slices.Clone(items), func(it Loadable) bool { return it == kept }))
 		version := rdb.HGet(await.Context(t), v.keys.sale(kept.Item), "version").Val()
-		// Another process, as after a loss: its sellers have let go of their locks by then.
+		// Another process, as after a loss: its sellers have released their locks by then.
 		if err := v.Close(await.Context(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -157,8 +156,8 @@ func TestInventory_ReloadAll(t *testing.T) {
 	})
 }
 
-// TestInventory_ReloadAll_Covered: when one look at the queue is not enough for all
-// sales, the others get their own, after a claim of their own.
+// TestInventory_ReloadAll_Covered: if one read of the queue is not enough for all sales, the
+// others get another, after a claim of their own.
 func TestInventory_ReloadAll_Covered(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -176,10 +175,10 @@ func TestInventory_ReloadAll_Covered(t *testing.T) {
 	})
 }
 
-// TestInventory_ReloadAll_SoldMeanwhile: between the look at the queue and the load,
-// another process loads a sale and sells, a sale is sold and dropped again, and one
-// is only dropped. None of them may be loaded from the old look, which does not know
-// the new orders: units would be sold twice.
+// TestInventory_ReloadAll_SoldMeanwhile: between the read of the queue and the load, another
+// process loads a sale and sells, a sale is sold and dropped again, and one is only dropped.
+// None of them may be loaded from the old read, which lacks the new orders: units would be
+// sold twice.
 func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -196,8 +195,8 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 			if err := Distrust(await.Context(t), rdb, 1, []string{items[1].Item, items[2].Item}); err != nil {
 				t.Error(err)
 			}
-			// The other process lets go of its locks, so that nothing but the claim
-			// keeps the rebuild from its sales.
+			// The other process releases its locks, so that only the claim keeps the rebuild
+			// from its sales.
 			await.True(t, "the other's locks to be free", func() bool {
 				n, err := rdb.Exists(await.Context(t), v.keys.lockKey(items[0].Item), v.keys.lockKey(items[1].Item)).Result()
 				return err == nil && n == 0
@@ -219,7 +218,7 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 	})
 }
 
-// lookThen is a source that does something after its first look at the queue.
+// lookThen is a source that calls a function after its first read of the queue.
 type lookThen struct {
 	Source
 	do func()
@@ -231,8 +230,8 @@ func (l lookThen) Queued(ctx context.Context, items []string) (map[string]Queued
 	return found, err
 }
 
-// TestInventory_ReloadAll_Refused: a sale that must not be loaded keeps what Redis
-// knows of it, and stays so after a rebuild; one that fails leaves the others alone.
+// TestInventory_ReloadAll_Refused: a sale that must not be loaded keeps its data in Redis,
+// also after a rebuild; a sale whose load fails does not affect the others.
 func TestInventory_ReloadAll_Refused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -264,7 +263,7 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 		if got := rdb.HGet(await.Context(t), v.keys.idempotency(missing), "u k").Val(); got != "1:order" {
 			t.Errorf("the orders of a sale that may not be loaded: %q", got)
 		}
-		// The claim that was made of it is no sign that those orders were forgotten.
+		// Its claim does not mean that those orders were deleted.
 		if err := Stop(await.Context(t), rdb, 1, []string{missing}); err != nil {
 			t.Fatal(err)
 		}

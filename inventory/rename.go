@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// renameLimit bounds the renaming of one buyer of one item, the wait for its lock
-	// included.
+	// renameLimit bounds the renaming of one buyer of one item, the wait for the item's
+	// lock included.
 	renameLimit = 10 * time.Second
 	// renamePage is how many orders one script renames.
 	renamePage = 500
 )
 
-// Renaming is what is to be renamed of one item's orders.
+// Renaming is a new name for a buyer of one item, and new keys for the buyer's orders.
 type Renaming struct {
 	Buyer, NewBuyer string
 	Keys            []RenamedKey // of all the buyer's orders of the item
 }
 
-// RenamedKey is the idempotency key of one order, and what takes its place.
+// RenamedKey is the idempotency key of one order, and the key that replaces it.
 type RenamedKey struct{ Key, NewKey string }
 
-// reversed undoes a renaming.
+// reversed returns the renaming that undoes r.
 func (r Renaming) reversed() Renaming {
 	back := Renaming{Buyer: r.NewBuyer, NewBuyer: r.Buyer, Keys: make([]RenamedKey, len(r.Keys))}
 	for i, k := range r.Keys {
@@ -36,16 +36,15 @@ func (r Renaming) reversed() Renaming {
 	return back
 }
 
-// Rename gives a buyer of an item another name, in Redis and in the database. The item's
-// lock is held throughout, so nothing of it is sold; it takes as long as a few scripts
-// and commit. plan says what to rename; it runs first, and after its error, or without
-// keys, nothing has happened. commit then changes the database. A sale that is not
-// loaded stays so.
+// Rename renames a buyer of an item, in Redis and in the database. It holds the item's
+// lock, so nothing of the item is sold; it takes as long as a few scripts and commit. plan
+// returns the renaming; it runs first, and after its error, or without keys, nothing is
+// changed. commit then changes the database. A sale that is not loaded stays so.
 //
-// Redis is changed first, and the sale is marked until the database has been: a marked
-// sale sells nothing, and its next purchase loads it from the database, whatever has died
-// in between. An error of commit that wraps [ErrUnchanged] takes the renaming back; any
-// other one leaves the mark.
+// Redis is changed first, and the sale is marked until the database is changed as well. A
+// marked sale sells nothing. If a process dies in between, the sale's next purchase loads
+// it from the database. An error of commit that wraps [ErrUnchanged] undoes the renaming;
+// any other error leaves the mark.
 //
 // Errors: [ErrUnavailable] when the lock or Redis is not available: the database may have
 // been changed; [ErrStopped]; and those of plan and commit.
@@ -53,7 +52,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 	ctx, cancel := context.WithTimeout(ctx, renameLimit)
 	defer cancel()
 	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
-		v.refresh(ctx) // under a raised epoch the sale would seem not to be loaded, and go on selling
+		v.refresh(ctx) // with an outdated epoch the script would take the sale for one that is not loaded, and not mark it
 		if err := v.mayLoad(ctx, item); err != nil {
 			return err
 		}
@@ -65,7 +64,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 			return err
 		}
 		faultpoint.Reach("inventory.renamed")
-		// As in Change: after a stall others have found the mark, and loaded the sale.
+		// As in Change: after a stall others may have found the mark and loaded the sale.
 		if !time.Now().Before(l.ValidUntil()) {
 			return fmt.Errorf("rename a buyer of %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
 		}
@@ -76,7 +75,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 		switch {
 		case errors.Is(err, ErrUnchanged):
 			if err := v.renameAll(after, l, item, r.reversed(), "end"); err != nil {
-				v.cfg.OnError(err) // the mark stays, and the next buyer's load lifts it
+				v.cfg.OnError(err) // the mark stays until the next buyer's load removes it
 			}
 			return err
 		case err != nil:
@@ -90,8 +89,9 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 	})
 }
 
-// renameAll runs the script for all orders, a page at a time. step is that of the last
-// page, and the pages before it begin. Errors: ErrUnavailable, with lock.ErrLost when that is why; ErrStopped.
+// renameAll runs the script for all orders, a page at a time. step is the step of the last
+// page; if it is "end", the pages before it use "begin". Errors: ErrUnavailable, with
+// lock.ErrLost if the lock was lost; ErrStopped.
 func (v *Inventory) renameAll(ctx context.Context, l *lock.Lock, item string, r Renaming, step string) error {
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
 	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}

@@ -14,7 +14,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// renaming gives "old" the name "new", and the key of each of n orders another one.
+// renaming renames "old" to "new", and the key of each of n orders.
 func renaming(n int) func(context.Context) (Renaming, error) {
 	r := Renaming{Buyer: "old", NewBuyer: "new"}
 	for i := range n {
@@ -67,12 +67,12 @@ func TestInventory_Rename(t *testing.T) {
 			t.Errorf("sale %v, want %v; %d loads, want %d", after.sale, before.sale, s.source.loads, loads)
 		}
 		mustRefuse(t, v, s.request("new", "another", 1), ErrUserLimit)
-		mustBuy(t, v, s.request("old", "k0", 1)) // a stranger
+		mustBuy(t, v, s.request("old", "k0", 1)) // another buyer
 	})
 }
 
-// TestInventory_Rename_OldEpoch: a process that has not learned of a raised epoch marks the
-// sale that another process has loaded under it.
+// TestInventory_Rename_OldEpoch: a process with an outdated epoch marks a sale that another
+// process has loaded under the raised one.
 func TestInventory_Rename_OldEpoch(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -95,8 +95,8 @@ func TestInventory_Rename_OldEpoch(t *testing.T) {
 	})
 }
 
-// TestInventory_Rename_Fails: nothing is renamed that the plan or the database objects to,
-// and a sale whose fate is open is loaded by its next buyer.
+// TestInventory_Rename_Fails: nothing is renamed after an error of plan or of the database,
+// and a sale with an unknown outcome is loaded by its next buyer.
 func TestInventory_Rename_Fails(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -146,8 +146,8 @@ func TestInventory_Rename_Fails(t *testing.T) {
 	})
 }
 
-// TestInventory_Rename_LockLost: another process has loaded the old names before the
-// database was changed. They are gone, and the sale is loaded once more.
+// TestInventory_Rename_LockLost: another process has loaded the old names before the database
+// was changed. They are removed, and the sale is loaded once more.
 func TestInventory_Rename_LockLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

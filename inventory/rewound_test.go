@@ -11,8 +11,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestInventory_Rewound_Builds: a sale that two processes have built in turn, of which nothing was
-// committed in between, is not taken for older data.
+// TestInventory_Rewound_Builds: a sale that two processes have built in turn, without a commit
+// in between, does not count as older data.
 func TestInventory_Rewound_Builds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -18,105 +18,8 @@ import (
 	"flashsale/lock"
 )
 
-// Request is one purchase. It must not be changed until Done was called.
-type Request struct {
-	ItemID         string
-	Buyer          string
-	IdempotencyKey string
-	Quantity       int64 // 1 or more
-	// OrderID is fresh for every request, without a colon; repeats of this Request
-	// settle on it. QueuedIndex finds only orders whose id is a UUID in lower case.
-	OrderID string
-	Payload string // the order's task
-	// ItemVersion is the version of the item that the payload was made by; the sale takes
-	// the purchase only if it has the same. 0: any.
-	ItemVersion int64
-	// Done is called once with the outcome, from the goroutine that sells the
-	// item: it must be quick and must not block.
-	Done func(Outcome)
-
-	since time.Time // when it was submitted
-}
-
-// Outcome is what became of a request.
-type Outcome struct {
-	// Err is nil for an accepted purchase and for a replay; otherwise one of
-	// this package's errors.
-	Err error
-	// ReplayOf is the id of the order that an earlier request with the same
-	// key made; empty when this request made its own.
-	ReplayOf string
-}
-
-// Submit hands a request to the goroutine that sells its item. A refusal that
-// needs no Redis is returned at once, and Done is then not called:
-// ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
-// when too many requests wait, ErrQuantity for a quantity that would raise the stock.
-func (v *Inventory) Submit(r *Request) error {
-	if r.Quantity < 1 {
-		return ErrQuantity
-	}
-	r.since = time.Now()
-	for {
-		s, err := v.seller(r.ItemID)
-		if err != nil {
-			return err
-		}
-		if err := s.refuse(r); err != nil {
-			return err
-		}
-		retry, err := s.add(r)
-		if !retry {
-			return err
-		}
-	}
-}
-
-// Purchase submits a request and waits for its outcome. When ctx ends first the
-// outcome is unknown.
-func (v *Inventory) Purchase(ctx context.Context, r *Request) (Outcome, error) {
-	done := make(chan Outcome, 1)
-	r.Done = func(o Outcome) { done <- o }
-	if err := v.Submit(r); err != nil {
-		return Outcome{Err: err}, nil //nolint:nilerr // a refusal is an outcome
-	}
-	select {
-	case o := <-done:
-		return o, nil
-	case <-ctx.Done():
-		return Outcome{}, context.Cause(ctx)
-	}
-}
-
-func (v *Inventory) seller(item string) (*seller, error) {
-	v.mu.RLock()
-	s := v.sellers[item]
-	closed := v.closed
-	v.mu.RUnlock()
-	if closed {
-		return nil, ErrOverloaded
-	}
-	if s != nil {
-		return s, nil
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return nil, ErrOverloaded
-	}
-	if s := v.sellers[item]; s != nil {
-		return s, nil
-	}
-	s = newSeller(v, item)
-	s.floor.Store(v.floors[item])
-	v.sellers[item] = s
-	v.running.Add(1)
-	go s.run()
-	return s, nil
-}
-
-// idleLife is how long a seller without requests stays, so that an item that
-// is bought now and then does not start one for each.
+// idleLife is how long a seller without requests stays, so that an item with rare
+// purchases does not start a seller for each of them.
 const idleLife = 30 * time.Second
 
 // seller sells one item for this process.
@@ -130,10 +33,10 @@ type seller struct {
 	wake    chan struct{}
 
 	mark atomic.Pointer[soldOutMark]
-	// drops counts how often what is known of the item became void.
+	// drops counts how often the sold-out mark became invalid.
 	drops atomic.Int64
-	// floor is the highest sequence of the sale that a script has told this process
-	// of. Redis with a lower one has come back with older data.
+	// floor is the highest sequence of the sale that a script has returned to this
+	// process. A lower one in Redis means that Redis was restored from older data.
 	floor atomic.Int64
 
 	// The rest belongs to the run goroutine.
@@ -141,7 +44,7 @@ type seller struct {
 	keys    []string
 	held    *lock.Lock
 	since   time.Time // when the present slice began
-	down    bool      // the batch before this one found Redis away
+	down    bool      // Redis did not answer for the previous batch
 	stopped time.Time // when a load was last refused with ErrStopped
 	loading *loading  // nil unless the sale is being loaded
 	epoch   int64     // under which the last script was sent
@@ -149,8 +52,9 @@ type seller struct {
 	records []byte // of the batch, for the log of queued orders
 	hashes  []byte // of the batch's keys
 	spare   []*Request
-	// accepted is what is known of the sale's accepted keys; nil until nothing is left. The
-	// last script was asked for the keys of a build from a number on.
+	// accepted has the sale's accepted keys as far as this process has received them; nil
+	// until nothing is left. The last script was asked for the keys of askedBuild from
+	// number askedFrom on.
 	accepted   *keySet
 	askedBuild string
 	askedFrom  int64
@@ -165,7 +69,7 @@ func newSeller(v *Inventory, item string) *seller {
 	return s
 }
 
-// add appends a request; retry means that the seller has just retired.
+// add appends a request. retry says that the seller has just retired.
 func (s *seller) add(r *Request) (retry bool, err error) {
 	s.mu.Lock()
 	if s.retired {
@@ -200,8 +104,8 @@ func (s *seller) retire() {
 	s.signal()
 }
 
-// take moves up to a batch of pending requests into s.spare. A batch has one version of
-// the item.
+// take moves up to a batch of pending requests into s.spare. All requests of a batch have
+// the same version of the item.
 func (s *seller) take() []*Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +123,7 @@ func (s *seller) take() []*Request {
 	return batch
 }
 
-// run gathers what arrived while the last script was in flight, and sells it.
+// run sells the requests that arrived while the last script was in flight, batch by batch.
 func (s *seller) run() {
 	defer s.v.running.Done()
 	defer s.letGo()
@@ -232,9 +136,9 @@ func (s *seller) run() {
 			clear(batch)
 			continue
 		}
-		// Nothing to sell: keep the lock for the rest of a slice, for the next
-		// request is likely close, and then leave it to others. With a mark no next
-		// request needs it.
+		// Nothing to sell: keep the lock for one slice, since the next request is
+		// probably close, and then release it. With a sold-out mark, further requests do
+		// not need the lock.
 		if s.loading == nil && s.mark.Load() != nil {
 			s.letGo()
 		}
@@ -245,12 +149,11 @@ func (s *seller) run() {
 		idle.Reset(wait)
 		select {
 		case <-s.wake:
-			// It may be the signal of a request that went with a batch before.
+			// The request of this signal may have been sold with an earlier batch.
 			wait = 0
 		case <-idle.C:
 			if s.held != nil {
-				// A sale that is being loaded needs its lock; its end is looked
-				// for again after another slice.
+				// A load needs the lock. Check for its end again after another slice.
 				if s.loading == nil || s.loading.ended() {
 					s.letGo()
 				}
@@ -263,13 +166,13 @@ func (s *seller) run() {
 	}
 }
 
-// gatherYields bounds how often gather lets others run.
+// gatherYields bounds how often gather yields the processor.
 const gatherYields = 4
 
-// gather lets the handlers that are ready to run submit their requests first,
-// as long as that brings new ones. It waits for nobody: on an idle process it
-// returns at once. Fuller batches save round trips, and Redis a fifth of its
-// time per purchase from 50 to 100 a batch.
+// gather yields to the handlers that are ready to run, as long as they submit new
+// requests. It does not wait: on an idle process it returns at once. Fuller batches save
+// round trips; with 100 instead of 50 purchases a batch, Redis needs a fifth less time per
+// purchase.
 func (s *seller) gather() {
 	for n, i := 0, 0; i < gatherYields; i++ {
 		s.mu.Lock()
@@ -283,8 +186,8 @@ func (s *seller) gather() {
 	}
 }
 
-// done reports whether the seller may end: it is retired, or idle for its
-// whole life, and nothing is pending.
+// done reports whether the seller may end: nothing is pending, and it is retired or was
+// idle for idleLife.
 func (s *seller) done(idle bool) bool {
 	s.v.mu.Lock()
 	defer s.v.mu.Unlock()
@@ -294,7 +197,7 @@ func (s *seller) done(idle bool) bool {
 		return false
 	}
 	select {
-	case <-s.wake: // somebody came while the time ran out; stay
+	case <-s.wake: // a request arrived while the time ran out; stay
 		return s.retired
 	default:
 	}
@@ -324,7 +227,7 @@ func (s *seller) hold(ctx context.Context) error {
 	}
 	s.letGo()
 	faultpoint.Reach("inventory.locking")
-	// ctx is that of one batch, and the lock is kept for those after it.
+	// ctx belongs to one batch, and the lock is kept for the next ones.
 	until, _ := ctx.Deadline() // a batch always has one
 	l, err := s.v.locks.Acquire(s.v.life, s.lockKey, lock.WithWaitLimit(max(time.Until(until), 1)))
 	if err != nil {
@@ -335,14 +238,14 @@ func (s *seller) hold(ctx context.Context) error {
 	return nil
 }
 
-// Pauses between tries of a batch whose outcome is unknown.
+// Pauses between attempts to send a batch whose outcome is unknown.
 const (
 	resendMin = 5 * time.Millisecond
 	resendMax = 200 * time.Millisecond
 )
 
 // sell sends one batch until its outcome is known or its patience is spent.
-// Sending again is safe: the script recognises orders it took before.
+// Sending it again is safe: the script recognises the orders that it has accepted before.
 func (s *seller) sell(batch []*Request) {
 	batch = s.dropStale(batch)
 	if len(batch) == 0 {
@@ -354,7 +257,7 @@ func (s *seller) sell(batch []*Request) {
 	}
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
-	unknown := false // whether some sending of this batch may have taken effect
+	unknown := false // whether an earlier attempt may have taken effect
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := s.try(ctx, batch)
 		if err == nil {
@@ -367,14 +270,14 @@ func (s *seller) sell(batch []*Request) {
 			return
 		}
 		if errors.Is(err, breaker.ErrOpen) && !unknown {
-			break // nothing of this batch was ever sent, and nothing would be
+			break // the batch was not sent, and the next attempt would not send it either
 		}
 		if errors.Is(err, errAgain) && ctx.Err() == nil {
 			continue
 		}
 		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, err))
-		// While Redis is known to be away, the next requests learn it at once
-		// instead of each batch waiting out its patience.
+		// While Redis is known to be away, a batch fails after one attempt instead of
+		// after its whole patience.
 		if s.down || !pause.For(ctx, wait/2+rand.N(wait/2)) {
 			break
 		}
@@ -383,19 +286,19 @@ func (s *seller) sell(batch []*Request) {
 	answer(batch, ErrUnavailable)
 }
 
-// errUnknown says that the script was sent and its answer did not come back.
+// errUnknown says that the script was sent and its reply did not arrive.
 var errUnknown = errors.New("inventory: outcome unknown")
 
-// errAgain says that the sale has just been loaded and the batch can go out again.
+// errAgain says that the sale has just been loaded and the batch can be sent again.
 var errAgain = errors.New("inventory: sale loaded, send again")
 
-// definite reports whether an error of try is the answer, and not to be tried again.
+// definite reports whether an error of try answers the batch and is not retried.
 func definite(err error) bool {
 	return errors.Is(err, ErrOverloaded) || errors.Is(err, ErrRebuilding) || errors.Is(err, ErrStopped)
 }
 
-// dropStale answers the requests whose patience was spent while they waited
-// for batches before theirs. Nothing was sent for them.
+// dropStale answers the requests whose patience ran out while they waited for earlier
+// batches. Nothing was sent for them.
 func (s *seller) dropStale(batch []*Request) []*Request {
 	limit := time.Now().Add(-s.v.cfg.Patience)
 	fresh := batch[:0]
@@ -409,8 +312,8 @@ func (s *seller) dropStale(batch []*Request) []*Request {
 	return fresh
 }
 
-// stoppedLife is how long purchases of a stopped sale are refused from memory. Each
-// look at the sale costs a read of the database.
+// stoppedLife is how long purchases of a stopped sale are refused from memory. Each check
+// of the sale costs a read of the database.
 const stoppedLife = 250 * time.Millisecond
 
 // try sends the batch once. It returns nil when every request was answered.
@@ -446,7 +349,8 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	default:
 		return fmt.Errorf("purchase script answered status %q", reply.status)
 	}
-	// First, so that a client that repeats as soon as it is answered meets no older mark.
+	// Before the answers, so that a client that sends its next request immediately is not
+	// answered by an older mark.
 	s.noteSoldOut(&reply, drops)
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
@@ -458,7 +362,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	return nil
 }
 
-// loading is a sale on its way from the database to Redis.
+// loading is a load of a sale that is under way.
 type loading struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -474,10 +378,10 @@ func (l *loading) ended() bool {
 	}
 }
 
-// loadAndWait loads the sale beside the selling, for as long as it takes: the
-// requests that wait for it are answered when their patience is spent, and the
-// next ones join the same load. It ends early only with the lock. rewound is as in
-// Observers.OnLoss.
+// loadAndWait loads the sale in a goroutine of its own and waits for it until ctx ends.
+// The requests of the batch are answered when their patience runs out, and the next
+// batches join the same load. Only the loss of the lock ends the load early. rewound is as
+// in Observers.OnLoss.
 func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	if s.loading == nil {
 		loadCtx, cancel := context.WithCancel(s.v.life)
@@ -491,7 +395,7 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 				return
 			}
 			if s.floor.Load() > 0 {
-				// This process has sold from a sale that is gone, or older than that.
+				// This process has sold from the sale, which is now missing or older.
 				s.v.observers.OnLoss(loadCtx, rewound)
 			}
 			l.err = s.v.load(loadCtx, held, s.item)
@@ -519,8 +423,8 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	}
 }
 
-// endLoading stops a load, if there is one, and waits for its end: the next
-// holder of the lock must not meet this one's writes.
+// endLoading stops a load, if there is one, and waits for its end: it must not write after
+// the lock has another holder.
 func (s *seller) endLoading() {
 	if s.loading != nil {
 		s.loading.cancel()
@@ -541,7 +445,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
 		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom)
 	for _, r := range batch {
-		// By pointer: a string put into an interface is copied to the heap.
+		// By pointer: converting a string to an interface copies it to the heap.
 		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)
 	}
 	s.args = args
@@ -549,8 +453,8 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	start := time.Now()
 	res, err := purchaseScript.EvalSha(ctx, s.v.rdb, s.keys, args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		// Scripts are in no log and on no replica. So that the server knows this one
-		// says that somebody has compared this very run of it with the database.
+		// Scripts are neither in the append-only file nor on replicas. So a server that
+		// has this script has not restarted since a process compared it with the database.
 		if err := s.v.observers.OnRestart(ctx); err != nil {
 			return purchaseReply{}, fmt.Errorf("%w: the server was restarted: %w", ErrRebuilding, err)
 		}
@@ -561,7 +465,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.v.cfg.OnBatch(len(batch), time.Since(start))
 	var refused redis.Error
 	switch {
-	case errors.As(err, &refused), // Redis's own word: the script did not run, or failed before its first write
+	case errors.As(err, &refused), // Redis's reply: the script did not run, or failed before its first write
 		errors.Is(err, breaker.ErrOpen): // it was not sent
 		return purchaseReply{}, fmt.Errorf("purchase script: %w", err)
 	case err != nil:

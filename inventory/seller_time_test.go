@@ -19,21 +19,21 @@ import (
 	"flashsale/queue"
 )
 
-// sending is one run of the purchase script as the seller asked for it.
+// sending is one run of the purchase script, as the seller sent it.
 type sending struct {
 	at    time.Duration // since the test began
 	size  int           // purchases in it
 	guard string        // the lock's value
 }
 
-// wayOut is a go-redis hook between a seller and Redis. It notes each purchase
-// script, and lets the test delay it, keep it from being sent or lose its answer.
+// wayOut is a go-redis hook between a seller and Redis. It records each purchase script, and
+// lets the test delay it, keep it from being sent or lose its reply.
 type wayOut struct {
 	mu     sync.Mutex
 	began  time.Time
 	sent   []sending
 	before func(ctx context.Context, call int) error // an error: it is not sent
-	after  func(ctx context.Context, call int) error // an error: its answer is lost
+	after  func(ctx context.Context, call int) error // an error: its reply is lost
 }
 
 func (w *wayOut) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -97,7 +97,7 @@ func sizes(list []sending) []int {
 	return out
 }
 
-// takes makes each script take so long.
+// takes gives each script a duration.
 func takes(d time.Duration) func(context.Context, int) error {
 	return func(context.Context, int) error {
 		<-time.After(d)
@@ -105,15 +105,15 @@ func takes(d time.Duration) func(context.Context, int) error {
 	}
 }
 
-// told is what became of one request.
+// told is the outcome of one request.
 type told struct {
 	outcome Outcome
 	at      time.Duration
 	times   int
 }
 
-// stage is a seller at work on a real engine, but with a clock of its own, which
-// stands still while the engine works: what takes time is what the test says.
+// stage is a seller on a real engine with a clock of its own, which stops while the engine
+// works: only the test decides how long things take.
 type stage struct {
 	*wayOut
 	*shop
@@ -123,8 +123,8 @@ type stage struct {
 	answers sync.Mutex
 }
 
-// inOwnTime runs a test on a stage. The locks poll, and nobody listens for stock
-// that returns, because a connection that listens would stop the stage's clock.
+// inOwnTime runs a test on a stage. The locks poll, and there is no subscription to stock
+// changes, because an open subscription would stop the stage's clock.
 func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *stage)) {
 	t.Helper()
 	engine := redistest.Embedded(t)
@@ -132,8 +132,8 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		// A connection's deadlines are kept by the real clock, so the stage's short
-		// times must not become such deadlines.
+		// Connections use the real clock for their deadlines, so the stage's short times must
+		// not become deadlines.
 		o := redistest.Options(engine.Options().Addr)
 		o.ContextTimeoutEnabled = false
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = limit, limit, limit
@@ -171,7 +171,7 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 	})
 }
 
-// submit sends a request and returns where its answer will be.
+// submit sends a request and returns the place of its outcome.
 func (st *stage) submit(t *testing.T, buyer string) *told {
 	t.Helper()
 	a := new(told)
@@ -188,14 +188,14 @@ func (st *stage) submit(t *testing.T, buyer string) *told {
 	return a
 }
 
-// after lets time go by until so long after the test began, and everything that
-// was to happen by then.
+// after advances the time to that duration after the start of the test, and runs everything
+// that is due by then.
 func (st *stage) after(d time.Duration) {
 	<-time.After(d - time.Since(st.began))
 	synctest.Wait()
 }
 
-// want checks that a request was answered once, so, and at that time.
+// want checks that a request was answered once, with that outcome and at that time.
 func (st *stage) want(t *testing.T, what string, a *told, err error, at time.Duration) {
 	t.Helper()
 	st.answers.Lock()
@@ -207,8 +207,8 @@ func (st *stage) want(t *testing.T, what string, a *told, err error, at time.Dur
 
 const ms = time.Millisecond
 
-// TestSeller_Time_Idle: an idle seller sends a request at once, and leaves the
-// lock to others when it has had nothing to do for a slice.
+// TestSeller_Time_Idle: an idle seller sends a request immediately, and releases the lock
+// after a slice without requests.
 func TestSeller_Time_Idle(t *testing.T) {
 	t.Parallel()
 	inOwnTime(t, Config{Slice: 5 * ms}, open(10, 1), func(t *testing.T, st *stage) {
@@ -232,8 +232,8 @@ func TestSeller_Time_Idle(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Batches: what comes while a script is on its way goes out
-// together when that is back, no more at a time than a batch takes.
+// TestSeller_Time_Batches: requests that arrive while a script is in flight are sent together
+// afterwards, in batches of bounded size.
 func TestSeller_Time_Batches(t *testing.T) {
 	t.Parallel()
 	inOwnTime(t, Config{MaxBatch: 100}, open(1000, 1), func(t *testing.T, st *stage) {
@@ -256,8 +256,8 @@ func TestSeller_Time_Batches(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Slice: a busy seller keeps the lock for as long as nobody else
-// wants it, and hands it on when somebody waits and its slice is spent, not before.
+// TestSeller_Time_Slice: a busy seller keeps the lock while no other process waits for it, and
+// hands it over once another waits and the slice is spent, not before.
 func TestSeller_Time_Slice(t *testing.T) {
 	t.Parallel()
 	const slice, script, until = 20 * ms, 2 * ms, 200 * ms
@@ -293,8 +293,8 @@ func TestSeller_Time_Slice(t *testing.T) {
 				t.Errorf("request %d was answered %d times, %+v", i, a.times, a.outcome)
 			}
 		}
-		// Its slice is long over when the other comes, so the script that is on its
-		// way is the last; the other asks every one and a half milliseconds at the most.
+		// Its slice is long over when the other process comes, so the script in flight is the
+		// last; the other polls every one and a half milliseconds at the most.
 		if wait := got - until/2; wait < 0 || wait > 2*script+2*ms {
 			t.Errorf("the other waited for %s", wait)
 		}
@@ -314,8 +314,8 @@ func TestSeller_Time_Slice(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_SliceNotSpent: with somebody waiting from the beginning, the
-// lock is kept for a slice all the same.
+// TestSeller_Time_SliceNotSpent: the lock is kept for a slice even if another process waits
+// from the beginning.
 func TestSeller_Time_SliceNotSpent(t *testing.T) {
 	t.Parallel()
 	const slice, script = 20 * ms, 3 * ms
@@ -350,8 +350,8 @@ func TestSeller_Time_SliceNotSpent(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Stale: a request whose patience is spent while it waits for
-// others' scripts is refused, and was never sent.
+// TestSeller_Time_Stale: a request whose patience ends while it waits for earlier scripts is
+// refused, and was never sent.
 func TestSeller_Time_Stale(t *testing.T) {
 	t.Parallel()
 	inOwnTime(t, Config{MaxBatch: 1, Patience: 100 * ms}, open(10, 1), func(t *testing.T, st *stage) {
@@ -368,9 +368,8 @@ func TestSeller_Time_Stale(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Resends: a batch whose outcome is unknown is sent again, with
-// pauses that double, until an answer comes; it has its effect once, and each
-// request is answered once.
+// TestSeller_Time_Resends: a batch whose outcome is unknown is sent again, with pauses that
+// double, until a reply comes. It takes effect once, and each request is answered once.
 func TestSeller_Time_Resends(t *testing.T) {
 	t.Parallel()
 	const lost = 8
@@ -399,9 +398,8 @@ func TestSeller_Time_Resends(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Down: while Redis is away a request is answered when its
-// patience is spent, and those behind it at once after one try; the first that
-// comes through is served as ever.
+// TestSeller_Time_Down: while Redis is away a request is answered when its patience ends, and
+// later requests after one attempt. The first that reaches Redis again is served as usual.
 func TestSeller_Time_Down(t *testing.T) {
 	t.Parallel()
 	const patience = 1500 * ms
@@ -436,9 +434,9 @@ func TestSeller_Time_Down(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_UnknownStays: once a sending may have taken effect, no refusal
-// that only says "not now" is the answer: here the sale has to be loaded again and
-// the database is away for a while. The order was accepted, and that is said.
+// TestSeller_Time_UnknownStays: once an attempt may have taken effect, a refusal that only
+// says "not now" is not the answer. Here the sale has to be loaded again and the database is
+// away for a while. The order was accepted, and the answer says so.
 func TestSeller_Time_UnknownStays(t *testing.T) {
 	t.Parallel()
 	inOwnTime(t, Config{Patience: time.Minute}, open(10, 1), func(t *testing.T, st *stage) {

@@ -1,31 +1,40 @@
 package inventory
 
 import (
+	"context"
 	"encoding/binary"
+	"fmt"
 	"math/bits"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/pause"
+	"flashsale/internal/subscription"
 )
 
 // soldOutMark lets the process answer "sold out" from memory. A repeat of an accepted
 // request must still get its order, so the mark has the set of the accepted keys: a request
-// whose key is surely not in it repeats nothing. A wrong "maybe" costs a look at Redis.
+// whose key is certainly not in it is not a repeat. A false positive costs a call to Redis.
 //
-// A mark is what one script has said: each reply replaces it or removes it. It is not used
-// while the process cannot learn of returned stock.
+// A mark comes from one reply of the script; each reply replaces or removes it. It is not
+// used while the subscription to returned stock is down.
 type soldOutMark struct {
-	drops    int64 // the seller's count of drops; another count voids the mark
+	drops    int64 // the seller's count of drops; the mark is invalid under another count
 	limit    int64 // units that one buyer may hold
 	until    int64 // Unix nanoseconds
 	accepted *keySet
 }
 
-// refuse returns the refusal of a request that needs no Redis; nil when Redis has to be asked.
+// refuse returns the refusal of a request that the mark can answer; nil if Redis has to
+// decide.
 func (s *seller) refuse(r *Request) error {
 	m := s.mark.Load()
 	switch {
-	case m == nil || m.drops != s.drops.Load() || !s.v.hears.Load() || r.since.UnixNano() >= m.until,
+	case m == nil || m.drops != s.drops.Load() || !s.v.subscribed.Load() || r.since.UnixNano() >= m.until,
 		m.accepted.has(keyHash(r)):
 		return nil
 	case r.Quantity > m.limit:
@@ -34,16 +43,16 @@ func (s *seller) refuse(r *Request) error {
 	return ErrSoldOut
 }
 
-// dropMark forgets that the item is sold out. What a script that is under way
-// says of it is forgotten too, because it may have run before the stock returned.
+// dropMark removes the sold-out mark. The reply of a script that is under way sets no mark
+// either, because the script may have run before the stock returned.
 func (s *seller) dropMark() {
 	s.drops.Add(1)
 	s.mark.Store(nil)
 }
 
-// noteSoldOut keeps the mark as the script has just said: there is one while an open sale has
-// nothing left and all its accepted keys are known. drops is the count of drops before
-// the script was sent.
+// noteSoldOut sets or removes the mark by a reply of the script. There is a mark while an
+// open sale has nothing left and all its accepted keys are known. drops is the count of
+// drops before the script was sent.
 func (s *seller) noteSoldOut(r *purchaseReply, drops int64) {
 	if r.accepted < 0 || !s.learn(r) || drops != s.drops.Load() {
 		s.mark.Store(nil)
@@ -51,14 +60,14 @@ func (s *seller) noteSoldOut(r *purchaseReply, drops int64) {
 	}
 	life := s.v.cfg.MarkLife
 	if r.closesMS > 0 {
-		// After its end the sale is closed, and no longer sold out.
+		// After its end the sale is closed and no longer answers "sold out".
 		life = min(life, time.Duration(r.closesMS-r.nowMS)*time.Millisecond)
 	}
 	s.mark.Store(&soldOutMark{drops: drops, limit: r.limit, until: time.Now().Add(life).UnixNano(), accepted: s.accepted})
 }
 
-// learn adds the accepted keys of a reply to those that are known, and reports whether they
-// are all of them. Otherwise the next scripts bring more.
+// learn adds the accepted keys of a reply to the known ones, and reports whether all are
+// known now. Otherwise the next replies have more.
 func (s *seller) learn(r *purchaseReply) bool {
 	build := buildOf(r.version)
 	from := int64(0) // which key is the reply's first, see purchase.lua
@@ -76,7 +85,7 @@ func (s *seller) learn(r *purchaseReply) bool {
 	return k.known == r.accepted
 }
 
-// buildOf is the part of a sale's version that tells by which load it was built.
+// buildOf is the part of a sale's version that identifies the load that built it.
 func buildOf(version string) string {
 	_, build, _ := strings.Cut(version, ".")
 	build, _, _ = strings.Cut(build, ".")
@@ -86,8 +95,8 @@ func buildOf(version string) string {
 // keyHashSize is how many bytes a key takes among the accepted keys of a sale.
 const keyHashSize = 4
 
-// keyHash is the hash of a request's buyer and key by which Redis keeps it among the sale's
-// accepted keys. Every process has to compute the same.
+// keyHash is the hash of a request's buyer and key that Redis stores among the sale's
+// accepted keys. All processes must compute the same hash.
 func keyHash(r *Request) uint32 { return keyHashOf(r.Buyer, r.IdempotencyKey) }
 
 func keyHashOf(buyer, key string) uint32 {
@@ -104,18 +113,18 @@ func appendKeyHashes(b []byte, batch []*Request) []byte {
 }
 
 const (
-	// keySetShare is how many bits a new set has for each key, and keySetFull when it is
-	// replaced by a larger one: of strangers, 1 to 4 in 1,000 are taken for a member then.
+	// keySetShare is how many bits a new set has for each key. A set is replaced by a larger
+	// one at keySetFull bits per key; its rate of false positives is then 0.1 to 0.4 %.
 	keySetShare, keySetFull = 16, 11
 	// keySetProbes is how many bits a key sets.
 	keySetProbes = 8
-	// keySetMin and keySetMax bound the bits of a set: 2 KiB and 32 MiB. A set with more
-	// keys than the largest is meant for takes more strangers for members.
+	// keySetMin and keySetMax bound the bits of a set: 2 KiB and 32 MiB. Beyond the capacity
+	// of the largest set, the rate of false positives rises.
 	keySetMin, keySetMax = 1 << 14, 1 << 28
 )
 
-// keySet is a set of keys as a bloom filter: what it has not is surely not in it. One
-// goroutine adds; any number may ask meanwhile.
+// keySet is a set of keys, as a Bloom filter. One goroutine adds keys; any number may call
+// has concurrently.
 type keySet struct {
 	build string // of the sale
 	known int64  // how many of the sale's accepted keys were added
@@ -137,7 +146,7 @@ func (k *keySet) full(n int64) bool {
 	return size < keySetMax && n*keySetFull > size
 }
 
-// add adds keys as Redis has them, one behind the other.
+// add adds keys in the form in which Redis stores them: hashes without separators.
 func (k *keySet) add(hashes string) {
 	for ; len(hashes) >= keyHashSize; hashes = hashes[keyHashSize:] {
 		at, step := probes(uint32(hashes[0])<<24 | uint32(hashes[1])<<16 | uint32(hashes[2])<<8 | uint32(hashes[3]))
@@ -169,4 +178,71 @@ func probes(hash uint32) (at, step uint32) {
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	z ^= z >> 31
 	return uint32(z), uint32(z>>32) | 1 //nolint:gosec // both halves
+}
+
+// listenPauseMax bounds the pause between tries to subscribe.
+const listenPauseMax = time.Second
+
+// listen receives messages of returned stock and changed terms until the Inventory ends.
+func (v *Inventory) listen() {
+	for wait := resendMin; ; wait = min(2*wait, listenPauseMax) {
+		confirmed, err := v.listenOnce(v.life)
+		if v.life.Err() != nil {
+			return
+		}
+		v.cfg.OnError(fmt.Errorf("listen for returned stock: %w", err))
+		if confirmed {
+			wait = resendMin
+		}
+		if !pause.For(v.life, wait/2+rand.N(wait/2)) {
+			return
+		}
+	}
+}
+
+// listenOnce subscribes to every partition's channel and handles its messages until the
+// connection fails. confirmed says whether the subscription was confirmed.
+func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) {
+	channels := make([]string, v.cfg.Partitions)
+	for p := range channels {
+		channels[p] = stockChannel(p)
+	}
+	// Marks are not used without the subscription.
+	defer v.subscribed.Store(false)
+	err = subscription.Hear(ctx, v.rdb, func(msg any) {
+		switch m := msg.(type) {
+		case *redis.Subscription:
+			if m.Count == len(channels) {
+				confirmed = true
+				v.dropMarks() // messages before this one were missed
+				v.subscribed.Store(true)
+			}
+		case *redis.Message:
+			v.dropMark(m.Payload)
+			v.observers.OnChange(m.Payload)
+		}
+	}, channels...)
+	return confirmed, err
+}
+
+// Returned drops this process's sold-out mark of the item. Call it after [Release]: the
+// message that notifies all processes may not have come back yet.
+func (v *Inventory) Returned(item string) { v.dropMark(item) }
+
+// dropMark drops the sold-out mark of an item, if this process sells it.
+func (v *Inventory) dropMark(item string) {
+	v.mu.RLock()
+	s := v.sellers[item]
+	v.mu.RUnlock()
+	if s != nil {
+		s.dropMark()
+	}
+}
+
+func (v *Inventory) dropMarks() {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, s := range v.sellers {
+		s.dropMark()
+	}
 }

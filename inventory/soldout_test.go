@@ -30,8 +30,7 @@ func sellOut(t *testing.T, s *shop, v *Inventory, stock int) []*Request {
 	return accepted
 }
 
-// awaitMark asks until a refusal needs no script. The answers until then must
-// be the same one.
+// awaitMark buys until a refusal needs no script. The answers until then must be the same.
 func awaitMark(t *testing.T, s *shop, v *Inventory) {
 	t.Helper()
 	n := 0
@@ -79,12 +78,12 @@ func TestInventory_SoldOutMark(t *testing.T) {
 				t.Fatalf("outcome %+v, want ErrSoldOut", o)
 			}
 		}
-		// A stranger whom the set of the accepted takes for a member costs a
-		// script; with 1 % of them, 60 of 1,000 is far out of chance.
+		// A false positive of the set of accepted keys costs a script. At a rate of 1 %, 60 of
+		// 1,000 is far beyond chance.
 		if n := scripts.count() - before; n > 60 {
 			t.Errorf("%d refusals cost %d scripts", refused, n)
 		}
-		// Everybody who was accepted has their order under the mark.
+		// All accepted buyers get their order under the mark.
 		for _, r := range accepted {
 			if o := buy(t, v, s.request(r.Buyer, r.IdempotencyKey, 1)); o != (Outcome{ReplayOf: r.OrderID}) {
 				t.Errorf("replay by %s: %+v, want order %s", r.Buyer, o, r.OrderID)
@@ -95,8 +94,8 @@ func TestInventory_SoldOutMark(t *testing.T) {
 	})
 }
 
-// TestInventory_SoldOutMark_WithoutRedis ends the server: a process that cannot learn of returned
-// stock says that it cannot sell, not that nothing is left.
+// TestInventory_SoldOutMark_WithoutRedis stops the server: a process without a subscription
+// answers that it cannot sell, not that nothing is left.
 func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -107,7 +106,7 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 		}
 	})
 	s := newShop(t, rdb, open(5, 1), 0)
-	// A lock that could not be given back to a dead server expires after the restart.
+	// A lock that could not be released on a dead server expires after the restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
 	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{MarkLife: time.Hour, Patience: 300 * time.Millisecond})
@@ -181,7 +180,7 @@ func TestInventory_SoldOutMark_StockReturns(t *testing.T) {
 			}
 			return o.Err == nil
 		})
-		// The next mark is of the new build and knows the new order too.
+		// The next mark belongs to the new build and has the key of the new order.
 		awaitMark(t, s, v)
 		for _, r := range append(accepted, &Request{Buyer: fmt.Sprintf("again%d", n), IdempotencyKey: "k"}) {
 			if o := buy(t, v, s.request(r.Buyer, r.IdempotencyKey, 1)); o.Err != nil || o.ReplayOf == "" {
@@ -192,8 +191,8 @@ func TestInventory_SoldOutMark_StockReturns(t *testing.T) {
 	})
 }
 
-// TestInventory_SoldOutMark_Shut: an item that is sold out and shut says that it
-// is shut, before its opening and after its end.
+// TestInventory_SoldOutMark_Shut: an item that is sold out and closed is answered as closed,
+// before its opening and after its end.
 func TestInventory_SoldOutMark_Shut(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -231,9 +230,9 @@ func TestInventory_SoldOutMark_Shut(t *testing.T) {
 	}
 }
 
-// TestInventory_SoldOutMark_Closes: the mark does not outlive the sale. The sale
-// has to sell out and be marked before it closes; on a machine on which it is
-// not, a longer one is tried.
+// TestInventory_SoldOutMark_Closes: the mark does not outlive the sale. The sale has to sell
+// out and be marked before it closes; on a machine that is too slow for that, a longer sale is
+// tried.
 func TestInventory_SoldOutMark_Closes(t *testing.T) {
 	t.Parallel()
 	for life := time.Second; !marksUntilClosed(t, life); life *= 2 {
@@ -243,8 +242,8 @@ func TestInventory_SoldOutMark_Closes(t *testing.T) {
 	}
 }
 
-// marksUntilClosed sells out a sale that closes after life, and sees it closed.
-// It returns false when there was no time to sell out or to refuse from memory.
+// marksUntilClosed sells out a sale that closes after life, and waits for its end. It returns
+// false if there was no time to sell out or to refuse from memory.
 func marksUntilClosed(t *testing.T, life time.Duration) bool {
 	t.Helper()
 	sale := open(1, 1)
@@ -277,9 +276,9 @@ func marksUntilClosed(t *testing.T, life time.Duration) bool {
 	return fromMemory
 }
 
-// TestInventory_SoldOutMark_Returns: units return again and again, and are sold by several
-// processes. Each process reads each accepted key once, however often it makes a mark,
-// and every repeat gets its order from every process.
+// TestInventory_SoldOutMark_Returns: units return again and again, and several processes sell
+// them. Each process reads each accepted key once, however often it sets a mark, and every
+// repeat gets its order from every process.
 func TestInventory_SoldOutMark_Returns(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, shared *redis.Client) {
@@ -330,7 +329,7 @@ func TestInventory_SoldOutMark_Returns(t *testing.T) {
 	})
 }
 
-// keyReader counts the accepted keys that scripts hand over, and the scans of hashes.
+// keyReader counts the accepted keys that scripts return, and the scans of hashes.
 type keyReader struct{ keys, scans atomic.Int64 }
 
 func (k *keyReader) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -353,8 +352,8 @@ func (k *keyReader) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestInventory_SoldOutMark_Pages: a sale with more accepted keys than one reply carries is
-// marked once all are known, also one that was loaded.
+// TestInventory_SoldOutMark_Pages: a sale with more accepted keys than fit into one reply is
+// marked once all are known, also after a load.
 func TestInventory_SoldOutMark_Pages(t *testing.T) {
 	t.Parallel()
 	const orders = 40_000 // three pages
@@ -383,8 +382,8 @@ func TestInventory_SoldOutMark_Pages(t *testing.T) {
 	}
 }
 
-// TestInventory_SoldOutMark_Incomplete: where Redis does not have the keys of all accepted
-// orders, because a program that adds none has sold, nobody is refused from memory.
+// TestInventory_SoldOutMark_Incomplete: no request is refused from memory if Redis lacks the
+// keys of some accepted orders, because an older version of the program sold them.
 func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -412,8 +411,8 @@ func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 	})
 }
 
-// TestKeySet: what was added is in the set, of what was not at most 1 in 100 is, and
-// readers may ask while keys are added.
+// TestKeySet: added keys are in the set, at most 1 in 100 others is, and the set may be read
+// while keys are added.
 func TestKeySet(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int64{0, 1, 1000, 1025, 100_000} {
@@ -451,9 +450,9 @@ func TestKeySet(t *testing.T) {
 	}
 }
 
-// TestInventory_Purchase_Limit: more than the limit in one order is refused as that whatever
-// else is wrong, with the limit as it is now, and a repeat of an order of before the limit
-// was lowered gets its order.
+// TestInventory_Purchase_Limit: an order above the limit is refused for that reason, whatever
+// else is wrong, with the present limit. A repeat of an order from before the limit was
+// lowered gets its order.
 func TestInventory_Purchase_Limit(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -463,7 +462,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		first := s.request("u", "k1", 3)
 		mustBuy(t, v, first)
 		lower := int64(2)
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 2, PerUserLimit: &lower}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 2, PerUserLimit: &lower}); err != nil {
 			t.Fatal(err)
 		}
 		repeat := func() {
@@ -485,7 +484,7 @@ func TestInventory_Purchase_Limit(t *testing.T) {
 		wantStatus(t, s.give(t, first), ReleaseDone)
 		repeat()
 		control := "paused"
-		if err := Adjust(await.Context(t), rdb, 1, 1, s.item, Change{Version: 3, Control: &control}); err != nil {
+		if err := adjust(await.Context(t), rdb, keys{1}, 1, s.item, "", &Change{Version: 3, Control: &control}); err != nil {
 			t.Fatal(err)
 		}
 		repeat()

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// trimPage is how many entries of a log are looked at together.
+	// trimPage is how many entries of a log one step reads.
 	trimPage = 64
 	// trimPages bounds one call. A queue's purchase scripts add fewer entries between
 	// two sweeps.
 	trimPages = 4096
-	// trimEntry is how many records are written again as one entry.
+	// trimEntry is how many records are rewritten as one entry.
 	trimEntry = 256
 )
 
-// TrimQueued removes from a queue's log the orders that are not in the queue any more. It
-// goes through the log from its beginning, up to the first page of which most orders are
-// queued still: what a queue holds is not looked at again and again. The queued orders of
-// the pages it went through, dead letters among them, are written again at the log's end,
-// so that nothing old keeps the rest from being removed. Any number of processes may do
-// so at once. Errors: those of Redis.
+// TrimQueued removes from a queue's log the orders that have left the queue. It processes
+// the log from its beginning, up to the first page with mostly queued orders, so that it
+// does not read a long queue again at each call. It moves the queued orders of the
+// processed pages, dead letters included, to the log's end, so that a few old orders do
+// not keep the others from being removed. Any number of processes may call it
+// concurrently. Errors: those of Redis.
 func TrimQueued(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue) error {
 	key := queuedLogKey(q.Prefix())
 	for range trimPages {
@@ -39,7 +39,7 @@ func TrimQueued(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue) 
 	return nil
 }
 
-// trimPageOf is one step of TrimQueued. more says that another one is worth it.
+// trimPageOf is one step of TrimQueued. more says whether another step is worthwhile.
 func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, key string) (more bool, err error) {
 	page, err := rdb.XRangeN(ctx, key, "-", "+", trimPage).Result()
 	if err != nil || len(page) == 0 {
@@ -75,10 +75,10 @@ func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, 
 	whole := len(page) == trimPage
 	mostly := 2*alive > len(ids)
 	if mostly && !whole {
-		return false, nil // there is nothing behind these that they could hide
+		return false, nil // no entries follow these
 	}
-	// One step, so that nobody finds an order that is queued in no entry, and that what is
-	// removed is always the log's beginning.
+	// In one transaction, so that every queued order is always in an entry, and that only
+	// the log's beginning is removed.
 	_, err = rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for _, records := range again {
 			p.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{recordField, records}})

@@ -25,7 +25,7 @@ const (
 	kindAccepted
 	// kindRefused: a definite no.
 	kindRefused
-	// kindBusy: not now; come back with the same key.
+	// kindBusy: temporarily refused; retry with the same key.
 	kindBusy
 )
 
@@ -46,7 +46,7 @@ type expected struct {
 	quantity    int64
 }
 
-// longestRetryAfter bounds what a server can make us wait.
+// longestRetryAfter bounds the wait that a server can demand.
 const longestRetryAfter = 30 * time.Second
 
 // read turns a response into an answer.
@@ -105,7 +105,7 @@ func problemCode(body []byte) string {
 		Code string `json:"code"`
 	}
 	if err := json.Unmarshal(body, &p); err != nil {
-		return "" // an answer that is no problem document is counted by its status alone
+		return "" // an answer that is not a problem document is counted only by its status
 	}
 	return p.Code
 }

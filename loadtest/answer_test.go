@@ -57,7 +57,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// response reads an answer as it would come over the wire.
+// response parses an answer in its form on the wire.
 func response(t *testing.T, status int, header, body string) *wire.Response {
 	t.Helper()
 	client, server := net.Pipe()
@@ -108,7 +108,7 @@ func TestPause(t *testing.T) {
 		{0, 0, firstPause, firstPause * 5 / 4},
 		{3, 0, 8 * firstPause, 10 * firstPause},
 		{1000, 0, longPause, longPause * 5 / 4},
-		// What the service asks for is never cut short.
+		// A wait that the service states is never shortened.
 		{0, 3 * time.Second, 3 * time.Second, 3750 * time.Millisecond},
 	}
 	for _, tt := range tests {

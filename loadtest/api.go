@@ -16,8 +16,8 @@ var (
 	errNotOpen = errors.New("loadtest: the sale did not open")
 )
 
-// api speaks to the service beside the load: it opens the sale and looks at
-// the result. It is for one goroutine at a time.
+// api calls the service besides the load: it opens the sale and reads the result. It must
+// not be used concurrently.
 type api struct {
 	target wire.Target
 	auth   string // Authorization value, or empty
@@ -148,7 +148,7 @@ func (a *api) ledger(ctx context.Context, item string) (*ledger, error) {
 	return l, nil
 }
 
-// maxPages bounds the listing of orders, against a cursor that leads in circles.
+// maxPages bounds the listing of orders, in case the cursors form a cycle.
 const maxPages = 100_000
 
 // orders lists all orders of an item, page by page. They carry no idempotency keys.
@@ -182,7 +182,8 @@ func (a *api) orders(ctx context.Context, item string) ([]row, error) {
 
 var errPollTimeout = errors.New("loadtest: timed out")
 
-// poll asks until done, an error, the timeout (errPollTimeout) or the context's end.
+// poll calls done until it returns true or an error, the timeout (errPollTimeout) or the
+// context's end.
 func poll(ctx context.Context, timeout, every time.Duration, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errPollTimeout)
 	defer cancel()

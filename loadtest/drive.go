@@ -25,7 +25,7 @@ const (
 	staleAfter = 5 * time.Second
 )
 
-// outcome is what became of one shot.
+// outcome is the result of one shot.
 type outcome struct {
 	answer   answer        // the last attempt's
 	attempts int           // 0: never sent
@@ -34,13 +34,13 @@ type outcome struct {
 	done     time.Duration // end of the last answer, after the start
 }
 
-// answerKey is what answers are counted by.
+// answerKey groups answers for the count.
 type answerKey struct {
 	status int
 	code   string
 }
 
-// result is what the crowd saw.
+// result has the answers that the crowd received.
 type result struct {
 	outcomes       []outcome // by shot
 	answers        map[answerKey]int64
@@ -70,9 +70,9 @@ type driver struct {
 	retriedUnknown atomic.Int64
 }
 
-// drive opens the connections, sends everything, and returns when each request
-// has its final outcome. When the context ends it returns what there is, with
-// the context's error.
+// drive opens the connections, sends everything, and returns when each request has its
+// final outcome. When the context ends it returns the outcomes so far, with the context's
+// error.
 func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 	workers := make([]*worker, min(connections, len(d.plan.shots)))
 	for i := range workers {
@@ -174,7 +174,7 @@ func (w *worker) work(ctx context.Context) {
 	}
 }
 
-// moveOn has the next attempt made at the next target.
+// moveOn makes the next attempt go to the next target.
 func (w *worker) moveOn() {
 	w.hangUp()
 	w.at = (w.at + 1) % len(w.d.targets)
@@ -226,7 +226,7 @@ func (w *worker) dial(ctx context.Context) error {
 		}
 	}
 	w.conn, w.used = conn, time.Now()
-	// An interrupt ends the attempts under way at once.
+	// An interrupt ends the attempts in flight immediately.
 	w.unhook = context.AfterFunc(ctx, func() { closeQuietly(conn) })
 	return nil
 }
@@ -269,8 +269,8 @@ func (d *driver) note(t ticket, a answer, sent, end time.Time) {
 	d.sched.settle()
 }
 
-// pause is how long to wait before the next attempt: what the service asked
-// for, or a doubling time. A random part keeps the crowd from coming back as one.
+// pause is the time before the next attempt: the time that the service stated, or one that
+// doubles. A random part spreads the crowd's retries.
 func pause(attempt int, stated time.Duration) time.Duration {
 	p := stated
 	if p == 0 {

@@ -31,8 +31,8 @@ func crowdAt(t *testing.T, h http.HandlerFunc, connections int, args ...string) 
 	return r
 }
 
-// Where one request holds up the only connection, those behind it were due all
-// the while, and their latency says so although each was answered at once.
+// While one request blocks the only connection, the later ones are due, and their latency
+// includes that wait although each is answered immediately.
 func TestDrive_LatencyCountsFromDue(t *testing.T) {
 	t.Parallel()
 	const held = 50 * time.Millisecond
@@ -67,7 +67,7 @@ func TestDrive_GivesUp(t *testing.T) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}, 2, "--buyers", "4", "--timeout", "30s")
-	// What the service asks for is beyond what the user allows.
+	// The wait that the service states is longer than the user allows.
 	if requests.Load() != 4 || r.retriedBusy != 0 {
 		t.Errorf("%d requests, %d retries; want 4 and 0", requests.Load(), r.retriedBusy)
 	}
@@ -107,8 +107,8 @@ func TestCounters_Line(t *testing.T) {
 	}
 }
 
-// A connection that idled may be closed by the server while a request is on its
-// way, which would count as an unknown outcome of the service.
+// A server may close an idle connection while a request is on its way, which would count as an
+// unknown outcome of the service.
 func TestWorker_ReplacesAnIdleConnection(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int64

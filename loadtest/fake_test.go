@@ -23,24 +23,24 @@ const (
 	fakeAdmin  = "the-admin-token"
 )
 
-// fake is a service that speaks the contract over a real SQLite file. Its
-// fields tell it which promise to break; the zero value is honest.
+// fake is a service that implements the contract on a real SQLite file. Its fields select the
+// promise that it breaks; the zero value breaks none.
 type fake struct {
 	oversell    int64 // units sold beyond the stock
 	loseEvery   int   // acknowledges each nth order without writing it
 	rejectEvery int   // acknowledges each nth order and then rejects it
 	twoRows     bool  // writes a second row for each key
 	twoIDs      bool  // forgets keys: a repeat makes another order
-	noLimit     bool  // does not look at the limit
-	stopAt      int64 // says sold out after so many units, if not 0
-	badLedger   bool  // states a ledger that does not add up
+	noLimit     bool  // ignores the limit
+	stopAt      int64 // answers sold_out after so many units, if not 0
+	badLedger   bool  // returns a ledger that does not add up
 	wrongBuyer  bool  // answers with another buyer's order
 	refuseAgain bool  // answers a repeat of a key with sold_out
 	devTokens   bool  // answers POST /dev/tokens
 	busyFirst   bool  // answers the first request of each key 503
-	cutFirst    bool  // cuts the connection after the first purchase of each key is made
+	cutFirst    bool  // cuts the connection after the first purchase of each key
 	queued      bool  // answers 202
-	slowLedger  int   // states so many ledgers that lag behind
+	slowLedger  int   // returns so many ledgers that lag behind
 	late        bool  // writes rows some time after the answer, as a worker does
 
 	t       testing.TB
@@ -77,7 +77,7 @@ func (f *fake) serve(t testing.TB) *fake {
 	}
 	db.SetMaxOpenConns(1)
 	f.db = db
-	// No unique key on the idempotency key: some fakes break just that.
+	// No unique index on the idempotency key, because some fakes store a key twice.
 	if _, err := db.ExecContext(t.Context(), `CREATE TABLE orders (id TEXT PRIMARY KEY, item_id TEXT NOT NULL, user_id TEXT NOT NULL,
 		quantity INTEGER NOT NULL, status TEXT NOT NULL, idempotency_key TEXT NOT NULL)`); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,9 @@
 // opens a sale, lets many buyers arrive as a burst, a ramp or a steady stream,
 // and then compares what the service answered with what its database holds.
 //
-// The load is open loop: each request has an instant at which it is due,
-// whatever became of those before it, and its latency counts from that instant.
-// A service that falls behind cannot slow the crowd down and look fast.
+// The load is open loop: each request has an instant at which it is due, whatever the
+// outcome of earlier requests, and its latency counts from that instant. A service that
+// falls behind cannot slow the crowd down and look fast.
 //
 // Without options it builds and starts the service itself, as one process with a
 // fresh data directory. With --split it starts the service as it is deployed,
@@ -22,7 +22,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the program at once, and the kernel then ends the service.
+	// A second signal ends the program immediately, and the kernel then ends the service.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -51,16 +51,16 @@ type options struct {
 	Timeout time.Duration
 }
 
-// usageError names the option, its value and the mend. It ends the run with exit code 2.
+// usageError names the option, its value and the fix. It ends the run with exit code 2.
 type usageError struct {
-	option, value, mend string
+	option, value, fix string
 }
 
 func (e *usageError) Error() string {
 	if e.option == "" {
-		return e.mend
+		return e.fix
 	}
-	return fmt.Sprintf("--%s %q: %s", e.option, e.value, e.mend)
+	return fmt.Sprintf("--%s %q: %s", e.option, e.value, e.fix)
 }
 
 func flags(o *options) *pflag.FlagSet {
@@ -93,7 +93,7 @@ func flags(o *options) *pflag.FlagSet {
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	f := flags(&o)
-	f.SetOutput(io.Discard) // errors are told once, by the caller
+	f.SetOutput(io.Discard) // the caller reports errors
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			_, werr := fmt.Fprintf(stderr, "Usage: go run ./loadtest [options]\n\nSimulates the buyers of a flash sale and verifies the result.\n\n%s", f.FlagUsages())
@@ -102,7 +102,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, explain(err)
 	}
 	if rest := f.Args(); len(rest) > 0 {
-		return o, &usageError{mend: fmt.Sprintf("argument %q: only options are understood; see --help", rest[0])}
+		return o, &usageError{fix: fmt.Sprintf("argument %q: only options are understood; see --help", rest[0])}
 	}
 	if o.Secret == "" {
 		o.Secret = os.Getenv(secretEnv)
@@ -111,7 +111,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, &usageError{"rate", f.Lookup("rate").Value.String(), "a burst has no rate; add --profile steady or --profile ramp"}
 	}
 	if o.Split && !f.Changed("connections") {
-		// With more, what is left after the kills could be sold before them.
+		// With more connections, everything could be sold before the kills.
 		o.Connections = min(o.Connections, max(4, o.orders()/4))
 	}
 	err := o.check()
@@ -142,12 +142,12 @@ func explain(err error) error {
 	if errors.As(err, &unknown) {
 		return &usageError{unknown.GetSpecifiedName(), "", "no such option; see --help"}
 	}
-	return &usageError{mend: err.Error() + "; see --help"}
+	return &usageError{fix: err.Error() + "; see --help"}
 }
 
 func (o *options) check() error {
-	bad := func(option string, value any, mend string) error {
-		return &usageError{option, fmt.Sprint(value), mend}
+	bad := func(option string, value any, fix string) error {
+		return &usageError{option, fmt.Sprint(value), fix}
 	}
 	switch {
 	case o.Buyers < 1 || o.Buyers > 1_000_000:
@@ -174,9 +174,9 @@ func (o *options) check() error {
 	return o.checkPlaces()
 }
 
-// checkPlaces looks at the options that say where things are.
+// checkPlaces checks the options that name files and addresses.
 func (o *options) checkPlaces() error {
-	// Found out at the end, it would cost the whole run.
+	// Checked now, since an error at the end would cost the whole run.
 	if o.Report != "" {
 		f, err := os.OpenFile(o.Report, os.O_CREATE|os.O_WRONLY, 0o644)
 		if err != nil {
@@ -193,7 +193,7 @@ func (o *options) checkPlaces() error {
 		return &usageError{"db", o.DB, "the path is missing: sqlite:PATH"}
 	}
 	if o.Secret != "" && o.Target != "" && len(o.Secret) < 32 {
-		// The value is a secret; it is not repeated.
+		// The value is a secret, so the error does not contain it.
 		return &usageError{"jwt-secret", "…", "must have 32 bytes or more, like the service's " + secretEnv}
 	}
 	if o.Split && o.Target != "" {

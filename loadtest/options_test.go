@@ -21,7 +21,7 @@ func TestRun_WrongUsage(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		args []string
-		want []string // the option, the value, the mend
+		want []string // the option, the value, the fix
 	}{
 		{[]string{"--buyers", "0"}, []string{"--buyers", `"0"`, "1 to"}},
 		{[]string{"--buyers", "many"}, []string{"--buyers", `"many"`, "not a whole number", "example 20000"}},

@@ -19,7 +19,7 @@ type plan struct {
 	shots     []shot // in the order of their due times
 }
 
-// purchase is one wish to buy. Every request for it carries the same key.
+// purchase is one intended purchase. Every request for it carries the same key.
 type purchase struct {
 	buyer int // index into plan.buyers
 	key   string
@@ -31,8 +31,8 @@ type shot struct {
 	due      time.Duration // after the start
 }
 
-// newPlan makes the plan of a run. Its names begin with the run's id, so that
-// runs against the same service do not meet.
+// newPlan makes the plan of a run. Its names begin with the run's id, so that runs against
+// the same service use different names.
 func newPlan(o *options, runID string) *plan {
 	p := &plan{
 		item: "load-" + runID, stock: o.Stock, limit: o.Limit, quantity: o.Quantity,
@@ -54,7 +54,7 @@ func newPlan(o *options, runID string) *plan {
 			p.purchases = append(p.purchases, purchase{buyer, runID + "-" + strconv.Itoa(buyer) + "-" + strconv.Itoa(wish)})
 			p.shots = append(p.shots, shot{purchase: len(p.purchases) - 1})
 			if twice[buyer] {
-				// Next to each other in the plan, the two are in flight together.
+				// Adjacent in the plan, so that both are in flight together.
 				p.shots = append(p.shots, shot{purchase: len(p.purchases) - 1})
 			}
 		}

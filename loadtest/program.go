@@ -41,8 +41,8 @@ func newProgram(name, dir string) *program {
 	return &program{name: name, log: filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log"), exited: make(chan struct{})}
 }
 
-// start starts the command. The kernel ends the process if ours ends without
-// ending it, where the system offers that.
+// start starts the command. If this process dies without ending it, the kernel ends it,
+// where the system supports that.
 func (p *program) start(cmd *exec.Cmd) error {
 	log, err := os.Create(p.log)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *program) awaitReady(ctx context.Context, base, route string, timeout ti
 	})
 }
 
-// await polls until wrong returns nothing. It fails when the process ends first.
+// await polls until wrong returns an empty text. It fails when the process ends first.
 func (p *program) await(ctx context.Context, timeout time.Duration, wrong func() string) error {
 	var last string
 	err := poll(ctx, timeout, 25*time.Millisecond, func() (bool, error) {
@@ -131,8 +131,8 @@ func (p *program) logTail() string {
 	return string(b)
 }
 
-// kill sends SIGKILL, after which the process runs no further. It fails if the
-// process has ended already. It is called once at most, before end.
+// kill sends SIGKILL, after which the process executes nothing. It fails if the process
+// has ended already. It is called at most once, before end.
 func (p *program) kill() error {
 	select {
 	case <-p.exited:

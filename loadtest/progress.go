@@ -27,7 +27,7 @@ type counters struct {
 	persisted atomic.Int64 // rows seen
 }
 
-// enter names what is going on now.
+// enter sets the name of the present phase.
 func (c *counters) enter(phase string) { c.phase.Store(&phase) }
 
 func (c *counters) settle(k kind) {
@@ -61,11 +61,11 @@ func (c *counters) line() string {
 		phase, c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load(), c.persisted.Load())
 }
 
-// display shows the counters until the returned function is called, which
-// returns when the display has let go of the terminal.
+// display shows the counters until the returned function is called, which returns when the
+// display no longer uses the terminal.
 func display(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb" {
-		// A terminal that does not know its size cannot be drawn on.
+		// A terminal without a known size cannot be drawn on.
 		if width, height, err := term.GetSize(f.Fd()); err == nil && width > 0 && height > 0 {
 			return displayTerminal(f, c)
 		}
@@ -85,7 +85,7 @@ func displayLines(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 			select {
 			case <-tick.C:
 				if _, err := fmt.Fprintln(w, c.line()); err != nil {
-					return // nobody reads any more; the verdict is what counts
+					return // the output is closed; the run goes on for its verdict
 				}
 			case <-ctx.Done():
 				return
@@ -98,9 +98,9 @@ func displayLines(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 	}
 }
 
-// displayTerminal redraws a bar and the figures in place. It reads nothing from
-// the terminal: Ctrl-C stays a signal, and no input that is missing or not a
-// terminal can hold it up.
+// displayTerminal redraws a bar and the figures in place. It reads nothing from the
+// terminal: Ctrl-C stays a signal, and an input that is missing or not a terminal cannot
+// block it.
 func displayTerminal(f *os.File, c *counters) (stop func()) {
 	p := tea.NewProgram(screen{c: c, width: 80},
 		tea.WithOutput(f), tea.WithInput(nil), tea.WithoutSignalHandler(), tea.WithEnvironment(quietEnvironment()))
@@ -124,9 +124,8 @@ func displayTerminal(f *os.File, c *counters) (stop func()) {
 	}
 }
 
-// quietEnvironment is the environment under which the display asks the terminal
-// no questions: nobody here reads the answers, and they would appear on the
-// shell's next line.
+// quietEnvironment is the environment under which the display sends no queries to the
+// terminal: the replies would not be read, and would appear on the shell's next line.
 func quietEnvironment() []string {
 	env := []string{"SSH_TTY=none", "TERM_PROGRAM=Apple_Terminal"}
 	name := os.Getenv("TERM")
@@ -155,7 +154,7 @@ func nextRedraw() tea.Cmd {
 // Init starts the clock of the display.
 func (s screen) Init() tea.Cmd { return nextRedraw() }
 
-// Update notes the terminal's width and keeps the clock going.
+// Update records the terminal's width and schedules the next redraw.
 func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:

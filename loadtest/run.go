@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.Join(err, publish(s, &o, stdout, stderr))
 	}
 	if err != nil {
-		// A stderr that cannot be written to leaves the exit code to tell it.
+		// If stderr cannot be written, only the exit code reports the error.
 		fmt.Fprintln(stderr, "loadtest:", strings.TrimPrefix(err.Error(), "loadtest: "))
 	}
 	var usage *usageError
@@ -61,7 +61,7 @@ func perform(ctx context.Context, o *options, stderr io.Writer) (s *summary, err
 	}
 	s, err = at.test(ctx, o, say, stderr)
 	if stopErr := stop(); stopErr != nil {
-		// A service that cannot end properly has not passed, whatever it sold.
+		// A service that does not end properly has failed, whatever it sold.
 		say("%v", stopErr)
 		if s != nil {
 			s.fail("unclean_exit", finding{1, []string{stopErr.Error()}})
@@ -131,7 +131,7 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	if err != nil {
 		return nil, err
 	}
-	// No victim is at the last URL.
+	// The process at the last URL is not killed.
 	target := targets[len(targets)-1]
 	mint := newMinter(at.secret, target, time.Now())
 	adminToken := o.AdminToken

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// schedule hands out the requests when they are due: those of the plan, and
-// retries. A worker that has nothing to do waits here. It is the open loop: a
-// request that finds every connection busy is handed out late and its latency
-// counts from when it was due.
+// schedule hands out the requests when they are due: those of the plan, and retries. Idle
+// workers wait here. It implements the open loop: if every connection is busy, a request
+// is handed out late, and its latency counts from when it was due.
 type schedule struct {
 	start time.Time
 	shots []shot
 
-	// turn is held by the one worker that waits for the next due time, so
-	// that a due request wakes one worker and not all. It is a channel of one
-	// place and not a mutex, so that the context ends the wait for it.
+	// turn is held by the one worker that waits for the next due time, so that a due
+	// request wakes one worker and not all. It is a channel of capacity one and not a
+	// mutex, so that the context can end the wait for it.
 	turn    chan struct{}
 	changed chan struct{} // wakes the holder of turn: a retry came, or the end
 
@@ -38,7 +37,7 @@ func newSchedule(start time.Time, shots []shot) *schedule {
 	return &schedule{start: start, shots: shots, turn: make(chan struct{}, 1), changed: make(chan struct{}, 1), open: len(shots)}
 }
 
-// take waits for the next due request. False: all are settled, or the context ended.
+// take waits for the next due request. False: all have their outcome, or the context ended.
 func (s *schedule) take(ctx context.Context) (ticket, bool) {
 	select {
 	case s.turn <- struct{}{}:
@@ -81,7 +80,7 @@ func (s *schedule) pop() (t ticket, wait time.Duration, over bool) {
 		return t, wait, false
 	}
 	if !planned {
-		// Everything is in flight; whatever happens next is announced.
+		// Everything is in flight; a retry or the end is signalled on changed.
 		return t, time.Hour, false
 	}
 	if wait = s.shots[s.next].due - now; wait <= 0 {

@@ -30,8 +30,8 @@ func TestSchedule_HandsOutWhenDue(t *testing.T) {
 	})
 }
 
-// A retry that comes while a worker waits for a later shot goes first, and
-// never before its time.
+// A retry that comes while a worker waits for a later shot is sent first, and never before it
+// is due.
 func TestSchedule_RetryOvertakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestSchedule_RetryOvertakes(t *testing.T) {
 	})
 }
 
-// Workers that wait while the last requests are in flight must all be let go.
+// Workers that wait while the last requests are in flight must all return.
 func TestSchedule_EndReleasesWorkers(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *schedule, cancel context.CancelFunc){

@@ -59,7 +59,7 @@ func newService(dir string) *service {
 func abandon(cause error, end func() error, dir string) error {
 	ended := end()
 	if errors.Is(cause, errEarly) {
-		ended = nil // the cause says it already
+		ended = nil // the cause reports it already
 	}
 	return errors.Join(cause, ended, os.RemoveAll(dir))
 }
@@ -75,9 +75,8 @@ func buildService(ctx context.Context, dir string, say func(string, ...any)) (st
 	return bin, err
 }
 
-// rateBuyer is --rate-buyer of a service started here: the crowd comes from one
-// process and one buyer may come often, and the limit that protects the shop from
-// that is not what is measured.
+// rateBuyer is --rate-buyer of a service started here. A buyer of the crowd may send many
+// requests, and the limit that protects the shop from them is not measured.
 const rateBuyer = "1000000"
 
 // start runs the binary.
@@ -105,8 +104,8 @@ func (s *service) start(bin string, o *options) error {
 	return s.program.start(cmd)
 }
 
-// serviceEnv is the environment of a service started here: settings in ours that
-// were meant for another service do not reach it.
+// serviceEnv is the environment of a service started here. It leaves out the settings of
+// our own environment, which may be meant for another service.
 func serviceEnv(secret string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -133,11 +132,10 @@ func absoluteDB(db, dir string) (string, error) {
 	return "sqlite:" + abs, nil
 }
 
-// stop ends the process and removes its directory. It runs to its end even when
-// the run was interrupted.
+// stop ends the process and removes its directory, also when the run was interrupted.
 func (s *service) stop() error {
 	return errors.Join(s.end(), os.RemoveAll(s.dir))
 }
 
-// place is where the load goes.
+// place is the target of the load.
 func (s *service) place() place { return place{urls: []string{s.url}, db: s.db, secret: s.secret} }

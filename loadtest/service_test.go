@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// script starts a shell script in the service's place.
+// script starts a shell script instead of the service.
 func script(t *testing.T, text string) *service {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "service")
@@ -55,7 +55,7 @@ func TestService_NeverReady(t *testing.T) {
 
 func TestService_StopEndsItAndRemovesItsDirectory(t *testing.T) {
 	t.Parallel()
-	// It says through its log that it can be stopped.
+	// It reports in its log that it can be stopped.
 	s := script(t, `trap 'echo bye; exit 0' TERM; echo "$@"; env; echo armed; while :; do sleep 0.05; done`)
 	err := poll(t.Context(), 30*time.Second, 5*time.Millisecond, func() (bool, error) {
 		return strings.Contains(s.logTail(), "armed\n"), nil
@@ -84,7 +84,7 @@ func TestService_StopEndsItAndRemovesItsDirectory(t *testing.T) {
 
 func TestService_UncleanExitIsTold(t *testing.T) {
 	t.Parallel()
-	s := script(t, `exec sleep 1000`) // dies of SIGTERM instead of ending by it
+	s := script(t, `exec sleep 1000`) // SIGTERM kills it; it does not exit on its own
 	if err := s.stop(); err == nil || !strings.Contains(err.Error(), "terminated") {
 		t.Errorf("got %v", err)
 	}

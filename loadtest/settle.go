@@ -2,15 +2,22 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
 	"time"
+
+	_ "github.com/mattn/go-sqlite3" // to read the service's database
 )
 
 // settled is the state of the sale once it is quiet, or when waiting ended.
 type settled struct {
 	rows   []row
 	ledger *ledger       // nil: could not be read
-	drain  time.Duration // from the crowd's last answer until every acknowledged order was seen as a row
+	drain  time.Duration // from the crowd's last answer until every acknowledged order had a row
 	all    bool          // every acknowledged order is a row
 	notes  []string      // what went wrong on the way
 }
@@ -18,10 +25,9 @@ type settled struct {
 // ledgerPatience bounds the wait for the ledger to agree with rows that are complete.
 const ledgerPatience = 5 * time.Second
 
-// waitSettled polls until every acknowledged order has a row, and then until the
-// ledger agrees with the rows: purchases whose answers were lost may still be on
-// their way. Neither is awaited for longer than the timeout; what is missing
-// then is missing, and the verdict says so.
+// waitSettled polls until every acknowledged order has a row, and then until the ledger
+// agrees with the rows: purchases whose answers were lost may still be under way. It waits
+// for neither longer than the timeout; the verdict counts the orders that are missing then.
 func waitSettled(ctx context.Context, o *observations, item string, src source, ledgers *api, timeout time.Duration, live *counters) (*settled, error) {
 	want := make(map[string]bool)
 	for i := range o.wishes {
@@ -88,7 +94,7 @@ func countPresent(rows []row, want map[string]bool) int {
 	return n
 }
 
-// units sums what the rows that are not rejected hold.
+// units sums the units of the rows that are not rejected.
 func units(rows []row) (n int64) {
 	for i := range rows {
 		if !rows[i].rejected() {
@@ -98,7 +104,7 @@ func units(rows []row) (n int64) {
 	return n
 }
 
-// observe gathers what the crowd saw by purchase.
+// observe groups the crowd's answers by purchase.
 func observe(p *plan, r *result) *observations {
 	o := &observations{stock: p.stock, limit: p.limit, quantity: p.quantity, wishes: make([]wish, len(p.purchases))}
 	for i := range p.purchases {
@@ -117,11 +123,97 @@ func observe(p *plan, r *result) *observations {
 				w.refused = "refused"
 			}
 		case kindBusy, kindUnknown:
-			// Given up: nothing is known, and nothing follows from it.
+			// Given up: the outcome is unknown, so nothing can be checked.
 		}
 		if a.fault != "" {
 			w.fault = a.fault
 		}
 	}
 	return o
+}
+
+// source reads the orders of a finished run.
+type source interface {
+	// count is the number of rows of the item, or more cheaply a lower bound of 0.
+	count(ctx context.Context, item string) (int64, error)
+	rows(ctx context.Context, item string) ([]row, error)
+	// name describes the source, for people.
+	name() string
+	close() error
+}
+
+// sqliteSource reads the database's file without the service.
+type sqliteSource struct {
+	path string
+	db   *sql.DB
+}
+
+// openSQLite opens the file read-only, so that the check cannot change the database.
+func openSQLite(ctx context.Context, path string) (*sqliteSource, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	dsn := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: "mode=ro&_busy_timeout=5000&_query_only=true"}
+	db, err := sql.Open("sqlite3", dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), db.Close())
+	}
+	return &sqliteSource{path, db}, nil
+}
+
+func (s *sqliteSource) name() string { return "the database, sqlite:" + s.path }
+
+func (s *sqliteSource) close() error { return s.db.Close() }
+
+func (s *sqliteSource) count(ctx context.Context, item string) (n int64, err error) {
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE item_id = ?`, item).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count orders: %w", err)
+	}
+	return n, nil
+}
+
+func (s *sqliteSource) rows(ctx context.Context, item string) (out []row, err error) {
+	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE item_id = ?`, item)
+	if err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	defer func() { err = errors.Join(err, found.Close()) }()
+	for found.Next() {
+		var r row
+		if err := found.Scan(&r.ID, &r.UserID, &r.Quantity, &r.Status, &r.Key); err != nil {
+			return nil, fmt.Errorf("read orders: %w", err)
+		}
+		out = append(out, r)
+	}
+	if err := found.Err(); err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	return out, nil
+}
+
+// apiSource reads through the service's own API, if its database cannot be reached. It
+// relies on the service to report its rows correctly.
+type apiSource struct{ a *api }
+
+func (s apiSource) name() string { return "the API's order list and ledger" }
+
+func (s apiSource) close() error { s.a.close(); return nil }
+
+// count has no cheap form in the API; the caller then reads the rows.
+func (s apiSource) count(context.Context, string) (int64, error) { return -1, nil }
+
+func (s apiSource) rows(ctx context.Context, item string) ([]row, error) {
+	return s.a.orders(ctx, item)
+}
+
+// openSource opens the database if it is one that can be read from here, and
+// the API otherwise.
+func openSource(ctx context.Context, db string, target *api) (source, error) {
+	if path, ok := strings.CutPrefix(db, "sqlite:"); ok {
+		return openSQLite(ctx, path)
+	}
+	return apiSource{target}, nil
 }

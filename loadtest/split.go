@@ -19,8 +19,9 @@ var errNoRedis = errors.New("loadtest: --split needs redis-server, which is not 
 // halves is how many API processes a deployment has, and how many workers.
 const halves = 2
 
-// deployment is the service as it is deployed: a redis-server that keeps what it
-// acknowledges, API processes and workers, all on one database.
+// deployment is the service as it is deployed: a redis-server that keeps what it has
+// acknowledged,
+// API processes and workers, all on one database.
 type deployment struct {
 	dir    string
 	bin    string
@@ -37,7 +38,7 @@ type deployment struct {
 // startDeployment builds the service and starts a deployment in a fresh
 // directory. The caller stops it; on an error nothing is left behind.
 func startDeployment(ctx context.Context, o *options, say func(string, ...any)) (*deployment, error) {
-	// Before the build, which takes longer.
+	// Checked before the build, which takes longer.
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return nil, fmt.Errorf("%w (%w)", errNoRedis, err)
 	}
@@ -140,8 +141,8 @@ func (d *deployment) startHalf(command string, i int, args ...string) (p *progra
 	return p, "http://" + addr, nil
 }
 
-// place is where the load goes, and what is killed under it: the first API and the
-// first worker. The sale is opened and checked through the last API.
+// place is the target of the load, and the processes that are killed during it: the first
+// API and the first worker. The sale is opened and checked through the last API.
 func (d *deployment) place() place {
 	return place{
 		urls: d.urls, db: d.db, secret: d.secret,
@@ -149,8 +150,8 @@ func (d *deployment) place() place {
 	}
 }
 
-// end ends every process that was started: the APIs, then the workers, which
-// finish what the APIs accepted, then Redis.
+// end ends every process that was started: the APIs, then the workers, which commit the
+// orders that the APIs accepted, then Redis.
 func (d *deployment) end() error {
 	var errs []error
 	for _, p := range slices.Concat(d.apis, d.workers) {
@@ -159,6 +160,5 @@ func (d *deployment) end() error {
 	return errors.Join(append(errs, d.redis.Stop())...)
 }
 
-// stop ends every process and removes the directory. It runs to its end even when
-// the run was interrupted.
+// stop ends every process and removes the directory, also when the run was interrupted.
 func (d *deployment) stop() error { return errors.Join(d.end(), os.RemoveAll(d.dir)) }

@@ -79,7 +79,7 @@ func allEnded(t *testing.T, d *deployment) {
 	}
 }
 
-// What was started before something failed is ended.
+// Processes that were started before a failure are ended.
 func TestDeployment_FailsToStart(t *testing.T) {
 	t.Parallel()
 	needRedis(t)
@@ -102,7 +102,7 @@ func TestDeployment_Interrupted(t *testing.T) {
 	t.Parallel()
 	needRedis(t)
 	d := newDeployment(t)
-	// The crowd cannot be through before the interrupt.
+	// The crowd cannot finish before the interrupt.
 	o := options4test(t, "--split", "--profile", "steady", "--rate", "100")
 	if err := d.start(t.Context(), o); err != nil {
 		t.Fatal(errors.Join(err, d.stop()))

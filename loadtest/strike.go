@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// anyTarget is the target of a victim that the load does not speak to.
+// anyTarget is the target of a victim to which the load sends nothing.
 const anyTarget = -1
 
 // victim is a process that the run kills while the crowd buys.
 type victim struct {
 	name   string
 	target int          // index of its URL, or anyTarget
-	kill   func() error // returns once the process does nothing any more
+	kill   func() error // returns once the process executes nothing
 }
 
-// kill is what the run saw of one kill.
+// kill is the result of one kill.
 type kill struct {
 	Process string `json:"process"`
 	// AcceptedBefore counts the acknowledgements before the kill, AcceptedAfter those
 	// of requests that were sent after it.
 	AcceptedBefore int64 `json:"accepted_before"`
 	AcceptedAfter  int64 `json:"accepted_after"`
-	// InFlight counts the requests that the kill met: those that a killed API left
-	// without an answer, or those sent before the kill of a worker and answered after it.
+	// InFlight counts the requests in flight during the kill: those that a killed API did
+	// not answer, or those sent before the kill of a worker and answered after it.
 	InFlight int64 `json:"in_flight"`
 }
 
-// strike kills one victim once the sale has got so far.
+// strike kills one victim once a number of orders are acknowledged.
 type strike struct {
 	victim
 	after int64 // acknowledgements before the kill, 1 or more
-	// amid is how many requests are sent to the victim between that and the kill. An
-	// acknowledgement comes with those of its whole batch, and a kill at that moment
-	// could find nothing in flight.
+	// amid is how many requests are sent to the victim between that and the kill. All
+	// orders of a batch are acknowledged together, so a kill at that moment could find no
+	// request in flight.
 	amid int64
 
 	began    atomic.Int64 // when kill was called, in ns after the start; 0: not yet
@@ -49,7 +49,7 @@ type strike struct {
 	err    error
 }
 
-// strikes are those of a run, if any.
+// strikes are the kills of a run, if any.
 type strikes struct {
 	list  []*strike
 	start time.Time
@@ -86,10 +86,10 @@ func (s *strikes) sent(target int) {
 	}
 }
 
-// due carries out the strike if enough requests are on their way, in the instant
-// after one was sent: it cannot have been answered yet. Meanwhile no answer is read
-// and no more than one request sent on each connection, so that the sale goes on
-// after a kill that takes its time.
+// due kills the victim if enough requests are in flight. It is called right after a
+// request was sent, which cannot have been answered yet. During the kill no answer is read
+// and at most one request is sent on each connection, so that units are left for the time
+// after a slow kill.
 func (s *strikes) due(k *strike, target int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,20 +108,20 @@ func (s *strikes) due(k *strike, target int) {
 	}
 }
 
-// attempt says where and when a request was made: from when it was taken up over when
-// it was written, zero if it was not, to the end of its answer.
+// attempt is the target and the times of an attempt: when it began, when its request was
+// written (zero if it was not), and when its answer ended.
 type attempt struct {
 	target             int
 	sent, written, end time.Time
 }
 
-// seen notes the end of an attempt.
+// seen counts an attempt that has ended.
 func (s *strikes) seen(a *answer, t attempt) {
 	for _, k := range s.list {
 		began, ended := time.Duration(k.began.Load()), time.Duration(k.ended.Load())
 		switch {
 		case began == 0, t.end.Sub(s.start) < began:
-			// It was over before the kill.
+			// It ended before the kill.
 		case !t.written.IsZero() && t.written.Sub(s.start) < began:
 			if k.target == anyTarget || k.target == t.target && a.status == 0 {
 				k.inFlight.Add(1)
@@ -134,8 +134,8 @@ func (s *strikes) seen(a *answer, t attempt) {
 	}
 }
 
-// report returns what was seen of each kill, and why the run proves nothing, if so.
-// It is called once the load is over.
+// report returns the result of each kill, and, if the run proves nothing, the reason. It
+// is called after the end of the load.
 func (s *strikes) report() (kills []kill, void finding) {
 	for _, k := range s.list {
 		if k.began.Load() == 0 {

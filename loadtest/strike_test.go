@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// timeline plays strikes by hand: times are in milliseconds after the start.
+// timeline calls strikes at fixed times: in milliseconds after the start.
 type timeline struct {
 	*strikes
 	start time.Time
@@ -38,7 +38,7 @@ func (l *timeline) due(target, strike int) int {
 	return -1
 }
 
-// attempt notes one that was written and ended so long before or after a kill.
+// attempt records an attempt that was written and ended so long before or after a kill.
 func (l *timeline) attempt(strike, target int, a answer, written, end time.Duration) {
 	at := l.start.Add(time.Duration(l.list[strike].began.Load()))
 	if written > 0 {
@@ -143,7 +143,7 @@ func struck(t *testing.T, f *fake, kill func(first *httptest.Server) error) *sum
 	return s
 }
 
-// A crowd at two APIs, one of which goes away, buys all there is from the other.
+// If one of two APIs dies, the crowd buys all units from the other.
 func TestPlace_CrowdMovesOn(t *testing.T) {
 	t.Parallel()
 	s := struck(t, (&fake{}).serve(t), func(first *httptest.Server) error {
@@ -151,7 +151,7 @@ func TestPlace_CrowdMovesOn(t *testing.T) {
 		first.CloseClientConnections()
 		return err
 	})
-	// Whether the kill met a request in flight is up to the scheduler here.
+	// The scheduler decides whether a request was in flight during the kill.
 	if want := "accepted=50 persisted=50 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"; !strings.Contains(s.Line, want) {
 		t.Errorf("%s lacks %s", s.Line, want)
 	}
@@ -160,7 +160,7 @@ func TestPlace_CrowdMovesOn(t *testing.T) {
 	}
 }
 
-// A kill that costs a row fails the run.
+// A kill that loses a row fails the run.
 func TestPlace_LostRow(t *testing.T) {
 	t.Parallel()
 	f := (&fake{}).serve(t)
@@ -173,7 +173,7 @@ func TestPlace_LostRow(t *testing.T) {
 	}
 }
 
-// A run that is void fails and says so, although all promises were kept.
+// A void run fails with a reason, although all promises were kept.
 func TestPlace_Void(t *testing.T) {
 	t.Parallel()
 	s := struck(t, (&fake{}).serve(t), func(*httptest.Server) error { return errors.New("first ended before the planned kill") })

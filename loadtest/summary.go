@@ -15,13 +15,13 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// summary is everything a run has to say; as JSON it is the output of --json.
+// summary is the complete result of a run; as JSON it is the output of --json.
 // Times are in milliseconds where the name says so.
 type summary struct {
 	Pass    bool    `json:"pass"`
 	Line    string  `json:"line"`
 	Verdict verdict `json:"verdict"`
-	// CheckedIn says where the orders were read: the database or the API.
+	// CheckedIn is where the orders were read: the database or the API.
 	CheckedIn string   `json:"checked_in"`
 	Notes     []string `json:"notes,omitempty"`
 
@@ -29,8 +29,8 @@ type summary struct {
 	Answers  []answerCount `json:"answers"`
 	Requests int64         `json:"requests"`
 	Attempts int64         `json:"attempts"`
-	// RetriedBusy counts repeats after 429 or 503, RetriedUnknown those after an
-	// answer that did not come or did not say what happened.
+	// RetriedBusy counts repeats after 429 or 503, RetriedUnknown those after a missing
+	// answer or one with an unknown outcome.
 	RetriedBusy    int64 `json:"retried_busy"`
 	RetriedUnknown int64 `json:"retried_unknown"`
 	GaveUp         int64 `json:"gave_up"`
@@ -39,13 +39,13 @@ type summary struct {
 	RequestsPerSecond float64 `json:"requests_per_second"`
 	// AcceptedPerSecond is distinct orders over the time to the last of them.
 	AcceptedPerSecond float64 `json:"accepted_per_second"`
-	// Latency counts from when a request was due, Service from when its last
-	// attempt was sent; AcceptedLatency is Latency of the accepted alone.
+	// Latency counts from when a request was due, Service from when its last attempt was
+	// sent; AcceptedLatency is the Latency of accepted requests.
 	Latency         quantiles `json:"latency"`
 	AcceptedLatency quantiles `json:"accepted_latency"`
 	Service         quantiles `json:"service_time"`
 	// DrainMS is the time from the last answer until every acknowledged order
-	// was seen as a row; null where that did not happen.
+	// had a row; null if that did not happen.
 	DrainMS *float64 `json:"drain_ms"`
 	Ledger  *ledger  `json:"ledger"`
 	// Kills are those of --split.
@@ -54,7 +54,7 @@ type summary struct {
 	latency, accepted *hdrhistogram.Histogram // for the report's plot
 }
 
-// loadFacts repeat what was asked for.
+// loadFacts repeat the options of the run.
 type loadFacts struct {
 	Target      string  `json:"target"`
 	Item        string  `json:"item"`
@@ -104,7 +104,7 @@ func quantilesOf(h *hdrhistogram.Histogram) quantiles {
 	return quantiles{at(50), at(90), at(99), at(99.9), float64(h.Max()) / 1000}
 }
 
-// summarize counts what the crowd saw.
+// summarize counts the crowd's answers.
 func summarize(o *options, p *plan, r *result) *summary {
 	s := &summary{
 		Load: loadFacts{

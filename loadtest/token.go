@@ -20,8 +20,8 @@ const tokenLife = 6 * time.Hour
 
 var errNoTokens = errors.New("loadtest: cannot get tokens")
 
-// minter makes tokens: with the service's key if it is known, and otherwise by
-// asking POST /dev/tokens, which a service in development mode answers.
+// minter makes tokens: with the service's key if it is known, and otherwise through
+// POST /dev/tokens of a service in development mode.
 type minter struct {
 	secret []byte
 	target wire.Target

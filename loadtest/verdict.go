@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// observations are what the crowd asked for and was told.
+// observations are the crowd's purchases and the answers to them.
 type observations struct {
 	stock    int64
 	limit    int64 // units a buyer may have
@@ -24,13 +24,13 @@ type wish struct {
 	fault   string   // what was wrong with an acknowledgement, or empty
 }
 
-// row is one order as the service keeps it.
+// row is one order as the service stores it.
 type row struct {
 	ID       string `json:"id"`
 	UserID   string `json:"user_id"`
 	Quantity int64  `json:"quantity"`
 	Status   string `json:"status"`
-	// Key is empty where the rows were read through the API, which does not tell it.
+	// Key is empty if the rows were read through the API, which does not return it.
 	Key string `json:"-"`
 }
 
@@ -46,7 +46,7 @@ type ledger struct {
 	Balanced  bool  `json:"balanced"`
 }
 
-// agrees reports whether the ledger balances and says what the rows say.
+// agrees reports whether the ledger balances and agrees with the rows.
 func (l *ledger) agrees(stock, persisted int64) bool {
 	return l.Balanced && l.Left >= 0 && l.Held >= 0 && l.Sold >= 0 && l.Initial+l.Restocked == l.Left+l.Held+l.Sold &&
 		l.Initial+l.Restocked == stock && l.Held+l.Sold == persisted
@@ -67,15 +67,15 @@ type verdict struct {
 	Lost       int64 `json:"lost"`       // acknowledged orders without a row, or whose row is rejected
 	Duplicated int64 `json:"duplicated"` // keys with more than one row, or answered with more than one id
 	OverLimit  int64 `json:"over_limit"` // buyers with more units than the limit
-	Unsold     int64 `json:"unsold"`     // units left that were asked for
+	Unsold     int64 `json:"unsold"`     // units left that buyers wanted
 	// Failures are the promises broken; none: passed.
 	Failures []failure `json:"failures"`
 }
 
 func (v *verdict) passed() bool { return len(v.Failures) == 0 }
 
-// line is the verdict in one line: PASS or FAIL, the counts that every run
-// states, and the further promises that broke.
+// line is the verdict in one line: PASS or FAIL, the counts of every run, and the other
+// broken promises.
 func (v *verdict) line() string {
 	word := "PASS"
 	if !v.passed() {
@@ -96,8 +96,8 @@ func (v *verdict) line() string {
 	return b.String()
 }
 
-// judge compares what was told with what is kept. A nil ledger is one that
-// could not be read, which is a failure too. It depends on nothing else.
+// judge compares the answers with the stored rows. A nil ledger could not be read, which
+// is a failure too. The verdict depends on nothing else.
 func judge(o *observations, rows []row, l *ledger) verdict {
 	j := newJudge(o, rows)
 	v := verdict{Failures: []failure{}}
@@ -156,7 +156,7 @@ func (f *finding) add(n int64, format string, args ...any) {
 	}
 }
 
-// judgement holds the indexes that the questions share.
+// judgement holds the indexes that the checks share.
 type judgement struct {
 	o       *observations
 	rows    []row
@@ -197,8 +197,8 @@ func newJudge(o *observations, rows []row) *judgement {
 	return j
 }
 
-// owner finds the wish a row belongs to by its key or, where keys are not told,
-// by the acknowledgement of its id.
+// owner finds the wish of a row by its key or, if the rows have no keys, by the
+// acknowledgement of its id.
 func (j *judgement) owner(r *row) *wish {
 	w := j.byKey[r.Key]
 	if r.Key == "" {
@@ -210,8 +210,8 @@ func (j *judgement) owner(r *row) *wish {
 	return w
 }
 
-// adopt gives a row without a key and without an acknowledgement to a wish of
-// its buyer: one that has no row yet, or else the first, which then has two.
+// adopt assigns a row without a key and without an acknowledgement to a wish of its buyer:
+// one that has no row yet, or else the first, which then has two.
 func (j *judgement) adopt(r *row) {
 	wishes := j.byBuyer[r.UserID]
 	if r.Key != "" || len(wishes) == 0 {
@@ -266,7 +266,7 @@ func (j *judgement) duplicated() (f finding) {
 				ids = append(ids, r.ID)
 			}
 		}
-		// One id that was told and another that is kept are two orders as well.
+		// An acknowledged id and a different stored one are two orders as well.
 		if len(ids) > 1 || len(j.owned[w]) > 1 {
 			f.add(1, "key %s has orders %s", w.key, strings.Join(ids, ", "))
 		}
@@ -289,7 +289,7 @@ func (j *judgement) overLimit() (f finding) {
 	return f
 }
 
-// invented finds rows that nobody asked for.
+// invented finds rows that belong to no purchase.
 func (j *judgement) invented() (f finding) {
 	for _, r := range j.strays {
 		f.add(1, "order %s of %s matches no purchase", r.ID, r.UserID)
@@ -304,7 +304,7 @@ func (j *judgement) invented() (f finding) {
 	return f
 }
 
-// contradicted finds keys that were refused for good and yet have an order.
+// contradicted finds keys that were definitely refused and yet have an order.
 func (j *judgement) contradicted() (f finding) {
 	for i := range j.o.wishes {
 		w := &j.o.wishes[i]
@@ -325,7 +325,7 @@ func (j *judgement) contradicted() (f finding) {
 	return f
 }
 
-// malformed finds acknowledgements of something else than what was asked for.
+// malformed finds acknowledgements that do not match the purchase.
 func (j *judgement) malformed() (f finding) {
 	for i := range j.o.wishes {
 		w := &j.o.wishes[i]

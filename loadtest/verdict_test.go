@@ -26,104 +26,26 @@ func honest(n, stock int) (*observations, []row, *ledger) {
 	return o, rows, &ledger{Initial: o.stock, Left: o.stock - sold, Sold: sold, Balanced: true}
 }
 
-func TestVerdict(t *testing.T) {
-	t.Parallel()
-	type world struct {
-		o    *observations
-		rows []row
-		l    *ledger
-	}
-	tests := []struct {
-		name  string
-		spoil func(w *world)
-		line  string
-	}{
-		{"honest", func(*world) {}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
-		{"a rejected row holds nothing", func(w *world) {
-			w.rows = append(w.rows, row{ID: "o15", UserID: "b15", Quantity: 1, Status: "rejected", Key: "k15"})
-		}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
-		{"an answer lost on the way is no failure", func(w *world) {
-			w.o.wishes[3].orders = nil
-		}, "PASS accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
-		{"oversold", func(w *world) {
-			w.o.wishes[10].orders, w.o.wishes[10].refused = []string{"o10"}, ""
-			w.rows = append(w.rows, row{ID: "o10", UserID: "b10", Quantity: 1, Status: "confirmed", Key: "k10"})
-			w.l.Left, w.l.Sold = -1, 11
-		}, "FAIL accepted=11 persisted=11 oversold=1 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-		{"lost", func(w *world) {
-			w.rows = slices.Delete(w.rows, 2, 4)
-			w.l.Left, w.l.Sold = 2, 8
-		}, "FAIL accepted=10 persisted=8 oversold=0 lost=2 duplicated=0 over_limit=0 unsold=2"},
-		{"acknowledged, then rejected", func(w *world) {
-			w.rows[2].Status = "rejected"
-			w.l.Left, w.l.Sold = 1, 9
-		}, "FAIL accepted=10 persisted=9 oversold=0 lost=1 duplicated=0 over_limit=0 unsold=1"},
-		{"two rows for a key", func(w *world) {
-			w.rows[9] = row{ID: "o0-again", UserID: "b0", Quantity: 1, Status: "confirmed", Key: "k0"}
-			w.o.wishes[9].orders = nil
-		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=1 over_limit=1 unsold=0"},
-		{"a key answered with two ids", func(w *world) {
-			w.o.wishes[0].orders = []string{"o0", "o0-again"}
-		}, "FAIL accepted=11 persisted=10 oversold=0 lost=1 duplicated=1 over_limit=0 unsold=0"},
-		{"a key answered with one id and kept with another", func(w *world) {
-			w.rows[0].ID = "other"
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=1 duplicated=1 over_limit=0 unsold=0"},
-		{"over the limit", func(w *world) {
-			w.rows[1].UserID, w.o.wishes[1].buyer = "b0", "b0"
-			w.o.wishes[11].buyer = "b1"
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=1 unsold=0"},
-		{"unsold", func(w *world) {
-			w.rows = w.rows[:9]
-			w.o.wishes[9].orders, w.o.wishes[9].refused = nil, "sold_out"
-			w.l.Left, w.l.Sold = 1, 9
-		}, "FAIL accepted=9 persisted=9 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=1"},
-		{"nothing sold is not a pass", func(w *world) {
-			w.rows = nil
-			for i := range w.o.wishes {
-				w.o.wishes[i].orders, w.o.wishes[i].refused = nil, ""
-			}
-			w.l.Left, w.l.Sold = 10, 0
-		}, "FAIL accepted=0 persisted=0 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=10"},
-		{"a row nobody asked for", func(w *world) {
-			w.rows[9] = row{ID: "x", UserID: "stranger", Quantity: 1, Status: "confirmed", Key: "kx"}
-			w.o.wishes[9].orders = nil
-		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 invented=1"},
-		{"a row for another quantity", func(w *world) {
-			w.rows = w.rows[:9]
-			w.o.wishes[9].orders = nil
-			w.rows[0].Quantity = 2
-		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=1 unsold=0 invented=1"},
-		{"a key with another buyer's row", func(w *world) {
-			w.rows[0].UserID = "b12"
-			w.o.wishes[0].orders = nil
-		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 invented=1"},
-		{"refused and sold", func(w *world) {
-			w.o.wishes[0].orders, w.o.wishes[0].refused = nil, "sold_out"
-		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 contradicted=1"},
-		{"refused and acknowledged", func(w *world) {
-			w.o.wishes[0].refused = "user_limit"
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 contradicted=1"},
-		{"one order for two keys", func(w *world) {
-			w.o.wishes[11].orders, w.o.wishes[11].refused = []string{"o0"}, ""
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},
-		{"a malformed acknowledgement", func(w *world) {
-			w.o.wishes[0].fault = "another buyer's"
-		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},
-		{"no ledger", func(w *world) { w.l = nil },
-			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-		{"ledger calls itself unbalanced", func(w *world) { w.l.Balanced = false },
-			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-		{"ledger calls itself balanced and is not", func(w *world) { w.l.Left = 1 },
-			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-		{"ledger balanced on other figures than the rows", func(w *world) { w.l.Left, w.l.Sold = 1, 9 },
-			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-		{"ledger of another stock", func(w *world) { w.l.Initial, w.l.Left = 11, 1 },
-			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
-	}
+// verdictRun is a run that a test spoils.
+type verdictRun struct {
+	o    *observations
+	rows []row
+	l    *ledger
+}
+
+// verdictCase spoils an honest run of 20 buyers and 10 units; line is the verdict on it.
+type verdictCase struct {
+	name  string
+	spoil func(w *verdictRun)
+	line  string
+}
+
+func checkVerdicts(t *testing.T, tests []verdictCase) {
+	t.Helper()
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := &world{}
+			w := &verdictRun{}
 			w.o, w.rows, w.l = honest(20, 10)
 			tt.spoil(w)
 			v := judge(w.o, w.rows, w.l)
@@ -139,7 +61,112 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Rows read through the API have no keys. What can be told without them must be.
+func TestVerdict_PassesARunThatKeptItsPromises(t *testing.T) {
+	t.Parallel()
+	checkVerdicts(t, []verdictCase{
+		{"honest", func(*verdictRun) {}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
+		{"a rejected row holds nothing", func(w *verdictRun) {
+			w.rows = append(w.rows, row{ID: "o15", UserID: "b15", Quantity: 1, Status: "rejected", Key: "k15"})
+		}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
+		{"an answer lost on the way is no failure", func(w *verdictRun) {
+			w.o.wishes[3].orders = nil
+		}, "PASS accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
+	})
+}
+
+func TestVerdict_CountsBrokenPromises(t *testing.T) {
+	t.Parallel()
+	checkVerdicts(t, []verdictCase{
+		{"oversold", func(w *verdictRun) {
+			w.o.wishes[10].orders, w.o.wishes[10].refused = []string{"o10"}, ""
+			w.rows = append(w.rows, row{ID: "o10", UserID: "b10", Quantity: 1, Status: "confirmed", Key: "k10"})
+			w.l.Left, w.l.Sold = -1, 11
+		}, "FAIL accepted=11 persisted=11 oversold=1 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+		{"lost", func(w *verdictRun) {
+			w.rows = slices.Delete(w.rows, 2, 4)
+			w.l.Left, w.l.Sold = 2, 8
+		}, "FAIL accepted=10 persisted=8 oversold=0 lost=2 duplicated=0 over_limit=0 unsold=2"},
+		{"acknowledged, then rejected", func(w *verdictRun) {
+			w.rows[2].Status = "rejected"
+			w.l.Left, w.l.Sold = 1, 9
+		}, "FAIL accepted=10 persisted=9 oversold=0 lost=1 duplicated=0 over_limit=0 unsold=1"},
+		{"two rows for a key", func(w *verdictRun) {
+			w.rows[9] = row{ID: "o0-again", UserID: "b0", Quantity: 1, Status: "confirmed", Key: "k0"}
+			w.o.wishes[9].orders = nil
+		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=1 over_limit=1 unsold=0"},
+		{"a key answered with two ids", func(w *verdictRun) {
+			w.o.wishes[0].orders = []string{"o0", "o0-again"}
+		}, "FAIL accepted=11 persisted=10 oversold=0 lost=1 duplicated=1 over_limit=0 unsold=0"},
+		{"a key answered with one id and kept with another", func(w *verdictRun) {
+			w.rows[0].ID = "other"
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=1 duplicated=1 over_limit=0 unsold=0"},
+		{"over the limit", func(w *verdictRun) {
+			w.rows[1].UserID, w.o.wishes[1].buyer = "b0", "b0"
+			w.o.wishes[11].buyer = "b1"
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=1 unsold=0"},
+		{"unsold", func(w *verdictRun) {
+			w.rows = w.rows[:9]
+			w.o.wishes[9].orders, w.o.wishes[9].refused = nil, "sold_out"
+			w.l.Left, w.l.Sold = 1, 9
+		}, "FAIL accepted=9 persisted=9 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=1"},
+		{"nothing sold is not a pass", func(w *verdictRun) {
+			w.rows = nil
+			for i := range w.o.wishes {
+				w.o.wishes[i].orders, w.o.wishes[i].refused = nil, ""
+			}
+			w.l.Left, w.l.Sold = 10, 0
+		}, "FAIL accepted=0 persisted=0 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=10"},
+	})
+}
+
+func TestVerdict_FindsRowsThatContradictTheAnswers(t *testing.T) {
+	t.Parallel()
+	checkVerdicts(t, []verdictCase{
+		{"a row nobody asked for", func(w *verdictRun) {
+			w.rows[9] = row{ID: "x", UserID: "stranger", Quantity: 1, Status: "confirmed", Key: "kx"}
+			w.o.wishes[9].orders = nil
+		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 invented=1"},
+		{"a row for another quantity", func(w *verdictRun) {
+			w.rows = w.rows[:9]
+			w.o.wishes[9].orders = nil
+			w.rows[0].Quantity = 2
+		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=1 unsold=0 invented=1"},
+		{"a key with another buyer's row", func(w *verdictRun) {
+			w.rows[0].UserID = "b12"
+			w.o.wishes[0].orders = nil
+		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 invented=1"},
+		{"refused and sold", func(w *verdictRun) {
+			w.o.wishes[0].orders, w.o.wishes[0].refused = nil, "sold_out"
+		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 contradicted=1"},
+		{"refused and acknowledged", func(w *verdictRun) {
+			w.o.wishes[0].refused = "user_limit"
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 contradicted=1"},
+		{"one order for two keys", func(w *verdictRun) {
+			w.o.wishes[11].orders, w.o.wishes[11].refused = []string{"o0"}, ""
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},
+		{"a malformed acknowledgement", func(w *verdictRun) {
+			w.o.wishes[0].fault = "another buyer's"
+		}, "FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 malformed=1"},
+	})
+}
+
+func TestVerdict_ComparesTheLedgerWithTheRows(t *testing.T) {
+	t.Parallel()
+	checkVerdicts(t, []verdictCase{
+		{"no ledger", func(w *verdictRun) { w.l = nil },
+			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+		{"ledger calls itself unbalanced", func(w *verdictRun) { w.l.Balanced = false },
+			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+		{"ledger calls itself balanced and is not", func(w *verdictRun) { w.l.Left = 1 },
+			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+		{"ledger balanced on other figures than the rows", func(w *verdictRun) { w.l.Left, w.l.Sold = 1, 9 },
+			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+		{"ledger of another stock", func(w *verdictRun) { w.l.Initial, w.l.Left = 11, 1 },
+			"FAIL accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
+	})
+}
+
+// Rows read through the API have no keys. Failures that show without keys must be found.
 func TestVerdict_WithoutKeys(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

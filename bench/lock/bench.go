@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -21,12 +21,11 @@ const (
 	waiters = 64
 	// managers is how many processes they are spread over.
 	managers = 4
-	// What the connections of the processes are called.
+	// Names of the processes' connections.
 	waiterProcess = "waiter"
 	holderProcess = "holder"
-	// warmUp is how long each phase runs before it counts: connections are
-	// dialled, scripts loaded, subscriptions confirmed, and everyone is in the
-	// queue.
+	// warmUp is how long each phase runs before it counts: connections are dialled, scripts
+	// loaded, subscriptions confirmed, and all goroutines wait in the queue.
 	warmUp = 300 * time.Millisecond
 )
 
@@ -44,12 +43,12 @@ type bench struct {
 	progress io.Writer
 }
 
-// run measures everything: the phases whose times count interleaved over the
-// rounds, those that count commands once.
+// run measures everything: phases that measure times are interleaved over the rounds, those
+// that count commands run once.
 func (b *bench) run(ctx context.Context, all []contender) (*results, error) {
 	r := newResults(all)
 	for round := range b.opts.rounds {
-		if err := b.round(ctx, crew.Turn(all, round), round, r); err != nil {
+		if err := b.round(ctx, runner.Turn(all, round), round, r); err != nil {
 			return nil, err
 		}
 	}
@@ -92,7 +91,7 @@ func (b *bench) round(ctx context.Context, order []contender, round int, r *resu
 	return nil
 }
 
-// once is what needs no median, because it counts commands.
+// once runs the phases that need no median, because they count commands.
 func (b *bench) once(ctx context.Context, c contender, r *result) (err error) {
 	var stalled, overlaps int64
 	if !c.waitsOnly() {
@@ -120,8 +119,8 @@ func (b *bench) profileOf(c contender, n, round int) string {
 	return filepath.Join(b.opts.profile, fmt.Sprintf("uncontended-%d-round-%d.pprof", n, round+1))
 }
 
-// resource is a fresh name, so that nothing left behind by one phase, such as a
-// key of a try that was cut off, is in the way of another.
+// resource is a new name, so that leftovers of one phase, such as a key of an interrupted
+// attempt, do not affect another.
 func resource(phase string) string { return "bench:" + phase + ":" + rand.Text() }
 
 // open makes n managers of a contender, whose connections bear the name process.
@@ -138,7 +137,7 @@ func (b *bench) open(ctx context.Context, c contender, process string, n int) ([
 }
 
 func closeAll(ctx context.Context, lockers []locker) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), crew.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runner.Patience)
 	defer cancel()
 	var errs []error
 	for _, l := range lockers {
@@ -147,10 +146,10 @@ func closeAll(ctx context.Context, lockers []locker) error {
 	return errors.Join(errs...)
 }
 
-// warm makes the connections of every waiter's goroutine and loads the scripts.
-// A call that stalls is only given up, for it is not what is measured.
+// warm opens the connections of every waiter's goroutine and loads the scripts. A call that
+// stalls is abandoned without an error, because it is not measured.
 func warm(ctx context.Context, lockers []locker) error {
-	return crew.Finish(crew.Run(waiters, func(i int) error {
+	return runner.Finish(runner.Run(waiters, func(i int) error {
 		name := resource("warm")
 		wait, cancel := context.WithTimeout(ctx, stallTime)
 		defer cancel()
@@ -170,7 +169,7 @@ func warm(ctx context.Context, lockers []locker) error {
 	}))
 }
 
-// window takes readings d apart, and says when they were taken.
+// window takes readings d apart, and returns when they were taken.
 func (b *bench) window(ctx context.Context, d time.Duration) (before, after meter.Reading, err error) {
 	if before, err = meter.Read(ctx, b.admin); err != nil {
 		return before, after, err

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/bench/internal/stats"
 	"flashsale/internal/pause"
 )
 
-// commands is what clients sent, as MONITOR saw it.
+// commands are the commands that clients sent, as MONITOR lists them.
 type commands struct {
 	sent     map[string]int // by name
 	acquired int64          // acquisitions meanwhile
@@ -53,7 +53,7 @@ func (b *bench) commandsAlone(ctx context.Context, c contender) (result commands
 	return result, stalled, err
 }
 
-// commandsContended counts the commands while all waiters want one resource.
+// commandsContended counts the commands while all waiters compete for one resource.
 func (b *bench) commandsContended(ctx context.Context, c contender) (result commands, overlaps int64, err error) {
 	a, err := b.compete(ctx, c, time.Millisecond, func(ctx context.Context, a *arena) (err error) {
 		result, err = b.count(ctx, a.acquired.Load)
@@ -65,7 +65,7 @@ func (b *bench) commandsContended(ctx context.Context, c contender) (result comm
 	return result, a.overlaps.Load(), nil
 }
 
-// count counts commands and acquisitions side by side.
+// count counts commands and acquisitions.
 func (b *bench) count(ctx context.Context, acquired func() int64) (result commands, err error) {
 	var before int64
 	sent, _, err := b.monitored(ctx, "", monitorWindow, func() { before = acquired() })
@@ -76,7 +76,7 @@ func (b *bench) count(ctx context.Context, acquired func() int64) (result comman
 // begun is called as the window begins; elapsed is its true length.
 func (b *bench) monitored(ctx context.Context, except string, d time.Duration, begun func(),
 ) (sent map[string]int, elapsed time.Duration, err error) {
-	m, err := meter.StartMonitor(ctx, b.addr, d+crew.Patience)
+	m, err := meter.StartMonitor(ctx, b.addr, d+runner.Patience)
 	if err != nil {
 		return nil, 0, err
 	}

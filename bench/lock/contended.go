@@ -10,20 +10,20 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
-// contended is one phase in which everyone wants the same resource. Its figures
-// are those of a window that begins when all are in the queue.
+// contended is one phase in which all goroutines compete for the same resource. Its figures
+// cover a window that begins when all of them wait.
 type contended struct {
 	meter.Usage
 	acquired int // acquisitions
 	byItself int // those by the goroutine that had just released
 
-	// Handover: from before the release was called until the next acquire
-	// returned, to another holder and to whoever it was.
+	// Handover: from before the release was called until the next acquire returned, to another
+	// holder and to any holder.
 	p50, p99, anyP99 time.Duration
 
 	// Waits that began and ended within the window.
@@ -36,7 +36,7 @@ type contended struct {
 // sample is one acquisition; its times are since the phase began.
 type sample struct {
 	began, got time.Duration
-	handover   time.Duration // since the holder before began to release; -1 for the first
+	handover   time.Duration // since the previous holder began to release; -1 for the first
 	byItself   bool
 }
 
@@ -51,16 +51,16 @@ type arena struct {
 	overlaps atomic.Int64
 	acquired atomic.Int64
 	released atomic.Int64 // when the last holder began to release, since start
-	last     atomic.Int64 // who that was, -1 before the first
+	last     atomic.Int64 // the goroutine of that holder, -1 before the first
 	samples  [][]sample   // by goroutine
 }
 
-// enterArena starts the goroutines. They end with wait, which has a deadline;
-// ctx is that of their releases.
+// enterArena starts the goroutines. They end with wait, which has a deadline; ctx is the
+// context of their releases.
 func enterArena(ctx, wait context.Context, lockers []locker, hold, rest time.Duration) (*arena, <-chan error) {
 	a := &arena{resource: resource("shared"), hold: hold, rest: rest, start: time.Now(), samples: make([][]sample, waiters)}
 	a.last.Store(-1)
-	return a, crew.Run(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
+	return a, runner.Run(waiters, func(i int) error { return a.compete(ctx, wait, lockers[i%len(lockers)], i) })
 }
 
 // compete acquires, holds and releases until wait ends.
@@ -88,7 +88,7 @@ func (a *arena) compete(ctx, wait context.Context, l locker, me int) error {
 	return nil
 }
 
-// spend lets d go by, which is milliseconds at most.
+// spend waits for d, which is a few milliseconds at most.
 func spend(timer *time.Timer, d time.Duration) {
 	if d > 0 {
 		timer.Reset(d)
@@ -96,8 +96,8 @@ func spend(timer *time.Timer, d time.Duration) {
 	}
 }
 
-// enter and leave run under the lock. What they share is atomic all the same,
-// because whether the lock excludes is what they find out.
+// enter and leave run under the lock. Their shared fields are atomic all the same, because
+// they measure whether the lock excludes.
 func (a *arena) enter(me int, began, got time.Duration) {
 	if a.inside.Add(1) != 1 {
 		a.overlaps.Add(1)
@@ -132,7 +132,7 @@ func (b *bench) contended(ctx context.Context, c contender, hold time.Duration) 
 	return result, err
 }
 
-// compete runs an arena with all waiters, and measure in its midst.
+// compete runs an arena with all waiters, and calls measure while they compete.
 func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 	measure func(context.Context, *arena) error,
 ) (a *arena, err error) {
@@ -144,7 +144,7 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 	if err := warm(ctx, lockers); err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+crew.Patience)
+	wait, cancel := context.WithTimeout(ctx, warmUp+b.opts.duration+runner.Patience)
 	defer cancel()
 	a, done := enterArena(ctx, wait, lockers, hold, b.opts.rest)
 	err = pause.OrCause(ctx, warmUp)
@@ -152,7 +152,7 @@ func (b *bench) compete(ctx context.Context, c contender, hold time.Duration,
 		err = measure(ctx, a)
 	}
 	cancel()
-	return a, errors.Join(err, crew.Finish(done))
+	return a, errors.Join(err, runner.Finish(done))
 }
 
 // summary is what happened between two moments since the start. A wait counts

@@ -11,17 +11,17 @@ import (
 
 // contender is a lock library in one setting.
 type contender interface {
-	// name is how tables and flags call it.
+	// name is its name in tables and flags.
 	name() string
-	// waitsOnly says that the setting changes only how it waits, so that it is
-	// left out where nobody waits.
+	// waitsOnly says that the setting changes only how it waits, so that it is left out of
+	// phases without waiters.
 	waitsOnly() bool
-	// manager stands for one process: it has a client of its own, whose
-	// connections bear the name of the process.
+	// manager represents one process: it has its own client, whose connections have the name
+	// of the process.
 	manager(addr, process string) (locker, error)
 }
 
-// locker is what one process locks with.
+// locker acquires locks for one process.
 type locker interface {
 	// acquire waits for the lock until ctx ends; the error is then one of ctx's.
 	// The end of ctx does not end a lock that was acquired with a deadline.
@@ -33,13 +33,13 @@ const (
 	oursName = "ours"
 	// ttl is given to the libraries that take one; those with a default keep it.
 	ttl = 10 * time.Second
-	// tunedRetry is the pause between tries of the tuned settings.
+	// tunedRetry is the pause between attempts in the tuned settings.
 	tunedRetry = 5 * time.Millisecond
-	// poolSize is enough for all goroutines of a phase to call at the same time.
+	// poolSize is enough for concurrent calls of all goroutines of a phase.
 	poolSize = 128
 )
 
-// contenders lists everyone, ours first.
+// contenders lists all contenders, ours first.
 func contenders() []contender {
 	return []contender{
 		ours{},
@@ -77,7 +77,7 @@ func choose(names string) ([]contender, error) {
 	return chosen, nil
 }
 
-// goRedis is the client of everyone who uses go-redis, with the same options.
+// goRedis is the client of all contenders that use go-redis, with the same options.
 func goRedis(addr, process string) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:                  addr,

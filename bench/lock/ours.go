@@ -9,9 +9,8 @@ import (
 	"flashsale/lock"
 )
 
-// ours is flashsale/lock with its defaults, two of which the bars and the other
-// contenders refer to and are written out. There is nothing to tune: it does
-// not poll.
+// ours is flashsale/lock with its defaults; two of them are written out, because the targets
+// and the other contenders refer to them. There is nothing to tune: it does not poll.
 type ours struct{}
 
 func (ours) name() string    { return oursName }

@@ -49,7 +49,7 @@ func (r *redsyncLocker) acquire(ctx context.Context, resource string) (func(cont
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		// The tries were used up; its documentation says to call again.
+		// The attempts are used up; its documentation says to call again.
 		var taken *redsync.ErrTaken
 		if !errors.As(err, &taken) && !errors.Is(err, redsync.ErrFailed) {
 			return nil, err

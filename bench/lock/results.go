@@ -6,7 +6,7 @@ import (
 	"flashsale/bench/internal/stats"
 )
 
-// results holds what was measured of each contender.
+// results holds the measurements of each contender.
 type results struct {
 	names []string // in the order of the tables
 	of    map[string]*result
@@ -36,7 +36,7 @@ func newResults(all []contender) *results {
 	return r
 }
 
-// others returns a figure of everyone but ours, without those that have none.
+// others returns a figure of all other contenders that have it.
 func (r *results) others(figure func(*result) float64) []float64 {
 	var v []float64
 	for _, name := range r.names {
@@ -57,8 +57,8 @@ func handoverP99(hold time.Duration) func(*result) float64 {
 	}
 }
 
-// longestWait is with the longer hold. A goroutine that was never served waited
-// for the whole window.
+// longestWait uses the longer hold. A goroutine that was never served waited for the whole
+// window.
 func longestWait(r *result) float64 {
 	return stats.MedianOf(r.contended[time.Millisecond], func(c contended) float64 {
 		if c.unserved > 0 {
@@ -68,7 +68,7 @@ func longestWait(r *result) float64 {
 	})
 }
 
-// longestToMean is a measure of fairness: 1 when everyone waits equally long.
+// longestToMean measures fairness: 1 if all goroutines wait equally long.
 func (c contended) longestToMean() float64 {
 	return stats.Ratio(float64(c.longestWait), float64(c.meanWait))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislockContender is rueidislock. Its default takes two of three keys;
-// tuned is what its documentation recommends for one Redis, one key and no
-// invalidation messages for its own writes, with time enough for a try.
+// rueidislockContender is rueidislock. Its default takes two of three keys; tuned is its
+// documentation's recommendation for one Redis: one key and no invalidation messages for its
+// own writes, with a longer limit for an attempt.
 type rueidislockContender struct{ tuned bool }
 
 func (c rueidislockContender) name() string {
@@ -29,9 +29,9 @@ func (c rueidislockContender) manager(addr, process string) (locker, error) {
 	if c.tuned {
 		opt.KeyMajority = 1
 		opt.NoLoopTracking = true
-		// How long a try may take. Its 20 ms suit a lock that has more nodes to
-		// go on to; with one, a try that was cut off waits for a message that
-		// NOLOOP keeps from it.
+		// The limit of an attempt. Its default of 20 ms suits several nodes, of which the next
+		// is tried. With one node, an attempt that was cut off waits for a message that NOLOOP
+		// suppresses.
 		opt.TryNextAfter = time.Second
 	}
 	l, err := rueidislock.NewLocker(opt)
@@ -47,8 +47,7 @@ func (r *rueidislockLocker) acquire(ctx context.Context, resource string) (func(
 	if _, bounded := ctx.Deadline(); !bounded {
 		return released(r.l.WithContext(ctx, resource))
 	}
-	// The context given is that of the lock as well, so one that bounds the
-	// wait only needs another beside it.
+	// The given context is also the lock's, so bounding only the wait takes a second context.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, cancel)
 	release, err := released(r.l.WithContext(life, resource))
@@ -60,7 +59,7 @@ func (r *rueidislockLocker) acquire(ctx context.Context, resource string) (func(
 		return nil, err
 	}
 	if !unhook() {
-		// The wait's end came at the same time, so the lock has ended too.
+		// The wait ended at the same time, so the lock has ended too.
 		return nil, ctx.Err()
 	}
 	return func(ctx context.Context) error {
@@ -69,8 +68,8 @@ func (r *rueidislockLocker) acquire(ctx context.Context, resource string) (func(
 	}, nil
 }
 
-// released turns what WithContext returns into a release. It waits until the
-// key is deleted, and hears of no failure.
+// released turns the result of WithContext into a release. It waits until the key is deleted,
+// and cannot detect a failure.
 func released(_ context.Context, cancel context.CancelFunc, err error) (func(context.Context) error, error) {
 	if err != nil {
 		return nil, err

@@ -10,16 +10,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
-// uncontended is one phase of goroutines that nobody competes with.
+// uncontended is one phase of goroutines without competition.
 type uncontended struct {
 	meter.Usage
 	ops     int64 // acquisitions with their release
-	stalled int64 // goroutines whose last call did not return by itself
+	stalled int64 // goroutines whose last call did not return until it was cancelled
 }
 
 func (u uncontended) perSecond() float64 { return float64(u.ops) / u.Elapsed.Seconds() }
@@ -68,7 +68,7 @@ type counter struct {
 func startLoad(ctx context.Context, l locker, n int) *load {
 	wait, cancel := context.WithCancel(ctx)
 	w := &load{cancel: cancel, counts: make([]counter, n)}
-	w.done = crew.Run(n, func(i int) error {
+	w.done = runner.Run(n, func(i int) error {
 		name := resource("own")
 		for !w.stop.Load() {
 			release, err := l.acquire(wait, name)
@@ -85,8 +85,7 @@ func startLoad(ctx context.Context, l locker, n int) *load {
 	return w
 }
 
-// ended is the error of a goroutine whose acquire failed: none if end had to
-// wake it.
+// ended is the error of a goroutine whose acquire failed; nil if end had to cancel it.
 func (w *load) ended(wait context.Context, err error) error {
 	if wait.Err() == nil || !w.stop.Load() {
 		return fmt.Errorf("acquire: %w", err)
@@ -104,15 +103,15 @@ func (w *load) ops() int64 {
 	return n
 }
 
-// stallTime is how long a call may take that nobody competes with before its
-// goroutine counts as stalled.
+// stallTime is how long a call without competition may take before its goroutine counts as
+// stalled.
 const stallTime = 2 * time.Second
 
-// end stops the goroutines and adds up those that had to be woken.
+// end stops the goroutines and counts those that had to be cancelled.
 func (w *load) end(stalled *int64) error {
 	w.stop.Store(true)
 	timer := time.AfterFunc(stallTime, w.cancel)
-	err := crew.Finish(w.done)
+	err := runner.Finish(w.done)
 	timer.Stop()
 	w.cancel()
 	*stalled += w.stalled.Load()

@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
-// waiting is what it costs to wait for a lock that stays held.
+// waiting is the cost of waiting for a lock that stays held.
 type waiting struct {
 	sent        map[string]int // commands of the waiters' connections, by name
 	elapsed     time.Duration  // how long they were counted
@@ -26,7 +26,7 @@ func (w waiting) perWaiterSecond() float64 {
 }
 
 const (
-	joinTime      = time.Second      // until everyone waits
+	joinTime      = time.Second      // until all goroutines wait
 	cpuWindow     = 2 * time.Second  // CPU is measured
 	waitingWindow = 2 * time.Second  // commands are counted
 	liveness      = time.Second      // lock.Config.Liveness, by default
@@ -57,7 +57,7 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 	}
 	wait, cancel := context.WithTimeout(ctx, holdBound)
 	var overlaps atomic.Int64
-	done := crew.Run(waiters, func(i int) error {
+	done := runner.Run(waiters, func(i int) error {
 		release, err := lockers[i%len(lockers)].acquire(wait, name)
 		switch {
 		case err == nil:
@@ -65,13 +65,13 @@ func (b *bench) waiting(ctx context.Context, c contender) (result waiting, err e
 			return release(ctx)
 		case wait.Err() == nil:
 			return fmt.Errorf("acquire: %w", err)
-		default: // the wait was to end without the lock
+		default: // the wait had to end without the lock
 			return nil
 		}
 	})
 	err = b.watchWaiters(ctx, &result)
 	cancel()
-	err = errors.Join(err, crew.Finish(done))
+	err = errors.Join(err, runner.Finish(done))
 	result.overlaps = overlaps.Load()
 	return result, err
 }

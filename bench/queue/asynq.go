@@ -10,10 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// asynqContender is asynq with its defaults, or tuned: it looks for tasks every
-// few milliseconds where the default is a second, and for due ones likewise
-// where the default is five, and does not log. In both settings it has one
-// queue, no StrictPriority and no HealthCheckFunc.
+// asynqContender is asynq with its defaults, or tuned: it polls for tasks every few
+// milliseconds instead of every second, for due ones instead of every five seconds, and does
+// not log. In both settings it has one queue, no StrictPriority and no HealthCheckFunc.
 func asynqContender(name string, tuned bool) contender {
 	cfg := asynq.Config{}
 	if tuned {
@@ -28,8 +27,8 @@ func asynqContender(name string, tuned bool) contender {
 	}
 }
 
-// tunedInterval is how often the tuned asynq looks. Its default warns that a
-// low value loads Redis; what it costs is in the tables.
+// tunedInterval is the polling interval of the tuned asynq. Its documentation warns that a low
+// value loads Redis; the tables show that cost.
 const tunedInterval = 5 * time.Millisecond
 
 func openAsynq(addr, name string, cfg asynq.Config) queueClient {
@@ -53,7 +52,7 @@ type asynqClient struct {
 // enqueue adds tasks one at a time; asynq has no call for several.
 func (a *asynqClient) enqueue(ctx context.Context, jobs []job) error {
 	for _, j := range jobs {
-		// The id is given because ours has one too; asynq's own would be longer.
+		// The id is given because ours has one too; asynq's generated ids are longer.
 		opts := []asynq.Option{asynq.Queue(a.name), asynq.TaskID(j.id)}
 		if !j.due.IsZero() {
 			opts = append(opts, asynq.ProcessAt(j.due))
@@ -103,7 +102,7 @@ func (a *asynqClient) left(context.Context) (int, error) {
 
 func (a *asynqClient) close() error { return a.rdb.Close() }
 
-// asynqLog keeps what asynq complains of, and drops the rest: it would end up
+// asynqLog collects asynq's warnings and errors, and drops other messages, which would appear
 // between the tables.
 type asynqLog struct{ wrong *complaints }
 
@@ -113,9 +112,8 @@ func (l asynqLog) Warn(...any)       {}
 func (l asynqLog) Error(args ...any) { l.wrong.add(fmt.Errorf("asynq: %s", fmt.Sprint(args...))) }
 func (l asynqLog) Fatal(args ...any) { l.wrong.add(fmt.Errorf("asynq: %s", fmt.Sprint(args...))) }
 
-// openAsynqForRecovery is the tuned asynq with a handler call for each of the
-// tasks that are held. Its lease of 30 s and its look at ended leases once a
-// minute cannot be configured.
+// openAsynqForRecovery is the tuned asynq with a handler call for each of the held tasks. Its
+// lease of 30 s and its check for expired leases once a minute cannot be configured.
 func openAsynqForRecovery(addr, name string) queueClient {
 	return openAsynq(addr, name, asynq.Config{
 		Concurrency:              heldTasks,

@@ -12,16 +12,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 )
 
 const (
-	// patience bounds what Redis may take for one command, such as to forget a
-	// million tasks.
+	// patience bounds one command of Redis, such as the deletion of a million tasks.
 	patience = 30 * time.Second
 	// stallTime is how long a phase may take until all its tasks have run.
 	stallTime = 3 * time.Minute
-	// warmUp is how long a phase with a time of its own runs before it counts.
+	// warmUp is how long a phase of fixed length runs before it counts.
 	warmUp = 200 * time.Millisecond
 )
 
@@ -33,8 +32,8 @@ type bench struct {
 	progress io.Writer
 }
 
-// run measures everything: most phases interleaved over the rounds, those that
-// count commands, or take a minute, once.
+// run measures everything: most phases are interleaved over the rounds; those that count
+// commands, or take a minute, run once.
 func (b *bench) run(ctx context.Context, all []contender) (*results, error) {
 	r := newResults(all)
 	for round := range b.opts.rounds {
@@ -77,7 +76,7 @@ func (b *bench) round(ctx context.Context, all []contender, round int, r *result
 			continue
 		}
 		start := time.Now()
-		if err := phase.run(ctx, crew.Turn(all, round), round, r); err != nil {
+		if err := phase.run(ctx, runner.Turn(all, round), round, r); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)
 		}
 		fmt.Fprintf(b.progress, "  %s: %.1f s\n", phase.name, time.Since(start).Seconds())
@@ -101,8 +100,7 @@ func (b *bench) with(ctx context.Context, c contender, f func(queueClient) error
 	return nil
 }
 
-// flush empties Redis, which is the benchmark's own, so that each phase finds
-// the same.
+// flush empties the benchmark's own Redis, so that each phase begins in the same state.
 func (b *bench) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -122,8 +120,7 @@ func (b *bench) profileOf(c contender, round int) string {
 	return filepath.Join(b.opts.profile, fmt.Sprintf("%s-round-%d.pprof", c.name, round+1))
 }
 
-// await waits until a ledger is complete, but not for ever: a lost task must not
-// hang the run.
+// await waits until a ledger is complete, with a limit: a lost task must not block the run.
 func await(ctx context.Context, l *ledger) error {
 	timer := time.NewTimer(stallTime)
 	defer timer.Stop()

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// countedTasks is how many tasks the counts of commands are of. They do not
-	// depend on speed, which MONITOR lowers.
+	// countedTasks is how many tasks the commands are counted for. The counts do not depend on
+	// speed, which MONITOR lowers.
 	countedTasks = 5_000
-	// idleTime is how long an idle worker is watched.
+	// idleTime is how long the commands of an idle worker are counted.
 	idleTime = 2 * time.Second
 )
 
-// commands is what clients sent, by name, as MONITOR saw it.
+// commands are the commands that clients sent, by name, as MONITOR lists them.
 type commands struct {
 	adding, working map[string]int // for countedTasks
 	idle            map[string]int // in idleElapsed, with nothing to do

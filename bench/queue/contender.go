@@ -14,35 +14,35 @@ import (
 
 // contender is a queue library in one setting.
 type contender struct {
-	// name is how tables and flags call it.
+	// name is its name in tables and flags.
 	name string
-	// ours says whose library it is.
+	// ours reports whether it is the library of this repository.
 	ours bool
-	// best says that it is the setting to take where one of each library is enough.
+	// best says that it is the setting for phases that need only one of each library.
 	best bool
-	// perCall is how many tasks a call of enqueue adds where a phase leaves that open.
+	// perCall is how many tasks a call of enqueue adds, unless the phase decides.
 	perCall int
 	// open makes a client with connections of its own for the queue of that name.
 	open func(addr, name string) (queueClient, error)
 }
 
-// queueClient is what one process works with.
+// queueClient is the client of one process.
 type queueClient interface {
 	// enqueue adds tasks, in one call where the library can.
 	enqueue(ctx context.Context, jobs []job) error
-	// start begins to work on the queue, and returns at once. stop ends that
-	// after the handlers under way, and returns what went wrong meanwhile.
+	// start starts the workers, and returns immediately. stop ends them after the running
+	// handlers, and returns their errors.
 	start(ctx context.Context, h handler) (stop func() error, err error)
 	// left counts the tasks in any state.
 	left(ctx context.Context) (int, error)
 	close() error
 }
 
-// handler works on tasks, named by their index, and says per task how it went;
-// nil when all are done. A task that failed is to run again after retryDelay.
+// handler processes tasks, given by their index, and returns an error per task; nil when all
+// succeeded. A task that failed has to run again after retryDelay.
 type handler func(ctx context.Context, batch []int) []error
 
-// errTask is the failure of a task that is meant to fail.
+// errTask is the error of a task that has to fail.
 var errTask = errors.New("meant to fail")
 
 // job is one task. Its payload holds its index.
@@ -53,14 +53,13 @@ type job struct {
 }
 
 const (
-	// payloadSize is that of every task, in bytes.
+	// payloadSize is the size of every payload, in bytes.
 	payloadSize = 100
-	// concurrency is how many handler calls run at once, which is what asynq's
-	// own benchmark takes.
+	// concurrency is how many handler calls run concurrently, as in asynq's own benchmark.
 	concurrency = 10
-	// retryDelay is when a failed task is to run again.
+	// retryDelay is when a failed task has to run again.
 	retryDelay = 10 * time.Millisecond
-	// poolSize is enough for all goroutines of a phase to call at the same time.
+	// poolSize is enough for concurrent calls of all goroutines of a phase.
 	poolSize = 128
 )
 
@@ -87,7 +86,7 @@ func indexOf(payload []byte) (int, error) {
 	return int(binary.BigEndian.Uint64(payload)), nil
 }
 
-// contenders lists everyone, ours first.
+// contenders lists all contenders, ours first.
 func contenders() []contender {
 	return []contender{
 		ourContender("ours-batch1", 1),
@@ -124,7 +123,7 @@ func choose(names string) ([]contender, error) {
 	return chosen, nil
 }
 
-// pick returns the best chosen setting of a library, whatever the order.
+// pick returns the best of the chosen settings of a library, in any order.
 func pick(all []contender, ours bool) (one contender, found bool) {
 	for _, c := range all {
 		if c.ours == ours && (!found || c.best) {
@@ -134,7 +133,7 @@ func pick(all []contender, ours bool) (one contender, found bool) {
 	return one, found
 }
 
-// goRedis is everyone's client, with the same options.
+// goRedis is the client of all contenders, with the same options.
 func goRedis(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:                  addr,

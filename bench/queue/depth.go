@@ -20,8 +20,8 @@ const (
 	depthTime = 2 * time.Second
 )
 
-// depth is the throughput of work that adds a task for each that it finishes, so
-// that as many stay pending.
+// depth is the throughput of workers that add a task for each one they finish, so that the
+// number of pending tasks stays constant.
 type depth struct {
 	meter.Usage
 	tasks int64
@@ -29,8 +29,8 @@ type depth struct {
 
 func (d depth) perSecond() float64 { return float64(d.tasks) / d.Elapsed.Seconds() }
 
-// depths measures a short queue and a long one in turns, both on the same Redis,
-// each through its own client.
+// depths measures a short queue and a long one in turn, both on the same Redis, each through
+// its own client.
 func (b *bench) depths(ctx context.Context, all []contender, r *results) error {
 	for _, ours := range []bool{true, false} {
 		c, ok := pick(all, ours)
@@ -88,14 +88,14 @@ type pool struct {
 	q       queueClient
 	perCall int
 	pending int
-	ran     []atomic.Bool // by index; tasks beyond are not told apart
+	ran     []atomic.Bool // by index; later tasks are not tracked
 	next    atomic.Int64  // the index of the next task
 	handled atomic.Int64
 	again   atomic.Int64 // runs of tasks that had run already
 	wrong   complaints
 }
 
-// trackedRuns is how many tasks beyond those of the beginning a pool tells apart.
+// trackedRuns is how many tasks beyond the initial ones a pool tracks.
 const trackedRuns = 4_000_000
 
 func (b *bench) openPool(ctx context.Context, c contender, n int) (*pool, error) {
@@ -105,14 +105,14 @@ func (b *bench) openPool(ctx context.Context, c contender, n int) (*pool, error)
 	}
 	p := &pool{q: q, perCall: c.perCall, pending: n, ran: make([]atomic.Bool, n+trackedRuns)}
 	p.next.Store(int64(n))
-	// The fillers add in calls as large as they can be.
+	// The fillers use the largest calls that are allowed.
 	if err := fill(ctx, q, 0, n, max(c.perCall, batchedCall)); err != nil {
 		return nil, errors.Join(err, q.close())
 	}
 	return p, nil
 }
 
-// handle finishes tasks and adds as many.
+// handle finishes tasks and adds as many new ones.
 func (p *pool) handle(ctx context.Context, batch []int) []error {
 	first := int(p.next.Add(int64(len(batch)))) - len(batch)
 	if err := p.q.enqueue(ctx, newJobs(first, len(batch))); err != nil {
@@ -142,12 +142,12 @@ func (b *bench) steady(ctx context.Context, p *pool) (result depth, err error) {
 	return result, err
 }
 
-// check compares what ran with what should have.
+// check compares the runs with the expected ones.
 func (p *pool) check(ctx context.Context) (outcome, error) {
 	left, err := p.q.left(ctx)
 	if err != nil {
 		return outcome{}, err
 	}
-	// Each run added a task, so as many should wait as in the beginning.
+	// Each run added a task, so as many should be pending as at the beginning.
 	return outcome{missing: int64(p.pending - left), duplicates: p.again.Load()}, nil
 }

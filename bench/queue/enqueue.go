@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -39,7 +39,7 @@ func (w way) String() string {
 	return name + ", one a call"
 }
 
-// ways lists those of the contenders chosen. Their settings do not matter here.
+// ways lists the ways of the chosen contenders. Their settings do not matter here.
 func ways(all []contender) []way {
 	var list []way
 	if c, ok := pick(all, true); ok {
@@ -61,7 +61,7 @@ func (e enqueued) perSecond() float64 { return float64(e.tasks) / e.Elapsed.Seco
 
 func (b *bench) enqueues(ctx context.Context, all []contender, round int, r *results) error {
 	for _, n := range producers {
-		for _, w := range crew.Turn(ways(all), round) {
+		for _, w := range runner.Turn(ways(all), round) {
 			err := b.with(ctx, w.contender, func(q queueClient) error {
 				got, err := b.enqueue(ctx, q, n, w.perCall)
 				r.noteEnqueued(w.String(), n, got)
@@ -79,7 +79,7 @@ func (b *bench) enqueues(ctx context.Context, all []contender, round int, r *res
 func (b *bench) enqueue(ctx context.Context, q queueClient, n, perCall int) (result enqueued, err error) {
 	var stop atomic.Bool
 	counts := make([]counter, n)
-	done := crew.Run(n, func(i int) error {
+	done := runner.Run(n, func(i int) error {
 		for index := i << 32; !stop.Load(); index += perCall {
 			if err := q.enqueue(ctx, newJobs(index, perCall)); err != nil {
 				return err
@@ -90,7 +90,7 @@ func (b *bench) enqueue(ctx context.Context, q queueClient, n, perCall int) (res
 	})
 	defer func() {
 		stop.Store(true)
-		err = errors.Join(err, crew.Finish(done))
+		err = errors.Join(err, runner.Finish(done))
 	}()
 	if err := pause.OrCause(ctx, warmUp); err != nil {
 		return result, err
@@ -123,7 +123,7 @@ func total(counts []counter) int64 {
 	return n
 }
 
-// fillers is how many producers fill a queue before it is worked on.
+// fillers is how many producers fill a queue before the workers start.
 const fillers = 16
 
 // fill adds n tasks from index first on, in no order.
@@ -136,11 +136,11 @@ func fillWith(ctx context.Context, q queueClient, jobs []job, perCall int) error
 	return inParts(len(jobs), perCall, func(from, to int) error { return q.enqueue(ctx, jobs[from:to]) })
 }
 
-// inParts lets the fillers call add for all of n, so many at a time. It ends by
-// itself, because each call is bounded by its client's time-outs.
+// inParts makes the fillers call add concurrently until n tasks are added, in parts of bounded
+// size. Each call is bounded by its client's time-outs.
 func inParts(n, size int, add func(from, to int) error) error {
 	var next atomic.Int64
-	return <-crew.Run(fillers, func(int) error {
+	return <-runner.Run(fillers, func(int) error {
 		for {
 			from := int(next.Add(int64(size))) - size
 			if from >= n {

@@ -17,15 +17,15 @@ const (
 	singles = 200
 	// The gap between two of them is random within these bounds.
 	gapMin, gapMax = 20 * time.Millisecond, 60 * time.Millisecond
-	// warmSingles come before those that count: connections are dialled and
-	// scripts loaded.
+	// warmSingles come before those that count, so that connections are dialled and scripts
+	// loaded.
 	warmSingles = 5
 	// settleTime lets every worker find the queue empty.
 	settleTime = 500 * time.Millisecond
 )
 
-// latency is what single tasks on an empty queue saw: from before the call of
-// enqueue until the handler began.
+// latency is that of single tasks on an empty queue: from before the call of enqueue until the
+// handler began.
 type latency struct {
 	meter.Usage
 	times []time.Duration
@@ -46,8 +46,8 @@ func (b *bench) latencies(ctx context.Context, all []contender, round int, r *re
 	return nil
 }
 
-// emptyQueueSettings leaves out what differs only where many tasks wait: one of
-// our settings is enough.
+// emptyQueueSettings leaves out settings that only differ when many tasks wait: one of our
+// settings is enough.
 func emptyQueueSettings(all []contender) []contender {
 	var list []contender
 	one, found := pick(all, true)
@@ -117,13 +117,13 @@ func (b *bench) latency(ctx context.Context, q queueClient, n int) (result laten
 	return result, nil
 }
 
-// started is a handler's begin.
+// started is the start of a handler.
 type started struct {
 	index int
 	at    time.Time
 }
 
-// pooled gathers the times of all rounds, in order.
+// pooled merges the times of all rounds, in order.
 func pooled(rounds []latency) []time.Duration {
 	var all []time.Duration
 	for _, l := range rounds {
@@ -133,8 +133,8 @@ func pooled(rounds []latency) []time.Duration {
 	return all
 }
 
-// quantile returns the smallest of the ordered times that so many percent do not
-// exceed; 0 when there are none.
+// quantile returns the smallest of the ordered times that is at least as large as so many
+// percent of them; 0 when there are none.
 func quantile(ordered []time.Duration, percent int) time.Duration {
 	if len(ordered) == 0 {
 		return 0

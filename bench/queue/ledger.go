@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// ledger records which tasks ran. Nothing in it is shared by two tasks but the
-// count of those outstanding.
+// ledger records which tasks ran. Tasks share only the count of outstanding ones.
 type ledger struct {
 	runs    []atomic.Uint32 // by index
 	fails   func(index int) bool
@@ -19,10 +18,10 @@ type ledger struct {
 
 	duplicates atomic.Int64 // runs of a task that had succeeded already
 	early      atomic.Int64 // runs before the due time
-	unknown    atomic.Int64 // runs of tasks that nobody added
+	unknown    atomic.Int64 // runs of tasks that were not added
 }
 
-// newLedger is for n tasks, of which those that fails names fail at their first run.
+// newLedger is for n tasks; those that fails selects fail at their first run.
 func newLedger(n int, fails func(index int) bool) *ledger {
 	l := &ledger{runs: make([]atomic.Uint32, n), fails: fails, done: make(chan struct{})}
 	l.missing.Store(int64(n))
@@ -53,8 +52,8 @@ func (l *ledger) handle(batch []int) (errs []error) {
 	return errs
 }
 
-// record notes one run, and says whether it succeeds and whether it is the
-// task's first success.
+// record counts one run, and returns whether it succeeds and whether it is the task's first
+// success.
 func (l *ledger) record(index int) (ok, first bool) {
 	if index < 0 || index >= len(l.runs) {
 		l.unknown.Add(1)
@@ -76,7 +75,7 @@ func (l *ledger) record(index int) (ok, first bool) {
 	return true, run == 1
 }
 
-// outcome is what a ledger says of a library's correctness.
+// outcome is a ledger's result on a library's correctness.
 type outcome struct {
 	missing, duplicates, early, unknown int64
 	left                                int // still in the queue after all had run
@@ -96,7 +95,7 @@ func (o outcome) plus(p outcome) outcome {
 	}
 }
 
-// err is nil when every task ran, once, not early, and left nothing behind.
+// err is nil when every task ran exactly once, not early, and the queue is empty.
 func (o outcome) err() error {
 	if o == (outcome{}) {
 		return nil

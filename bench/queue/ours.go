@@ -8,13 +8,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 	"flashsale/queue"
 )
 
-// ourContender is flashsale/queue with its defaults but for the size of a batch,
-// which its users choose to suit their handler; producers that work in batches
-// add as many in a call. There is nothing else to tune: it does not poll.
+// ourContender is flashsale/queue with its defaults, except for the size of a batch, which
+// users choose to suit their handler. Producers that work in batches add as many tasks in a
+// call. There is nothing else to tune: it does not poll.
 func ourContender(name string, batch int) contender {
 	return contender{
 		name: name, ours: true, best: batch > 1, perCall: batch,
@@ -27,7 +27,7 @@ func ourContender(name string, batch int) contender {
 func openOurs(addr, name string, cfg queue.Config, run queue.RunConfig) (queueClient, error) {
 	rdb := goRedis(addr)
 	cfg.Prefix = "{" + name + "}:"
-	cfg.MaxLength = 50_000_000 // out of the way of every phase
+	cfg.MaxLength = 50_000_000 // beyond every phase
 	q, err := queue.New(rdb, cfg)
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
@@ -68,14 +68,14 @@ func (o *ourClient) start(ctx context.Context, h handler) (func() error, error) 
 	if cfg.Batch == 1 {
 		work = func(int) error { return o.q.RunEach(life, single(batched), cfg) }
 	}
-	ended := crew.Run(1, work)
+	ended := runner.Run(1, work)
 	return func() error {
 		cancel()
-		return errors.Join(crew.Finish(ended), wrong.err())
+		return errors.Join(runner.Finish(ended), wrong.err())
 	}, nil
 }
 
-// adapt makes a handler of the library out of one of the benchmark.
+// adapt turns a handler of the benchmark into one of the library.
 func adapt(h handler, wrong *complaints) queue.BatchHandler {
 	return func(ctx context.Context, tasks []queue.Leased) []error {
 		batch := make([]int, len(tasks))
@@ -97,7 +97,7 @@ func adapt(h handler, wrong *complaints) queue.BatchHandler {
 	}
 }
 
-// single makes a handler of single tasks out of one of batches.
+// single turns a handler of batches into one of single tasks.
 func single(h queue.BatchHandler) queue.Handler {
 	return func(ctx context.Context, task queue.Leased) error {
 		if errs := h(ctx, []queue.Leased{task}); errs != nil {
@@ -114,7 +114,7 @@ func (o *ourClient) left(ctx context.Context) (int, error) {
 
 func (o *ourClient) close() error { return o.rdb.Close() }
 
-// complaints gathers the first few errors that a library reports on the side.
+// complaints collects the first few errors that a library reports to its logger.
 type complaints struct {
 	mu   sync.Mutex
 	errs []error

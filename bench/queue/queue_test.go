@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"flashsale/bench/internal/crew"
 	"flashsale/bench/internal/meter"
+	"flashsale/bench/internal/runner"
 )
 
 func TestJob_Index(t *testing.T) {
@@ -141,7 +141,7 @@ func TestPick_BestInAnyOrder(t *testing.T) {
 	t.Parallel()
 	all := contenders()
 	for round := range all {
-		order := crew.Turn(all, round)
+		order := runner.Turn(all, round)
 		if c, ok := pick(order, true); !ok || c.name != "ours-batch64" {
 			t.Errorf("ours = %q, %t", c.name, ok)
 		}

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"time"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 	"flashsale/internal/testing/child"
 	"flashsale/queue"
@@ -19,15 +19,15 @@ const (
 	heldTasks = 64
 	// recoveryLease is our lease meanwhile.
 	recoveryLease = time.Second
-	// ourRecoveryBound is how long we are given; asynq is given asynqRecoveryBound.
+	// ourRecoveryBound is our time limit; asynq's is asynqRecoveryBound.
 	ourRecoveryBound   = 20 * time.Second
 	asynqRecoveryBound = 90 * time.Second
 )
 
-// recovery is how long the tasks of a killed worker took to begin elsewhere.
+// recovery is how long it took until the tasks of a killed worker began elsewhere.
 type recovery struct {
 	elapsed time.Duration
-	// late says that not all of them had begun when the time was up.
+	// late says that some of them had not begun within the limit.
 	late bool
 }
 
@@ -51,8 +51,7 @@ func (b *bench) recoveryOf(ctx context.Context, c contender, r *results) error {
 	return nil
 }
 
-// recovery kills a process that holds tasks, while a worker of this process has
-// nothing to do.
+// recovery kills a process that holds tasks, while a worker of this process is idle.
 func (b *bench) recovery(ctx context.Context, ours bool) (result recovery, err error) {
 	name := queueName()
 	q, err := openForRecovery(b.addr, name, ours)
@@ -108,7 +107,7 @@ func openForRecovery(addr, name string, ours bool) (queueClient, error) {
 	if ours {
 		return openOurs(addr, name, queue.Config{Lease: recoveryLease}, queue.RunConfig{
 			Batch: heldTasks, Workers: concurrency,
-			// What is killed does not drain, and what hangs should not take long to.
+			// A killed process does not drain, and a hanging one should not take long to.
 			Drain: time.Second,
 		})
 	}
@@ -140,7 +139,7 @@ func startWorker(ctx context.Context, addr, name string, ours bool) (*worker, er
 
 // holdsAll waits until the worker has all tasks.
 func (w *worker) holdsAll(ctx context.Context) error {
-	timer := time.NewTimer(crew.Patience)
+	timer := time.NewTimer(runner.Patience)
 	defer timer.Stop()
 	select {
 	case <-w.said.seen:
@@ -148,7 +147,7 @@ func (w *worker) holdsAll(ctx context.Context) error {
 	case <-w.ended:
 		return errors.New("the worker ended early")
 	case <-timer.C:
-		return fmt.Errorf("the worker does not hold %d tasks after %s", heldTasks, crew.Patience)
+		return fmt.Errorf("the worker does not hold %d tasks after %s", heldTasks, runner.Patience)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

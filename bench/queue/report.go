@@ -26,8 +26,8 @@ func (r *results) report(out io.Writer) error {
 	return nil
 }
 
-// table writes a title, a heading and one line for each contender that line has
-// one for; nothing when it has none for any.
+// table writes a title, a heading and one line for each contender for which line returns one;
+// nothing if there are no lines.
 func (r *results) table(w io.Writer, title, heading string, line func(*result) string) {
 	begun := false
 	for _, name := range r.names {
@@ -176,7 +176,7 @@ func (r *results) commandsTable(w io.Writer) {
 		})
 }
 
-// short writes a round number the short way: 1k, 1M.
+// short writes a round number in short form: 1k, 1M.
 func short(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:

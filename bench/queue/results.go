@@ -8,7 +8,7 @@ import (
 	"flashsale/bench/internal/stats"
 )
 
-// results holds what was measured.
+// results holds the measurements.
 type results struct {
 	names    []string // of the contenders, in the order of the tables
 	of       map[string]*result
@@ -22,7 +22,7 @@ type enqueuing struct {
 	producers int
 }
 
-// result is what was measured of one contender, one entry for each round.
+// result holds the measurements of one contender, one entry for each round.
 type result struct {
 	contender
 	endToEnd []endToEnd
@@ -48,7 +48,7 @@ func newResults(all []contender) *results {
 	return r
 }
 
-// outcome adds up what all phases said of the contender's correctness.
+// outcome adds up the contender's outcomes of all phases.
 func (r *result) outcome() outcome {
 	o := r.depthOutcome
 	for _, e := range r.endToEnd {
@@ -60,8 +60,8 @@ func (r *result) outcome() outcome {
 	return o
 }
 
-// wrongRuns counts runs of our tasks that had succeeded already, and says whether
-// any phase looked.
+// wrongRuns counts runs of our tasks that had succeeded already, and reports whether any phase
+// counted them.
 func (r *results) wrongRuns() (n int64, ran bool) {
 	for _, name := range r.names {
 		got := r.of[name]
@@ -74,14 +74,14 @@ func (r *results) wrongRuns() (n int64, ran bool) {
 	return n, ran
 }
 
-// noteEnqueued keeps one measurement of enqueue.
+// noteEnqueued adds one measurement of enqueue.
 func (r *results) noteEnqueued(way string, producers int, e enqueued) {
 	key := enqueuing{way, producers}
 	r.enqueued[key] = append(r.enqueued[key], e)
 }
 
-// faults is an error when a task of ours was lost, ran twice or ran early. The
-// other library's only show in the tables.
+// faults is an error when a task of ours was lost, ran twice or ran early. Those of the other
+// library only appear in the tables.
 func (r *results) faults() error {
 	var errs []error
 	for _, name := range r.names {

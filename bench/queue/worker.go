@@ -14,11 +14,11 @@ import (
 // workerCommand makes this binary a worker that the benchmark kills.
 const workerCommand = "worker"
 
-// holdsAllLine is what it says when it has all tasks.
+// holdsAllLine is printed by the worker when it has all tasks.
 const holdsAllLine = "holds all\n"
 
-// runWorker takes tasks whose handlers hang, says when it has them all, and goes
-// on until it is killed or ctx ends.
+// runWorker takes tasks whose handlers hang, reports when it has them all, and runs until it
+// is killed or ctx ends.
 func runWorker(ctx context.Context, args []string, out io.Writer) (err error) {
 	f := flag.NewFlagSet(workerCommand, flag.ContinueOnError)
 	addr := f.String("addr", "", "of Redis")

@@ -16,7 +16,7 @@ import (
 const (
 	// The sizes at scale 1: 10 million orders, about 2 GB of Redis.
 	endedSales, endedOrders = 100, 100_000
-	// endedLeft is which share of the memory may still be used afterwards.
+	// endedLeft is the share of the memory that may still be used afterwards.
 	endedLeft = 0.05
 	// endedSlow is what counts as a slow command, in microseconds.
 	endedSlow = 20_000
@@ -24,9 +24,9 @@ const (
 	endedProbes = 100
 )
 
-// measureEnded loads sales, lets them end two days ago, and measures how much of their
-// memory is in use once a worker has swept, how many commands of Redis were slow
-// meanwhile, and whether purchases bring any of it back.
+// measureEnded loads sales, sets their end to two days ago, and measures how much of their
+// memory is in use after a worker has swept, how many commands of Redis were slow meanwhile,
+// and whether purchases load any of it again.
 func measureEnded(ctx context.Context, s *sizes) (err error) {
 	orders := s.scaled(endedOrders)
 	r, err := s.newRig(ctx, history{live: endedSales, liveOrders: orders})
@@ -143,7 +143,7 @@ func (r *rig) endedKeys(ctx context.Context) (n int64, err error) {
 func (r *rig) probeEnded(ctx context.Context, s *sizes) error {
 	for i := range endedProbes {
 		item := liveID(i % endedSales)
-		status, body, err := r.send(ctx, r.world.api.addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
+		status, body, err := r.send(ctx, r.world.api.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
 		if err != nil {
 			return err
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestMeasureEnded measures a few orders: their sales leave Redis, and no purchase
-// brings them back. So little memory is no measure.
+// TestMeasureEnded runs with a few orders: their sales leave Redis, and no purchase loads them
+// again. The memory is too small to be measured.
 func TestMeasureEnded(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -16,19 +16,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/bench/internal/targets"
-	"flashsale/internal/wire"
-
 	"flashsale/internal/pause"
+	"flashsale/internal/wire"
 )
 
-// expiryBar is how late an order may lapse, in milliseconds, at the 99th percentile.
+// expiryBar is how late an order may expire, in milliseconds, at the 99th percentile.
 const expiryBar = 1000
 
 // expiryLag is the time between the last purchase and the first expiry.
 const expiryLag = 15 * time.Second
 
-// measureExpiries buys orders that ask for payment, evenly over a time, pays none, and
-// prints how late they lapse.
+// measureExpiries buys orders that require a payment, evenly over a time, pays none, and
+// prints how late they expire.
 func measureExpiries(ctx context.Context, m *meter) error {
 	const item = "expiries"
 	window := m.o.spread + expiryLag
@@ -96,7 +95,7 @@ func printLateness(ctx context.Context, m *meter, db *sql.DB, item string) error
 
 // buyEvenly sends the purchases at an even pace, and waits for all answers.
 func buyEvenly(ctx context.Context, m *meter, item string) error {
-	target, err := wire.ParseTarget("http://" + m.world.api.addr)
+	target, err := wire.ParseTarget("http://" + m.world.api.Addr)
 	if err != nil {
 		return err
 	}
@@ -124,7 +123,7 @@ func buyEvenly(ctx context.Context, m *meter, item string) error {
 				}
 				req.Reset()
 				req.WriteString(head)
-				req.Write(m.crowd.token(i))
+				req.Write(m.crowd.Token(i))
 				req.WriteString("\r\n\r\n{\"quantity\":1}")
 				res, err := conn.Do(req.Bytes())
 				if err != nil {

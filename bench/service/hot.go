@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/internal/testing/overlay"
 	"flashsale/internal/testing/repo"
 )
@@ -21,15 +23,15 @@ import (
 // hotSizes are the numbers of API processes that sell the hot item.
 var hotSizes = []int{1, 2, 4}
 
-// withoutLock makes the item's lock exclude no process: each process has one of its own,
-// which it takes, holds, renews and shows to the script as before, and the script
-// does not compare fencing tokens. Everything else is the same work.
+// withoutLock makes the item's lock exclude no process: each process has its own lock, which
+// it takes, holds, renews and passes to the script as before, and the script does not compare
+// fencing tokens. All other work is the same.
 var withoutLock = []overlay.Change{
 	{File: "inventory/seller.go", From: "lockKey: v.keys.lock(item)}", To: `lockKey: v.keys.lock(item) + fmt.Sprintf(":%x", rand.Uint64())}`},
 	{File: "inventory/lua/purchase.lua", From: "if (tonumber(sale[2] or '0') or 0) > tonumber(ARGV[2]) then", To: "if false then"},
 }
 
-// hotFigures are what the phases of one contender and size showed, one value a round.
+// hotFigures are the results of one contender and size, one value a round.
 type hotFigures struct {
 	rate, batch, lowest []float64
 	api, redis          []float64 // processor time in us per purchase
@@ -38,10 +40,10 @@ type hotFigures struct {
 // measureHot measures one hot item on 1, 2 and 4 API processes, with the lock and without
 // it in turn. The load is the same for all, spread over the processes.
 func measureHot(ctx context.Context, m *meter) (err error) {
-	var open []*process
+	var open []*process.Process
 	defer func() {
 		for _, p := range open {
-			err = errors.Join(err, p.stop())
+			err = errors.Join(err, p.Stop())
 		}
 	}()
 	unlocked, err := m.world.buildWithoutLock(ctx)
@@ -49,7 +51,7 @@ func measureHot(ctx context.Context, m *meter) (err error) {
 		return err
 	}
 	contenders := []struct{ name, binary string }{{"lock", m.world.binary}, {"no lock", unlocked}}
-	procs := make(map[string][]*process)
+	procs := make(map[string][]*process.Process)
 	for _, c := range contenders {
 		for i := range slices.Max(hotSizes) {
 			p, err := m.world.hotAPI(ctx, fmt.Sprintf("%s-%d", strings.ReplaceAll(c.name, " ", "-"), i), c.binary)
@@ -64,7 +66,7 @@ func measureHot(ctx context.Context, m *meter) (err error) {
 	for round := range m.o.hot {
 		for _, n := range hotSizes {
 			for i := range contenders {
-				// Who comes first changes, for the one before leaves its traces.
+				// The order changes with the round, because the first phase affects the next.
 				name := contenders[(i+round)%len(contenders)].name
 				key := fmt.Sprintf("%d %s", n, name)
 				if seen[key] == nil {
@@ -105,7 +107,7 @@ func printHot(out io.Writer, seen map[string]*hotFigures) {
 }
 
 // hotPhase sells one item on some processes, for which each buyer gets a 202.
-func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process, f *hotFigures) error {
+func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process.Process, f *hotFigures) error {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
@@ -116,46 +118,46 @@ func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process
 		return err
 	}
 	for i, p := range procs {
-		addrs[i] = p.addr
-		api -= p.cpu()
+		addrs[i] = p.Addr
+		api -= p.CPU()
 	}
-	redis := -m.world.redis.cpu()
-	res, err := drive(ctx, addrs, item, m.crowd, m.o, true)
+	redis := -m.world.redis.CPU()
+	res, err := load.Drive(ctx, addrs, item, m.crowd, m.o.connections, m.o.phase, true)
 	if err != nil {
 		return err
 	}
-	redis += m.world.redis.cpu()
+	redis += m.world.redis.CPU()
 	for _, p := range procs {
-		api += p.cpu()
+		api += p.CPU()
 	}
 	scriptsNow, purchasesNow, err := batches(ctx, procs)
 	if err != nil {
 		return err
 	}
-	accepted := res.codes[http.StatusAccepted]
+	accepted := res.Codes[http.StatusAccepted]
 	if accepted == 0 || scriptsNow == scripts {
-		return fmt.Errorf("nothing was accepted: %v", res.codes)
+		return fmt.Errorf("nothing was accepted: %v", res.Codes)
 	}
-	f.rate = append(f.rate, res.rate(http.StatusAccepted))
+	f.rate = append(f.rate, res.Rate(http.StatusAccepted))
 	f.batch = append(f.batch, (purchasesNow-purchases)/(scriptsNow-scripts))
-	f.lowest = append(f.lowest, float64(slices.Min(res.shares)*len(procs))/float64(accepted))
+	f.lowest = append(f.lowest, float64(slices.Min(res.Shares)*len(procs))/float64(accepted))
 	f.api = append(f.api, float64(api.Microseconds())/float64(accepted))
 	f.redis = append(f.redis, float64(redis.Microseconds())/float64(accepted))
-	fmt.Fprintf(m.out, "hot %-11s %8.0f/s  answers %v  shares %v\n", name, f.rate[len(f.rate)-1], res.codes, res.shares)
+	fmt.Fprintf(m.out, "hot %-11s %8.0f/s  answers %v  shares %v\n", name, f.rate[len(f.rate)-1], res.Codes, res.Shares)
 	_, err = m.waitDrained(ctx)
 	return err
 }
 
 // hotAPI starts an API process of the given build.
-func (w *world) hotAPI(ctx context.Context, name, binary string) (*process, error) {
-	addr, ops := freeAddr(), freeAddr()
+func (w *world) hotAPI(ctx context.Context, name, binary string) (*process.Process, error) {
+	addr, ops := process.FreeAddr(), process.FreeAddr()
 	args := append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.common...)
 	p, err := w.start(ctx, "hot-"+name, binary, addr, ops, args...)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.ready(ctx); err != nil {
-		return nil, errors.Join(err, p.stop())
+	if err := p.Ready(ctx); err != nil {
+		return nil, errors.Join(err, p.Stop())
 	}
 	return p, nil
 }
@@ -182,9 +184,9 @@ func (w *world) buildWithoutLock(ctx context.Context) (string, error) {
 
 // batches returns how many purchase scripts the processes have sent, and with how
 // many purchases.
-func batches(ctx context.Context, procs []*process) (scripts, purchases float64, err error) {
+func batches(ctx context.Context, procs []*process.Process) (scripts, purchases float64, err error) {
 	for _, p := range procs {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.ops+"/metrics", http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.Ops+"/metrics", http.NoBody)
 		if err != nil {
 			return 0, 0, err
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
@@ -67,13 +68,13 @@ func (m *meter) inspection(ctx context.Context, item string, n int) error {
 		fmt.Fprintf(m.out, "inspect       %d orders: p99 of purchases %v beside %s, %v without\n", n, slow, c.name, quiet)
 		targets.AtMost(m.out, fmt.Sprintf("%s_blocks_%d_ms", c.name, n), max(slow-quiet, 0).Seconds()*1000, inspectBar)
 	}
-	used := -m.world.api.cpu() - m.world.redis.cpu()
+	used := -m.world.api.CPU() - m.world.redis.CPU()
 	for range inspectRounds {
 		if err := m.reconcile(ctx, ""); err != nil {
 			return err
 		}
 	}
-	used += m.world.api.cpu() + m.world.redis.cpu()
+	used += m.world.api.CPU() + m.world.redis.CPU()
 	targets.AtMost(m.out, fmt.Sprintf("reconcile_cpu_%d_percent", n), 100*used.Seconds()/inspectRounds/time.Minute.Seconds(), inspectShare)
 	return nil
 }
@@ -120,11 +121,11 @@ func (m *meter) reconcile(ctx context.Context, item string) error {
 
 // asAdmin calls the API, and decodes the answer into to unless that is nil.
 func (m *meter) asAdmin(ctx context.Context, method, path string, to any) error {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.world.api.addr+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.world.api.Addr+path, http.NoBody)
 	if err != nil {
 		return err
 	}

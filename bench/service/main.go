@@ -22,6 +22,9 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"flashsale/bench/internal/baseline"
+	"flashsale/bench/internal/load"
 )
 
 func main() {
@@ -36,10 +39,10 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 2 && args[0] == "empty" {
-		return serveEmpty(ctx, args[1])
+		return baseline.ServeEmpty(ctx, args[1])
 	}
 	if len(args) == 4 && args[0] == "polling" {
-		return servePolling(ctx, args[1], args[2], args[3])
+		return baseline.ServePolling(ctx, args[1], args[2], args[3])
 	}
 	if len(args) > 0 && args[0] == "soak" {
 		return soak(ctx, args[1:], out)
@@ -75,8 +78,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if o.visible < 0 || o.reads < 0 || o.streams < 0 || o.hot < 0 {
 		return errors.New("need -visible, -reads, -streams and -hot of 0 or more")
 	}
-	if o.expiry < 0 || o.expiry > buyers || o.spread < time.Second {
-		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", buyers)
+	if o.expiry < 0 || o.expiry > load.Buyers || o.spread < time.Second {
+		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", load.Buyers)
 	}
 	if o.connections < 1 || o.rounds < 0 || o.phase < 100*time.Millisecond {
 		return errors.New("need at least 1 connection, no fewer than 0 rounds and 100ms a phase")

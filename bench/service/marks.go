@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 )
 
 const (
@@ -20,8 +23,8 @@ const (
 	marksEvery = 100 * time.Millisecond
 	// marksSellLimit bounds the time until everything is sold.
 	marksSellLimit = 10 * time.Minute
-	// marksRate is the least part of the quiet rate that has to be left, and marksShare the
-	// greatest part of its time that Redis may spend on marks.
+	// marksRate is the least part of the quiet rate that has to remain, and marksShare the
+	// largest part of its time that Redis may spend on marks.
 	marksRate  = 0.85
 	marksShare = 0.05
 )
@@ -55,10 +58,10 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 	if err := sale.sellOut(ctx, s); err != nil {
 		return fmt.Errorf("sell out: %w", err)
 	}
-	procs := []*process{r.world.api}
+	procs := []*process.Process{r.world.api}
 	defer func() {
 		for _, p := range procs[1:] { // the first is the rig's
-			err = errors.Join(err, p.stop())
+			err = errors.Join(err, p.Stop())
 		}
 	}()
 	for _, n := range []int{1, 4} {
@@ -80,22 +83,22 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 	units := s.scaled(marksOrders)
 	// One more than needed: a buyer at the limit gets user_limit, which Redis answers.
-	if err := r.createLimitedItem(ctx, r.item, int64(units), 3600, int64(units/buyers+2)); err != nil {
+	if err := r.createLimitedItem(ctx, r.item, int64(units), 3600, int64(units/load.Buyers+2)); err != nil {
 		return err
 	}
 	spare := 2 * marksRounds * int(s.o.phase/marksEvery+10)
-	if r.orders, err = r.unpaid(ctx, r.world.api.addr, r.item, min(spare, units)); err != nil {
+	if r.orders, err = r.unpaid(ctx, r.world.api.Addr, r.item, min(spare, units)); err != nil {
 		return err
 	}
 	for began := time.Now(); ; {
-		b, err := r.crowd.buy(ctx, purchases{
-			addr: r.world.api.addr, items: []string{r.item}, connections: s.o.connections, async: true, first: r.next,
+		b, err := r.crowd.Buy(ctx, load.Purchases{
+			Addr: r.world.api.Addr, Items: []string{r.item}, Connections: s.o.connections, Async: true, First: r.next,
 		}, time.Second)
 		if err != nil {
 			return err
 		}
-		r.next = b.next
-		if b.codes[http.StatusConflict] > 0 {
+		r.next = b.Next
+		if b.Codes[http.StatusConflict] > 0 {
 			break
 		}
 		if time.Since(began) > marksSellLimit {
@@ -110,7 +113,7 @@ func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 
 // checkSoldOut fails unless nothing is left: a refusal may have other reasons.
 func (r *returning) checkSoldOut(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.world.api.addr+"/v1/items/"+r.item, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.world.api.Addr+"/v1/items/"+r.item, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -129,7 +132,7 @@ func (r *returning) checkSoldOut(ctx context.Context) error {
 }
 
 // compare measures the phases in turn and prints the medians of the rounds' ratios.
-func (r *returning) compare(ctx context.Context, s *sizes, procs []*process) error {
+func (r *returning) compare(ctx context.Context, s *sizes, procs []*process.Process) error {
 	var ratios, shares []float64
 	for range marksRounds {
 		quiet, err := r.phase(ctx, s, procs)
@@ -151,7 +154,7 @@ func (r *returning) compare(ctx context.Context, s *sizes, procs []*process) err
 	return nil
 }
 
-// soldOutPhase is what one phase has shown.
+// soldOutPhase is the result of one phase.
 type soldOutPhase struct {
 	rate       float64 // refusals a second
 	share      float64 // part of its time that Redis spent on marks
@@ -165,20 +168,20 @@ func (p *soldOutPhase) String() string {
 }
 
 // phase sends purchases to all processes for a time.
-func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (*soldOutPhase, error) {
+func (r *returning) phase(ctx context.Context, s *sizes, procs []*process.Process) (*soldOutPhase, error) {
 	_, asked, err := batches(ctx, procs)
 	if err := errors.Join(err, r.redis.ConfigResetStat(ctx).Err()); err != nil {
 		return nil, err
 	}
 	api, redis := -used(procs...), -used(r.world.redis)
 	began := time.Now()
-	loads, errs := make([]*bought, len(procs)), make([]error, len(procs))
+	loads, errs := make([]*load.Bought, len(procs)), make([]error, len(procs))
 	const apart = 1 << 40 // each process has keys of its own
 	var all sync.WaitGroup
 	for i, p := range procs {
 		all.Go(func() {
-			loads[i], errs[i] = r.crowd.buy(ctx, purchases{
-				addr: p.addr, items: []string{r.item}, connections: max(1, s.o.connections/len(procs)), first: r.next + int64(i)*apart,
+			loads[i], errs[i] = r.crowd.Buy(ctx, load.Purchases{
+				Addr: p.Addr, Items: []string{r.item}, Connections: max(1, s.o.connections/len(procs)), First: r.next + int64(i)*apart,
 			}, s.o.phase)
 		})
 	}
@@ -195,8 +198,8 @@ func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (*sol
 	phase := &soldOutPhase{}
 	next, sent := r.next, int64(0)
 	for i, b := range loads {
-		phase.rate += b.rate(http.StatusConflict)
-		end := b.next - int64(i)*apart
+		phase.rate += b.Rate(http.StatusConflict)
+		end := b.Next - int64(i)*apart
 		sent += end - r.next
 		next = max(next, end)
 	}
@@ -213,9 +216,9 @@ func (r *returning) phase(ctx context.Context, s *sizes, procs []*process) (*sol
 }
 
 // used is the processor time that processes have used so far.
-func used(procs ...*process) (sum time.Duration) {
+func used(procs ...*process.Process) (sum time.Duration) {
 	for _, p := range procs {
-		sum += p.cpu()
+		sum += p.CPU()
 	}
 	return sum
 }
@@ -265,7 +268,7 @@ func (r *returning) giveBack(ctx context.Context) (stop func() (int, error)) {
 				done <- ended{n, errors.New("all orders are cancelled")}
 				return
 			}
-			err := r.cancel(context.WithoutCancel(ctx), r.world.api.addr, r.orders[0], r.holder)
+			err := r.cancel(context.WithoutCancel(ctx), r.world.api.Addr, r.orders[0], r.holder)
 			if err != nil {
 				done <- ended{n, err}
 				return

@@ -17,6 +17,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
@@ -36,9 +38,9 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.Addr})
 	defer rdb.Close() //nolint:errcheck // the server ends next
-	c, err := newCrowd(buyers)
+	c, err := load.NewCrowd(load.Buyers)
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func (m *meter) printRatios() {
 
 type meter struct {
 	world   *world
-	crowd   *crowd
+	crowd   *load.Crowd
 	rdb     *redis.Client
 	o       options
 	out     io.Writer
@@ -117,7 +119,7 @@ const stock = 100_000_000
 
 func (m *meter) round(ctx context.Context, n int) error {
 	f := &m.figures
-	empty, err := m.phase(ctx, "empty", m.world.empty.addr, "any", true, http.StatusCreated)
+	empty, err := m.phase(ctx, "empty", m.world.empty.Addr, "any", true, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -128,7 +130,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop := m.profiles(ctx, "accepted")
-	accepted, err := m.phase(ctx, "accepted", m.world.api.addr, item, true, http.StatusAccepted)
+	accepted, err := m.phase(ctx, "accepted", m.world.api.Addr, item, true, http.StatusAccepted)
 	if err != nil {
 		return err
 	}
@@ -147,7 +149,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop = m.profiles(ctx, "committed")
-	committed, err := m.phase(ctx, "committed", m.world.api.addr, item, false, http.StatusCreated)
+	committed, err := m.phase(ctx, "committed", m.world.api.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -160,7 +162,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	if err := m.createItem(ctx, item, 100, 0); err != nil {
 		return err
 	}
-	soldOut, err := m.phase(ctx, "sold out", m.world.api.addr, item, false, http.StatusConflict)
+	soldOut, err := m.phase(ctx, "sold out", m.world.api.Addr, item, false, http.StatusConflict)
 	if err != nil {
 		return err
 	}
@@ -177,7 +179,7 @@ func (m *meter) polling(ctx context.Context) error {
 		return err
 	}
 	for _, interval := range slices.Sorted(maps.Keys(m.world.poll)) {
-		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].addr, "any", true, http.StatusCreated)
+		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].Addr, "any", true, http.StatusCreated)
 		if err != nil {
 			return err
 		}
@@ -186,31 +188,31 @@ func (m *meter) polling(ctx context.Context) error {
 	return nil
 }
 
-// phase drives one server and prints what was seen: the rate of the expected
-// answer, and the processor time per request of every process.
+// phase drives one server and prints the rate of the expected answer, and the processor time
+// per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
-	parts := []*process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
-	parts = append(parts, &process{name: "load", pid: os.Getpid()})
+	parts := []*process.Process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	parts = append(parts, &process.Process{Name: "load", PID: os.Getpid()})
 	before := make([]time.Duration, len(parts))
 	for i, p := range parts {
-		before[i] = p.cpu()
+		before[i] = p.CPU()
 	}
 	if err := m.rdb.ConfigResetStat(ctx).Err(); err != nil {
 		return 0, err
 	}
-	res, err := drive(ctx, []string{addr}, item, m.crowd, m.o, async)
+	res, err := load.Drive(ctx, []string{addr}, item, m.crowd, m.o.connections, m.o.phase, async)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	rate := res.rate(want)
-	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.codes)
+	rate := res.Rate(want)
+	fmt.Fprintf(m.out, "%-13s %8.0f/s  answers %v  cpu per request:", name, rate, res.Codes)
 	total := 0
-	for _, n := range res.codes {
+	for _, n := range res.Codes {
 		total += n
 	}
 	for i, p := range parts {
-		if used := p.cpu() - before[i]; used > 0 && total > 0 {
-			fmt.Fprintf(m.out, " %s %.1fus", p.name, float64(used.Microseconds())/float64(total))
+		if used := p.CPU() - before[i]; used > 0 && total > 0 {
+			fmt.Fprintf(m.out, " %s %.1fus", p.Name, float64(used.Microseconds())/float64(total))
 		}
 	}
 	fmt.Fprintln(m.out)
@@ -218,7 +220,7 @@ func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, 
 		return 0, err
 	}
 	if rate == 0 {
-		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.codes)
+		return 0, fmt.Errorf("%s: no answer %d among %v", name, want, res.Codes)
 	}
 	return rate, nil
 }
@@ -243,7 +245,7 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
-// queued is how many orders wait or are in the hands of a worker.
+// queued is how many orders are ready or leased.
 func (m *meter) queued(ctx context.Context) (int64, error) {
 	var queued int64
 	prefix := inventory.QueuePrefix(0)
@@ -278,15 +280,15 @@ func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// profiles takes CPU profiles of API and worker during a phase, if asked to.
+// profiles takes CPU profiles of API and worker during a phase, if -profile is set.
 func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) {
 	if m.o.profile == "" {
 		return func() error { return nil }
 	}
 	done := make(chan error, 2)
-	for _, c := range []*process{m.world.api, m.world.worker} {
+	for _, c := range []*process.Process{m.world.api, m.world.worker} {
 		go func() {
-			done <- c.profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.name+".prof"), m.o.phase)
+			done <- c.Profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.Name+".prof"), m.o.phase)
 		}()
 	}
 	return func() error { return errors.Join(<-done, <-done) }
@@ -298,7 +300,7 @@ func (m *meter) createItem(ctx context.Context, id string, units, window int64) 
 
 // createLimitedItem is createItem with another limit per buyer.
 func (m *meter) createLimitedItem(ctx context.Context, id string, units, window, limit int64) error {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -309,7 +311,7 @@ func (m *meter) createLimitedItem(ctx context.Context, id string, units, window,
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.addr+"/v1/admin/items", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.Addr+"/v1/admin/items", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/pause"
 	"flashsale/internal/wire"
@@ -22,24 +24,23 @@ import (
 const (
 	// overloadTimes is how many times the top rate is offered.
 	overloadTimes = 5
-	// overloadBar is the part of the top rate that has to be left of it.
+	// overloadBar is the part of the top rate that has to remain under overload.
 	overloadBar = 0.9
-	// overloadWarm is how long the overload lasts before it is measured: the queue
-	// fills up in it, and what it takes in beyond what is committed is none of ours.
+	// overloadWarm is how long the overload lasts before it is measured: the queue fills up
+	// meanwhile, and accepts more orders than are committed.
 	overloadWarm = 3 * time.Second
-	// hinderHolds and hinderRests are for how long the database is held, and free.
+	// hinderHolds and hinderRests are how long the database is locked, and how long free.
 	hinderHolds, hinderRests = 6 * time.Millisecond, 3 * time.Millisecond
-	// overloadConnections bounds the requests under way. Those that are due and find
-	// none count from when they were due.
+	// overloadConnections bounds the requests in flight. A request that finds no free
+	// connection counts from when it was due.
 	overloadConnections = 2000
 )
 
-// measureOverload measures whether an overload leaves the service its throughput. The
-// worker is throttled, one order a transaction on a database that others write to
-// most of the time, so that the database is what there is too little of, and not
-// the processors, which the load shares. The top rate is what is committed in a
-// closed loop; then several times that is offered, in an open one, over a queue with
-// room for a second's orders.
+// measureOverload measures whether the service keeps its throughput under overload. The worker
+// is throttled: one order a transaction, on a database that others lock for writing most of
+// the time. So the database is the bottleneck, and not the processors, which the load shares.
+// The top rate is the rate of commits in a closed loop. Then several times that rate is
+// offered, in an open loop, with a queue for one second's orders.
 func measureOverload(ctx context.Context, m *meter) (err error) {
 	w := m.world
 	ctx, cancel := context.WithCancel(ctx)
@@ -52,7 +53,7 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 		}
 	}()
 	go func() { hindered <- hinder(ctx, m) }()
-	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
 		return err
 	}
 	const item = "overload"
@@ -62,11 +63,11 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	top, err := m.phase(ctx, "top", w.api.addr, item, false, http.StatusCreated)
+	top, err := m.phase(ctx, "top", w.api.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(w.worker.stop(), w.api.stop()); err != nil {
+	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
 		return err
 	}
 	if err := w.throttled(ctx, max(100, int(top))); err != nil {
@@ -87,7 +88,7 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 	return nil
 }
 
-// hinder holds the database for writing, most of the time, until ctx ends.
+// hinder locks the database for writing, most of the time, until ctx ends.
 func hinder(ctx context.Context, m *meter) (err error) {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
 	if err != nil {
@@ -116,7 +117,7 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 // throttled starts an API and a worker that commits one order at a time.
 func (w *world) throttled(ctx context.Context, room int) (err error) {
 	limit := strconv.Itoa(room)
-	addr, ops, workOps := freeAddr(), freeAddr(), freeAddr()
+	addr, ops, workOps := process.FreeAddr(), process.FreeAddr(), process.FreeAddr()
 	w.api, err = w.start(ctx, "api", w.binary, addr, ops,
 		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.common...)...)
 	if err != nil {
@@ -127,20 +128,20 @@ func (w *world) throttled(ctx context.Context, room int) (err error) {
 	if err != nil {
 		return err
 	}
-	return w.api.ready(ctx)
+	return w.api.Ready(ctx)
 }
 
-// offered is what an open loop saw after its warming up.
+// offered has the answers of an open loop after its warm-up.
 type offered struct {
 	codes             map[int]int
 	failed            int // exchanges without an answer
 	admitted, refused []time.Duration
 }
 
-// offer sends purchases at a rate, whatever becomes of them. Latencies count from
-// when a request was due.
+// offer sends purchases at a rate, whatever the answers. Latencies count from when a request
+// was due.
 func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offered, error) {
-	target, err := wire.ParseTarget("http://" + m.world.api.addr)
+	target, err := wire.ParseTarget("http://" + m.world.api.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +179,7 @@ func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offe
 	return sum, ctx.Err()
 }
 
-// offerOn sends those of the requests that one connection gets to.
+// offerOn sends the requests of one connection.
 func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item string, perSecond float64, start time.Time, next *atomic.Int64) *offered {
 	own := &offered{codes: make(map[int]int)}
 	head := "POST /v1/items/" + item + "/orders HTTP/1.1\r\nHost: " + t.Host +
@@ -194,8 +195,8 @@ func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item
 		req.WriteString(head)
 		req.Write(strconv.AppendInt(req.AvailableBuffer(), int64(i), 10))
 		req.WriteString("\r\nAuthorization: Bearer ")
-		// From the end of the crowd: its beginning has bought at the top rate.
-		req.Write(m.crowd.token(buyers - 1 - i%buyers))
+		// From the end of the crowd: the buyers at its beginning have bought at the top rate.
+		req.Write(m.crowd.Token(load.Buyers - 1 - i%load.Buyers))
 		req.WriteString("\r\n\r\n{\"quantity\":1}")
 		res, err := conn.Do(req.Bytes())
 		switch end := time.Now(); {

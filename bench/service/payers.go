@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// payersShare is the part of the order commits that has to be left beside the payers.
+	// payersShare is the part of the order commits that has to remain with payers.
 	payersShare = 0.7
 	// payersRate is how many payments a second are recorded meanwhile.
 	payersRate = 8000
@@ -38,7 +38,7 @@ const (
 	payersItems = 8
 )
 
-// shop is a database of its own, with the committing half of the service on it.
+// shop is a database with the committing half of the service.
 type shop struct {
 	store   *store.Store
 	service *checkout.Service
@@ -49,9 +49,8 @@ type shop struct {
 	open []string // committed orders without a payment under way
 }
 
-// measurePayers measures how fast batches of orders are committed, alone and beside
-// payers, and how fast the payers are. It measures only the database: no Redis and no
-// HTTP take part.
+// measurePayers measures how fast batches of orders are committed, with payers and without
+// them, and how fast the payers are. It measures only the database, without Redis and HTTP.
 func measurePayers(ctx context.Context, sz *sizes) (err error) {
 	out := sz.out
 	dir, err := os.MkdirTemp("", "bench-payers-")
@@ -123,13 +122,13 @@ func fillShop(ctx context.Context, store *store.Store) error {
 	return nil
 }
 
-// phaseSeen is what one phase has come to.
+// phaseSeen is the result of one phase.
 type phaseSeen struct {
 	orders, payments float64 // a second
 	batches, pays    []time.Duration
 }
 
-// phase commits orders for a time, with as many payers beside.
+// phase commits orders for a time, concurrently with as many payers.
 func (s *shop) phase(ctx context.Context, payers int) (*phaseSeen, error) {
 	ctx, cancel := context.WithTimeout(ctx, payersPhase)
 	defer cancel()

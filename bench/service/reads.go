@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/baseline"
+	"flashsale/bench/internal/defences"
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/wire"
 )
@@ -16,15 +18,14 @@ import (
 // someItem is part of every non-empty page of items.
 var someItem = []byte(`,"stock_left":`)
 
-// readsBar is how many pages the service gives out for each that an empty handler
-// gives out.
+// readsBar is how many pages the service serves for each page of an empty handler.
 const readsBar = 0.85
 
-// measureReads measures how many times a second an item's page is read, and the first page
-// of the list, in turns with an empty handler that writes as many bytes, and then
-// what each defence of the cache is worth in questions to the database.
+// measureReads measures how many times a second an item's page and the first page of the list
+// are read, in turn with an empty handler that writes as many bytes. Then it counts the
+// database queries that each defence of the cache saves.
 func measureReads(ctx context.Context, m *meter) error {
-	for i := range 2*listedItems + 1 {
+	for i := range 2*baseline.ListedItems + 1 {
 		if err := m.createItem(ctx, fmt.Sprintf("reads-%d", i), stock, 0); err != nil {
 			return err
 		}
@@ -34,11 +35,11 @@ func measureReads(ctx context.Context, m *meter) error {
 	} {
 		var ratios, costs []float64
 		for range m.o.reads {
-			empty, emptyCost, err := readPhase(ctx, m, "read empty", m.world.empty.addr, what.path)
+			empty, emptyCost, err := readPhase(ctx, m, "read empty", m.world.empty.Addr, what.path)
 			if err != nil {
 				return err
 			}
-			pages, cost, err := readPhase(ctx, m, "read "+what.name, m.world.api.addr, what.path)
+			pages, cost, err := readPhase(ctx, m, "read "+what.name, m.world.api.Addr, what.path)
 			if err != nil {
 				return err
 			}
@@ -47,18 +48,18 @@ func measureReads(ctx context.Context, m *meter) error {
 		fmt.Fprintf(m.out, "processor time of the %s's page, in those of the empty handler: %.2f\n", what.name, median(costs))
 		targets.AtLeast(m.out, what.bar, median(ratios), readsBar)
 	}
-	return printDefences(ctx, m.out, m.world.redis.addr)
+	return defences.Print(ctx, m.out, m.world.redis.Addr)
 }
 
-// readPhase reads pages from one server. It returns how many a second, and the
-// processor time of each in microseconds.
+// readPhase reads pages from one server. It returns the reads per second, and the processor
+// time of each in microseconds.
 func readPhase(ctx context.Context, m *meter, name, addr, path string) (rate, cost float64, err error) {
-	before := m.world.api.cpu() + m.world.empty.cpu()
+	before := m.world.api.CPU() + m.world.empty.CPU()
 	n, took, err := readFor(ctx, addr, path, m.o)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", name, err)
 	}
-	used := m.world.api.cpu() + m.world.empty.cpu() - before
+	used := m.world.api.CPU() + m.world.empty.CPU() - before
 	rate, cost = float64(n)/took.Seconds(), float64(used.Microseconds())/float64(max(n, 1))
 	fmt.Fprintf(m.out, "%-13s %8.0f/s  cpu per request: %.1fus\n", name, rate, cost)
 	return rate, cost, nil

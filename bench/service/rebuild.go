@@ -2,15 +2,21 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
@@ -25,7 +31,7 @@ const (
 	rebuildLarge, rebuildLoaded = 6, 250_000
 	// rebuildConnections is the load on the other item while large sales are loaded.
 	rebuildConnections = 4
-	// rebuildSettled is for how long that load runs before the sales are dropped.
+	// rebuildSettled is how long that load runs before the sales are dropped.
 	rebuildSettled = time.Second
 )
 
@@ -37,9 +43,9 @@ const (
 	rebuildPauseBar  = 1000
 )
 
-// measureRebuild measures how long a service takes to load many sales after Redis has
-// lost the word that its data is current, which leaves the queue as it was; and what
-// an unrelated item's buyers and an operator notice while large sales are loaded.
+// measureRebuild measures how long a service takes to load many sales after Redis has lost its
+// epoch, but not its queue. It also measures how the load of large sales affects the buyers of
+// another item and an operator.
 func measureRebuild(ctx context.Context, s *sizes) error {
 	n, queued := s.scaled(rebuildSales), s.scaled(rebuildQueued)
 	took, err := s.rebuild(ctx, n, queued)
@@ -54,8 +60,8 @@ func measureRebuild(ctx context.Context, s *sizes) error {
 	return s.besideLoads(ctx)
 }
 
-// rebuild returns the time from a loss to the end of the rebuild, the time until the
-// loss is noticed included.
+// rebuild returns the time from a loss to the end of the rebuild, including the time until the
+// loss is detected.
 func (s *sizes) rebuild(ctx context.Context, sales, queued int) (took time.Duration, err error) {
 	r, err := s.newRig(ctx, history{live: sales, liveOrders: rebuildOrders})
 	if err != nil {
@@ -121,8 +127,8 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	defer cancel()
 	sent := make(chan error, 1)
 	go func() {
-		p := purchases{addr: r.world.api.addr, items: items, connections: r.o.connections, async: true, first: 1}
-		_, err := r.crowd.send(filling, p, func(int, time.Duration) {})
+		p := load.Purchases{Addr: r.world.api.Addr, Items: items, Connections: r.o.connections, Async: true, First: 1}
+		_, err := r.crowd.Send(filling, p, func(int, time.Duration) {})
 		sent <- err
 	}()
 	for {
@@ -144,8 +150,8 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	}
 }
 
-// besideLoads buys an item, and reads an order of it, while large sales are loaded,
-// and pauses one of these.
+// besideLoads buys an item, and reads an order of it, while large sales are loaded, and pauses
+// one of those sales.
 func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	h := history{live: rebuildLarge, liveOrders: s.scaled(rebuildLoaded)}
 	r, err := s.newRig(ctx, h)
@@ -162,27 +168,27 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	if err := r.createItem(ctx, "other", stock, 0); err != nil {
 		return err
 	}
-	order, err := r.buyOne(ctx, r.world.api.addr, "other", 0)
+	order, err := r.buyOne(ctx, r.world.api.Addr, "other", 0)
 	if err != nil {
 		return err
 	}
 	busy, stop := context.WithCancel(ctx)
 	defer stop()
-	buys, reads := newTally(), newTally()
+	buys, reads := load.NewTally(), load.NewTally()
 	var all sync.WaitGroup
 	failures := make(chan error, 2)
 	all.Go(func() {
-		p := purchases{addr: r.world.api.addr, items: []string{"other"}, connections: rebuildConnections, async: true, first: 1}
-		_, err := r.crowd.send(busy, p, buys.add)
+		p := load.Purchases{Addr: r.world.api.Addr, Items: []string{"other"}, Connections: rebuildConnections, Async: true, First: 1}
+		_, err := r.crowd.Send(busy, p, buys.Add)
 		failures <- err
 	})
 	all.Go(func() { failures <- r.readOrder(busy, order, reads) })
 	if err := pause.OrCause(ctx, rebuildSettled); err != nil {
 		return err
 	}
-	quiet, quietReads := buys.take(), reads.take()
+	quiet, quietReads := buys.Take(), reads.Take()
 	paused, took, err := r.loadAgain(ctx, h.live)
-	during, duringReads := buys.take(), reads.take()
+	during, duringReads := buys.Take(), reads.Take()
 	stop()
 	all.Wait()
 	if err := errors.Join(err, <-failures, <-failures); err != nil {
@@ -190,18 +196,18 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	}
 	s.say("%d sales of %d orders were loaded again in %.2f s; purchases of another item: p99 %.1f ms before, %.1f ms meanwhile, answers %v; "+
 		"reads of an order: p99 %.1f ms before, %.1f ms meanwhile, answers %v", h.live, h.liveOrders, took.Seconds(),
-		quiet.quantile(99), during.quantile(99), during.codes, quietReads.quantile(99), duringReads.quantile(99), duringReads.codes)
-	s.atMost("beside_loads_purchase_p99_ms", during.quantile(99), rebuildOtherBar)
-	s.atMost("beside_loads_read_p99_ms", duringReads.quantile(99), rebuildOtherBar)
-	s.atMost("beside_loads_503", float64(during.codes[http.StatusServiceUnavailable]+duringReads.codes[http.StatusServiceUnavailable]), 0)
+		quiet.Quantile(99), during.Quantile(99), during.Codes, quietReads.Quantile(99), duringReads.Quantile(99), duringReads.Codes)
+	s.atMost("beside_loads_purchase_p99_ms", during.Quantile(99), rebuildOtherBar)
+	s.atMost("beside_loads_read_p99_ms", duringReads.Quantile(99), rebuildOtherBar)
+	s.atMost("beside_loads_503", float64(during.Codes[http.StatusServiceUnavailable]+duringReads.Codes[http.StatusServiceUnavailable]), 0)
 	s.atMost("pause_beside_load_ms", float64(paused)/float64(time.Millisecond), rebuildPauseBar)
 	return nil
 }
 
-// loadAgain drops the large sales, has them loaded together, and pauses the first
-// meanwhile. It returns how long the pause took, and the loads.
+// loadAgain drops the large sales, loads them together, and pauses the first meanwhile. It
+// returns the durations of the pause and of the loads.
 func (r *rig) loadAgain(ctx context.Context, sales int) (paused, took time.Duration, err error) {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return 0, 0, err
 	}
@@ -240,8 +246,8 @@ func (r *rig) loading(ctx context.Context, item string) error {
 }
 
 // readOrder reads an order again and again until ctx ends.
-func (r *rig) readOrder(ctx context.Context, order string, seen *tally) error {
-	token, err := auth.SignToken([]byte(secret), "visitor-0", auth.RoleBuyer, time.Hour, time.Now())
+func (r *rig) readOrder(ctx context.Context, order string, seen *load.Tally) error {
+	token, err := auth.SignToken([]byte(load.Secret), "visitor-0", auth.RoleBuyer, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -251,13 +257,120 @@ func (r *rig) readOrder(ctx context.Context, order string, seen *tally) error {
 		if err != nil {
 			return err
 		}
-		seen.add(status, time.Since(began))
+		seen.Add(status, time.Since(began))
 		if status == http.StatusOK && !json.Valid(body) {
 			return fmt.Errorf("order %s is %q", order, body)
 		}
 		if err := pause.OrCause(ctx, time.Millisecond); err != nil {
-			return nil //nolint:nilerr // it was told to end
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 	}
 	return nil
+}
+
+// recoveryBars are how long a sale may stay closed after Redis has lost everything, in
+// seconds, by its number of orders.
+var recoveryBars = map[int]float64{10_000: 2, 1_000_000: 20}
+
+// recoveryLimit bounds the wait for a sale.
+const recoveryLimit = 5 * time.Minute
+
+// parseSizes reads the sales' sizes, as in "10000,1000000".
+func parseSizes(s string) ([]int, error) {
+	var sizes []int
+	for f := range strings.SplitSeq(s, ",") {
+		if f == "" {
+			continue
+		}
+		n, err := strconv.Atoi(f)
+		if err != nil || n < 1 || n > 10_000_000 {
+			return nil, fmt.Errorf("need -recovery as sizes from 1 to 10,000,000 with commas between them, not %q", s)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
+// measureRecoveries empties Redis under a running service, whose sale has so many orders in
+// the database, and prints how long it takes until a new purchase is accepted.
+func measureRecoveries(ctx context.Context, m *meter) error {
+	for _, n := range m.o.recovery {
+		item := fmt.Sprint("recovery-", n)
+		if err := m.createItem(ctx, item, stock, 0); err != nil {
+			return err
+		}
+		if err := m.fill(ctx, item, n); err != nil {
+			return fmt.Errorf("fill %s: %w", item, err)
+		}
+		if _, err := m.reopen(ctx, item, 0); err != nil {
+			return err
+		}
+		if err := m.rdb.FlushAllAsync(ctx).Err(); err != nil {
+			return err
+		}
+		took, err := m.reopen(ctx, item, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(m.out, "recovery      a sale of %d orders was open %.2f s after Redis was emptied\n", n, took.Seconds())
+		bar, ok := recoveryBars[n]
+		if ok {
+			targets.AtMost(m.out, fmt.Sprintf("recovery_%d_s", n), took.Seconds(), bar)
+		}
+	}
+	return nil
+}
+
+// reopen buys until it is accepted.
+func (m *meter) reopen(ctx context.Context, item string, i int) (time.Duration, error) {
+	began := time.Now()
+	for {
+		status, body, err := m.send(ctx, m.world.api.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i,
+			"Idempotency-Key", "k", "Prefer", "respond-async")
+		if err != nil {
+			return 0, err
+		}
+		if status == http.StatusAccepted || status == http.StatusCreated || status == http.StatusOK {
+			return time.Since(began), nil
+		}
+		var answer struct{ Code string }
+		if err := json.Unmarshal(body, &answer); err != nil || status != http.StatusServiceUnavailable {
+			return 0, fmt.Errorf("buy: %d %s", status, body)
+		}
+		if time.Since(began) > recoveryLimit {
+			return 0, fmt.Errorf("%s is not open after %v: %s", item, recoveryLimit, answer.Code)
+		}
+		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// fill writes n committed orders, each for another buyer.
+func (m *meter) fill(ctx context.Context, item string, n int) (err error) {
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		text string
+		args []any
+	}{
+		{`WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
+			INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, confirmed_at)
+			SELECT printf('01990000-0000-7000-8000-%s%08d', substr('0000' || length(?2), -4), n), ?2, printf('%s-buyer-%d', ?2, n), 1, 4900, 'EUR', 'confirmed',
+				printf('key-%d', n), 1790000000000, 1790000000000 FROM i`, []any{n, item}},
+		{`INSERT INTO buyers (item_id, user_id, quantity) SELECT item_id, user_id, quantity FROM orders WHERE item_id = ?1`, []any{item}},
+		{`UPDATE items SET sold = sold + ?1 WHERE id = ?2`, []any{n, item}},
+	} {
+		if _, err := tx.ExecContext(ctx, s.text, s.args...); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+	}
+	return tx.Commit()
 }

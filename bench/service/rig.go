@@ -15,13 +15,15 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 )
 
-// rig is the surroundings of one measurement: a database with a history, a
-// redis-server and the service's processes, in a folder of its own. The methods of
-// meter work on its world: createItem, send, buyOne, reopen, waitDrained.
+// rig is the environment of one measurement: a database with a history, a redis-server and the
+// service's processes, in a folder of its own. The methods of meter use its world: createItem,
+// send, buyOne, reopen, waitDrained.
 type rig struct {
 	*meter
 
@@ -46,7 +48,7 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 	}
 	w.common = []string{
 		"--db", "sqlite:" + filepath.Join(dir, "bench.db"), "--data-dir", dir,
-		"--redis", "redis://" + w.redis.addr + "/0", "--log-level", "warn",
+		"--redis", "redis://" + w.redis.Addr + "/0", "--log-level", "warn",
 	}
 	if err := w.once(ctx, w.binary, append([]string{"migrate", "up"}, w.common...)...); err != nil {
 		return nil, err
@@ -54,12 +56,12 @@ func (s *sizes) newRig(ctx context.Context, h history) (r *rig, err error) {
 	if err := h.write(ctx, filepath.Join(dir, "bench.db")); err != nil {
 		return nil, fmt.Errorf("fill the database: %w", err)
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: w.redis.addr})
+	rdb := redis.NewClient(&redis.Options{Addr: w.redis.Addr})
 	return &rig{redis: rdb, meter: &meter{world: w, crowd: s.crowd, rdb: rdb, o: s.o, out: s.out}}, nil
 }
 
-// serve starts the API process, r.world.api, which limits no buyer's rate. settings
-// are further flags of the service.
+// serve starts the API process, r.world.api, without a rate limit for buyers. settings are
+// further flags of the service.
 func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 	r.world.api, err = r.world.another(ctx, settings...)
 	return err
@@ -68,13 +70,13 @@ func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 // work starts the worker process, r.world.worker. settings are further flags of the
 // service.
 func (r *rig) work(ctx context.Context, settings ...string) (err error) {
-	ops := freeAddr()
+	ops := process.FreeAddr()
 	args := append(append([]string{"worker", "--ops-addr", ops}, settings...), r.world.common...)
 	if r.world.worker, err = r.world.start(ctx, "worker", r.world.binary, "", ops, args...); err != nil {
 		return err
 	}
 	for range 500 {
-		if _, err = get(ctx, "http://"+ops+"/metrics"); err == nil {
+		if _, err = process.Get(ctx, "http://"+ops+"/metrics"); err == nil {
 			return nil
 		}
 		if err := pause.OrCause(ctx, 20*time.Millisecond); err != nil {
@@ -89,17 +91,17 @@ func (r *rig) start(ctx context.Context) error {
 	return errors.Join(r.serve(ctx), r.work(ctx))
 }
 
-// path is that of the database.
+// path is the path of the database.
 func (r *rig) path() string { return filepath.Join(r.world.dir, "bench.db") }
 
-// open opens the database for reading, beside the service.
+// open opens the database read-only, while the service uses it.
 func (r *rig) open() (*sql.DB, error) {
 	return sql.Open("sqlite3", "file:"+r.path()+"?_query_only=true&_busy_timeout=10000")
 }
 
-// warm loads sales into Redis through the service, some at once.
+// warm loads sales into Redis through the service, several concurrently.
 func (r *rig) warm(ctx context.Context, items []string, parallel int) error {
-	token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (r *rig) warm(ctx context.Context, items []string, parallel int) error {
 	return g.Wait()
 }
 
-// warmOne asks until the sale is loaded: a load may take longer than a request.
+// warmOne repeats the request until the sale is loaded: a load may take longer than a request.
 func (r *rig) warmOne(ctx context.Context, item, token string) error {
 	began := time.Now()
 	for {
@@ -133,7 +135,7 @@ func (r *rig) warmOne(ctx context.Context, item, token string) error {
 
 // admin sends a request without a body.
 func (r *rig) admin(ctx context.Context, method, path, token string) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.world.api.addr+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+r.world.api.Addr+path, http.NoBody)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/internal/pause"
 )
 
@@ -20,8 +22,8 @@ const (
 	shopQueued                 = 1_000_000
 	// shopDrains is how often the drain rate is measured, each time over shopDrained orders.
 	shopDrains, shopDrained = 3, 100_000
-	// shopRun is how many orders of one sale follow each other in the backlog: a batch
-	// of the worker then has about as many sales as in the empty shop.
+	// shopRun is how many consecutive orders in the backlog belong to one sale: a batch of the
+	// worker then has about as many sales as in the empty shop.
 	shopRun = 1_000
 	// shopRounds is how often the two shops take turns.
 	shopRounds = 6
@@ -31,15 +33,15 @@ const (
 	shopLimit = 15 * time.Minute
 )
 
-// The ratios of the filled shop to the empty one that are allowed.
+// The allowed ratios of the filled shop to the empty one.
 const (
 	shopRate    = 0.9
 	shopLatency = 1.1
 )
 
-// twoShops are an empty and a filled shop, each with its own processes. While one is
-// measured, the API and worker of the other are stopped by the kernel: otherwise the
-// filled shop's background work would slow both down and the ratio would hide it.
+// twoShops are an empty and a filled shop, each with its own processes. While one is measured,
+// the API and worker of the other are stopped with SIGSTOP: otherwise the filled shop's
+// background work would slow both down and the ratio would hide it.
 type twoShops struct {
 	s             *sizes
 	empty, filled *rig
@@ -73,7 +75,7 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 	}
 	defer func() { err = errors.Join(err, empty.close()) }()
 	t := &twoShops{s: s, empty: empty, filled: filled}
-	// Ends before the rigs are closed: a stopped process does not react to SIGTERM.
+	// Before the rigs are closed: a stopped process does not react to SIGTERM.
 	defer func() { err = errors.Join(err, t.resume()) }()
 	queueLimit := strconv.Itoa(10 * shopQueued)
 	for _, r := range []*rig{empty, filled} {
@@ -95,14 +97,13 @@ func (t *twoShops) resume() error {
 	return errors.Join(t.empty.signal(syscall.SIGCONT), t.filled.signal(syscall.SIGCONT))
 }
 
-// compare lets both shops sell the same item in turns, and prints the ratios of all
-// rounds together.
+// compare lets both shops sell the same item in turn, and prints the ratios over all rounds.
 func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	want := http.StatusCreated
 	if async {
 		want = http.StatusAccepted
 	}
-	seen := map[*rig]*bought{t.empty: newBought(), t.filled: newBought()}
+	seen := map[*rig]*load.Bought{t.empty: load.NewBought(), t.filled: load.NewBought()}
 	for round := range shopRounds {
 		for _, r := range t.inTurn(round) {
 			if err := t.turn(ctx, r, async, seen[r]); err != nil {
@@ -114,23 +115,23 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 		return err
 	}
 	e, f := seen[t.empty], seen[t.filled]
-	if e.codes[want] == 0 || f.codes[want] == 0 {
-		return fmt.Errorf("no answer %d: empty shop %v, filled shop %v", want, e.codes, f.codes)
+	if e.Codes[want] == 0 || f.Codes[want] == 0 {
+		return fmt.Errorf("no answer %d: empty shop %v, filled shop %v", want, e.Codes, f.Codes)
 	}
 	for _, v := range []struct {
 		name string
-		seen *bought
+		seen *load.Bought
 	}{{"empty", e}, {"filled", f}} {
-		t.s.say("%s, %s shop: %.0f/s, p50 %.1f ms, p99 %.1f ms, answers %v", name, v.name, v.seen.rate(want),
-			v.seen.quantile(50), v.seen.quantile(99), v.seen.codes)
+		t.s.say("%s, %s shop: %.0f/s, p50 %.1f ms, p99 %.1f ms, answers %v", name, v.name, v.seen.Rate(want),
+			v.seen.Quantile(50), v.seen.Quantile(99), v.seen.Codes)
 	}
-	t.s.atLeast("shop_"+name+"_rate", f.rate(want)/e.rate(want), shopRate)
-	t.s.atMost("shop_"+name+"_p99", f.quantile(99)/e.quantile(99), shopLatency)
+	t.s.atLeast("shop_"+name+"_rate", f.Rate(want)/e.Rate(want), shopRate)
+	t.s.atMost("shop_"+name+"_p99", f.Quantile(99)/e.Quantile(99), shopLatency)
 	return nil
 }
 
 // turn measures one shop while the other is stopped.
-func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) error {
+func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *load.Bought) error {
 	if err := t.only(r); err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *bought) e
 	if err != nil {
 		return err
 	}
-	into.merge(seen)
+	into.Merge(seen)
 	if async && r == t.empty {
 		return r.clear(ctx)
 	}
@@ -154,26 +155,26 @@ func (r *rig) clear(ctx context.Context) error {
 		return err
 	}
 	_, err := r.waitDrained(ctx)
-	return errors.Join(err, r.world.worker.stop())
+	return errors.Join(err, r.world.worker.Stop())
 }
 
 // buy sells the item that both shops have.
-func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*bought, error) {
-	b, err := t.s.crowd.buy(ctx, t.load(r, []string{liveID(0)}, async), d)
+func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*load.Bought, error) {
+	b, err := t.s.crowd.Buy(ctx, t.load(r, []string{liveID(0)}, async), d)
 	if err != nil {
 		return nil, err
 	}
-	t.next = b.next
+	t.next = b.Next
 	return b, nil
 }
 
-func (t *twoShops) load(r *rig, items []string, async bool) purchases {
-	return purchases{addr: r.world.api.addr, items: items, run: shopRun, connections: t.s.o.connections, async: async, first: t.next}
+func (t *twoShops) load(r *rig, items []string, async bool) load.Purchases {
+	return load.Purchases{Addr: r.world.api.Addr, Items: items, Run: shopRun, Connections: t.s.o.connections, Async: async, First: t.next}
 }
 
 // backlog compares accepted purchases and the drain, with a backlog in the filled shop.
 func (t *twoShops) backlog(ctx context.Context, live int) error {
-	if err := errors.Join(t.empty.world.worker.stop(), t.filled.world.worker.stop()); err != nil {
+	if err := errors.Join(t.empty.world.worker.Stop(), t.filled.world.worker.Stop()); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -204,7 +205,7 @@ func (t *twoShops) drains(ctx context.Context, n int) error {
 				return fmt.Errorf("round %d: %w", round+1, err)
 			}
 			took[r] += d
-			if err := r.world.worker.stop(); err != nil {
+			if err := r.world.worker.Stop(); err != nil {
 				return err
 			}
 		}
@@ -246,19 +247,19 @@ func (t *twoShops) fill(ctx context.Context, r *rig, items []string, n int) erro
 		if time.Since(began) > shopLimit {
 			return fmt.Errorf("%d of %d orders queued after %v", queued, n, shopLimit)
 		}
-		b, err := t.s.crowd.buy(ctx, t.load(r, items, true), min(time.Second, t.s.o.phase))
+		b, err := t.s.crowd.Buy(ctx, t.load(r, items, true), min(time.Second, t.s.o.phase))
 		if err != nil {
 			return err
 		}
-		t.next = b.next
-		if b.codes[http.StatusAccepted] == 0 {
-			return fmt.Errorf("no order was accepted: %v", b.codes)
+		t.next = b.Next
+		if b.Codes[http.StatusAccepted] == 0 {
+			return fmt.Errorf("no order was accepted: %v", b.Codes)
 		}
 	}
 }
 
-// drain starts a worker and returns how long n orders take to leave the queue, from
-// the moment when the first ones have left it.
+// drain starts a worker and returns how long n orders take to leave the queue, from the moment
+// when the first ones have left it.
 func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 	before, err := r.queued(ctx)
 	if err != nil {
@@ -293,16 +294,16 @@ func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 // signal sends a signal to the API process and the worker.
 func (r *rig) signal(sig os.Signal) error {
 	var errs []error
-	for _, c := range []*process{r.world.api, r.world.worker} {
-		if c == nil || c.gone() {
+	for _, c := range []*process.Process{r.world.api, r.world.worker} {
+		if c == nil || c.Gone() {
 			continue
 		}
-		p, err := os.FindProcess(c.pid)
+		p, err := os.FindProcess(c.PID)
 		if err == nil {
 			err = p.Signal(sig)
 		}
 		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, fmt.Errorf("signal %s: %w", c.name, err))
+			errs = append(errs, fmt.Errorf("signal %s: %w", c.Name, err))
 		}
 	}
 	return errors.Join(errs...)

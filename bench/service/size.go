@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/testing/repo"
 )
@@ -39,8 +40,8 @@ func (o *sizeOptions) validate(rounds int) error {
 	return err
 }
 
-// sizeMeasurement is one entry of -size. run prints a line of explanation with
-// say, and a BAR line for each target with atLeast or atMost.
+// sizeMeasurement is one entry of -size. run prints explanations with say, and a BAR line for
+// each target with atLeast or atMost.
 type sizeMeasurement struct {
 	name  string
 	about string
@@ -90,16 +91,13 @@ func chosenSizes(only string) ([]sizeMeasurement, error) {
 	return chosen, nil
 }
 
-// errUnmeasured marks a measurement that does not exist yet.
-var errUnmeasured = errors.New("not measured yet")
-
-// sizes is what all size measurements share.
+// sizes is shared by all size measurements.
 type sizes struct {
 	o      options
 	out    io.Writer
-	dir    string // removed at the end
-	binary string // the service
-	crowd  *crowd // tokens of buyers
+	dir    string      // removed at the end
+	binary string      // the service
+	crowd  *load.Crowd // tokens of buyers
 }
 
 // measureSizes runs the chosen measurements one after the other. One that fails
@@ -109,7 +107,7 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := newSizes(o, out, buyers)
+	s, err := newSizes(o, out, load.Buyers)
 	if err != nil {
 		return err
 	}
@@ -126,8 +124,6 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 		fmt.Fprintf(out, "%s: %s (load average %s)\n", m.name, m.about, loadAverage())
 		began := time.Now()
 		switch err := m.run(ctx, s); {
-		case errors.Is(err, errUnmeasured):
-			s.say("%v", err)
 		case err != nil:
 			s.say("failed: %v", err)
 			errs = append(errs, fmt.Errorf("size measurement %s: %w", m.name, err))
@@ -140,7 +136,7 @@ func measureSizes(ctx context.Context, o options, out io.Writer) (err error) {
 
 // newSizes makes a folder and signs tokens for so many buyers.
 func newSizes(o options, out io.Writer, crowdSize int) (*sizes, error) {
-	c, err := newCrowd(crowdSize)
+	c, err := load.NewCrowd(crowdSize)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"flashsale/bench/internal/load"
 	service "flashsale/internal/testing/process"
 )
 
@@ -51,7 +52,7 @@ func needRedis(t *testing.T) {
 	}
 }
 
-// tiny is the surroundings of measurements at a size for tests.
+// tiny returns the environment of measurements at a scale for tests.
 func tiny(t *testing.T, out *bytes.Buffer) *sizes {
 	t.Helper()
 	needRedis(t)
@@ -88,12 +89,12 @@ func TestRig(t *testing.T) {
 	if err := r.warm(t.Context(), liveIDs(h.live), 2); err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.crowd.buy(t.Context(), purchases{addr: r.world.api.addr, items: liveIDs(h.live), connections: 4}, shortPhase)
+	b, err := s.crowd.Buy(t.Context(), load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(h.live), Connections: 4}, shortPhase)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.codes[201] == 0 || b.next < int64(b.codes[201]) || b.latency.TotalCount() < int64(b.codes[201]) {
-		t.Errorf("bought %v, next %d, %d latencies; want orders, all of them counted", b.codes, b.next, b.latency.TotalCount())
+	if b.Codes[201] == 0 || b.Next < int64(b.Codes[201]) || b.Latency.TotalCount() < int64(b.Codes[201]) {
+		t.Errorf("bought %v, next %d, %d latencies; want orders, all of them counted", b.Codes, b.Next, b.Latency.TotalCount())
 	}
 	db, err := r.open()
 	if err != nil {
@@ -109,7 +110,7 @@ func TestRig(t *testing.T) {
 		"SELECT COUNT(*) FROM items WHERE sold <> (SELECT SUM(quantity) FROM buyers WHERE item_id = items.id)":                        0,
 		"SELECT COUNT(*) FROM items WHERE sold <> (SELECT SUM(quantity) FROM orders WHERE item_id = items.id)":                        0,
 		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'live-%' AND id <= (SELECT MAX(id) FROM orders WHERE item_id LIKE 'ended-%')": 0,
-		"SELECT COUNT(*) FROM orders WHERE idempotency_key LIKE 'key-%' AND status = 'confirmed'":                                     b.codes[201],
+		"SELECT COUNT(*) FROM orders WHERE idempotency_key LIKE 'key-%' AND status = 'confirmed'":                                     b.Codes[201],
 	} {
 		var got int
 		if err := db.QueryRowContext(t.Context(), query).Scan(&got); err != nil || got != want {

@@ -9,12 +9,12 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/load"
+	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
 )
 
@@ -70,13 +70,13 @@ func parseSoak(args []string) (o soakOptions, err error) {
 	return o, nil
 }
 
-// soak sells one item at full load and prints how the service does over time.
+// soak sells one item at full load and prints the service's figures over time.
 func soak(ctx context.Context, args []string, out io.Writer) (err error) {
 	o, err := parseSoak(args)
 	if err != nil {
 		return err
 	}
-	s, err := newSizes(options{connections: o.connections, fsync: o.fsync}, out, buyers)
+	s, err := newSizes(options{connections: o.connections, fsync: o.fsync}, out, load.Buyers)
 	if err != nil {
 		return err
 	}
@@ -109,9 +109,9 @@ func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w := &watch{rig: r, tally: newTally(), ended: make(chan error, 1)}
+	w := &watch{rig: r, tally: load.NewTally(), ended: make(chan error, 1)}
 	go func() {
-		_, err := s.crowd.send(ctx, purchases{addr: r.world.api.addr, items: liveIDs(1), connections: o.connections}, w.tally.add)
+		_, err := s.crowd.Send(ctx, load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(1), Connections: o.connections}, w.tally.Add)
 		w.ended <- err
 	}()
 	err = w.run(ctx, o, s.out)
@@ -129,7 +129,7 @@ func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
 // watch observes a soak. It keeps one row per interval and one number per second.
 type watch struct {
 	rig   *rig
-	tally *tally
+	tally *load.Tally
 	ended chan error // what ended the load
 
 	rows   []soakRow
@@ -146,14 +146,14 @@ type soakRow struct {
 	written                     float64 // bytes written by the worker
 }
 
-// kbPerOrder is what the worker wrote to storage per order, in KB.
+// kbPerOrder is how much the worker wrote to storage per order, in KB.
 func (r *soakRow) kbPerOrder() float64 { return r.written / 1024 / float64(max(1, r.orders)) }
 
 func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 	if err := w.wait(ctx, min(soakSettle, o.interval)); err != nil {
 		return err
 	}
-	w.orders += accepted(w.tally.take())
+	w.orders += accepted(w.tally.Take())
 	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  others  load MB")
 	for i := range int(o.duration / o.interval) {
 		row, err := w.row(ctx, o.interval)
@@ -170,24 +170,24 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 
 // row observes the load for one interval.
 func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, err error) {
-	seen := newBought()
+	seen := load.NewBought()
 	began := time.Now()
-	row.written = -w.rig.world.worker.written()
+	row.written = -w.rig.world.worker.Written()
 	for i := 1; ; i++ {
-		// Bound to the start, so that slow looks do not add up.
+		// Relative to the start, so that delays do not add up.
 		at := min(time.Duration(i)*time.Second, interval)
 		if err := w.wait(ctx, time.Until(began.Add(at))); err != nil {
 			return row, err
 		}
-		second := w.tally.take()
-		if second.latency.TotalCount() == 0 {
-			// Nothing was answered for a second: that is the worst latency there is.
-			_ = second.latency.RecordValue(second.took.Microseconds()) //nolint:errcheck // far below the histogram's range
+		second := w.tally.Take()
+		if second.Latency.TotalCount() == 0 {
+			// No answer came for a second, which counts as the latency of that second.
+			_ = second.Latency.RecordValue(second.Took.Microseconds()) //nolint:errcheck // far below the histogram's range
 		}
-		p99 := second.quantile(99)
+		p99 := second.Quantile(99)
 		w.p99 = append(w.p99, p99)
 		row.second = max(row.second, p99)
-		seen.merge(second)
+		seen.Merge(second)
 		if err := w.look(ctx, &row); err != nil {
 			return row, err
 		}
@@ -195,31 +195,31 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 			break
 		}
 	}
-	row.written += w.rig.world.worker.written()
-	row.rate = seen.rate(http.StatusCreated)
-	row.p50, row.p99, row.max = seen.quantile(50), seen.quantile(99), seen.quantile(100)
+	row.written += w.rig.world.worker.Written()
+	row.rate = seen.Rate(http.StatusCreated)
+	row.p50, row.p99, row.max = seen.Quantile(50), seen.Quantile(99), seen.Quantile(100)
 	row.orders = accepted(seen)
-	for _, n := range seen.codes {
+	for _, n := range seen.Codes {
 		row.others += n
 	}
 	row.others -= row.orders
 	return row, nil
 }
 
-// accepted is how many answers stand for an order.
-func accepted(b *bought) int { return b.codes[http.StatusCreated] + b.codes[http.StatusAccepted] }
+// accepted is how many answers acknowledge an order.
+func accepted(b *load.Bought) int { return b.Codes[http.StatusCreated] + b.Codes[http.StatusAccepted] }
 
-// look records what the processes and files take up.
+// look records the memory of the processes and the sizes of the files.
 func (w *watch) look(ctx context.Context, row *soakRow) error {
 	text, err := w.rig.redis.Info(ctx, "memory").Result()
 	if err != nil {
 		return err
 	}
 	world := w.rig.world
-	self := &process{pid: os.Getpid()}
+	self := &process.Process{PID: os.Getpid()}
 	for to, bytes := range map[*float64]float64{
-		&row.api: world.api.resident(), &row.worker: world.worker.resident(), &row.load: self.resident(),
-		&row.redis: infoNumber(text, "used_memory"), &row.db: fileSize(w.rig.path()), &row.wal: fileSize(w.rig.path() + "-wal"),
+		&row.api: world.api.Resident(), &row.worker: world.worker.Resident(), &row.load: self.Resident(),
+		&row.redis: process.InfoNumber(text, "used_memory"), &row.db: fileSize(w.rig.path()), &row.wal: fileSize(w.rig.path() + "-wal"),
 	} {
 		*to = max(*to, bytes/megabyte)
 	}
@@ -237,9 +237,9 @@ func (w *watch) wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case err := <-w.ended:
 		return cmp.Or(err, errors.New("the load ended early"))
-	case <-w.rig.world.api.ended:
+	case <-w.rig.world.api.Ended:
 		return errors.New("the API process ended")
-	case <-w.rig.world.worker.ended:
+	case <-w.rig.world.worker.Ended:
 		return errors.New("the worker ended")
 	}
 }
@@ -257,28 +257,6 @@ func (w *watch) printBars(out io.Writer) {
 	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)
 	targets.AtMost(out, "soak_p99_spike", slices.Max(w.p99)/median(w.p99), soakSpike)
 	targets.AtMost(out, "soak_kb_per_order", total.kbPerOrder(), soakKBPerOrder)
-}
-
-// written is how many bytes the process has caused to be written to storage; 0 where
-// the system does not report it.
-func (c *process) written() float64 {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.pid), "io"))
-	if err != nil {
-		return 0
-	}
-	return infoNumber(string(text), "write_bytes")
-}
-
-// infoNumber reads the value of a line "name:value"; 0 when there is none.
-func infoNumber(text, name string) float64 {
-	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(line, ":"); ok && key == name {
-			if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil {
-				return n
-			}
-		}
-	}
-	return 0
 }
 
 // fileSize is the length of a file; 0 when there is none.

@@ -29,9 +29,9 @@ const (
 	largeSale = 100_000
 )
 
-// measureStorage commits sales through the worker's code in a database with a long
-// history and, batch by batch in turn, in an empty one. It counts what this process
-// sends to disk: the log, the checkpoints, and the last checkpoint at the end.
+// measureStorage commits sales through the worker's code in a database with a long history
+// and, batch by batch in turn, in an empty one. It counts the bytes that this process writes
+// to disk: the log, the checkpoints, and the last checkpoint at the end.
 func measureStorage(ctx context.Context, s *sizes) (err error) {
 	full, err := s.newLedgerWriter(ctx, history{ended: s.scaled(1000), endedOrders: saleOrders})
 	if err != nil {
@@ -48,7 +48,7 @@ func measureStorage(ctx context.Context, s *sizes) (err error) {
 		return err
 	}
 	s.say("%d orders of the past in the database, %.0f bytes each", full.past, float64(file.Size())/float64(full.past))
-	// A sale is of the full size unless the scale is tiny: what it costs depends on that.
+	// A sale has its full size unless the scale is tiny, because its cost depends on the size.
 	size, large := min(saleOrders, s.scaled(100*saleOrders)), min(largeSale, s.scaled(100*largeSale))
 	for sale := range 5 {
 		item := "running-" + strconv.Itoa(sale)
@@ -153,7 +153,7 @@ func (w *ledgerWriter) commit(ctx context.Context, item string, n int) error {
 	})
 }
 
-// checkpoint moves what is in the log into the database's file.
+// checkpoint moves the write-ahead log into the database's file.
 func (w *ledgerWriter) checkpoint(ctx context.Context) error {
 	db, err := w.store.Writer().DB()
 	if err != nil {
@@ -185,7 +185,7 @@ func (w *ledgerWriter) kilobytes() float64 { return float64(w.bytes) / 1000 / fl
 
 func (w *ledgerWriter) rate() float64 { return float64(w.orders) / w.took.Seconds() }
 
-// writtenBytes is what this process has sent to disks since it began.
+// writtenBytes is how many bytes this process has written to disk since it began.
 func writtenBytes() (int64, error) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {

@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )
@@ -22,8 +21,8 @@ import (
 const (
 	// streamsBar is the memory that an event stream may cost the API process, in KiB.
 	streamsBar = 20
-	// streamsFirst is the number of streams that are open before the memory is first
-	// read, so that what the first ones set up counts for none.
+	// streamsFirst is the number of streams that are open before the memory is first read, so
+	// that one-time allocations do not count.
 	streamsFirst = 100
 	// streamsStep bounds a step of opening a stream; the longest is the wait for a
 	// heartbeat.
@@ -39,12 +38,12 @@ func measureStreams(ctx context.Context, m *meter) error {
 	if err != nil {
 		return err
 	}
-	defer api.stop() //nolint:errcheck // it is ended by its process id, or has ended
+	defer api.Stop() //nolint:errcheck // it is ended by its process id, or has ended
 	const item = "streams"
 	if err := m.createItem(ctx, item, stock, 3600); err != nil {
 		return err
 	}
-	ids, err := m.unpaid(ctx, api.addr, item, n)
+	ids, err := m.unpaid(ctx, api.Addr, item, n)
 	if err != nil {
 		return err
 	}
@@ -56,30 +55,30 @@ func measureStreams(ctx context.Context, m *meter) error {
 			}
 		}
 	}()
-	if err := m.openStreams(ctx, api.addr, ids, open[:streamsFirst]); err != nil {
+	if err := m.openStreams(ctx, api.Addr, ids, open[:streamsFirst]); err != nil {
 		return err
 	}
-	before, err := api.memory(ctx)
+	before, err := api.Memory(ctx)
 	if err != nil {
 		return err
 	}
-	if err := m.openStreams(ctx, api.addr, ids[streamsFirst:], open[streamsFirst:]); err != nil {
+	if err := m.openStreams(ctx, api.Addr, ids[streamsFirst:], open[streamsFirst:]); err != nil {
 		return err
 	}
-	opened := api.resident()
+	opened := api.Resident()
 	for _, r := range open {
 		if err := r.until(": "); err != nil {
 			return fmt.Errorf("wait for a heartbeat: %w", err)
 		}
 	}
-	after, err := api.memory(ctx)
+	after, err := api.Memory(ctx)
 	if err != nil {
 		return err
 	}
 	each := func(bytes float64) float64 { return bytes / float64(m.o.streams) / 1024 }
 	fmt.Fprintf(m.out, "streams       %d open: %.1f KiB of heap and %.1f KiB of stack each; the process grew by %.1f KiB for each until all were open\n",
-		m.o.streams, each(after.heap-before.heap), each(after.stack-before.stack), each(opened-before.resident))
-	targets.AtMost(m.out, "stream_kb", each(after.heap+after.stack-before.heap-before.stack), streamsBar)
+		m.o.streams, each(after.Heap-before.Heap), each(after.Stack-before.Stack), each(opened-before.Resident))
+	targets.AtMost(m.out, "stream_kb", each(after.Heap+after.Stack-before.Heap-before.Stack), streamsBar)
 	return nil
 }
 
@@ -106,7 +105,7 @@ type eventReader struct {
 // openStreams opens a stream for each order and reads its first event.
 func (m *meter) openStreams(ctx context.Context, addr string, ids []string, into []*eventReader) error {
 	for i := range into {
-		token, err := auth.SignToken([]byte(secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
+		token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 		if err != nil {
 			return err
 		}
@@ -127,7 +126,7 @@ func (m *meter) openStreams(ctx context.Context, addr string, ids []string, into
 	return nil
 }
 
-// until reads up to a line that begins so.
+// until reads up to a line that begins with the prefix.
 func (r *eventReader) until(prefix string) error {
 	if err := r.conn.SetReadDeadline(time.Now().Add(streamsStep)); err != nil {
 		return err
@@ -144,72 +143,4 @@ func (r *eventReader) until(prefix string) error {
 			return errors.New(strings.TrimSpace(line))
 		}
 	}
-}
-
-// memory is what a process holds, in bytes.
-type memory struct {
-	heap, stack float64 // in use, after a garbage collection
-	resident    float64 // before it, as the system counts it; 0 where it does not tell
-}
-
-// memory collects the process's garbage and asks what is left.
-func (c *process) memory(ctx context.Context) (m memory, err error) {
-	m.resident = c.resident()
-	for range 2 { // what pools hold is let go by the second
-		if _, err := get(ctx, "http://"+c.ops+"/debug/pprof/heap?gc=1"); err != nil {
-			return m, err
-		}
-	}
-	text, err := get(ctx, "http://"+c.ops+"/metrics")
-	if err != nil {
-		return m, err
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch name {
-		case "go_memstats_heap_inuse_bytes":
-			m.heap, err = strconv.ParseFloat(value, 64)
-		case "go_memstats_stack_inuse_bytes":
-			m.stack, err = strconv.ParseFloat(value, 64)
-		}
-		if err != nil {
-			return m, err
-		}
-	}
-	if m.heap == 0 || m.stack == 0 {
-		return m, errors.New("the metrics say nothing of the memory in use")
-	}
-	return m, nil
-}
-
-// resident is the memory of the process that is in RAM, in bytes.
-func (c *process) resident() float64 {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/status")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		var kb float64
-		if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kb); err == nil {
-			return kb * 1024
-		}
-	}
-	return 0
-}
-
-// get reads what an operator's address answers.
-func get(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, res.Status)
-	}
-	return text, errors.Join(err, res.Body.Close())
 }

@@ -11,50 +11,51 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
 )
 
 const (
-	// visibleBar is how long a unit that came back may stay unbuyable on another
-	// process, in milliseconds.
+	// visibleBar is how long another process may take to sell a returned unit, in
+	// milliseconds.
 	visibleBar = 100
-	// visibleLimit is when a unit is given up.
+	// visibleLimit bounds the wait for a unit.
 	visibleLimit = 10 * time.Second
 )
 
-// measureVisible sells the one unit of an item, lets two API processes learn that it is
-// sold out, cancels the order on one of them, and prints how long it takes until
-// the other sells it: from the cancellation's answer to that of the purchase.
+// measureVisible sells the one unit of an item, makes two API processes answer "sold out" from
+// memory, cancels the order on one of them, and prints how long it takes until the other sells
+// it: from the answer to the cancellation to that of the purchase.
 func measureVisible(ctx context.Context, m *meter) error {
 	second, err := m.world.another(ctx)
 	if err != nil {
 		return err
 	}
-	defer second.stop() //nolint:errcheck // it is ended by its process id, or has ended
+	defer second.Stop() //nolint:errcheck // it is ended by its process id, or has ended
 	const item = "visible"
 	if err := m.createItem(ctx, item, 1, 3600); err != nil {
 		return err
 	}
-	holder, err := m.buyOne(ctx, m.world.api.addr, item, 0)
+	holder, err := m.buyOne(ctx, m.world.api.Addr, item, 0)
 	if err != nil {
 		return err
 	}
 	var took []float64
 	for i := range m.o.visible {
-		for _, addr := range []string{m.world.api.addr, second.addr} {
-			for range 3 { // the first refusal makes the mark, the next are answered by it
+		for _, addr := range []string{m.world.api.Addr, second.Addr} {
+			for range 3 { // the first refusal sets the mark, the next ones use it
 				if o, err := m.buyOne(ctx, addr, item, i+1); err != nil || o != "" {
 					return errors.Join(err, fmt.Errorf("round %d: a sold-out item was sold, to order %q", i, o))
 				}
 			}
 		}
-		if err := m.cancel(ctx, m.world.api.addr, holder, i); err != nil {
+		if err := m.cancel(ctx, m.world.api.Addr, holder, i); err != nil {
 			return err
 		}
 		began := time.Now()
 		for holder = ""; holder == ""; {
-			if holder, err = m.buyOne(ctx, second.addr, item, i+1); err != nil {
+			if holder, err = m.buyOne(ctx, second.Addr, item, i+1); err != nil {
 				return err
 			}
 			if time.Since(began) > visibleLimit {
@@ -103,7 +104,7 @@ func (m *meter) send(ctx context.Context, addr, path, body string, i int, header
 	if err != nil {
 		return 0, nil, err
 	}
-	token, err := auth.SignToken([]byte(secret), fmt.Sprint("visitor-", i), auth.RoleBuyer, time.Hour, time.Now())
+	token, err := auth.SignToken([]byte(load.Secret), fmt.Sprint("visitor-", i), auth.RoleBuyer, time.Hour, time.Now())
 	if err != nil {
 		return 0, nil, err
 	}

@@ -1,13 +1,13 @@
--- Forgets an item that has changed, and tells every process.
+-- Removes the entry of an item that has changed, and notifies every process.
 --
 -- KEYS 1 item (hash)
--- ARGV 1 the version that the item has now, 2 how long to remember it, in ms, 3 channel, 4 message
+-- ARGV 1 the item's present version, 2 how long to keep it, in ms, 3 channel, 4 message
 --
--- Returns 1 when something older was forgotten, else 0.
+-- Returns 1 when the entry was missing or older, else 0.
 --
--- Atomic, because a process that has heard the message asks here next: it must not find the item as it
--- was. What stays is the version alone, for longer than any loader takes, so that none of them writes
--- back what it read before the change.
+-- Atomic, because a process that has received the message reads the entry next: it must not find the old item.
+-- Only the version stays, for longer than any load takes, so that no load writes back an item that it read
+-- before the change.
 
 local have = redis.call('HGET', KEYS[1], 'version')
 local older = not have or tonumber(have) < tonumber(ARGV[1])

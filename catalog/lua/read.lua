@@ -1,12 +1,12 @@
--- Reads what Redis remembers of an item.
+-- Reads an item's entry.
 --
 -- KEYS 1 item (hash)
 --
--- Returns nothing where there is nothing to use, else the version (0: there is no such item), the age in
+-- Returns an empty list if there is no usable entry, else the version (0: there is no such item), the age in
 -- milliseconds, and the item's JSON ('' with version 0).
 --
--- A script, because the age is the difference of two times of Redis: the clocks of the processes may
--- differ by more than an entry lives.
+-- It is a script because the age is the difference of two times of Redis: the clocks of the processes may differ
+-- by more than the life of an entry.
 
 local found = redis.call('HMGET', KEYS[1], 'version', 'at', 'body')
 if not found[1] or not found[2] or not found[3] then

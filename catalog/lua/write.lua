@@ -1,4 +1,4 @@
--- Remembers an item as a loader has read it, unless Redis knows of a later version.
+-- Stores an item as a load has read it, unless Redis has a later version.
 --
 -- KEYS 1 item (hash)
 -- ARGV 1 version (0: there is no such item), 2 age of the reading in ms, 3 life of the entry in ms,
@@ -6,10 +6,10 @@
 --
 -- Returns 1, or 0 when nothing was written.
 --
--- Atomic, because a loader may be slower than a change of the item: between its look at the version and
--- its write the change could go by, and the older item would stay until it expires. Who changes an item
--- leaves the new version behind (invalidate.lua), so the older one is refused here. An item never becomes
--- unknown again, so "no such item" is the version before all others.
+-- Atomic, because a load may be slower than a change of the item: if the change came between reading the version
+-- and the write, the older item would stay until it expires. A change stores the new version (invalidate.lua), so
+-- the older item is refused here. An item never becomes unknown again, so "no such item" is version 0, below all
+-- others.
 
 local have = redis.call('HMGET', KEYS[1], 'version', 'at')
 local version = tonumber(ARGV[1])

@@ -1,18 +1,18 @@
--- Brings a change of an item that the database has committed into its sale, while it runs.
+-- Applies a change of an item that the database has committed to the item's sale, while it runs.
 --
 -- KEYS 1 sale (hash)
--- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 the mark of suspend.lua that this change ends, or '',
---      5 the item's version after the change (0: nothing was changed, and only the mark is lifted),
+-- ARGV 1 epoch, 2 channel for stock changes, 3 item, 4 the mark of suspend.lua that this change removes, or '',
+--      5 the item's version after the change (0: nothing was changed, and only the mark is removed),
 --      6 units to add (negative: take back), then the new limit, opens_ms, closes_ms and control, '' where
 --      they stay as they are
 --
--- Returns one letter: K done, D done before, or loaded so (a mark of its own is lifted), and with nothing
--- changed B fewer units are left than are taken back, M the sale is missing, not whole, of another epoch,
--- or marked by another change, G a change before this one has not arrived.
+-- Returns one letter: K done; D done before, or loaded with the change (its own mark is removed); and, with
+-- nothing changed, B fewer units are left than are taken back, M the sale is missing, not whole, of another
+-- epoch, or marked by another change, G a change before this one has not arrived.
 --
--- Atomic, because the version tells whether the change is in: it and the values must move in one step.
--- It needs no lock: purchases read the values in their own script, and the version admits each change
--- once and in order. Every process is told to forget what it remembers of the sale.
+-- Atomic, because the version shows whether the sale has the change, so the version and the values must change
+-- together. It needs no lock: purchases read the values in their own script, and the version admits each change
+-- once and in order. Every process is notified and drops its sold-out mark.
 
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing')
 local mark = sale[4] or ''

@@ -1,15 +1,14 @@
--- Claims a sale that is missing for a rebuild, which loads it later.
+-- Claims a missing sale for a rebuild, which loads it later.
 --
 -- KEYS 1 sale (hash)
--- ARGV 1 claim: 'rebuild:' and what no other claim has
+-- ARGV 1 claim: 'rebuild:' and a unique text
 --
 -- Returns 1, or 0 when the sale is there, stopped, or being built.
 --
--- A claimed sale is missing to every other script, so nothing is sold of it and no order of it is queued.
--- Whoever loads or drops the sale takes the claim away. So while a claim is there, the queue has no order of
--- the item that it did not have when the claim was made, and one look at the queue serves all claimed items.
--- The rebuild loads a sale only if its own claim is still there. It needs no lock: it takes nothing away but
--- the claim of another rebuild, which then leaves the sale alone.
+-- Every other script treats a claimed sale as missing, so nothing is sold of it and no order of it is queued. A
+-- load or a drop of the sale removes the claim. So as long as a claim exists, no order of the item is added to
+-- the queue, and one read of the queue serves all claimed items. The rebuild loads a sale only if its own claim
+-- is still there. It needs no lock: it can only replace the claim of another rebuild, which then skips the sale.
 
 local sale = redis.call('HGETALL', KEYS[1])
 if #sale > 0 and not (#sale == 2 and sale[1] == 'building' and string.sub(sale[2], 1, 8) == 'rebuild:') then

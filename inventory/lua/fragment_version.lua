@@ -1,7 +1,7 @@
--- Fragment for other scripts: sale_version(version, at) returns the next version of a sale, or nil when
--- `version` is none. A version is "<item's version>.<build>.<turn>"; the turn rises with
--- everything that makes void what a process remembers of the sale, and `at`, if given, is the item's
--- new version. The second value is the item's version as it was.
+-- Fragment for other scripts: sale_version(version, at) returns the next version of a sale, or nil if
+-- `version` is not valid. A version is "<item's version>.<build>.<turn>". The turn rises with each change that
+-- invalidates the sold-out marks of the processes. `at`, if given, is the item's new version. The second result
+-- is the item's version before.
 local function sale_version(version, at)
   local was, build, turn = string.match(version, '^(%d+)%.(%d+)%.?(%d*)$')
   if not was then

@@ -3,19 +3,19 @@
 -- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the item's lock, 5 accepted keys (string)
 -- ARGV 1 the mark of a stopped sale
 --
--- Returns 1 removed, 0 nothing was there, or -1 left alone: the sale has not ended by its own terms, it is
--- stopped, or it is not whole and somebody holds the item's lock, who may be loading or changing it.
+-- Returns 1 removed, 0 nothing was there, or -1 kept: the sale has not ended by its own terms, it is stopped, or
+-- it is not whole and the item's lock is held, so that its holder may be loading or changing the sale.
 --
--- Atomic, because the end of the sale may be moved at any time: a sale that is open again must keep all of
--- its keys, and one that has lost one of them must not sell. The keys are unlinked: to delete or to expire
--- a hash of a million fields would keep the server from everything else for a part of a second.
+-- Atomic, because the end of the sale may be moved at any time: a sale that is open again must keep all of its
+-- keys, and one that has lost one of them must not sell. The keys are unlinked: deleting or expiring a hash of a
+-- million fields would block the server for a fraction of a second.
 
 local sale = redis.call('HMGET', KEYS[1], 'left', 'building', 'changing', 'control', 'closes_ms')
 if sale[3] == ARGV[1] then
   return -1
 end
 if sale[2] or sale[3] or not sale[1] then
-  -- Nothing is sold of it. A mark that its maker has left behind goes with it.
+  -- Nothing is sold of it. The mark of a process that has died is removed with it.
   if redis.call('EXISTS', KEYS[4]) == 1 then
     return -1
   end

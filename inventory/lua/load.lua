@@ -1,27 +1,27 @@
--- Opens or rebuilds a sale from what the database says, page by page, under the item's lock.
+-- Loads a sale from the database's data, page by page, under the item's lock.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash), 6 accepted keys (string)
--- ARGV 1 lock value, 2 fencing token, 3 step, and for all but the first one 4 the build: a number that no other has
---   'forget'  forgets the sale and what was bought in it
---   'begin'   does so too, and begins to build it
---   'claimed' does as 'begin' if the sale still has this claim (see claim.lua), which follows
+-- ARGV 1 lock value, 2 fencing token, 3 step, and for all steps but 'forget' 4 the build: a number that no other build has
+--   'forget'  deletes the sale and its orders
+--   'begin'   deletes them, and begins the build
+--   'claimed' is 'begin' if the sale still has the claim that follows (see claim.lua)
 --   'orders'  then the hashes of the orders' keys, 4 bytes each, and per order: buyer, idempotency key,
---             quantity, order id, 1 if its units count (0: refused or given back)
---   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, the highest sequence known, the channel that
---             tells of stock, item; every process is told, since units may have returned
+--             quantity, order id, 1 if its units count (0: refused or released)
+--   'open'    then: epoch, left, limit, opens_ms, closes_ms, control, version, the highest known sequence, the channel for
+--             stock changes, item; every process is notified, since units may have returned
 --
 -- Returns 1, 0 when the lock is not held by this value, or 2 when the sale was dropped since its claim or
 -- its 'begin'.
 --
--- The sale's hash is written last: until then a purchase finds it missing and nothing is sold from
--- half a picture. Its version ends in the build, so that what a process remembers of one build is void
--- in the next, and in the count of its turns (see fragment_version.lua). The fencing token would not do:
--- one holder of the lock may build the sale twice, and what it sent for the first build may arrive late. An order
--- whose units do not count is remembered with ":r", as if they had been given back here. Each call is guarded: a builder that lost the lock changes nothing.
+-- The sale's hash is written last: until then purchases find the sale missing, and nothing is sold from a partial
+-- load. Its version includes the build, so that sold-out marks of one build are invalid in the next, and the count of
+-- its turns (see fragment_version.lua). The fencing token cannot replace the build: one holder of the lock may build the
+-- sale twice, and a late command of the first build may arrive during the second. An order whose units do not count is
+-- stored with ":r", as if release.lua had returned them. Each call is guarded: a process that lost the lock changes nothing.
 --
--- Who drops a sale, without the lock, says that the database is otherwise than it was. A build under way
--- may have read it before that, so it leaves a field by which it sees that it was dropped, too: to all
--- others a sale with that field alone is missing.
+-- A sale may be dropped without the lock when the database has changed. A build under way may have read the database
+-- before that, so it keeps the field 'building', whose absence shows that the sale was dropped. The other scripts treat a
+-- sale with only that field as missing.
 
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 0
@@ -34,7 +34,7 @@ if step == 'claimed' then
   step = 'begin'
 end
 if step == 'forget' or step == 'begin' then
-  -- A large sale's hashes are freed beside the selling of others.
+  -- Unlinked, so that Redis frees a large sale's hashes in the background.
   redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
   if step == 'begin' then
     redis.call('HSET', KEYS[3], 'building', ARGV[4])
@@ -43,8 +43,8 @@ elseif step == 'orders' then
   if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
     return 2
   end
-  -- Some at a time, with four calls for all of them: a large sale is loaded while buyers wait. No more,
-  -- for the embedded engine's Lua stack is small.
+  -- In chunks, with four calls for each: a large sale is loaded while buyers wait. The embedded engine's small Lua
+  -- stack limits the chunks.
   local chunk = 100 * 5
   redis.call('APPEND', KEYS[6], ARGV[5])
   for from = 6, #ARGV, chunk do
@@ -59,7 +59,7 @@ elseif step == 'orders' then
     local orders, counts, seen = {}, {}, {}
     for i, field in ipairs(fields) do
       local a = from + (i - 1) * 5
-      -- The first writer of a field wins, so that a page sent twice counts once.
+      -- Only the first write of a field counts, so that a page sent twice counts once.
       if not known[i] and not seen[field] then
         seen[field] = true
         orders[#orders + 1] = field
@@ -87,9 +87,9 @@ elseif step == 'open' then
   if redis.call('HGET', KEYS[3], 'building') ~= ARGV[4] then
     return 2
   end
-  -- What was handed out and is lost must not be handed out again, and a sale must not seem older than one that
-  -- it follows, of which the builder may not know. A script takes more than a microsecond, so the clock is
-  -- above all that was handed out. Where it was set back, 2^20 more than is known is: builds are counted, not orders.
+  -- A sequence must not be used twice, even if Redis has lost it, and a sale must not seem older than the one that it
+  -- replaces, which the builder may not know. A script takes more than a microsecond, so the clock in microseconds is
+  -- above all sequences in use. If the clock was set back, the highest known sequence plus 2^20 is above them.
   local time = redis.call('TIME')
   local sequence, now_us = tonumber(ARGV[12]), tonumber(time[1]) * 1000000 + tonumber(time[2])
   sequence = now_us > sequence and now_us or sequence + 1048576

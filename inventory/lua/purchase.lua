@@ -2,39 +2,39 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
 --      6 log of queued orders (stream), 7 accepted keys (string), 8.. the task queue's keys (EnqueueKeys)
--- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale
---      that the caller has been told, 6 number of purchases n, 7 their records for the log, 24 bytes each,
---      8 the hashes of their keys, 4 bytes each, 9 the version of the item by which the caller made them (0: any),
---      10 the build of the sale of which the caller knows accepted keys, 11 how many of them it knows,
+-- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale that
+--      the caller has received, 6 number of purchases n, 7 their records for the log, 24 bytes each,
+--      8 the hashes of their keys, 4 bytes each, 9 the item's version from which the caller made them (0: any),
+--      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has,
 --      then per purchase: buyer, idempotency key, quantity, order id, task payload
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
 --           more accepted keys, replayed order ids ... }.
---   status    'ok', or why nothing at all was looked at: 'lost' (the lock is not held by this value),
---             'fenced' (a later holder has been here), 'missing' (the sale is not loaded, or not whole, or
---             a change of it was begun and not ended, see suspend.lua), 'epoch' (the sale was loaded under
---             another epoch), 'rewound' (the sale is older than what the caller has seen of it: Redis has
---             come back with old data); then only `waiting` follows
---   waiting   how many wait for the lock
---   sequence  counts the scripts that took or returned units; each payload gets a tab, the epoch, a dot
---             and the sequence behind it, so that the database knows how far Redis must have come
+--   status    'ok', or why no purchase was processed: 'lost' (the lock is not held by this value),
+--             'fenced' (the sale has seen a later holder), 'missing' (the sale is not loaded, or not whole, or
+--             marked by an unfinished change, see suspend.lua), 'epoch' (the sale was loaded under another
+--             epoch), 'rewound' (the sale has a lower sequence than the caller has received: Redis was
+--             restored from older data); then only `waiting` follows
+--   waiting   how many processes wait for the lock
+--   sequence  counts the scripts that took or returned units. A tab, the epoch, a dot and the sequence are
+--             appended to each payload, so that the database records which sequence Redis has reached
 --   verdicts  one character per purchase, in order:
 --             A accepted (also when this very order was accepted by an earlier run of this script),
 --             R replay of an earlier order, whose id is the next of the replayed ids,
 --             K key used before for another quantity, Q more than the limit in one order, L over the
 --             buyer's limit, S not enough left, O not open yet, C closed, P paused, F task queue full,
---             V it would be accepted, but the item has another version than the caller knows
+--             V it would be accepted, but the sale has another version of the item than ARGV 9
 --   accepted  how many keys of accepted orders the sale has, if it is open and nothing is left; else -1.
---             The first of them that the caller does not know follow, 64 KiB at most; a caller that knows
---             all of them knows which requests can be no repeats. Also -1 if some key was never added.
+--             Those that the caller does not have follow, up to 64 KiB. A caller with all of them can tell
+--             which requests are certainly not repeats. Also -1 if an accepted key is missing.
 --
--- Atomic because it is one script; every check stands before the first write, since a script that
--- fails half-way is not rolled back. A repeat of the same call changes nothing: an order's id under
--- its idempotency key says that it was taken. So an unknown outcome is settled by sending it again.
+-- Atomic because it is one script; all checks come before the first write, since Redis does not roll back a
+-- script that fails half-way. A repeat of the same call changes nothing: an order's id under its idempotency
+-- key shows that the order was accepted. So a call with an unknown outcome can be sent again.
 --
--- The lock makes the item's purchases come from one process at a time; the script does not trust it:
--- it refuses unless the caller's value is in the lock's key now, and unless its fencing token is at
--- least the highest the sale has seen.
+-- The lock lets only one process at a time sell the item, but the script does not rely on it: it refuses unless
+-- the lock's key has the caller's value, and unless the caller's fencing token is at least the highest that the
+-- sale has seen.
 
 local per = 5      -- arguments per purchase
 local first = 11   -- arguments before the first purchase
@@ -50,7 +50,7 @@ end
 
 local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence')
 for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
-  if not sale[field] then  -- not loaded, or damaged, which a load mends
+  if not sale[field] then  -- not loaded, or damaged, which a load corrects
     return {'missing', waiting}
   end
 end
@@ -105,7 +105,7 @@ for from = 1, n, chunk do
 end
 
 local room = queue_room(7, tonumber(ARGV[4]))
-redis.call('XLEN', KEYS[6])  -- a key of another type must fail here, before the first write
+redis.call('XLEN', KEYS[6])  -- fails for a key of another type, before the first write
 local verdicts, replayed = {}, {}
 local ids, payloads, places, taken = {}, {}, {}, 0
 local new_orders, touched = {}, {}
@@ -114,8 +114,8 @@ for i = 1, n do
   local a = first + (i - 1) * per
   local buyer, field, quantity, id = buyers[i], fields[i], ARGV[a + 3], ARGV[a + 4]
   local units = tonumber(quantity)
-  -- "<quantity>:<order id>", and ":r" behind it once its units were given back; the quantity is the
-  -- request's fingerprint.
+  -- "<quantity>:<order id>", followed by ":r" once the units were released. The quantity is the fingerprint of
+  -- the request.
   local order = known[field]
   local verdict
   if order then
@@ -159,7 +159,7 @@ for i = 1, n do
 end
 
 if taken > 0 then
-  -- The first write, since it can fail: on a key of another type or a string of 512 MB.
+  -- This write comes first because it can fail: on a key of another type or a string of 512 MB.
   local hashes = ARGV[8]
   if taken < n then
     for i = 1, taken do
@@ -185,7 +185,7 @@ if taken > 0 then
   if #counts > 0 then
     redis.call('HSET', KEYS[5], unpack(counts))
   end
-  -- One entry per batch: an entry per order would cost as much as a third of this script.
+  -- One entry per batch: one per order would take a third of this script's time.
   local records = ARGV[7]
   if taken < n then
     local accepted = {}

@@ -1,30 +1,30 @@
--- Gives back the units of orders of one item that were cancelled, expired or refused.
+-- Returns the units of orders of one item that were cancelled, expired or refused to its stock.
 --
 -- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the partition's epoch (string)
--- ARGV 1 epoch, 2 channel that tells of stock, 3 item, 4 number of orders n (100 at the most),
+-- ARGV 1 epoch, 2 channel for stock changes, 3 item, 4 number of orders n (100 at the most),
 --      then per order: buyer, idempotency key, order id, quantity
 --
 -- Returns the sale's sequence (0 where it is not loaded), a space, and one letter per order, in order:
---   K given back, D given back before, or loaded as given back,
---   N the sale is not loaded and no build of it is under way; nothing is left to do: each later build
---     reads the database after this, and the order is closed there,
---   M not known here: the sale is being built, being changed, stopped or of another epoch, or the order's
---     key is missing, or the partition's data is of another epoch; nothing was done, and a build of the
---     sale from the database counts the order rightly or knows it later,
---   X the key stands for another order, or for another quantity; nothing was done
+--   K released, D released before, or loaded as released,
+--   N the sale is not loaded and no build of it is under way; nothing is left to do, because each later build
+--     reads the database, where the order is closed,
+--   M not found: the sale is being built, being changed, stopped or of another epoch, or the order's key is
+--     missing, or the partition's data belongs to another epoch; nothing was done, and a build of the sale
+--     from the database either excludes the order or makes it known,
+--   X the key belongs to another order, or to another quantity; nothing was done
 --
--- Atomic, because it is the order's mark under its idempotency key (":r") that keeps its units from
--- coming back twice: the look at it, the mark and the stock must be one step. Every check stands
--- before the first write. It needs no lock: it only adds, and a build of the sale, which happens under
--- the lock, hides the sale until it is whole.
+-- Atomic, because the order's mark under its idempotency key (":r") keeps its units from being returned twice:
+-- reading it, setting it and raising the stock must be one step. All checks come before the first write. It
+-- needs no lock: it only adds units, and a build of the sale, which holds the lock, keeps the sale incomplete
+-- until its end.
 --
--- Stock that returns to an empty sale gets a new version, since the set of accepted orders may now
--- grow, and a message, so that every process forgets at once that the item was sold out.
+-- A return to an empty sale raises its version, since further orders may now be accepted, and publishes a
+-- message, so that every process drops its sold-out mark.
 
 local n = tonumber(ARGV[4])
 local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence', 'building', 'changing')
 if not sale[2] and not sale[5] and not sale[6] and redis.call('GET', KEYS[4]) == ARGV[1] then
-  -- A build that has read the database and is not at its end is void, too: its field is gone.
+  -- A build that was interrupted by a drop cannot open the sale either: its field is gone.
   return '0 ' .. string.rep('N', n)
 end
 if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then

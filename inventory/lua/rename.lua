@@ -1,19 +1,19 @@
--- Gives a buyer of one item, and the keys of the buyer's orders, other names.
+-- Renames a buyer of one item, and the idempotency keys of the buyer's orders.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
--- ARGV 1 lock value, 2 epoch, 3 step, 4 channel that tells of stock, 5 item, 6 the buyer, 7 the new name,
+-- ARGV 1 lock value, 2 epoch, 3 step, 4 channel for stock changes, 5 item, 6 the buyer, 7 the new name,
 --      then per order: its key, the new key
 --   'begin'  renames, and marks the sale as being changed if it is loaded: nothing is sold until the mark is gone
---   'end'    renames what is left, and lifts the mark
+--   'end'    renames the rest, and removes the mark
 --   'drop'   is for a caller that has lost the lock after the database was changed: another process may have
---            loaded the old names before that. Renames them and drops the sale, so that a load under way begins again
+--            loaded the old names before that. It renames them and drops the sale, so that a load under way begins again
 --
--- Returns one letter: K done, S the sale is stopped and nothing was done ('begin' alone), L the lock is not held
--- by this value ('drop' does not ask for it).
+-- Returns one letter: K done, S the sale is stopped and nothing was done (only 'begin'), L the lock is not held
+-- by this value ('drop' does not check it).
 --
--- Atomic, because a buyer's keys and units must never be known under two names or none. A repeat changes
--- nothing. The sale need not be loaded: what a sale that was dropped has left is renamed, and nothing is added.
--- The set of accepted orders changes, so the version does, and every process drops its sold-out mark.
+-- Atomic, because a buyer's keys and units must never be stored under two names or none. A repeat changes
+-- nothing. The sale need not be loaded: the orders and counts of a dropped sale are renamed, and nothing is added.
+-- The keys of the accepted orders change, so the version does too, and every process drops its sold-out mark.
 
 local guard, step = ARGV[1], ARGV[3]
 if step ~= 'drop' and lock_guard(KEYS[1], KEYS[2], guard) < 0 then

@@ -1,12 +1,12 @@
--- Reads how a partition's Redis stands: what to compare with the database, to see whether it has lost or
--- rewound data.
+-- Reads the state of a partition's Redis, which is compared with the database to detect lost or rewound data.
 --
 -- KEYS 1 the partition's epoch (string)
 --      2 the epoch whose sales were loaded to the end (string)
 --
--- Returns { epoch or '', run id of the server or '', seconds since its start or -1, loaded epoch or '' }. It is a script so that the
--- answer is that of the server which serves the partition, on a cluster too; one that does not tell, or forbids
--- the question, has no run id.
+-- Returns { epoch or '', run id of the server or '', seconds since its start or -1, loaded epoch or '' }.
+--
+-- It is a script so that on a cluster, too, the server of the partition replies. The run id is '' if the server does
+-- not report it or forbids INFO.
 
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''

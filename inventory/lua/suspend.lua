@@ -6,10 +6,10 @@
 -- Returns one letter: K marked, B fewer units are left than the change takes back, M the sale is missing,
 -- not whole, of another epoch, or marked by another change, L the lock is not held by this value.
 --
--- Atomic, so that the units are there when the mark is set, and nothing is sold after it: a purchase
--- takes a marked sale for a missing one. While the change is under way nobody sends one, for its
--- maker holds the lock; who sells after a maker that died builds the sale anew from the database,
--- which knows what became of the change. A repeat changes nothing.
+-- Atomic, so that the units are left when the mark is set, and nothing is sold after it: the purchase script treats
+-- a marked sale as missing. No purchase is sent while the change is under way, since the change holds the lock. If
+-- the process dies, the next seller rebuilds the sale from the database, which has the change or not. A repeat
+-- changes nothing.
 
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 'L'

@@ -1,4 +1,4 @@
-// Package meter reads what a phase costs: CPU time, memory and commands.
+// Package meter reads the costs of a phase: CPU time, memory and commands.
 package meter
 
 import (
@@ -20,7 +20,7 @@ type Reading struct {
 	Calls     int64         // commands Redis ran, those inside scripts included
 }
 
-// Usage is what was used between two readings.
+// Usage is the difference of two readings.
 type Usage struct {
 	Elapsed   time.Duration
 	ClientCPU time.Duration
@@ -28,7 +28,7 @@ type Usage struct {
 	Calls     int64
 }
 
-// Since is what was used since an earlier reading.
+// Since is the usage since an earlier reading.
 func (r Reading) Since(earlier Reading) Usage {
 	return Usage{
 		Elapsed:   r.At.Sub(earlier.At),

@@ -17,16 +17,15 @@ import (
 	"flashsale/bench/internal/stats"
 )
 
-// Monitor counts the commands that clients send, as MONITOR lists them. What a
-// script calls inside is listed too, marked "lua", and not counted. Marks sent
-// with ECHO by another connection bound the window that counts, in the order in
-// which Redis itself saw everything.
+// Monitor counts the commands that clients send, as MONITOR lists them. Calls inside scripts
+// are listed too, marked "lua", and not counted. Marks that another connection sends with ECHO
+// bound the window that counts, in the order in which Redis received all commands.
 type Monitor struct {
 	conn   net.Conn
 	window chan result
 }
 
-// result is what happened within the window.
+// result is the traffic within the window.
 type result struct {
 	from Traffic
 	err  error
@@ -54,7 +53,7 @@ const (
 	markEnd   = "bench:end"
 )
 
-// StartMonitor begins to listen. The window must be over within limit.
+// StartMonitor starts the monitor. The window must end within limit.
 func StartMonitor(ctx context.Context, addr string, limit time.Duration) (*Monitor, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
@@ -85,7 +84,7 @@ func (m *Monitor) Begin(ctx context.Context, admin *redis.Client) error {
 	return admin.Echo(ctx, markBegin).Err()
 }
 
-// End closes the window and returns what was sent within.
+// End closes the window and returns the commands sent within it.
 func (m *Monitor) End(ctx context.Context, admin *redis.Client) (Traffic, error) {
 	if err := admin.Echo(ctx, markEnd).Err(); err != nil {
 		return nil, err

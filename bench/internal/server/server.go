@@ -21,8 +21,8 @@ func Start(ctx context.Context, dir, appendFsync string) (*redisserver.Server, e
 	defer cancel()
 	args := []string{"--appendonly", "no"}
 	if appendFsync != "" {
-		// A rewrite of the append-only file takes a core for as long as the data
-		// of all rounds so far is large; it would fall into one phase or another.
+		// A rewrite of the append-only file uses a core for a time that grows with the data of
+		// all rounds so far; it would affect one phase or another.
 		args = []string{"--appendfsync", appendFsync, "--auto-aof-rewrite-percentage", "0"}
 	}
 	s, err := redisserver.Start(ctx, redisserver.Config{Dir: dir, Args: args})

@@ -1,4 +1,4 @@
-// Package stats reduces what the rounds of a benchmark gave to single figures.
+// Package stats reduces the results of a benchmark's rounds to single figures.
 package stats
 
 import (
@@ -23,7 +23,7 @@ func MedianOf[T any](rounds []T, pick func(T) float64) float64 {
 	}
 }
 
-// Ratio is a/b, and 0 where there is nothing to divide by.
+// Ratio is a/b, and 0 if b is 0.
 func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

@@ -35,8 +35,8 @@ func verdict(met bool) string {
 	return "missed"
 }
 
-// decimals shows three decimals of a small value and two of others. It does not
-// round a value to its target, which is what met and missed are for.
+// decimals shows three decimals of a small value and two of others. It does not round a value
+// to its target; the words met and missed show the result.
 func decimals(v float64) string {
 	if v < 1.1 {
 		return strconv.FormatFloat(v, 'f', 3, 64)

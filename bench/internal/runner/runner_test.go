@@ -1,10 +1,10 @@
-package crew_test
+package runner_test
 
 import (
 	"errors"
 	"testing"
 
-	"flashsale/bench/internal/crew"
+	"flashsale/bench/internal/runner"
 )
 
 func TestTurn(t *testing.T) {
@@ -13,7 +13,7 @@ func TestTurn(t *testing.T) {
 	for place := range all {
 		first := make(map[string]bool)
 		for round := range all {
-			first[crew.Turn(all, round)[place]] = true
+			first[runner.Turn(all, round)[place]] = true
 		}
 		if len(first) != len(all) {
 			t.Errorf("place %d is taken by %d of %d", place, len(first), len(all))
@@ -24,7 +24,7 @@ func TestTurn(t *testing.T) {
 func TestRun_JoinsErrors(t *testing.T) {
 	t.Parallel()
 	first, second := errors.New("first"), errors.New("second")
-	err := crew.Finish(crew.Run(3, func(i int) error { return []error{first, nil, second}[i] }))
+	err := runner.Finish(runner.Run(3, func(i int) error { return []error{first, nil, second}[i] }))
 	if !errors.Is(err, first) || !errors.Is(err, second) {
 		t.Errorf("err = %v, want both", err)
 	}

@@ -11,19 +11,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrStopped says that the database was found to be older than Redis has seen it,
-// so that the sale is stopped until an operator has decided which of the two is
-// right. Nothing was taken.
+// ErrStopped says that the database is older than the state that Redis has recorded of it.
+// The sale is stopped until an operator has decided which of the two is right. Nothing was
+// taken.
 var ErrStopped = errors.New("inventory: sale stopped: the database is older than Redis")
 
-// stoppedMark is the value of a sale's field "changing" while the sale is stopped.
-// Every script takes a sale with that field for one that has to be loaded, and no
-// load succeeds until the database has caught up.
+// stoppedMark is the value of a sale's field "changing" while the sale is stopped. The
+// purchase script asks for a load of a sale with that field, and no load succeeds until
+// the database has caught up.
 const stoppedMark = "stopped"
 
-// NoteRevisions adds to a pipeline what records in Redis that the database of a lineage
-// has committed these revisions of items. A lower revision than the recorded one changes
-// nothing. See [KeepRevisions].
+// NoteRevisions adds the commands to a pipeline that record these revisions of items in
+// Redis, as committed by the database of a lineage. A lower revision than the recorded one
+// changes nothing. See [KeepRevisions].
 func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, lineage string, revisions map[string]int64) {
 	k := keys{partitions}
 	for item, revision := range revisions {
@@ -57,12 +57,12 @@ func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, l
 	return revisions, nil
 }
 
-// revisionsLife is how long revisions are kept after the last call of KeepRevisions: of
-// a database that no process uses any more they are of no use.
+// revisionsLife is how long revisions are kept after the last call of KeepRevisions, that
+// is, after the last process has stopped using the database.
 const revisionsLife = 90 * 24 * time.Hour
 
-// KeepRevisions lets the revisions of a lineage be kept for 90 days more. Each process
-// calls it at times. Errors: [ErrUnavailable].
+// KeepRevisions keeps the revisions of a lineage for 90 more days. Each process calls it
+// from time to time. Errors: [ErrUnavailable].
 func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range partitions {
@@ -76,20 +76,13 @@ func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions in
 	return nil
 }
 
-// stopScript marks a sale as stopped, also one that is not loaded. The sale keeps its
-// values: they may be the last record of orders that the database has lost.
-const stopScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'changing', ARGV[1])
-redis.call('PUBLISH', ARGV[2], ARGV[3])
-return 1`
-
 // Stop makes every process refuse purchases of these items with [ErrStopped], until
 // the sales are loaded again. Errors: [ErrUnavailable].
 func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) error {
 	k := keys{partitions}
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, item := range items {
-			p.Eval(ctx, stopScript, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
+			stopScript.Eval(ctx, p, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
 		}
 		return nil
 	})
@@ -99,31 +92,28 @@ func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 	return nil
 }
 
-// resumeScript drops a stopped sale, so that its next purchase loads it.
-const resumeScript = `if redis.call('HGET', KEYS[1], 'changing') == ARGV[1] then redis.call('DEL', KEYS[1]) end return 1`
-
 // Resume drops a stopped sale, so that its next purchase loads it from the database.
 // Call it once the database has caught up. Errors: [ErrUnavailable].
 func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) error {
-	if err := rdb.Eval(ctx, resumeScript, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
+	if err := resumeScript.Eval(ctx, rdb, []string{keys{partitions}.sale(item)}, stoppedMark).Err(); err != nil {
 		return fmt.Errorf("resume sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
 	return nil
 }
 
-// ErrIncomplete says that Redis forgot a sale's orders when a load began that never
-// ended, so that it is no record of them.
+// ErrIncomplete says that an interrupted load has deleted a sale's orders from Redis, so
+// that Redis is not a record of them.
 var ErrIncomplete = errors.New("inventory: a load of the sale was interrupted")
 
-// StoppedSale reads the values of a sale that is stopped, of whatever epoch it is.
-// whole is false when the sale's values are lost or cannot be read; its orders are
-// kept apart from them. Errors: [ErrUnavailable], [ErrIncomplete].
+// StoppedSale reads the values of a stopped sale of any epoch. whole is false when the
+// values are lost or cannot be read; the sale's orders are stored under other keys.
+// Errors: [ErrUnavailable], [ErrIncomplete].
 func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (sale Sale, whole bool, err error) {
 	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building").Result()
 	if err != nil {
 		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
-	// A claim has taken nothing away yet; see claim.lua.
+	// A claim has deleted nothing; see claim.lua.
 	if building, begun := found[7].(string); begun && !strings.HasPrefix(building, claimPrefix) {
 		return Sale{}, false, fmt.Errorf("item %s: %w", item, ErrIncomplete)
 	}
@@ -133,7 +123,7 @@ func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int,
 		if !there {
 			return Sale{}, false, nil
 		}
-		text, _, _ = strings.Cut(text, ".") // the version, which ends in its build
+		text, _, _ = strings.Cut(text, ".") // the version, which ends with its build and turn
 		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
 			return Sale{}, false, nil //nolint:nilerr // that it cannot be read is the answer
 		}

@@ -1,6 +1,6 @@
-// Package crew says who runs: contenders in turns, and the goroutines of a phase,
-// with a bound on every wait for them.
-package crew
+// Package runner runs the contenders of a benchmark in turns, and the goroutines of a
+// phase, with a bound on every wait for them.
+package runner
 
 import (
 	"context"
@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Patience bounds what should not take long: clean-ups, and goroutines whose
-// work has ended.
+// Patience bounds operations that should not take long: clean-ups, and goroutines whose work
+// has ended.
 const Patience = 20 * time.Second
 
-// Turn returns all in the order of a round: each round begins one further on, so
-// that nobody always runs on a machine that has just cooled down.
+// Turn returns all in the order of a round. Each round begins one further on, so that
+// no contender always runs first, on a machine that has just cooled down.
 func Turn[T any](all []T, round int) []T {
 	order := make([]T, 0, len(all))
 	for i := range all {
@@ -39,8 +39,8 @@ func Run(n int, fn func(i int) error) <-chan error {
 	return done
 }
 
-// Finish waits for goroutines whose work should be over, but not for ever: what
-// hangs must not hang the run.
+// Finish waits for goroutines whose work should be over, with a limit, so that a goroutine
+// that hangs does not block the run.
 func Finish(done <-chan error) error {
 	timer := time.NewTimer(Patience)
 	defer timer.Stop()
@@ -52,7 +52,7 @@ func Finish(done <-chan error) error {
 	}
 }
 
-// Cleanup is a context for what has to be done although ctx has ended.
+// Cleanup is a context for clean-up after ctx has ended.
 func Cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), Patience)
 }

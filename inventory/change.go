@@ -14,18 +14,18 @@ import (
 	"flashsale/lock"
 )
 
-// Change is a change of an item on sale. A field at its zero value leaves things as they are.
+// Change is a change of an item on sale. A field at its zero value changes nothing.
 type Change struct {
 	// Version is the item's version in the database after the change. Each change
-	// raises it by one, also one that touches nothing but it.
+	// raises it by one, also one that changes no other field.
 	Version int64
-	// AddLeft is how many units come to the stock; a negative number takes back
+	// AddLeft is how many units are added to the stock; a negative number takes back
 	// units that are not sold.
 	AddLeft int64
 	// PerUserLimit is how many units one buyer may hold, 1 or more.
 	PerUserLimit *int64
 	OpensAt      *time.Time
-	// ClosesAt is the end; a pointer to the zero time takes it away.
+	// ClosesAt is the end; a pointer to the zero time removes it.
 	ClosesAt *time.Time
 	// Control is "open", "paused" or "closed".
 	Control *string
@@ -43,31 +43,14 @@ func (c *Change) validate() error {
 	return nil
 }
 
-// Adjust brings a change that the database has committed into the item's sale,
-// while it runs: the next batch is sold under it. It may be called again, with
-// the same answer: the version tells whether the change is in, also when a load
-// brought it. nil says that it is in. epoch is as in [Release].
+// adjust applies a change that the database has committed to the item's sale, while it
+// runs: the next batch is sold under it. A repeat has the same result, because the
+// version shows whether the sale has the change, also when a load brought it. mark is
+// the mark that suspend has set, or empty; a change of version 0 only removes the mark.
 //
-// [Inventory.Change] makes a change in both places and is what to use where
-// there is an Inventory. Alone, Adjust fits a change that adds: units it would
-// take back may be sold between the commit and the call.
-//
-// Errors: [ErrNotLoaded]: call again until a load under way has ended, or until
-// it is sure that there is none; [ErrBehind]: call again when the change before
-// this one is in, or [Distrust] the item if it is not coming;
-// [ErrStockBelowSold]; Redis away, and then the outcome is unknown.
-func Adjust(ctx context.Context, rdb redis.UniversalClient, partitions int, epoch int64, item string, c Change) error {
-	if err := c.validate(); err != nil {
-		return err
-	}
-	if c.Version == 0 {
-		return errors.New("inventory: adjust: the change has no version")
-	}
-	return adjust(ctx, rdb, keys{partitions}, epoch, item, "", &c)
-}
-
-// adjust runs the script. mark is what suspend has marked the sale with, or
-// empty. A change of version 0 lifts the mark and does no more.
+// Errors: [ErrNotLoaded]: repeat it after the load under way, or once it is certain that
+// there is none; [ErrBehind]: repeat it when the change before this one has arrived;
+// [ErrStockBelowSold]; [lock.ErrLost]; Redis away, and then the outcome is unknown.
 func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
 	limit, opens, closes, control := "", "", "", ""
 	if c.PerUserLimit != nil {
@@ -118,7 +101,7 @@ func definiteChange(err error) bool {
 		errors.Is(err, lock.ErrLost) || errors.Is(err, ErrStopped) || errors.As(err, &refused)
 }
 
-// closesMS is a sale's end as the scripts know it: 0 for none.
+// closesMS is a sale's end in the form that the scripts expect: 0 for none.
 func closesMS(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -126,32 +109,32 @@ func closesMS(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// Change changes an item in the database and in its sale, and neither is
-// changed without the other for longer than a load takes, whatever dies. commit
-// changes the database and returns the item's version after it; c.Version is
-// not looked at. The item's lock is held meanwhile and nothing of the item is
-// sold, for two seconds at the most, which bounds ctx.
+// Change changes an item in the database and in its sale. If a process dies in between,
+// the next load of the sale brings the two into agreement. commit changes the database
+// and returns the item's version after the change; c.Version is ignored. Change holds
+// the item's lock, so nothing of the item is sold, for two seconds at the most, which
+// also bounds ctx.
 //
-// Before commit is called the sale is marked, and a marked sale sells nothing:
-// whoever finds the mark after its maker is gone loads the sale from the database,
-// which knows whether the change was made. So is the sale when commit's error
-// leaves that open; an error that wraps [ErrUnchanged] lifts the mark instead.
+// The sale is marked before commit is called, and a marked sale sells nothing. A process
+// that finds the mark of another process that has died loads the sale from the database,
+// which has the change or not. The mark also stays when commit's error leaves the
+// outcome open; an error that wraps [ErrUnchanged] removes it.
 //
 // An item whose sale is not loaded, or is being loaded, is changed in the database
 // only, unless the change takes units back; see changeUnloaded.
 //
 // Errors, with nothing changed: [ErrStockBelowSold] when fewer units are left
-// than AddLeft takes back, whether they are committed or only queued; commit's,
+// than AddLeft takes back, queued orders included; commit's,
 // if it wraps ErrUnchanged; [ErrUnavailable], [ErrRebuilding] and [ErrStopped] when
 // the item cannot be changed now. commit's other errors leave the outcome open. After
-// commit has succeeded there is no error. A repeat of a change that was made is known
-// to the database, and is best searched for before the call: the units it took back may
-// be missing for a second time.
+// commit has succeeded there is no error. Callers should check the database for a repeat
+// of a change before the call: a repeat that takes units back could fail, because the
+// first call has already taken them.
 func (v *Inventory) Change(ctx context.Context, item string, c Change, commit func(ctx context.Context) (version int64, err error)) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	if c.AddLeft < 0 { // only a sale that is loaded knows how many units are left
+	if c.AddLeft < 0 { // only a loaded sale has the number of units left
 		return v.holdingLoaded(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
 			if left == endedLeft {
 				return v.takeFromEnded(ctx, l, item, &c, commit)
@@ -164,7 +147,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 	for {
 		err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 			_, err := v.loadedLeft(ctx, item)
-			if errors.Is(err, redis.Nil) && v.refresh(ctx) { // it was loaded under a later epoch, perhaps
+			if errors.Is(err, redis.Nil) && v.refresh(ctx) { // it may have been loaded under a later epoch
 				_, err = v.loadedLeft(ctx, item)
 			}
 			switch {
@@ -178,7 +161,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil {
 			return err
 		}
-		// Whoever has the lock may be loading the sale, which can take long.
+		// The lock's holder may be loading the sale, which can take long.
 		loaded, lerr := v.hasSale(ctx, item)
 		if lerr != nil {
 			return fmt.Errorf("%w: %w", err, lerr)
@@ -189,11 +172,12 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 	}
 }
 
-// changeWait is how long a change waits for the item's lock before it looks whether
+// changeWait is how long a change waits for the item's lock before it checks whether
 // the sale is being loaded.
 const changeWait = 250 * time.Millisecond
 
-// hasSale reports whether there is a sale of the present epoch, be it marked by a change.
+// hasSale reports whether there is a sale of the present epoch, also one that a change
+// has marked.
 func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
 	v.refresh(ctx)
 	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left").Result()
@@ -204,12 +188,12 @@ func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
 }
 
 // changeUnloaded changes an item whose sale is not loaded: in the database only. It
-// needs no lock. A load under way may have read the item before the commit. If it has
-// opened the sale, the change goes in by its version; otherwise the sale is dropped,
-// which such a load notices, and it reads the item again. So the sale has the change
-// when this returns, or is not open.
+// needs no lock. A load under way may have read the item before the commit. If that load
+// has opened the sale, adjust adds the change if its version is missing. Otherwise
+// the sale is dropped; the load notices that and reads the item again. When this
+// function returns, the sale either has the change or is not open.
 func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
-	// A sale that must not be loaded is not to be changed either.
+	// A sale that must not be loaded must not be changed either.
 	if err := v.mayLoad(ctx, item); err != nil {
 		return loadError(err)
 	}
@@ -225,7 +209,7 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	case errors.Is(err, ErrUnchanged):
 		return err
 	case err != nil:
-		v.drop(ctx, item) // whoever loads it then asks the database what became of the change
+		v.drop(ctx, item) // the next load reads from the database whether the change was made
 		return err
 	case version < 1:
 		return fmt.Errorf("inventory: change of %s was committed as version %d, want 1 or more", item, version)
@@ -248,20 +232,20 @@ func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string,
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	faultpoint.Reach("inventory.suspended")
-	// After a stall that outlived the lock others have found the mark, and sell.
-	// The lock's context says so as well, but maybe a moment later than this.
+	// If this process stalled until the lock expired, others may have found the mark and
+	// sell again. The lock's context ends too, but possibly a moment later.
 	if !time.Now().Before(l.ValidUntil()) {
 		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
 	}
 	version, err := commit(ctx)
 	faultpoint.Reach("inventory.changed")
-	// From here on the change is not given up half-way for a caller that left.
+	// A caller that has left must not interrupt the change from here on.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
 	defer cancel()
 	switch {
 	case errors.Is(err, ErrUnchanged):
 		if err := adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, l.GuardValue(), &Change{}); err != nil {
-			v.cfg.OnError(err) // the mark stays, and the next buyer's load lifts it
+			v.cfg.OnError(err) // the mark stays until the next buyer's load removes it
 		}
 		return err
 	case err != nil:
@@ -271,7 +255,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string,
 	}
 	c.Version = version
 	v.settle(ctx, item, l.GuardValue(), c)
-	v.dropMark(item) // the message tells the others, and may not have come back yet
+	v.dropMark(item) // the message notifies the others, and may not have come back here yet
 	faultpoint.Reach("inventory.adjusted")
 	return nil
 }
@@ -279,8 +263,8 @@ func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string,
 // afterCommit bounds what follows a change's commit.
 const afterCommit = time.Second
 
-// settle brings a committed change into a sale that suspend has marked with mark, or
-// that was not loaded, if mark is empty.
+// settle applies a committed change to a sale that suspend has marked with mark, or,
+// if mark is empty, that was not loaded.
 func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 	err := insist(ctx, func() error {
 		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, mark, c)
@@ -291,37 +275,37 @@ func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 	if mark != "" || !errors.Is(err, ErrNotLoaded) {
 		v.cfg.OnError(err)
 	}
-	// The sale was loaded meanwhile, maybe before the commit; or it is being loaded;
-	// or Redis does not answer. The next load brings the change.
+	// The sale was loaded meanwhile, possibly before the commit; or it is being loaded;
+	// or Redis does not answer. The next load reads the change.
 	v.drop(ctx, item)
 }
 
-// drop drops the item's sale, once Redis lets it.
+// drop drops the item's sale. If Redis does not answer, it is dropped later.
 func (v *Inventory) drop(ctx context.Context, item string) {
-	if err := insist(ctx, func() error { return v.distrust(ctx, item) }); err != nil {
+	if err := insist(ctx, func() error { return v.invalidate(ctx, item) }); err != nil {
 		v.cfg.OnError(err)
-		v.distrustLater(item)
+		v.invalidateLater(item)
 	}
 }
 
-func (v *Inventory) distrust(ctx context.Context, item string) error {
+func (v *Inventory) invalidate(ctx context.Context, item string) error {
 	return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item})
 }
 
-// distrustLater drops the item's sale as soon as Redis lets it.
-func (v *Inventory) distrustLater(item string) {
+// invalidateLater drops the item's sale in the background, as soon as Redis answers.
+func (v *Inventory) invalidateLater(item string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
 		return
 	}
 	v.background.Go(func() {
-		for v.distrust(v.life, item) != nil && pause.For(v.life, resendMax) {
+		for v.invalidate(v.life, item) != nil && pause.For(v.life, resendMax) {
 		}
 	})
 }
 
-// suspend marks the sale as being changed, if it has the units to take back.
+// suspend marks the sale as being changed, if enough units are left to take back.
 func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add int64) error {
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))
 	letter, err := suspendScript.Run(ctx, v.rdb, []string{lockKey, waitersKey, v.keys.sale(item)},
@@ -332,8 +316,7 @@ func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add 
 	return refusedChange(item, letter)
 }
 
-// insist tries again until the outcome is known or ctx ends. What it tries must
-// bear a repeat.
+// insist repeats try until the outcome is known or ctx ends. try must be idempotent.
 func insist(ctx context.Context, try func() error) error {
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := try()
@@ -341,4 +324,59 @@ func insist(ctx context.Context, try func() error) error {
 			return err
 		}
 	}
+}
+
+// takeFromEnded is Change for units that are taken back from a sale that has ended and is
+// not loaded: only the database has it. ctx ends with the item's lock l.
+func (v *Inventory) takeFromEnded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (int64, error)) error {
+	// Queued orders count as sold, and the database does not have them yet.
+	left, err := v.leftInSource(ctx, item)
+	if err != nil {
+		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, err)
+	}
+	if left+c.AddLeft < 0 {
+		return fmt.Errorf("change item %s: %w", item, ErrStockBelowSold)
+	}
+	if !time.Now().Before(l.ValidUntil()) {
+		return fmt.Errorf("change item %s: %w: %w", item, ErrUnavailable, lock.ErrLost)
+	}
+	return v.changeUnloaded(ctx, item, c, commit)
+}
+
+// leftInSource reads from the source how many units of an item are left.
+func (v *Inventory) leftInSource(ctx context.Context, item string) (left int64, err error) {
+	items := []string{item}
+	queued, err := v.source.Queued(ctx, items)
+	if err != nil {
+		return 0, err
+	}
+	err = v.source.Sales(ctx, items, queued,
+		func(string, Holding) error { return nil },
+		func(_ string, sale Sale) error { left = sale.Left; return nil })
+	return left, err
+}
+
+// reopen loads the sale of an item that had ended, if a change has moved its end into the
+// future. It does not wait for the load. If the load fails, the next purchase loads the
+// sale.
+func (v *Inventory) reopen(ctx context.Context, item string) {
+	ended, err := v.ended(ctx, item)
+	if err != nil {
+		v.cfg.OnError(err) // the next purchase checks again
+	}
+	if err != nil || ended {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.background.Go(func() {
+		ctx, cancel := context.WithTimeout(v.life, rebuildLimit)
+		defer cancel()
+		if err := v.Reload(ctx, item); err != nil && v.life.Err() == nil {
+			v.cfg.OnError(fmt.Errorf("reopen: %w", err))
+		}
+	})
 }

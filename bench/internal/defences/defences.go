@@ -1,4 +1,6 @@
-package main
+// Package defences measures how many database reads each defence of the catalogue's cache
+// saves.
+package defences
 
 import (
 	"context"
@@ -19,30 +21,30 @@ import (
 	"flashsale/lock"
 )
 
-// The scenes of the table. The database is a counter that takes sourceTime for an
-// answer: what is counted are questions and ids, and no time.
+// The measurements of the table. The database is a counter that takes sourceTime for an
+// answer: queries and ids are counted, not times.
 const (
 	hotReaders  = 10_000
 	hotCatalogs = 4
 	ghostIDs    = 20_000
-	ghostTwice  = 2 // times that each of them is asked for
+	ghostTwice  = 2 // requests for each of them
 	togetherIDs = 1_000
 	sourceTime  = 20 * time.Millisecond
-	// togetherLife is after which time the items that were loaded together are
-	// loaded anew, and togetherSlot how long the busiest moment of that lasts.
+	// togetherLife is when the items that were loaded together are reloaded, and togetherSlot
+	// the length of the busiest moment of that.
 	togetherLife = 2 * time.Second
 	togetherSlot = 50 * time.Millisecond
-	// standDB is the Redis database of the scenes.
-	standDB = 1
+	// fleetDB is the Redis database of the measurements.
+	fleetDB = 1
 )
 
-// counted is a database that counts what it is asked.
+// counted is a database that counts its queries.
 type counted struct {
 	known          map[string]catalog.Item
 	questions, ids atomic.Int64
 
 	mu sync.Mutex
-	at []time.Time // of each id asked for
+	at []time.Time // of each requested id
 }
 
 func newCounted(n int) (*counted, []string) {
@@ -96,7 +98,7 @@ func (s *counted) Left(_ context.Context, items []string) ([]int64, error) {
 	return make([]int64, len(items)), nil
 }
 
-// busiest is the most ids that were asked for within one slot.
+// busiest is the largest number of ids that were requested within one slot.
 func (s *counted) busiest() int {
 	most := 0
 	for i := range s.at {
@@ -109,16 +111,16 @@ func (s *counted) busiest() int {
 	return most
 }
 
-// stand is some processes with the same settings, on a Redis that has been emptied.
-type stand struct {
+// fleet is several processes with the same settings, on an empty Redis.
+type fleet struct {
 	source   *counted
 	ids      []string
 	catalogs []*catalog.Catalog
 	close    func() error
 }
 
-func newStand(ctx context.Context, addr string, n, items int, cfg catalog.Config) (*stand, error) {
-	s := &stand{}
+func newFleet(ctx context.Context, addr string, n, items int, cfg catalog.Config) (*fleet, error) {
+	s := &fleet{}
 	s.source, s.ids = newCounted(items)
 	running, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -133,10 +135,10 @@ func newStand(ctx context.Context, addr string, n, items int, cfg catalog.Config
 		return errors.Join(errs...)
 	}
 	for i := range n {
-		rdb := redis.NewClient(&redis.Options{Addr: addr, DB: standDB, MaxRetries: -1, ContextTimeoutEnabled: true})
+		rdb := redis.NewClient(&redis.Options{Addr: addr, DB: fleetDB, MaxRetries: -1, ContextTimeoutEnabled: true})
 		closers = append(closers, rdb.Close)
 		if i == 0 {
-			// The server is this program's own, and the service is in its database 0.
+			// This program has started the server, and the service uses its database 0.
 			if err := rdb.FlushDB(ctx).Err(); err != nil {
 				return s, err
 			}
@@ -153,13 +155,13 @@ func newStand(ctx context.Context, addr string, n, items int, cfg catalog.Config
 		}
 		closers = append(closers, func() error { return c.Close(context.WithoutCancel(ctx)) })
 		s.catalogs = append(s.catalogs, c)
-		all.Go(func() { _ = c.Run(running) }) //nolint:errcheck // it returns when it is told to
+		all.Go(func() { _ = c.Run(running) }) //nolint:errcheck // it returns nil when running ends
 	}
 	return s, nil
 }
 
-// read reads ids on all processes at once and waits for all answers.
-func (s *stand) read(ctx context.Context, readers int, id func(i int) string) error {
+// read reads ids on all processes concurrently and waits for all answers.
+func (s *fleet) read(ctx context.Context, readers int, id func(i int) string) error {
 	var all sync.WaitGroup
 	failed := make(chan error, readers)
 	slots := make(chan struct{}, hotReaders)
@@ -185,8 +187,9 @@ func (s *stand) read(ctx context.Context, readers int, id func(i int) string) er
 // defenceRow is one line of the table.
 type defenceRow struct{ hot, expired, ghosts, together int64 }
 
-// printDefences prints what reaches the database with all defences, and with each off.
-func printDefences(ctx context.Context, out io.Writer, addr string) error {
+// Print prints the table of the ids that reach the database, with all defences and with each
+// off.
+func Print(ctx context.Context, out io.Writer, addr string) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "defence off\tcold hot item\texpired hot item\tunknown ids\tbusiest 50 ms")
 	for _, off := range []string{"none", "avalanche", "breakdown", "bloom", "negatives", "penetration", "avalanche,breakdown,penetration"} {
@@ -210,7 +213,7 @@ func printDefences(ctx context.Context, out io.Writer, addr string) error {
 }
 
 func measureDefence(ctx context.Context, addr string, off catalog.Defence) (row defenceRow, err error) {
-	// A wait and a life that no machine is too slow for.
+	// A wait and a life that are long enough for any machine.
 	cfg := catalog.Config{Off: off, Life: time.Second, Fresh: 5 * time.Second, Wait: time.Minute, LoadTimeout: time.Minute, LoadLimit: 512}
 	if row.hot, row.expired, err = hotItem(ctx, addr, cfg); err != nil {
 		return row, err
@@ -223,10 +226,10 @@ func measureDefence(ctx context.Context, addr string, off catalog.Defence) (row 
 	return row, err
 }
 
-// hotItem is a breakdown: everybody wants the one item that nobody has, and again
-// when its time is over.
+// hotItem measures a breakdown: all readers want one item that is not cached, and again when
+// it has expired.
 func hotItem(ctx context.Context, addr string, cfg catalog.Config) (cold, expired int64, err error) {
-	s, err := newStand(ctx, addr, hotCatalogs, 1, cfg)
+	s, err := newFleet(ctx, addr, hotCatalogs, 1, cfg)
 	if err == nil {
 		err = s.read(ctx, hotReaders, func(int) string { return s.ids[0] })
 	}
@@ -238,14 +241,14 @@ func hotItem(ctx context.Context, addr string, cfg catalog.Config) (cold, expire
 		err = s.read(ctx, hotReaders, func(int) string { return s.ids[0] })
 	}
 	if err == nil {
-		err = pause.OrCause(ctx, 10*sourceTime) // what goes on behind the readers' backs
+		err = pause.OrCause(ctx, 10*sourceTime) // for background loads
 	}
 	return cold, s.source.ids.Load() - cold, errors.Join(err, s.close())
 }
 
-// ghosts is a penetration: ids that are none, each asked for twice.
+// ghosts measures a penetration: unknown ids, each requested twice.
 func ghosts(ctx context.Context, addr string, cfg catalog.Config) (int64, error) {
-	s, err := newStand(ctx, addr, 1, 100, cfg)
+	s, err := newFleet(ctx, addr, 1, 100, cfg)
 	for err == nil && s.catalogs[0].Stats().Questions == 0 {
 		err = pause.OrCause(ctx, time.Millisecond) // until the set of ids is read
 	}
@@ -261,10 +264,10 @@ func ghosts(ctx context.Context, addr string, cfg catalog.Config) (int64, error)
 	return s.source.ids.Load() - before, errors.Join(err, s.close())
 }
 
-// together is an avalanche: items that were loaded in one moment come to the end of
-// their time while all of them are read.
+// together measures an avalanche: items that were loaded together expire while all of them are
+// read.
 func together(ctx context.Context, addr string, cfg catalog.Config) (int64, error) {
-	s, err := newStand(ctx, addr, 1, togetherIDs, cfg)
+	s, err := newFleet(ctx, addr, 1, togetherIDs, cfg)
 	all := func(i int) string { return s.ids[i] }
 	if err == nil {
 		err = s.read(ctx, togetherIDs, all)

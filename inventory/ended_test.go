@@ -29,8 +29,9 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	})
 }
 
-// TestRelease_NotNeeded: while no sale is loaded and none is being loaded, nothing has to
-// come back. While one may be loaded, or the data may be another's, it has to wait.
+// TestRelease_NotNeeded: while no sale is loaded and none is being loaded, no unit has to
+// return. While one may be loaded, or the data may belong to another epoch, the release has to
+// be repeated.
 func TestRelease_NotNeeded(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
@@ -82,8 +83,8 @@ func TestRelease_NotNeeded(t *testing.T) {
 	})
 }
 
-// TestFree: only a sale that has ended by its own terms is removed, with all of its keys,
-// and marks that were left behind do not keep it.
+// TestFree: only a sale that has ended by its own terms is removed, with all of its keys, even
+// if it has the mark of a dead process.
 func TestFree(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -163,7 +164,7 @@ func TestFree(t *testing.T) {
 	})
 }
 
-// TestFree_WrongType: a sale that Redis cannot remove does not keep it from the others.
+// TestFree_WrongType: a sale that Redis cannot remove does not affect the others.
 func TestFree_WrongType(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -184,7 +185,7 @@ func TestFree_WrongType(t *testing.T) {
 	})
 }
 
-// TestFree_Memory: the memory of ended sales comes back to a real server.
+// TestFree_Memory: a real server frees the memory of ended sales.
 func TestFree_Memory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
@@ -233,8 +234,8 @@ func TestFree_Memory(t *testing.T) {
 	if _, err := Free(ctx, rdb, 1, items); err != nil {
 		t.Fatal(err)
 	}
-	// The server frees what was unlinked in a thread of its own.
-	// Its connections and scripts have come to use some as well.
+	// The server frees unlinked keys in a thread of its own. Its connections and scripts use
+	// some memory as well.
 	await.True(t, "the memory to be freed", func() bool { return used()-before < (full-before)/4 })
 	t.Logf("%d bytes per order, %d of %d bytes are left", (full-before)/(sales*orders), used()-before, full-before)
 }

@@ -9,8 +9,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestListen_DuringLook: what was read before a new subscription may have changed
-// without a word, also when it comes in after it.
+// TestListen_DuringLook: items that were read before a new subscription may have changed
+// without a message, also if the result arrives after it.
 func TestListen_DuringLook(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "old", StockLeft: 5, Version: 1})
@@ -26,32 +26,32 @@ func TestListen_DuringLook(t *testing.T) {
 			defer close(ended)
 			wantUnknown(t, c, "new")
 		}()
-		synctest.Wait() // the questions are on their way, their answers settled
+		synctest.Wait() // the queries are under way, and their answers are fixed
 		s.set(func(s *shop) {
 			s.items["old"] = Item{ID: "old", StockLeft: 4, Version: 2}
 			s.items["new"] = Item{ID: "new", StockLeft: 1, Version: 1}
 			s.pause = nil
 		})
-		c.heardNothing() // the messages of both went by before it
+		c.resubscribed() // the messages of both were missed
 		close(gate)
 		<-done
 		<-ended
 		wantItem(t, c, "new", 1)
-		wantItem(t, c, "old", 5) // as it was, while it is loaded again
+		wantItem(t, c, "old", 5) // the old item, while it is reloaded
 		synctest.Wait()
 		wantItem(t, c, "old", 4)
 	})
 }
 
-// TestFilter_CountGoneBack: a Redis that has lost the latest creations continues from a
-// lower count. A process that knows the lost ones and has missed a later one must not
-// conclude from an equal count that it knows the same ids.
+// TestFilter_CountGoneBack: a Redis that has lost the latest creations continues from a lower
+// count. A process that has the lost ones and has missed a later one must not conclude from an
+// equal count that it has the same ids.
 func TestFilter_CountGoneBack(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	s := newShop()
 	a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-	b.heardNothing()
+	b.resubscribed()
 	for range 2 {
 		a.Created(await.Context(t), "first")
 	}
@@ -61,7 +61,7 @@ func TestFilter_CountGoneBack(t *testing.T) {
 	}
 	s.set(func(s *shop) { s.items["second"] = Item{ID: "second", Version: 1} })
 	a.Created(await.Context(t), "second") // while b's subscription is down
-	b.heardNothing()
+	b.resubscribed()
 	wantItem(t, b, "second", 0)
 	await.True(t, "the filter to refuse", func() bool {
 		wantUnknown(t, b, newID(t))
@@ -69,8 +69,8 @@ func TestFilter_CountGoneBack(t *testing.T) {
 	})
 }
 
-// TestNone_GoneBack: a Redis that has forgotten an item's creation, and not that it
-// was none before, does not hide it from a process that has it.
+// TestNone_GoneBack: a Redis that has lost an item's creation, but still has its negative
+// entry, does not hide the item from a process that has it.
 func TestNone_GoneBack(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)

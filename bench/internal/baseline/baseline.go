@@ -1,4 +1,6 @@
-package main
+// Package baseline serves the programs that the service is compared with: an empty handler,
+// and a purchase that polls for a lock of its own.
+package baseline
 
 import (
 	"context"
@@ -43,9 +45,9 @@ func newOrderBody(c *gin.Context, quantity int64) orderBody {
 	}
 }
 
-// serveEmpty is the yardstick: a Gin handler that reads a purchase and writes
-// an order, and does nothing between.
-func serveEmpty(ctx context.Context, addr string) error {
+// ServeEmpty serves the empty handler: it reads a purchase and writes an order, and does
+// nothing in between.
+func ServeEmpty(ctx context.Context, addr string) error {
 	return serve(ctx, addr, func(c *gin.Context) {
 		var in purchaseBody
 		if err := c.ShouldBindJSON(&in); err != nil {
@@ -56,26 +58,25 @@ func serveEmpty(ctx context.Context, addr string) error {
 	})
 }
 
-// emptyItem is what the yardstick of reading gives out: as many bytes as the
-// service's page of an item of the benchmark, ready made.
+// emptyItem is the empty handler's page of an item: as many bytes as the service's page of an
+// item of the benchmark, encoded beforehand.
 var emptyItem = []byte(`{"id":"reads-0","name":"reads-0","description":"","price_minor":4900,"currency":"EUR","stock_total":100000000,` +
 	`"stock_left":100000000,"per_user_limit":1,"opens_at":"2026-01-01T00:00:00.000Z","closes_at":null,` +
 	`"payment_window_seconds":0,"state":"open","version":1,"server_time":"2026-01-01T00:00:00.000Z"}`)
 
-// listedItems is how many items a page of the list has.
-const listedItems = 20
+// ListedItems is how many items a page of the list has.
+const ListedItems = 20
 
-// emptyList is the same of the list's first page.
-var emptyList = []byte(`{"items":[` + strings.TrimSuffix(strings.Repeat(string(emptyItem)+",", listedItems), ",") + `],"next_cursor":"` + strings.Repeat("c", 31) + `"}`)
+// emptyList is the empty handler's first page of the list.
+var emptyList = []byte(`{"items":[` + strings.TrimSuffix(strings.Repeat(string(emptyItem)+",", ListedItems), ",") + `],"next_cursor":"` + strings.Repeat("c", 31) + `"}`)
 
 func readEmpty(c *gin.Context) { c.Data(http.StatusOK, "application/json", emptyItem) }
 
-// The pauses between tries of the polling lock: the millisecond that a first
-// version sleeps, the 5 ms that a tuned one does, and the 50 to 250 ms at random
-// that a client library in wide use has as its default. The last gains from
-// being unfair: who has just released takes the lock again with its next
-// request, while everyone else sleeps.
-var pollIntervals = map[string]func() time.Duration{
+// PollIntervals returns the pauses between attempts of the polling lock: 1 ms as in a first
+// version, 5 ms as in a tuned one, and 50 to 250 ms at random, the default of a widely used
+// client library. The last gains from being unfair: the process that has just released the
+// lock takes it again with its next request, while the others sleep.
+var PollIntervals = map[string]func() time.Duration{
 	"1ms":   func() time.Duration { return time.Millisecond },
 	"5ms":   func() time.Duration { return 5 * time.Millisecond },
 	"usual": func() time.Duration { return 50*time.Millisecond + rand.N(200*time.Millisecond) },
@@ -83,11 +84,11 @@ var pollIntervals = map[string]func() time.Duration{
 
 var unlock = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
-// servePolling sells the way a first version does: each request takes the
-// item's lock by SET NX, tries again after an interval while it is taken, reads
-// the stock, decrements it, queues the order, and unlocks.
-func servePolling(ctx context.Context, addr, redisAddr, interval string) error {
-	next, ok := pollIntervals[interval]
+// ServePolling sells as a first version does: each request takes the item's lock by SET NX,
+// retries after an interval while it is taken, reads the stock, decrements it, queues the
+// order, and unlocks.
+func ServePolling(ctx context.Context, addr, redisAddr, interval string) error {
+	next, ok := PollIntervals[interval]
 	if !ok {
 		return errors.New("no such interval: " + interval)
 	}
@@ -148,8 +149,8 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	r.GET("/v1/items/:item", readEmpty)
 	r.GET("/v1/items", func(c *gin.Context) { c.Data(http.StatusOK, "application/json", emptyList) })
 	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
-	// The same server as the service's, with the same limits on time and size:
-	// what is compared is the handlers.
+	// The same server as the service's, with the same limits on time and size, so that only
+	// the handlers differ.
 	srv := handler.NewServer(r)
 	srv.Addr = addr
 	context.AfterFunc(ctx, func() { _ = srv.Close() }) //nolint:errcheck // the process ends here

@@ -8,7 +8,7 @@ import (
 	"flashsale/bench/internal/targets"
 )
 
-// bars writes one line for each bar whose phases and contenders were run.
+// bars writes one line for each target whose phases and contenders were run.
 func (r *results) bars(out io.Writer) {
 	if ratios := r.batchedToSingle(); len(ratios) > 0 {
 		targets.AtLeast(out, "queue_enqueue_batched/one_by_one", slices.Min(ratios), 5)
@@ -54,7 +54,7 @@ func (r *results) batchedToSingle() []float64 {
 	return ratios
 }
 
-// ourKind stands for any setting of ours.
+// ourKind is any setting of ours.
 var ourKind = contender{ours: true}
 
 // depthSpeeds are the median throughputs with few and with many pending.

@@ -8,8 +8,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestLook_ToBuy: a buyer does not wait for another process's question longer than its
-// answer would be good to buy by.
+// TestLook_ToBuy: a buyer does not wait for another process's load after its result would be
+// too old for a purchase.
 func TestLook_ToBuy(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)

@@ -10,8 +10,8 @@ import (
 	"flashsale/bench/internal/targets"
 )
 
-// bars writes one line for each bar that can be judged: those that compare need
-// another contender, and all need ours.
+// bars writes one line for each target that can be judged: comparisons need another contender,
+// and all need ours.
 func (r *results) bars(out io.Writer) {
 	got := r.of[oursName]
 	if got == nil {

@@ -1,0 +1,304 @@
+// Package load generates the purchases of a benchmark: many buyers over keep-alive
+// connections, in a closed loop.
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"flashsale/handler/auth"
+	"flashsale/internal/wire"
+)
+
+// Secret is the key that signs the tokens. The service gets it as FLASHSALE_JWT_SECRET.
+const Secret = "benchmark-secret-of-more-than-32-bytes"
+
+// Buyers is how many distinct buyers there are; a phase that is faster than
+// that many requests ends early.
+const Buyers = 400_000
+
+// Crowd holds the buyers' tokens in one block of memory, so that the load generator's garbage
+// collector has no pointers to follow.
+type Crowd struct {
+	text []byte
+	ends []int
+}
+
+// NewCrowd signs tokens for n buyers, which are valid for two hours.
+func NewCrowd(n int) (*Crowd, error) {
+	c := &Crowd{text: make([]byte, 0, n*240), ends: make([]int, 1, n+1)}
+	now := time.Now()
+	for i := range n {
+		token, err := auth.SignToken([]byte(Secret), "buyer-"+strconv.Itoa(1_000_000+i), auth.RoleBuyer, 2*time.Hour, now)
+		if err != nil {
+			return nil, err
+		}
+		c.text = append(c.text, token...)
+		c.ends = append(c.ends, len(c.text))
+	}
+	return c, nil
+}
+
+// size is the number of buyers.
+func (c *Crowd) size() int { return len(c.ends) - 1 }
+
+// Token is the token of buyer i.
+func (c *Crowd) Token(i int) []byte { return c.text[c.ends[i]:c.ends[i+1]] }
+
+// Result has the answers of one phase.
+type Result struct {
+	Codes  map[int]int
+	Shares []int // answers by address
+	took   time.Duration
+	first  error // the first failed exchange
+}
+
+// Rate is the number of answers with these codes per second.
+func (r *Result) Rate(codes ...int) float64 {
+	n := 0
+	for _, c := range codes {
+		n += r.Codes[c]
+	}
+	return float64(n) / r.took.Seconds()
+}
+
+// Drive sends purchases of item for the length of a phase, each by another buyer,
+// over connections that are spread over the addresses, and counts the answers.
+func Drive(ctx context.Context, addrs []string, item string, c *Crowd, connections int, phase time.Duration, async bool) (*Result, error) {
+	targets := make([]wire.Target, len(addrs))
+	for i, addr := range addrs {
+		var err error
+		if targets[i], err = wire.ParseTarget("http://" + addr); err != nil {
+			return nil, err
+		}
+	}
+	var conns []*wire.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close() //nolint:errcheck // every request on it has been answered
+		}
+	}()
+	for i := range connections {
+		conn, err := wire.Dial(ctx, targets[i%len(targets)])
+		if err != nil {
+			return nil, fmt.Errorf("dial %s: %w", addrs[i%len(addrs)], err)
+		}
+		conns = append(conns, conn)
+	}
+	var next atomic.Int64
+	var stop atomic.Bool
+	res := &Result{Codes: make(map[int]int), Shares: make([]int, len(addrs))}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	start := time.Now()
+	timer := time.AfterFunc(phase, func() { stop.Store(true) })
+	defer timer.Stop()
+	for i, conn := range conns {
+		all.Go(func() {
+			codes, err := driveOne(ctx, conn, targets[i%len(targets)], item, c, &next, &stop, async)
+			mu.Lock()
+			defer mu.Unlock()
+			for code, n := range codes {
+				res.Codes[code] += n
+				res.Shares[i%len(targets)] += n
+			}
+			if err != nil && res.first == nil {
+				res.first = err
+			}
+		})
+	}
+	all.Wait()
+	res.took = time.Since(start)
+	return res, res.first
+}
+
+func driveOne(ctx context.Context, conn *wire.Conn, t wire.Target, item string, c *Crowd, next *atomic.Int64, stop *atomic.Bool, async bool) (map[int]int, error) {
+	codes := make(map[int]int)
+	head := "POST /v1/items/" + item + "/orders HTTP/1.1\r\nHost: " + t.Host + "\r\nContent-Type: application/json\r\n"
+	if async {
+		head += "Prefer: respond-async\r\n"
+	}
+	head += "Content-Length: 14\r\nIdempotency-Key: key-"
+	var req bytes.Buffer
+	for !stop.Load() && ctx.Err() == nil {
+		i := int(next.Add(1)) - 1
+		if i >= Buyers {
+			return codes, nil
+		}
+		req.Reset()
+		req.WriteString(head)
+		req.Write(strconv.AppendInt(req.AvailableBuffer(), int64(i), 10))
+		req.WriteString("\r\nAuthorization: Bearer ")
+		req.Write(c.Token(i))
+		req.WriteString("\r\n\r\n{\"quantity\":1}")
+		res, err := conn.Do(req.Bytes())
+		if err != nil {
+			return codes, err
+		}
+		codes[res.Status]++
+	}
+	return codes, nil
+}
+
+// Purchases is a closed-loop load of purchases. The keys are the numbers from First, and the
+// buyers are those of the crowd in turn, so a sale needs a per_user_limit that lets a buyer
+// buy again.
+type Purchases struct {
+	Addr        string
+	Items       []string // bought in turn
+	Run         int64    // purchases in a row of the same item; 0: one
+	Connections int
+	Async       bool  // Prefer: respond-async, which is answered 202
+	First       int64 // number of the first purchase
+}
+
+// Bought has the answers to a load. Its size does not depend on their number.
+type Bought struct {
+	Codes   map[int]int
+	Took    time.Duration
+	Latency *hdrhistogram.Histogram // microseconds, of all answers
+	Next    int64                   // number for the next load's first purchase
+}
+
+// Rate is the number of answers with these codes per second.
+func (b *Bought) Rate(codes ...int) float64 {
+	n := 0
+	for _, c := range codes {
+		n += b.Codes[c]
+	}
+	return float64(n) / b.Took.Seconds()
+}
+
+// Quantile is the latency, in milliseconds, that so many percent of the answers did not
+// exceed.
+func (b *Bought) Quantile(percent float64) float64 {
+	return float64(b.Latency.ValueAtQuantile(percent)) / 1000
+}
+
+// NewBought records microseconds up to ten minutes with two significant digits.
+func NewBought() *Bought {
+	return &Bought{Codes: make(map[int]int), Latency: hdrhistogram.New(1, 600_000_000, 2)}
+}
+
+// Tally counts answers as they come. Use NewTally.
+type Tally struct {
+	mu    sync.Mutex
+	b     *Bought
+	began time.Time
+}
+
+// NewTally returns a Tally that begins to count now.
+func NewTally() *Tally { return &Tally{b: NewBought(), began: time.Now()} }
+
+// Add counts one answer.
+func (t *Tally) Add(status int, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b.Codes[status]++
+	_ = t.b.Latency.RecordValue(took.Microseconds()) //nolint:errcheck // no answer takes longer than the histogram's range
+}
+
+// Take returns what was counted since the last take.
+func (t *Tally) Take() *Bought {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, now := t.b, time.Now()
+	b.Took = now.Sub(t.began)
+	t.b, t.began = NewBought(), now
+	return b
+}
+
+// Buy sends purchases for a time and returns the answers. The first exchange that fails ends
+// it.
+func (c *Crowd) Buy(ctx context.Context, p Purchases, d time.Duration) (*Bought, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	t := NewTally()
+	next, err := c.Send(ctx, p, t.Add)
+	b := t.Take()
+	b.Next = next
+	return b, err
+}
+
+// Send sends purchases until ctx ends, and reports each answer to seen, from several
+// goroutines. It returns the number of the next purchase.
+func (c *Crowd) Send(ctx context.Context, p Purchases, seen func(status int, took time.Duration)) (int64, error) {
+	target, err := wire.ParseTarget("http://" + p.Addr)
+	if err != nil {
+		return p.First, err
+	}
+	var next atomic.Int64
+	next.Store(p.First)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	var failed error
+	var once sync.Once
+	fail := func(err error) {
+		once.Do(func() { failed = err })
+		cancel(err)
+	}
+	for range p.Connections {
+		// Not bound to ctx, so that the answer to a request in flight is read.
+		conn, err := wire.Dial(context.WithoutCancel(ctx), target)
+		if err != nil {
+			fail(fmt.Errorf("dial %s: %w", p.Addr, err))
+			break
+		}
+		all.Go(func() {
+			defer conn.Close() //nolint:errcheck // every request on it has been answered
+			var req bytes.Buffer
+			for { // at least once, however long dialling took
+				i := next.Add(1) - 1
+				c.request(&req, target, &p, i)
+				began := time.Now()
+				res, err := conn.Do(req.Bytes())
+				if err != nil {
+					fail(fmt.Errorf("purchase %d: %w", i, err))
+					return
+				}
+				seen(res.Status, time.Since(began))
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return next.Load(), failed
+}
+
+// request writes purchase number i.
+func (c *Crowd) request(req *bytes.Buffer, t wire.Target, p *Purchases, i int64) {
+	req.Reset()
+	req.WriteString("POST /v1/items/")
+	req.WriteString(p.Items[i/max(1, p.Run)%int64(len(p.Items))])
+	req.WriteString("/orders HTTP/1.1\r\nHost: ")
+	req.WriteString(t.Host)
+	req.WriteString("\r\nContent-Type: application/json\r\n")
+	if p.Async {
+		req.WriteString("Prefer: respond-async\r\n")
+	}
+	req.WriteString("Content-Length: 14\r\nIdempotency-Key: key-")
+	req.Write(strconv.AppendInt(req.AvailableBuffer(), i, 10))
+	req.WriteString("\r\nAuthorization: Bearer ")
+	req.Write(c.Token(int(i % int64(c.size()))))
+	req.WriteString("\r\n\r\n{\"quantity\":1}")
+}
+
+// Merge adds the answers of another load, as if both had been one load.
+func (b *Bought) Merge(other *Bought) {
+	for code, n := range other.Codes {
+		b.Codes[code] += n
+	}
+	b.Took += other.Took
+	b.Latency.Merge(other.Latency)
+	b.Next = max(b.Next, other.Next)
+}

@@ -1,0 +1,14 @@
+-- Drops a sale that is not stopped, so that its next purchase loads it.
+--
+-- KEYS 1 sale (hash)
+-- ARGV 1 the mark of a stopped sale
+--
+-- Returns 1.
+--
+-- Atomic, so that a sale that is stopped in the meantime is not dropped. A load under way notices that the sale is
+-- gone, and begins again (see load.lua).
+
+if redis.call('HGET', KEYS[1], 'changing') ~= ARGV[1] then
+  redis.call('DEL', KEYS[1])
+end
+return 1
