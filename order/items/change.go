@@ -92,7 +92,7 @@ type Control struct {
 // the catalogue's cache, because callers decide on a change by the result. Errors:
 // catalog.ErrItemNotFound, ErrDatabase.
 func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
-	row, err := s.Store.Item(ctx, id)
+	row, err := store.Item(ctx, s.Store, id)
 	if err != nil {
 		return catalog.Item{}, err
 	}
@@ -164,7 +164,7 @@ func (s *Service) ControlItem(ctx context.Context, id string, c Control, by orde
 // alter makes one change of an item in the database and in its sale. live is the change of
 // the sale.
 func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
-	row, err := s.Store.Item(ctx, id)
+	row, err := store.Item(ctx, s.Store, id)
 	if err != nil {
 		return catalog.Item{}, err
 	}

@@ -24,12 +24,27 @@ func statement(f order.PaymentFilter) (string, []any) {
 	args := []any{before, f.Limit + 1}
 	switch {
 	case f.NeedsRefund && f.Outcome == "":
-		return store.ListPaymentsOwed, args
+		return listPaymentsOwed, args
 	case f.Outcome != "":
-		return store.ListPaymentsBy, append(args, string(f.Outcome))
+		return listPaymentsBy, append(args, string(f.Outcome))
 	}
-	return store.ListPayments, args
+	return listPayments, args
 }
+
+const (
+	// SQLite scans a page of payments, and looks up each one's order by id. INDEXED BY
+	// makes sure that no page scans the table.
+	selectPayments       = `SELECT ` + store.PaymentFields + ` FROM payments p LEFT JOIN orders o ON o.id = p.order_id `
+	selectPaymentsBy     = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_outcome LEFT JOIN orders o ON o.id = p.order_id `
+	selectPaymentsOwed   = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_refund LEFT JOIN orders o ON o.id = p.order_id `
+	paymentsPage         = ` p.id < ?1 ORDER BY p.id DESC LIMIT ?2`
+	listPayments         = selectPayments + `WHERE` + paymentsPage
+	listPaymentsBy       = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
+	listPaymentsOwed     = selectPaymentsOwed + `WHERE p.` + store.PaymentsOwed + ` AND` + paymentsPage
+	selectPaymentsOf     = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
+	selectPaymentByID    = selectPayments + `WHERE p.id = ?1`
+	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + store.PaymentsOwed + ` LIMIT ?1)`
+)
 
 // Service lists received payments and records refunds.
 type Service struct{ Store *store.Store }
@@ -56,7 +71,7 @@ func (s *Service) Payments(ctx context.Context, f order.PaymentFilter) ([]order.
 func (s *Service) OrderPayments(ctx context.Context, id string) ([]order.PaymentRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	list, err := readPayments(s.Store.Reader().WithContext(ctx), store.SelectPaymentsOf, id)
+	list, err := readPayments(s.Store.Reader().WithContext(ctx), selectPaymentsOf, id)
 	if err != nil {
 		return nil, store.Wrap("read payments", err)
 	}
@@ -83,7 +98,7 @@ func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 	defer cancel()
 	db, err := s.Store.Reader().DB()
 	if err == nil {
-		err = db.QueryRowContext(ctx, store.CountPaymentsToWatch, limit).Scan(&n)
+		err = db.QueryRowContext(ctx, countPaymentsToWatch, limit).Scan(&n)
 	}
 	if err != nil {
 		return 0, store.Wrap("count payments to refund", err)
@@ -103,7 +118,7 @@ func (s *Service) MarkRefunded(ctx context.Context, id int64, by order.By) (p or
 		if err != nil {
 			return err
 		}
-		p, err = store.ScanPayment(c.QueryRowContext(ctx, store.SelectPaymentByID, id))
+		p, err = store.ScanPayment(c.QueryRowContext(ctx, selectPaymentByID, id))
 		if errors.Is(err, sql.ErrNoRows) {
 			return order.ErrPaymentNotFound
 		}

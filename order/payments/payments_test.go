@@ -123,15 +123,15 @@ func TestService_Payments_Plans(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	for query, want := range map[string]string{
-		store.ListPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",
-		store.ListPaymentsBy:       "SEARCH p USING INDEX payments_outcome (outcome=? AND id<?)",
-		store.ListPaymentsOwed:     "SEARCH p USING INDEX payments_refund (id<?)",
-		store.SelectPaymentsOf:     "SEARCH p USING INDEX payments_order (order_id=?)",
-		store.SelectPaymentByID:    "SEARCH p USING INTEGER PRIMARY KEY (rowid=?)",
-		store.SelectPayment:        "SEARCH payments USING INDEX sqlite_autoindex_payments_1 (reference=?)",
-		store.CountPayments:        "SEARCH payments USING COVERING INDEX payments_order (order_id=?)",
-		store.CountPaymentsToWatch: "COVERING INDEX payments_refund",
-		store.RefundAccepted:       "SEARCH payments USING INDEX payments_",
+		listPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",
+		listPaymentsBy:       "SEARCH p USING INDEX payments_outcome (outcome=? AND id<?)",
+		listPaymentsOwed:     "SEARCH p USING INDEX payments_refund (id<?)",
+		selectPaymentsOf:     "SEARCH p USING INDEX payments_order (order_id=?)",
+		selectPaymentByID:    "SEARCH p USING INTEGER PRIMARY KEY (rowid=?)",
+		store.SelectPayment:  "SEARCH payments USING INDEX sqlite_autoindex_payments_1 (reference=?)",
+		store.CountPayments:  "SEARCH payments USING COVERING INDEX payments_order (order_id=?)",
+		countPaymentsToWatch: "COVERING INDEX payments_refund",
+		store.RefundAccepted: "SEARCH payments USING INDEX payments_",
 	} {
 		var plan []struct{ Detail string }
 		args := make([]any, strings.Count(query, "?"))

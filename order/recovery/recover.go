@@ -181,7 +181,7 @@ func (x *itemRecovery) run(ctx context.Context) error {
 	if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil && x.from == RecoverFromRedis {
 		return err
 	}
-	row, err := x.Store.Item(ctx, x.behind.ItemID)
+	row, err := store.Item(ctx, x.Store, x.behind.ItemID)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type group struct {
 
 // begin begins a transaction. ctx bounds only the wait for the connection; SQLite's busy
 // timeout bounds the wait for the lock.
-func (s *Store) begin(ctx context.Context) (*group, error) {
+func begin(ctx context.Context, s *Store) (*group, error) {
 	db, err := s.write.DB()
 	if err != nil {
 		return nil, err

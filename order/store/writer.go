@@ -272,7 +272,7 @@ func (w *writer) close() {
 // of one member, it returns the writes that must run again. An error says that no
 // transaction could begin.
 func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
-	g, err := w.store.begin(w.life)
+	g, err := begin(w.life, w.store)
 	if err != nil {
 		return nil, err
 	}

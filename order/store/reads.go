@@ -4,8 +4,37 @@ import (
 	"context"
 	"database/sql"
 
+	"gorm.io/gorm"
+
+	"flashsale/catalog"
+	"flashsale/order"
+	"flashsale/order/schema"
 	"flashsale/order/timeouts"
 )
+
+// Item reads an item's row. Errors: catalog.ErrItemNotFound, order.ErrDatabase.
+func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	return ReadItem(s.read.WithContext(ctx), id)
+}
+
+// Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
+// the connections for them.
+func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
+	return s.long.WithContext(ctx).Transaction(fn)
+}
+
+func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {
+	var rows []schema.Item
+	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return schema.Item{}, Wrap("read item "+id, err)
+	}
+	if len(rows) == 0 {
+		return schema.Item{}, catalog.ErrItemNotFound
+	}
+	return rows[0], nil
+}
 
 const (
 	selectHolding = `SELECT id, ` + OrdersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
@@ -58,4 +87,23 @@ func eachRead(ctx context.Context, s *Store, query string, args []any, scan func
 		return err
 	}
 	return Each(ctx, db, query, args, scan)
+}
+
+const (
+	// PaymentsOwed is the condition of the index payments_refund. The text must be equal.
+	PaymentsOwed = `outcome IN ('late', 'duplicate', 'mismatch')`
+
+	// PaymentFields are the columns that ScanPayment reads, of payments p and orders o.
+	PaymentFields = `p.id, p.order_id, COALESCE(o.item_id, ''), COALESCE(o.user_id, ''), p.reference, p.amount_minor, p.currency,
+	p.received_as, p.outcome, p.received_at, p.refunded_at`
+)
+
+// ScanPayment reads a row of paymentFields.
+func ScanPayment(row interface{ Scan(to ...any) error }) (order.PaymentRecord, error) {
+	var p order.PaymentRecord
+	var received, refunded int64
+	err := row.Scan(&p.ID, &p.OrderID, &p.ItemID, &p.UserID, &p.Reference, &p.AmountMinor, &p.Currency,
+		&p.ReceivedAs, &p.Outcome, &received, &refunded)
+	p.ReceivedAt, p.RefundedAt = order.FromMillis(received), order.FromMillis(refunded)
+	return p, err
 }
