@@ -13,6 +13,7 @@ type Notice struct {
 	Outcome
 }
 
+// ErrNoticeMalformed says that a message has lines that are no notices.
 var ErrNoticeMalformed = errors.New("order: malformed notice")
 
 // ChannelOf returns the publish/subscribe channel of an API process. A channel is not a

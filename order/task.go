@@ -39,6 +39,7 @@ const unstamped = "1"
 // taskFields is the number of fields of a payload without the script's stamp.
 const taskFields = 9
 
+// ErrTaskMalformed says that a payload is not that of a purchase.
 var ErrTaskMalformed = errors.New("order: malformed task payload")
 
 // AppendTask writes the payload: fields separated by tabs. No field can contain a tab: ids
@@ -188,6 +189,7 @@ type QueuedTasks interface {
 	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
 }
 
+// TaskIDs returns the ids of tasks.
 func TaskIDs(tasks []Task) []string {
 	ids := make([]string, len(tasks))
 	for i := range tasks {

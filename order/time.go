@@ -12,6 +12,7 @@ func FromMillis(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
+// ToMillis returns a time in Unix milliseconds, and 0 for the zero time.
 func ToMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -119,6 +119,7 @@ func AllRows(t testing.TB, s Database) map[string]schema.Order {
 	return rows
 }
 
+// ItemOf reads an item's row.
 func ItemOf(t testing.TB, s Database, id string) schema.Item {
 	t.Helper()
 	var row schema.Item
@@ -215,6 +216,7 @@ func NewQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.
 	return q
 }
 
+// ErrTest is the error that tests inject.
 var ErrTest = errors.New("the test ended it")
 
 // Clock is a store's clock that the test sets, in Unix milliseconds.
@@ -338,6 +340,7 @@ func StockLedger(t testing.TB, s Database, item string) int {
 	return len(rows)
 }
 
+// Ptr returns a pointer to v.
 func Ptr[T any](v T) *T { return &v }
 
 // Long is a wait that only the commit ends.
@@ -352,6 +355,7 @@ func Leased(tasks ...order.Task) []queue.Leased {
 	return out
 }
 
+// MustEnqueue queues tasks.
 func MustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
 	t.Helper()
 	tasks := make([]queue.Task, len(list))
@@ -369,6 +373,7 @@ func MustEnqueue(t *testing.T, q *queue.Queue, list []queue.Leased) {
 	}
 }
 
+// StatsOf reads the lengths of a queue.
 func StatsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	t.Helper()
 	st, err := q.Stats(await.Context(t))
@@ -429,6 +434,7 @@ func Verdicts(out []order.Outcome) []string {
 	return v
 }
 
+// WantVerdicts compares outcomes in short.
 func WantVerdicts(t *testing.T, out []order.Outcome, want ...string) {
 	t.Helper()
 	if got := Verdicts(out); !slices.Equal(got, want) {
@@ -436,6 +442,7 @@ func WantVerdicts(t *testing.T, out []order.Outcome, want ...string) {
 	}
 }
 
+// RejectedPrefix begins the verdict of a rejected order, before its reason.
 const RejectedPrefix = "rejected "
 
 // Ignore drops an error that the change must return.
@@ -515,6 +522,7 @@ var DatabaseFaults = []struct {
 	}},
 }
 
+// Pragma runs a pragma on the writing connection.
 func Pragma(t *testing.T, s Database, text string) {
 	t.Helper()
 	// Many pragmas return a row. A prepared statement whose row is not read stays active,
@@ -523,7 +531,7 @@ func Pragma(t *testing.T, s Database, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // what is only read loses nothing
 	for rows.Next() {
 	}
 	if err := rows.Err(); err != nil {
@@ -553,6 +561,7 @@ func SubscribeAll(t *testing.T, s Database) func() int {
 	}
 }
 
+// MustParse parses the payload of a task.
 func MustParse(t *testing.T, id string, payload []byte) order.Task {
 	t.Helper()
 	parsed, err := order.ParseTask(id, payload)
@@ -573,7 +582,7 @@ func Plan(t *testing.T, s Database, query string, params int) string {
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // what is only read loses nothing
 	var lines []string
 	for rows.Next() {
 		var id, parent, unused int

@@ -35,6 +35,7 @@ type Item struct {
 // TableName returns the name of the table to gorm.
 func (Item) TableName() string { return "items" }
 
+// Item returns the item of the row.
 func (r *Item) Item() catalog.Item {
 	return catalog.Item{
 		ID: r.ID, Name: r.Name, Description: r.Description,
@@ -70,6 +71,7 @@ type Order struct {
 // TableName returns the name of the table to gorm.
 func (Order) TableName() string { return "orders" }
 
+// Order returns the order of the row.
 func (r *Order) Order() order.Order {
 	return order.Order{
 		ID: r.ID, ItemID: r.ItemID, UserID: r.UserID, Quantity: r.Quantity,

@@ -50,6 +50,7 @@ type Shop struct {
 	Errors []error
 }
 
+// Heard records an error of background work.
 func (s *Shop) Heard(err error) {
 	if errors.Is(err, subscription.ErrSilent) {
 		return // the machine is too busy for a heartbeat in time
@@ -113,6 +114,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	return s
 }
 
+// End calls a function that closes a part.
 func (s *Shop) End(closer func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ordertest.Limit)
 	defer cancel()
@@ -151,6 +153,7 @@ func (s *Shop) Purchase(user, key string, quantity int64, wait time.Duration) or
 	return order.Purchase{ItemID: s.Item, UserID: user, IdempotencyKey: key, Quantity: quantity, Wait: wait}
 }
 
+// MustPlace places a purchase.
 func (s *Shop) MustPlace(p order.Purchase) order.Placed {
 	s.T.Helper()
 	placed, err := s.Service.Place(await.Context(s.T), p)
@@ -203,6 +206,7 @@ type Shelf struct {
 
 func newShelf() *Shelf { return &Shelf{Units: map[string]int64{}, Calls: map[string]int{}} }
 
+// Release records units.
 func (s *Shelf) Release(_ context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,6 +227,7 @@ func (s *Shelf) Release(_ context.Context, item string, orders []inventory.Relea
 	return status, 0, s.err
 }
 
+// Distrust records the item.
 func (s *Shelf) Distrust(_ context.Context, item string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,8 +235,10 @@ func (s *Shelf) Distrust(_ context.Context, item string) error {
 	return s.DropFail
 }
 
+// Unload records the item.
 func (s *Shelf) Unload(ctx context.Context, item string) error { return s.Distrust(ctx, item) }
 
+// Set sets the answer to the next releases.
 func (s *Shelf) Set(answer inventory.ReleaseStatus, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,6 +321,7 @@ func (s *Shop) Restock(quantity int64, key string) (catalog.Item, bool, error) {
 	return a.item, a.replayed, err
 }
 
+// MustRestock restocks the shop's item.
 func (s *Shop) MustRestock(quantity int64, key string) catalog.Item {
 	s.T.Helper()
 	item, replayed, err := s.Restock(quantity, key)
@@ -331,6 +339,7 @@ func (s *Shop) Change(c items.Change) (catalog.Item, error) {
 	})
 }
 
+// MustChange changes the shop's item.
 func (s *Shop) MustChange(c items.Change) catalog.Item {
 	s.T.Helper()
 	item, err := s.Change(c)
@@ -340,6 +349,7 @@ func (s *Shop) MustChange(c items.Change) catalog.Item {
 	return item
 }
 
+// Control pauses, resumes or closes the sale of the shop's item.
 func (s *Shop) Control(to catalog.Control, m order.Match) (catalog.Item, error) {
 	s.T.Helper()
 	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
@@ -347,6 +357,7 @@ func (s *Shop) Control(to catalog.Control, m order.Match) (catalog.Item, error) 
 	})
 }
 
+// MustControl is Control, and fails the test on an error.
 func (s *Shop) MustControl(to catalog.Control) catalog.Item {
 	s.T.Helper()
 	item, err := s.Control(to, nil)
@@ -364,6 +375,7 @@ func (s *Shop) Refused(p order.Purchase, want error) {
 	}
 }
 
+// MustGet reads an order.
 func (s *Shop) MustGet(id string) order.Order {
 	s.T.Helper()
 	o, err := s.Service.Get(await.Context(s.T), id)
@@ -384,6 +396,7 @@ func (s *Shop) MustPay(user, key string, quantity int64) order.Order {
 	return o
 }
 
+// MustSweep sweeps, and compares the result.
 func MustSweep(t *testing.T, s *worker.Sweeper, want worker.Swept) {
 	t.Helper()
 	if got, err := s.Sweep(await.Context(t)); err != nil || got != want {
@@ -407,6 +420,7 @@ func (s *Shop) Kill(reason string) int {
 	return len(f.Tasks)
 }
 
+// Backlog returns what administers the shop's queue.
 func (s *Shop) Backlog() *worker.Backlog {
 	return worker.NewBacklog(s.Store, s.Service.Returns, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
 }
@@ -474,6 +488,7 @@ func (s *Shop) RedisState() string {
 	return out
 }
 
+// Exec runs a statement on the database.
 func (s *Shop) Exec(text string, args ...any) {
 	s.T.Helper()
 	if err := s.Store.Writer().WithContext(await.Context(s.T)).Exec(text, args...).Error; err != nil {
@@ -481,6 +496,7 @@ func (s *Shop) Exec(text string, args ...any) {
 	}
 }
 
+// Hset sets a field of a hash of the shop's sale.
 func (s *Shop) Hset(kind string, values ...any) {
 	s.T.Helper()
 	if err := s.Rdb.HSet(await.Context(s.T), s.SaleKey(kind), values...).Err(); err != nil {
@@ -488,6 +504,7 @@ func (s *Shop) Hset(kind string, values ...any) {
 	}
 }
 
+// Hdel deletes a field of a hash of the shop's sale.
 func (s *Shop) Hdel(kind string, fields ...string) {
 	s.T.Helper()
 	if err := s.Rdb.HDel(await.Context(s.T), s.SaleKey(kind), fields...).Err(); err != nil {

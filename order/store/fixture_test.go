@@ -38,13 +38,6 @@ func mustInsert(t testing.TB, s *Store, n order.NewItem) {
 	}
 }
 
-// setClock stops the store's clock at the present time.
-func setClock(s *Store) *ordertest.Clock {
-	c := ordertest.NewClock()
-	WithClock(c)(s)
-	return c
-}
-
 func mustCommit(t testing.TB, s *Store, tasks ...order.Task) []order.Outcome {
 	t.Helper()
 	out, err := s.Commit(await.Context(t), tasks)

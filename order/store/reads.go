@@ -25,6 +25,7 @@ func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
 	return s.long.WithContext(ctx).Transaction(fn)
 }
 
+// ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
 func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {
 	var rows []schema.Item
 	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {

@@ -145,6 +145,7 @@ const (
 
 const returnColumns = 6
 
+// InsertReturns records units that have to return to their sales.
 var InsertReturns = newRowsStatement(returnColumns,
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
 	"(?, ?, ?, ?, ?, ?)", "")

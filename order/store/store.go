@@ -185,6 +185,7 @@ func tryWrite(ctx context.Context, db *gorm.DB) error {
 	return err
 }
 
+// OpenSQLite opens a pool of at most conns connections with further parameters.
 func OpenSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
 	params.Set("_journal_mode", "WAL")
 	params.Set("_busy_timeout", strconv.Itoa(lockWait))

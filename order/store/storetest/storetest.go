@@ -33,6 +33,7 @@ func NewAt(t testing.TB, path string) *store.Store {
 	return s
 }
 
+// MustInsert creates an item.
 func MustInsert(t testing.TB, s *store.Store, n order.NewItem) {
 	t.Helper()
 	if _, err := s.InsertItem(await.Context(t), n); err != nil {
@@ -47,6 +48,7 @@ func SetClock(s *store.Store) *ordertest.Clock {
 	return c
 }
 
+// MustCommit commits tasks as one batch.
 func MustCommit(t testing.TB, s *store.Store, tasks ...order.Task) []order.Outcome {
 	t.Helper()
 	out, err := s.Commit(await.Context(t), tasks)
