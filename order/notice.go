@@ -20,6 +20,11 @@ var ErrNoticeMalformed = errors.New("order: malformed notice")
 // key, so it needs no hash tag.
 func ChannelOf(origin string) string { return "fs:done:" + origin }
 
+// ChangedChannel announces orders that changed: each message is a list of ids separated by
+// spaces. The shop has one channel, because a subscriber follows a few orders of many
+// items. It is not a key.
+const ChangedChannel = "fs:changed"
+
 // AppendNotice writes one line: id, status, reason, and the times, separated by spaces;
 // none of them contains a space.
 func AppendNotice(b []byte, n *Notice) []byte {

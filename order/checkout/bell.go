@@ -13,11 +13,6 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// ChangedChannel announces orders that changed: each message is a list of ids separated by
-// spaces. The shop has one channel, because a subscriber follows a few orders of many
-// items. It is not a key.
-const ChangedChannel = "fs:changed"
-
 const (
 	// bellIDs bounds the orders of one message.
 	bellIDs = 256
@@ -62,7 +57,7 @@ func (b *Bell) Ring(ctx context.Context, ids ...string) {
 func (b *Bell) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redis.IntCmd {
 	var sent []*redis.IntCmd
 	for from := 0; from < len(ids); from += bellIDs {
-		sent = append(sent, p.Publish(ctx, ChangedChannel, strings.Join(ids[from:min(from+bellIDs, len(ids))], " ")))
+		sent = append(sent, p.Publish(ctx, order.ChangedChannel, strings.Join(ids[from:min(from+bellIDs, len(ids))], " ")))
 	}
 	return sent
 }

@@ -49,7 +49,7 @@ func TestBell(t *testing.T) {
 	if got := b.Due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {
 		t.Errorf("without subscribers it published %v", got)
 	}
-	sub := rdb.Subscribe(await.Context(t), ChangedChannel)
+	sub := rdb.Subscribe(await.Context(t), order.ChangedChannel)
 	t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
 	if _, err := sub.Receive(await.Context(t)); err != nil {
 		t.Fatal(err)

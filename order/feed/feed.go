@@ -13,7 +13,6 @@ import (
 	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 	"flashsale/order"
-	"flashsale/order/checkout"
 	"flashsale/order/store"
 )
 
@@ -297,7 +296,7 @@ func (f *Feed) work(ctx context.Context) {
 // listen receives the ids of changed orders until ctx ends.
 func (f *Feed) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := subscription.Hear(ctx, f.cfg.Redis, f.receive, checkout.ChangedChannel)
+		err := subscription.Hear(ctx, f.cfg.Redis, f.receive, order.ChangedChannel)
 		if ctx.Err() != nil {
 			return
 		}

@@ -400,11 +400,11 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	s := storetest.New(t)
 	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
 	listeners := func() int64 {
-		n, err := rdb.PubSubNumSub(await.Context(t), checkout.ChangedChannel).Result()
+		n, err := rdb.PubSubNumSub(await.Context(t), order.ChangedChannel).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n[checkout.ChangedChannel]
+		return n[order.ChangedChannel]
 	}
 	if n := listeners(); n != 0 {
 		t.Fatalf("%d listeners before the first stream", n)

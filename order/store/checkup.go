@@ -6,7 +6,7 @@ import (
 	"gorm.io/gorm"
 )
 
-// Check is the result of a check of the database.
+// Checkup is the result of a check of the database.
 type Checkup struct {
 	// Damage are the faults that SQLite found in its file, at most ten.
 	Damage []string

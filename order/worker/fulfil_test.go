@@ -17,7 +17,6 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order"
-	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
 	"flashsale/order/store/storetest"
@@ -283,7 +282,7 @@ func TestFulfiller_Handle_Rings(t *testing.T) {
 		s := storetest.New(t)
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
 		f := NewFulfiller(s, rdb, nil, func(err error) { t.Error(err) })
-		sub := rdb.Subscribe(await.Context(t), checkout.ChangedChannel)
+		sub := rdb.Subscribe(await.Context(t), order.ChangedChannel)
 		t.Cleanup(func() { sub.Close() }) //nolint:errcheck // the test is over
 		if _, err := sub.Receive(await.Context(t)); err != nil {
 			t.Fatal(err)
