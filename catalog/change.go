@@ -151,7 +151,7 @@ func (c *Catalog) listen(ctx context.Context) {
 }
 
 func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
-	err = subscription.Hear(ctx, c.far.rdb, func(msg any) {
+	err = subscription.Receive(ctx, c.far.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			confirmed = true

@@ -39,7 +39,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 				s.source.set(func(src *stored) { // in the order of the database's index
 					slices.SortFunc(src.past[s.item], func(x, y Holding) int { return cmp.Compare(x.Buyer, y.Buyer) })
 				})
-				if err := Distrust(t.Context(), shared, 1, []string{s.item}); err != nil {
+				if err := Invalidate(t.Context(), shared, 1, []string{s.item}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -289,7 +289,7 @@ func (v *Inventory) drop(ctx context.Context, item string) {
 }
 
 func (v *Inventory) invalidate(ctx context.Context, item string) error {
-	return Distrust(ctx, v.rdb, v.cfg.Partitions, []string{item})
+	return Invalidate(ctx, v.rdb, v.cfg.Partitions, []string{item})
 }
 
 // invalidateLater drops the item's sale in the background, as soon as Redis answers.

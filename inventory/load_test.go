@@ -426,7 +426,7 @@ func TestInventory_Load_Dropped(t *testing.T) {
 					return nil
 				}
 				drops--
-				return Distrust(ctx, rdb, 1, []string{s.item})
+				return Invalidate(ctx, rdb, 1, []string{s.item})
 			}
 		})
 		mustBuy(t, v, s.request("u", "k", 1))

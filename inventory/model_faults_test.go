@@ -302,7 +302,7 @@ func (f *faults) buy(t *rapid.T) {
 	} else {
 		lose = rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "lost answers")
 		if !f.loaded && rapid.Bool().Draw(t, "dropped while it is loaded") {
-			f.dropped = func(ctx context.Context) error { return Distrust(ctx, f.s.rdb, 1, []string{f.s.item}) }
+			f.dropped = func(ctx context.Context) error { return Invalidate(ctx, f.s.rdb, 1, []string{f.s.item}) }
 		}
 	}
 	f.lossy.arm(lose)
@@ -467,7 +467,7 @@ func (f *faults) change(t *rapid.T) {
 // drop is the drop by a worker whose order the database refuses, or by a sweeper whose order
 // is not in the sale.
 func (f *faults) drop(t *rapid.T) {
-	forget := func() error { return Distrust(f.ctx, f.s.rdb, 1, []string{f.s.item}) }
+	forget := func() error { return Invalidate(f.ctx, f.s.rdb, 1, []string{f.s.item}) }
 	if rapid.Bool().Draw(t, "unload") {
 		forget = func() error { return Unload(f.ctx, f.s.rdb, 1, f.s.item) }
 	}

@@ -38,7 +38,7 @@ const (
 	ReleaseNotLoaded ReleaseStatus = 'M'
 	// ReleaseForeign says that the order's key belongs to another order, or to another
 	// quantity. Nothing was done, and a repeat has the same result. The item's counts in
-	// Redis differ from the database; [Distrust] corrects them.
+	// Redis differ from the database; [Invalidate] corrects them.
 	ReleaseForeign ReleaseStatus = 'X'
 )
 

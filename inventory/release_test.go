@@ -192,7 +192,7 @@ func TestRelease_NotLoaded(t *testing.T) {
 		k := keys{1}
 		for name, strike := range map[string]func(t *testing.T, s *shop){
 			"SaleMissing": func(t *testing.T, s *shop) {
-				if err := Distrust(await.Context(t), rdb, 1, []string{s.item}); err != nil {
+				if err := Invalidate(await.Context(t), rdb, 1, []string{s.item}); err != nil {
 					t.Fatal(err)
 				}
 			},

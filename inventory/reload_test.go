@@ -192,7 +192,7 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 				bought[it.Item] = s.of(it.Item, "u", "k", 3)
 				mustBuy(t, other, bought[it.Item])
 			}
-			if err := Distrust(await.Context(t), rdb, 1, []string{items[1].Item, items[2].Item}); err != nil {
+			if err := Invalidate(await.Context(t), rdb, 1, []string{items[1].Item, items[2].Item}); err != nil {
 				t.Error(err)
 			}
 			// The other process releases its locks, so that only the claim keeps the rebuild

@@ -31,7 +31,7 @@ func TestInventory_Rewound_Builds(t *testing.T) {
 		a, b := s.inventory(t, cfg), s.inventory(t, cfg)
 		for i, v := range []*Inventory{a, a, b, a} {
 			if i > 0 && i < 3 {
-				if err := Distrust(t.Context(), rdb, 1, []string{s.item}); err != nil {
+				if err := Invalidate(t.Context(), rdb, 1, []string{s.item}); err != nil {
 					t.Fatal(err)
 				}
 			}

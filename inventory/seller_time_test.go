@@ -446,7 +446,7 @@ func TestSeller_Time_UnknownStays(t *testing.T) {
 				return nil
 			}
 			st.source.set(func(s *stored) { s.err = away })
-			if err := Distrust(ctx, st.rdb, 1, []string{st.item}); err != nil {
+			if err := Invalidate(ctx, st.rdb, 1, []string{st.item}); err != nil {
 				return err
 			}
 			return io.ErrUnexpectedEOF

@@ -209,7 +209,7 @@ func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) 
 	}
 	// Marks are not used without the subscription.
 	defer v.subscribed.Store(false)
-	err = subscription.Hear(ctx, v.rdb, func(msg any) {
+	err = subscription.Receive(ctx, v.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			if m.Count == len(channels) {

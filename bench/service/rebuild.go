@@ -213,7 +213,7 @@ func (r *rig) loadAgain(ctx context.Context, sales int) (paused, took time.Durat
 	}
 	ids := liveIDs(sales)
 	began := time.Now()
-	if err := inventory.Distrust(ctx, r.redis, 1, ids); err != nil {
+	if err := inventory.Invalidate(ctx, r.redis, 1, ids); err != nil {
 		return 0, 0, err
 	}
 	loaded := make(chan error, 1)

@@ -19,11 +19,11 @@ const SignOfLife = 500 * time.Millisecond
 // ErrSilent means that a subscription did not answer a ping.
 var ErrSilent = errors.New("subscription is silent")
 
-// Hear subscribes to channels and passes on messages until the connection fails or ctx ends: a
+// Receive subscribes to channels and passes on messages until the connection fails or ctx ends: a
 // *redis.Subscription for each channel subscribed, whose Count is the number of subscriptions
 // so far, a *redis.Message for each message, and a *redis.Pong or nil from time to time.
 // Messages before each subscription may have been lost. Errors: ErrSilent, and those of Redis.
-func Hear(ctx context.Context, rdb redis.UniversalClient, fn func(msg any), channels ...string) error {
+func Receive(ctx context.Context, rdb redis.UniversalClient, fn func(msg any), channels ...string) error {
 	sub := rdb.Subscribe(ctx, channels...)
 	// Closing the subscription ends a blocked receive.
 	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may already be closed

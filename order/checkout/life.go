@@ -32,7 +32,7 @@ func (s *Service) Pay(ctx context.Context, id string, p order.Payment) (order.Or
 		o, err = s.Store.Pay(ctx, id, p)
 	}
 	if err == nil {
-		s.Bell.Ring(ctx, id)
+		s.ChangeNotifier.Notify(ctx, id)
 	}
 	return o, err
 }
@@ -54,12 +54,12 @@ func (s *Service) Cancel(ctx context.Context, id string, by order.Canceller) (or
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Returns.Give(ctx, owed)
+	_, failed := s.Releases.Give(ctx, owed)
 	for _, err := range failed {
 		// The order is cancelled anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("cancel order %s: %w", id, err))
 	}
-	s.Bell.Ring(ctx, id)
+	s.ChangeNotifier.Notify(ctx, id)
 	return o, nil
 }
 

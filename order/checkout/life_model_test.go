@@ -308,11 +308,11 @@ func (m *lives) cancel(t *rapid.T) {
 func (m *lives) give(t *rapid.T, owed []store.Returned) {
 	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
 	case "given":
-		m.f.Returns.Give(await.Context(m.tb), owed)
+		m.f.Releases.Give(await.Context(m.tb), owed)
 		m.back(owed)
 	case "dies between":
 		for _, r := range owed {
-			if _, _, err := m.f.Returns.Ask(await.Context(m.tb), r.ItemID, []store.Returned{r}); err != nil && !m.away {
+			if _, _, err := m.f.Releases.Ask(await.Context(m.tb), r.ItemID, []store.Returned{r}); err != nil && !m.away {
 				t.Fatal(err)
 			}
 		}

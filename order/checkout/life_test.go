@@ -405,9 +405,9 @@ func TestService_Life_JustCommitted(t *testing.T) {
 	_, sh := shoptest.OnShelf(t, s)
 	arriving := func(id string) *checkout.Service {
 		commit := func() { storetest.MustCommit(t, s, ordertest.Bought(id, "item", "u", id, 1)) }
-		returns := release.NewReturns(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
+		returns := release.NewReleases(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
 		returns.Stock = sh
-		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Tasks{between{commit: commit}}, Returns: returns})
+		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Tasks{between{commit: commit}}, Releases: returns})
 	}
 	if o, err := arriving("o1").Pay(await.Context(t), "o1", ordertest.Money("psp", 1)); err != nil || o.Status != order.StatusPaid {
 		t.Errorf("pay: %+v, %v", o, err)

@@ -45,12 +45,12 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Returns.Give(ctx, owed)
+	_, failed := s.Releases.Give(ctx, owed)
 	for _, err := range failed {
 		// The order is refunded anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
 	}
-	s.Bell.Ring(ctx, id)
+	s.ChangeNotifier.Notify(ctx, id)
 	return o, nil
 }
 

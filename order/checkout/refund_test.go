@@ -88,7 +88,7 @@ func TestService_Refund(t *testing.T) {
 		}
 		// A load of the sale must give the same counts.
 		before := redisCounts(s)
-		if err := s.Service.Returns.Stock.Distrust(await.Context(t), s.Item); err != nil {
+		if err := s.Service.Releases.Stock.Invalidate(await.Context(t), s.Item); err != nil {
 			t.Fatal(err)
 		}
 		s.Load()

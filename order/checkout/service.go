@@ -34,18 +34,18 @@ type Items interface {
 	Outdated(id string, version int64)
 }
 
-// Config configures a Service. All fields but Bell, Queued, Renamer and OnError are
+// Config configures a Service. All fields but ChangeNotifier, Queued, Renamer and OnError are
 // required.
 type Config struct {
-	Store   *store.Store
-	Stock   Stock
-	Items   Items
-	Tasks   []order.Tasks // one per partition
-	Waiters *Waiters
-	Returns *release.Returns
-	// Bell notifies processes that follow orders of their changes. Default nil: no
+	Store    *store.Store
+	Stock    Stock
+	Items    Items
+	Tasks    []order.Tasks // one per partition
+	Waiters  *Waiters
+	Releases *release.Releases
+	// ChangeNotifier notifies processes that follow orders of their changes. Default nil: no
 	// notifications.
-	Bell *Bell
+	ChangeNotifier *ChangeNotifier
 	// Queued finds the queued orders of a buyer. Default nil: lists contain only committed
 	// orders.
 	Queued order.QueuedTasks
@@ -188,7 +188,7 @@ func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.I
 		if item.Version > other.Version {
 			// The sale has lost a change of the item, so it is loaded again. During a
 			// change nothing is sold, so no purchase is refused for its version then.
-			if err := s.Returns.Stock.Distrust(ctx, p.ItemID); err != nil {
+			if err := s.Releases.Stock.Invalidate(ctx, p.ItemID); err != nil {
 				return order.Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 			}
 			continue
@@ -295,7 +295,7 @@ func (s *Service) replay(ctx context.Context, item, id string, wait time.Duratio
 	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
 		o, err := s.Get(ctx, id)
 		if errors.Is(err, order.ErrNotFound) {
-			err = errors.Join(err, s.Returns.Stock.Distrust(ctx, item))
+			err = errors.Join(err, s.Releases.Stock.Invalidate(ctx, item))
 		}
 		if err != nil {
 			return order.Placed{}, fmt.Errorf("%w: replay of order %s: %w", inventory.ErrUnavailable, id, err)

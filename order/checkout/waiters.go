@@ -129,7 +129,7 @@ func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *
 // listenOnce subscribes and handles messages until the connection fails.
 func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *store.Store, onError func(error)) error {
 	caughtUp := true
-	return subscription.Hear(ctx, rdb, func(msg any) {
+	return subscription.Receive(ctx, rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			caughtUp = false

@@ -296,7 +296,7 @@ func (f *Feed) work(ctx context.Context) {
 // listen receives the ids of changed orders until ctx ends.
 func (f *Feed) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := subscription.Hear(ctx, f.cfg.Redis, f.receive, order.ChangedChannel)
+		err := subscription.Receive(ctx, f.cfg.Redis, f.receive, order.ChangedChannel)
 		if ctx.Err() != nil {
 			return
 		}

@@ -125,7 +125,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, 4*time.Second)) // long enough to be paid in
-		s.Service.Bell = checkout.NewBell(rdb, s.Heard)
+		s.Service.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.Heard)
 		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
 		f.subscribed(t, s.Store)
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
@@ -192,7 +192,7 @@ func TestFeed_Buried(t *testing.T) {
 		r = f.mustFollow(t, dead.ID, "v")
 		s.Kill("the disk is on fire")
 		b := s.Backlog()
-		b.Bell = checkout.NewBell(rdb, s.Heard)
+		b.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.Heard)
 		if _, err := b.Discard(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -447,7 +447,7 @@ func TestFeed_Crowd(t *testing.T) {
 	if err := s.Writer().Exec("UPDATE orders SET status = 'cancelled'").Error; err != nil {
 		t.Fatal(err)
 	}
-	checkout.NewBell(rdb, func(err error) { t.Error(err) }).Ring(await.Context(t), order.TaskIDs(tasks)...)
+	checkout.NewChangeNotifier(rdb, func(err error) { t.Error(err) }).Notify(await.Context(t), order.TaskIDs(tasks)...)
 	all.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -41,7 +41,7 @@ func newService(s *shoptest.Shop) *Service {
 // erasing lets the site list queued orders, and notify those who follow orders.
 func erasing(s *shoptest.Shop) *shoptest.Shop {
 	s.Service.Queued = inventory.NewQueuedIndex(s.Rdb, s.Queue)
-	s.Service.Bell = checkout.NewBell(s.Rdb, s.Heard)
+	s.Service.ChangeNotifier = checkout.NewChangeNotifier(s.Rdb, s.Heard)
 	return s
 }
 
@@ -308,7 +308,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		// A process that read the pending releases before the erasure.
-		if waiting, failed := s.Service.Returns.Give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
+		if waiting, failed := s.Service.Releases.Give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
 		if l := reconciletest.LedgerOf(s); l != want {
@@ -317,7 +317,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		// The buyer buys again with the old key, which now belongs to a new order.
 		s.MustPlace(s.Purchase(alice, "k", 2, ordertest.Long))
 		s.Drained()
-		s.Service.Returns.Give(await.Context(t), owed)
+		s.Service.Releases.Give(await.Context(t), owed)
 		want = order.Ledger{Initial: 9, Left: 7, Sold: 2}
 		if l := reconciletest.LedgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
@@ -485,7 +485,7 @@ func TestService_EraseBuyer_NotLoaded(t *testing.T) {
 		alice := "alice-" + s.Item
 		s.MustPlace(s.Purchase(alice, "k", 3, ordertest.Long))
 		s.Drained()
-		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+		if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
 			t.Fatal(err)
 		}
 		done := mustErase(s, alice)

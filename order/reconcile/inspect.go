@@ -44,7 +44,7 @@ type inspector struct {
 	stock   Examiner
 	records Records
 	tasks   []order.Tasks // one per partition
-	returns *release.Returns
+	returns *release.Releases
 	hold    time.Duration // lookHold
 }
 

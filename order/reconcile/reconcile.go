@@ -20,11 +20,11 @@ import (
 // Config configures a Reconciler. All fields but HighWater and OnRepair are
 // required.
 type Config struct {
-	Store   *store.Store
-	Stock   Examiner
-	Records Records
-	Tasks   []order.Tasks // one per partition
-	Returns *release.Returns
+	Store    *store.Store
+	Stock    Examiner
+	Records  Records
+	Tasks    []order.Tasks // one per partition
+	Releases *release.Releases
 	// HighWater finds items of which the database is older than Redis. They are reported
 	// and not repaired. Default nil: not checked.
 	HighWater *store.HighWater
@@ -54,7 +54,7 @@ func NewReconciler(cfg Config) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Returns, hold: timeouts.Inspect}
+	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, returns: cfg.Releases, hold: timeouts.Inspect}
 	return &Reconciler{Config: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 

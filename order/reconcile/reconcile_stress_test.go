@@ -104,7 +104,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 						}
 					}
 					if random.IntN(20) == 0 {
-						if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+						if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -143,7 +143,7 @@ func TestReconciler_Pages(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10_000, 1))
 		storetest.MustCommit(t, s.Store, ordertest.Distinct("c", s.Item, committed)...)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(ordertest.Distinct("q", s.Item, queued)...))
-		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+		if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
 			t.Fatal(err)
 		}
 		want := order.Ledger{Initial: 10_000, Left: int64(10_000 - committed - queued), Held: queued, Sold: int64(committed)}

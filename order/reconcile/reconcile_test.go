@@ -27,7 +27,7 @@ import (
 func ReconcilerOf(s *shoptest.Shop) *Reconciler {
 	return NewReconciler(Config{
 		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue},
-		Returns: s.Service.Returns,
+		Releases: s.Service.Releases,
 	})
 }
 
@@ -173,12 +173,12 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		var owed []store.Returned
 		steps := []func(){
-			func() { s.Service.Returns.Give(await.Context(t), cancel(0)) }, // before the first read
-			func() { s.Service.Returns.Give(await.Context(t), cancel(1)) }, // between the reads
-			func() { owed = cancel(2) },                                    // closed, and not released
+			func() { s.Service.Releases.Give(await.Context(t), cancel(0)) }, // before the first read
+			func() { s.Service.Releases.Give(await.Context(t), cancel(1)) }, // between the reads
+			func() { owed = cancel(2) },                                     // closed, and not released
 			func() {},
 			func() { owed = append(owed, cancel(3)...) },
-			func() { s.Service.Returns.Give(await.Context(t), owed) },
+			func() { s.Service.Releases.Give(await.Context(t), owed) },
 		}
 		said := 0
 		r := ReconcilerOf(s)

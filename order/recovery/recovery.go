@@ -22,7 +22,7 @@ import (
 type Sellable interface {
 	States(ctx context.Context) ([]inventory.State, error)
 	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
-	Voider
+	Invalidator
 	Restorer
 }
 
@@ -33,20 +33,20 @@ type Restorer interface {
 	RewriteLogs(ctx context.Context) error
 }
 
-// Voider invalidates the data in Redis.
-type Voider interface {
+// Invalidator invalidates the data in Redis.
+type Invalidator interface {
 	Void(ctx context.Context, epoch int64, items []string) error
 	Declare(ctx context.Context, epoch int64) error
 	Adopt(epoch int64)
 }
 
-// Doer runs a function while it holds a lock.
-type Doer interface {
+// Locks runs a function while it holds a lock.
+type Locks interface {
 	Do(ctx context.Context, resource string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error
 }
 
-// Adder adds tasks to a queue.
-type Adder interface {
+// ExpiryQueue adds tasks to a queue.
+type ExpiryQueue interface {
 	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
 }
 
@@ -57,10 +57,10 @@ type Config struct {
 	Stock Sellable
 	// Locks limits the checks that repair to one process at a time, by the lock Resource,
 	// and the loads of the sales to one process, by the lock Resource-load.
-	Locks    Doer
+	Locks    Locks
 	Resource string
 	// Expiries are the queues of expiry tasks, one per partition.
-	Expiries []Adder
+	Expiries []ExpiryQueue
 	// HighWater stops sales of which the database is older than Redis, before any sale is
 	// invalidated. Default nil: none is stopped.
 	HighWater *store.HighWater

@@ -144,7 +144,7 @@ func TestRecovery_Rewound_Unnoticed(t *testing.T) {
 			s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 1))
 			settled(s, recovery(s))
 			if dropped {
-				if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+				if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
 					t.Fatal(err)
 				}
 			} else if err := s.Stock.Reload(await.Context(t), s.Item); err != nil {

@@ -31,7 +31,7 @@ func recovery(s *shoptest.Shop) *Recovery {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	return NewRecovery(Config{
 		Store: s.Store, Stock: s.Stock, Locks: locks, Resource: "fs:{p0}:recovery",
-		Expiries: []Adder{s.Queue}, OnError: s.Heard,
+		Expiries: []ExpiryQueue{s.Queue}, OnError: s.Heard,
 	})
 }
 
@@ -210,7 +210,7 @@ func TestRecovery_LockLost(t *testing.T) {
 		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
 			t.Fatal(err)
 		}
-		losing := &losingDoer{Doer: r.Locks, left: 2}
+		losing := &losingLocks{Locks: r.Locks, left: 2}
 		r.Locks = losing
 		settled(s, r)
 		if in, db := epochs(s); in != db || losing.left != 0 {
@@ -219,15 +219,15 @@ func TestRecovery_LockLost(t *testing.T) {
 	})
 }
 
-// losingDoer loses the lock in the first calls.
-type losingDoer struct {
-	Doer
+// losingLocks loses the lock in the first calls.
+type losingLocks struct {
+	Locks
 	left int
 }
 
-func (d *losingDoer) Do(ctx context.Context, resource string, fn func(context.Context, *lock.Lock) error, opts ...lock.Option) error {
+func (d *losingLocks) Do(ctx context.Context, resource string, fn func(context.Context, *lock.Lock) error, opts ...lock.Option) error {
 	if d.left == 0 {
-		return d.Doer.Do(ctx, resource, fn, opts...)
+		return d.Locks.Do(ctx, resource, fn, opts...)
 	}
 	d.left--
 	return fmt.Errorf("do: %w", lock.ErrLost)

@@ -277,7 +277,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.End(stock.Close) })
-		if err := inventory.Distrust(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+		if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
 			t.Fatal(err)
 		}
 		if err := stock.Reload(await.Context(t), s.Item); err != nil {

@@ -103,7 +103,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	t.Cleanup(func() { s.End(s.Items.Close) })
 	s.Service = checkout.NewService(checkout.Config{
 		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Tasks{s.Queue}, Waiters: s.Waiters,
-		Returns: release.NewReturns(s.Store, rdb, 1, s.Stock.Returned, s.Heard), OnError: s.Heard,
+		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.Heard), OnError: s.Heard,
 	})
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.Heard}
 	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.Heard)
@@ -227,8 +227,8 @@ func (s *Shelf) Release(_ context.Context, item string, orders []inventory.Relea
 	return status, 0, s.err
 }
 
-// Distrust records the item.
-func (s *Shelf) Distrust(_ context.Context, item string) error {
+// Invalidate records the item.
+func (s *Shelf) Invalidate(_ context.Context, item string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Dropped = append(s.Dropped, item)
@@ -236,7 +236,7 @@ func (s *Shelf) Distrust(_ context.Context, item string) error {
 }
 
 // Unload records the item.
-func (s *Shelf) Unload(ctx context.Context, item string) error { return s.Distrust(ctx, item) }
+func (s *Shelf) Unload(ctx context.Context, item string) error { return s.Invalidate(ctx, item) }
 
 // Set sets the answer to the next releases.
 func (s *Shelf) Set(answer inventory.ReleaseStatus, err error) {
@@ -250,7 +250,7 @@ func OnShelf(t *testing.T, s *store.Store) (*worker.Fulfiller, *Shelf) {
 	t.Helper()
 	f := worker.NewFulfiller(s, nil, nil, func(err error) { t.Logf("reported %v", err) })
 	sh := newShelf()
-	f.Returns.Stock = sh
+	f.Releases.Stock = sh
 	return f, sh
 }
 
@@ -422,7 +422,7 @@ func (s *Shop) Kill(reason string) int {
 
 // Backlog returns what administers the shop's queue.
 func (s *Shop) Backlog() *worker.Backlog {
-	return worker.NewBacklog(s.Store, s.Service.Returns, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
+	return worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
 }
 
 // HighWater returns a new one for a site, as that of another process.

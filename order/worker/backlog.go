@@ -27,16 +27,16 @@ type NamedQueue struct {
 // Backlog lets operators read the depth of the task queues, and list, retry and discard
 // dead letters.
 type Backlog struct {
-	Bell    *checkout.Bell // nil: no notifications
-	store   *store.Store
-	returns *release.Returns
-	queues  []NamedQueue
+	ChangeNotifier *checkout.ChangeNotifier // nil: no notifications
+	store          *store.Store
+	returns        *release.Releases
+	queues         []NamedQueue
 }
 
-// NewBacklog returns a Backlog of these queues, whose names are distinct. bell announces
+// NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
-func NewBacklog(store *store.Store, returns *release.Returns, bell *checkout.Bell, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, returns: returns, Bell: bell, queues: queues}
+func NewBacklog(store *store.Store, returns *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, returns: returns, ChangeNotifier: changes, queues: queues}
 }
 
 // QueueDepth is the state and the counters of one queue.
@@ -185,7 +185,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	if err != nil || rejected == 0 {
 		return false, err
 	}
-	b.Bell.Ring(ctx, t.ID)
+	b.ChangeNotifier.Notify(ctx, t.ID)
 	// Units that cannot be returned now are recorded, and the sweeper returns them later.
 	b.returns.Give(ctx, []store.Returned{{
 		OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,

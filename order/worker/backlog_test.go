@@ -110,7 +110,7 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 		b := s.Backlog()
 		dead := s.MustPlace(s.Purchase("u", "k", 3, 0)).Order
 		s.Kill("x")
-		b.BacklogReturns().Stock = meanwhile{b.BacklogReturns().Stock, func() {
+		b.BacklogReleases().Stock = meanwhile{b.BacklogReleases().Stock, func() {
 			if _, err := b.Retry(await.Context(t), dead.ID); err != nil {
 				t.Errorf("retry: %v", err)
 			}
@@ -158,7 +158,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 9, 9))
 		other := ordertest.NewQueue(t, rdb, queue.Config{})
-		b := worker.NewBacklog(s.Store, s.Service.Returns, nil, worker.NamedQueue{Name: "first", Queue: s.Queue}, worker.NamedQueue{Name: "second", Queue: other})
+		b := worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "first", Queue: s.Queue}, worker.NamedQueue{Name: "second", Queue: other})
 		for i := range 4 {
 			s.MustPlace(s.Purchase("u", fmt.Sprint(i), 1, 0))
 			if _, err := other.Enqueue(await.Context(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: order.ExpiryType, Payload: []byte("it")}); err != nil {

@@ -131,7 +131,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 	done.Rejected += n
 	if n > 0 {
 		// Orders rejected by an earlier sweep are announced again, which is harmless.
-		s.f.bell.Ring(ctx, order.TaskIDs(tasks)...)
+		s.f.changes.Notify(ctx, order.TaskIDs(tasks)...)
 	}
 	for i := range letters {
 		if slices.ContainsFunc(left, func(t order.Task) bool { return t.ID == letters[i].ID }) {

@@ -29,8 +29,8 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 	})
 	switch {
 	case err == nil:
-		_, failed := f.Returns.Give(ctx, owed)
-		f.bell.Ring(ctx, expired(stand)...)
+		_, failed := f.Releases.Give(ctx, owed)
+		f.changes.Notify(ctx, expired(stand)...)
 		for i, id := range ids {
 			if e := stand[id]; e.In > 0 {
 				say(i, queue.Snooze(e.In))

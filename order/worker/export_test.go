@@ -26,5 +26,5 @@ func NewFreeableItem(id string, version int64) FreeableItem {
 	return FreeableItem{id: id, version: version}
 }
 
-// BacklogReturns returns what releases the units of discarded orders.
-func (b *Backlog) BacklogReturns() *release.Returns { return b.returns }
+// BacklogReleases returns what releases the units of discarded orders.
+func (b *Backlog) BacklogReleases() *release.Releases { return b.returns }

@@ -33,12 +33,12 @@ const (
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
-	store   *store.Store
-	rdb     redis.UniversalClient
-	local   *checkout.Waiters
-	onError func(error)
-	Returns *release.Returns
-	bell    *checkout.Bell
+	store    *store.Store
+	rdb      redis.UniversalClient
+	local    *checkout.Waiters
+	onError  func(error)
+	Releases *release.Releases
+	changes  *checkout.ChangeNotifier
 	// partitions is the number of partitions of the items.
 	partitions int
 	Queued     []Membership // one per partition; nil: see invalidateUncounted
@@ -53,8 +53,8 @@ func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout
 	for _, set := range options {
 		set(f)
 	}
-	f.bell = checkout.NewBell(rdb, onError)
-	f.Returns = release.NewReturns(store, rdb, f.partitions, nil, onError)
+	f.changes = checkout.NewChangeNotifier(rdb, onError)
+	f.Releases = release.NewReleases(store, rdb, f.partitions, nil, onError)
 	return f
 }
 
@@ -183,7 +183,7 @@ func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []or
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Notify)
 	defer cancel()
-	err := inventory.Distrust(ctx, f.rdb, f.partitions, items)
+	err := inventory.Invalidate(ctx, f.rdb, f.partitions, items)
 	if err != nil {
 		f.onError(err)
 	}
@@ -194,7 +194,7 @@ func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []or
 // makes a request wait until its timeout, so errors are only reported.
 func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Outcome) {
 	messages := make(map[string][]byte)
-	changed := f.bell.Due(tasks, out)
+	changed := f.changes.Due(tasks, out)
 	for i := range tasks {
 		n := order.Notice{ID: tasks[i].ID, Outcome: out[i]}
 		origin := tasks[i].Origin
@@ -219,10 +219,10 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 		for origin, m := range messages {
 			p.Publish(ctx, order.ChannelOf(origin), m)
 		}
-		sent = f.bell.Add(ctx, p, changed)
+		sent = f.changes.Add(ctx, p, changed)
 		return nil
 	})
-	f.bell.NoteReceivers(sent)
+	f.changes.NoteReceivers(sent)
 	if err != nil {
 		f.store.HighWater().Commit(revisions)
 		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), err))

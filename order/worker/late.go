@@ -92,7 +92,7 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*order.Task) error
 	if len(items) == 0 {
 		return nil
 	}
-	return inventory.Distrust(ctx, f.rdb, f.partitions, items)
+	return inventory.Invalidate(ctx, f.rdb, f.partitions, items)
 }
 
 // missing handles committed orders whose tasks were in no queue when they were to be
@@ -121,7 +121,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		items = append(items, t.ItemID)
 	}
 	for wait := commitRetryMin; len(items) > 0; wait = min(2*wait, commitRetryMax) {
-		err := inventory.Distrust(ctx, f.rdb, f.partitions, items)
+		err := inventory.Invalidate(ctx, f.rdb, f.partitions, items)
 		if err == nil {
 			return
 		}

@@ -150,7 +150,7 @@ func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 			return errors.Join(errs...)
 		}
 		s.returnsAt = page[len(page)-1].OrderID
-		waiting, failed := s.f.Returns.Give(ctx, page)
+		waiting, failed := s.f.Releases.Give(ctx, page)
 		left := len(waiting) + len(failed)
 		if left < len(page) {
 			idle = 0
@@ -182,7 +182,7 @@ func (s *Sweeper) reload(ctx context.Context, waiting []store.Returned, strange 
 		}
 	}
 	for _, item := range items {
-		if err := s.f.Returns.Stock.Unload(ctx, item); err != nil {
+		if err := s.f.Releases.Stock.Unload(ctx, item); err != nil {
 			return err
 		}
 	}

@@ -39,7 +39,7 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	if err != nil {
 		return nil, nil, err
 	}
-	backlog := worker.NewBacklog(eng.store, sl.service.Returns, sl.service.Bell, append(eng.orderQueues(), eng.otherQueues()...)...)
+	backlog := worker.NewBacklog(eng.store, sl.service.Releases, sl.service.ChangeNotifier, append(eng.orderQueues(), eng.otherQueues()...)...)
 	feed := feed.NewFeed(feed.Config{
 		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
 	})

@@ -84,7 +84,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	*ps = append(*ps, catalogue...)
 	service := checkout.NewService(checkout.Config{
 		Store: eng.store, Stock: stock, Items: cache, Tasks: eng.tasks(), Waiters: sh.waiters,
-		Returns: release.NewReturns(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), Bell: checkout.NewBell(eng.rdb, report),
+		Releases: release.NewReleases(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), ChangeNotifier: checkout.NewChangeNotifier(eng.rdb, report),
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
 	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
@@ -126,7 +126,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 	if eng.unused {
 		level = zerolog.DebugLevel
 	}
-	expiries := make([]recovery.Adder, len(eng.expires))
+	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
 	for i, q := range eng.expires {
 		expiries[i] = q
 	}

@@ -21,7 +21,7 @@ func LedgerOf(s *shoptest.Shop) order.Ledger {
 // New returns a reconciler of a shop.
 func New(s *shoptest.Shop) *reconcile.Reconciler {
 	return reconcile.NewReconciler(reconcile.Config{
-		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue}, Returns: s.Service.Returns,
+		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue}, Releases: s.Service.Releases,
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 func TestBell(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
-	b := NewBell(rdb, func(err error) { t.Error(err) })
+	b := NewChangeNotifier(rdb, func(err error) { t.Error(err) })
 	tasks := ordertest.Distinct("n", "item", 2*bellIDs+1)
 	out := make([]order.Outcome, len(tasks))
 	for i := range out {
@@ -72,5 +72,5 @@ func TestBell(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("received %d orders, want %d", len(got), len(want))
 	}
-	(*Bell)(nil).Ring(await.Context(t), "o1") // a process without notifications
+	(*ChangeNotifier)(nil).Notify(await.Context(t), "o1") // a process without notifications
 }

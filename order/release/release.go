@@ -19,32 +19,32 @@ type Releaser interface {
 	// Release returns the units of an item's orders to stock, once for each order however
 	// often it is called. It also returns the sale's sequence; see inventory.Release.
 	Release(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error)
-	// Distrust drops an item's sale; its next purchase loads it from the database.
-	Distrust(ctx context.Context, item string) error
+	// Invalidate drops an item's sale; its next purchase loads it from the database.
+	Invalidate(ctx context.Context, item string) error
 	// Unload does so too, but does not disturb a running load.
 	Unload(ctx context.Context, item string) error
 }
 
-// Returns releases the units of closed orders to their sales. The database records a
+// Releases releases the units of closed orders to their sales. The database records a
 // release together with the order's change, and deletes the record once Redis has the units
 // back. So a process may die in between: another one repeats the release, and Redis
 // recognizes repeated releases by the order's id.
-type Returns struct {
+type Releases struct {
 	store    *store.Store
 	Stock    Releaser
 	onReturn func(item string)
 	onError  func(error)
 }
 
-// NewReturns returns a Returns for items in that number of partitions. onReturn is called
+// NewReleases returns a Releases for items in that number of partitions. onReturn is called
 // after units of an item were released; a process that sells passes
 // [inventory.Inventory.Returned], others nil. onError receives the errors of releases that
 // are retried later.
-func NewReturns(store *store.Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Returns {
+func NewReleases(store *store.Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Releases {
 	if onReturn == nil {
 		onReturn = func(string) {}
 	}
-	return &Returns{store: store, Stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
+	return &Releases{store: store, Stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
 }
 
 // liveStock is the inventory's part in Redis, also for processes without an Inventory.
@@ -62,8 +62,8 @@ func (l liveStock) Release(ctx context.Context, item string, orders []inventory.
 	return inventory.Release(ctx, l.rdb, l.partitions, epoch, item, orders)
 }
 
-func (l liveStock) Distrust(ctx context.Context, item string) error {
-	return inventory.Distrust(ctx, l.rdb, l.partitions, []string{item})
+func (l liveStock) Invalidate(ctx context.Context, item string) error {
+	return inventory.Invalidate(ctx, l.rdb, l.partitions, []string{item})
 }
 
 func (l liveStock) Unload(ctx context.Context, item string) error {
@@ -74,7 +74,7 @@ func (l liveStock) Unload(ctx context.Context, item string) error {
 // those that are released. waiting are orders whose sale is not loaded: their records stay,
 // and the sweeper retries them after the sale's next load. failed has an error for each
 // order whose release failed.
-func (r *Returns) Give(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
+func (r *Releases) Give(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
 	if len(owed) == 0 {
 		return nil, nil
 	}
@@ -121,7 +121,7 @@ var ErrNotGiven = errors.New("order: units not released")
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
 // Ask releases orders of one item. The statuses are valid even if there is an error.
-func (r *Returns) Ask(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
+func (r *Releases) Ask(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
 	for i := range list {
 		o := &list[i]
@@ -134,7 +134,7 @@ func (r *Returns) Ask(ctx context.Context, item string, list []store.Returned) (
 			continue
 		}
 		r.onError(fmt.Errorf("order %s: its key belongs to another order in the sale of %s, which is dropped", list[i].OrderID, item))
-		if derr := r.Stock.Distrust(ctx, item); derr != nil {
+		if derr := r.Stock.Invalidate(ctx, item); derr != nil {
 			err = errors.Join(err, derr)
 			status[i] = inventory.ReleaseUnknown
 		}

@@ -22,23 +22,23 @@ const (
 	bellQuiet = time.Second
 )
 
-// Bell notifies the processes that follow orders of which ones changed. A message carries
-// only the ids. If one is lost, the change is seen at the next poll; see Feed. A nil Bell
+// ChangeNotifier notifies the processes that follow orders of which ones changed. A message carries
+// only the ids. If one is lost, the change is seen at the next poll; see Feed. A nil ChangeNotifier
 // publishes nothing.
-type Bell struct {
+type ChangeNotifier struct {
 	rdb     redis.UniversalClient
 	onError func(error)
 	// quietUntil is when commits are published again, in Unix nanoseconds.
 	quietUntil atomic.Int64
 }
 
-// NewBell returns a Bell. onError receives the errors of publishing.
-func NewBell(rdb redis.UniversalClient, onError func(error)) *Bell {
-	return &Bell{rdb: rdb, onError: onError}
+// NewChangeNotifier returns a ChangeNotifier. onError receives the errors of publishing.
+func NewChangeNotifier(rdb redis.UniversalClient, onError func(error)) *ChangeNotifier {
+	return &ChangeNotifier{rdb: rdb, onError: onError}
 }
 
-// Ring publishes the ids of orders whose change is committed. It takes at most a second.
-func (b *Bell) Ring(ctx context.Context, ids ...string) {
+// Notify publishes the ids of orders whose change is committed. It takes at most a second.
+func (b *ChangeNotifier) Notify(ctx context.Context, ids ...string) {
 	if b == nil || b.rdb == nil || len(ids) == 0 {
 		return
 	}
@@ -54,7 +54,7 @@ func (b *Bell) Ring(ctx context.Context, ids ...string) {
 }
 
 // Add puts the messages about some orders into a pipeline.
-func (b *Bell) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redis.IntCmd {
+func (b *ChangeNotifier) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redis.IntCmd {
 	var sent []*redis.IntCmd
 	for from := 0; from < len(ids); from += bellIDs {
 		sent = append(sent, p.Publish(ctx, order.ChangedChannel, strings.Join(ids[from:min(from+bellIDs, len(ids))], " ")))
@@ -64,7 +64,7 @@ func (b *Bell) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redi
 
 // Due returns the orders of a committed batch to publish: all of them, or, while there is
 // no subscriber, only the rejected ones, which are few.
-func (b *Bell) Due(tasks []order.Task, out []order.Outcome) []string {
+func (b *ChangeNotifier) Due(tasks []order.Task, out []order.Outcome) []string {
 	if b == nil || b.rdb == nil {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (b *Bell) Due(tasks []order.Task, out []order.Outcome) []string {
 }
 
 // NoteReceivers derives from the results of PUBLISH whether there are subscribers.
-func (b *Bell) NoteReceivers(sent []*redis.IntCmd) {
+func (b *ChangeNotifier) NoteReceivers(sent []*redis.IntCmd) {
 	if len(sent) == 0 {
 		return
 	}
