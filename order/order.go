@@ -2,7 +2,7 @@
 // format in which an accepted purchase travels through the queue. It uses neither Redis nor
 // SQL. The packages below it are the features of the shop: checkout places orders, worker
 // commits and expires them, items creates and changes what is sold. They share the database
-// through package store, and only they and the migrations know its tables.
+// through package store; nothing else uses its tables.
 package order
 
 import (

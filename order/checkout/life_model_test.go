@@ -328,8 +328,8 @@ func (m *lives) back(owed []store.Returned) {
 	}
 }
 
-// lapse expires one order in the model, if it is due.
-func (m *lives) lapse(o *lifeOrder, by int64) bool {
+// expireOrder expires one order in the model, if it is due.
+func (m *lives) expireOrder(o *lifeOrder, by int64) bool {
 	if o.status != order.StatusConfirmed || o.lapses == 0 || by < o.lapses {
 		return false
 	}
@@ -343,7 +343,7 @@ func (m *lives) expire(t *rapid.T) {
 	for _, tk := range m.draw(t, 6) {
 		ids = append(ids, tk.ID)
 		if o := m.orders[tk.ID]; o != nil {
-			m.lapse(o, m.now())
+			m.expireOrder(o, m.now())
 		}
 	}
 	if rapid.Bool().Draw(t, "by a worker that lives") {
@@ -385,7 +385,7 @@ func (m *lives) sweep(t *rapid.T) {
 	want, before := worker.Swept{}, m.now()-worker.SweepGrace.Milliseconds()
 	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
 		o := m.orders[id]
-		fresh := m.lapse(o, before)
+		fresh := m.expireOrder(o, before)
 		if fresh && !m.away {
 			o.noted = 0
 		}

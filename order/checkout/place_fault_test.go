@@ -87,8 +87,8 @@ func TestService_Place_RemoteWorker(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 100, 1))
-		s.Fulfiller = worker.NewFulfiller(s.Store, rdb, nil, s.Heard) // of another process
-		checkout.Listen(t, s.Waiters, rdb, s.Store, s.Heard)
+		s.Fulfiller = worker.NewFulfiller(s.Store, rdb, nil, s.CollectError) // of another process
+		checkout.Listen(t, s.Waiters, rdb, s.Store, s.CollectError)
 		s.Work()
 		var wg sync.WaitGroup
 		for i := range 50 {

@@ -125,7 +125,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, 4*time.Second)) // long enough to be paid in
-		s.Service.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.Heard)
+		s.Service.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.CollectError)
 		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
 		f.subscribed(t, s.Store)
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
@@ -192,7 +192,7 @@ func TestFeed_Buried(t *testing.T) {
 		r = f.mustFollow(t, dead.ID, "v")
 		s.Kill("the disk is on fire")
 		b := s.Backlog()
-		b.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.Heard)
+		b.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.CollectError)
 		if _, err := b.Discard(await.Context(t), dead.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func newService(s *shoptest.Shop) *Service {
 // erasing lets the site list queued orders, and notify those who follow orders.
 func erasing(s *shoptest.Shop) *shoptest.Shop {
 	s.Service.Queued = inventory.NewQueuedIndex(s.Rdb, s.Queue)
-	s.Service.ChangeNotifier = checkout.NewChangeNotifier(s.Rdb, s.Heard)
+	s.Service.ChangeNotifier = checkout.NewChangeNotifier(s.Rdb, s.CollectError)
 	return s
 }
 

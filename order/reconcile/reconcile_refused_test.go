@@ -47,7 +47,7 @@ func TestReconciler_Refused(t *testing.T) {
 		}
 		r = reconcile(s, RepairAll)
 		want = order.Ledger{Initial: 10, Left: 10}
-		if kinds(r.Drifts) != "holds left" || !r.Mended() || r.Ledger != want {
+		if kinds(r.Drifts) != "holds left" || !r.Clean() || r.Ledger != want {
 			t.Errorf("when it is dead: %+v", r)
 		}
 		if l := ledgerOf(s); l != want {
@@ -71,7 +71,7 @@ func TestReconciler_NotRepairable(t *testing.T) {
 		s.Hset("sale", "left", 4)
 		state, rows := s.RedisState(), fmt.Sprint(ordertest.ItemOf(t, s.Store, s.Item), ordertest.BuyersOf(t, s.Store, s.Item))
 		r := reconcile(s, RepairAll)
-		if kinds(r.Drifts) != "buyers holds left oversold sold" || r.Mended() {
+		if kinds(r.Drifts) != "buyers holds left oversold sold" || r.Clean() {
 			t.Fatalf("repair: %+v", r)
 		}
 		for _, d := range r.Drifts {
@@ -89,10 +89,10 @@ func TestReconciler_NotRepairable(t *testing.T) {
 		// first.
 		s.Exec("UPDATE orders SET quantity = 1 WHERE id = ?", o.ID)
 		s.Exec("UPDATE items SET sold = 6 WHERE id = ?", s.Item)
-		if r := reconcile(s, RepairSales); r.Mended() || s.RedisState() != state {
+		if r := reconcile(s, RepairSales); r.Clean() || s.RedisState() != state {
 			t.Errorf("repair of only the sale: %+v", r)
 		}
-		if r := reconcile(s, RepairAll); !r.Mended() || r.Ledger != (order.Ledger{Initial: 10, Sold: 10}) {
+		if r := reconcile(s, RepairAll); !r.Clean() || r.Ledger != (order.Ledger{Initial: 10, Sold: 10}) {
 			t.Errorf("repair of all: %+v", r)
 		}
 		if n := audits(s); n != 2 {
@@ -142,7 +142,7 @@ func TestReconciler_NotLoaded(t *testing.T) {
 			}
 		}
 		s.Exec("UPDATE items SET sold = 2 WHERE id = ?", s.Item)
-		if r := reconcile(s, RepairAll); kinds(r.Drifts) != "sold" || !r.Mended() || r.Loaded {
+		if r := reconcile(s, RepairAll); kinds(r.Drifts) != "sold" || !r.Clean() || r.Loaded {
 			t.Errorf("database of a sale that is not loaded: %+v", r)
 		}
 		if l := ledgerOf(s); l != (order.Ledger{Initial: 10, Left: 7, Held: 3}) {
@@ -191,7 +191,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 			}
 		}
 		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
-		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Mended() || !slices.Equal(heard, []string{ids[2] + " left"}) {
+		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Clean() || !slices.Equal(heard, []string{ids[2] + " left"}) {
 			t.Errorf("repair: %+v, %v; reported %v", report, err, heard)
 		}
 	})

@@ -81,8 +81,8 @@ type ItemReport struct {
 	Err error
 }
 
-// Mended reports whether the item was examined and no difference remains.
-func (r *ItemReport) Mended() bool {
+// Clean reports whether the item was examined and no difference remains.
+func (r *ItemReport) Clean() bool {
 	for i := range r.Drifts {
 		if !r.Drifts[i].Repaired {
 			return false
@@ -134,7 +134,7 @@ func (r *Report) add(item *ItemReport) {
 			r.Repaired++
 		}
 	}
-	r.Balanced = r.Balanced && item.Mended()
+	r.Balanced = r.Balanced && item.Clean()
 	bound := listedQuiet
 	if item.notable() {
 		bound = listedNotable

@@ -161,7 +161,7 @@ func TestReconciler_Pages(t *testing.T) {
 		}
 		for name := range maps.Keys(wrong) {
 			wrong[name]()
-			if r := reconcile(s, RepairAll); kinds(r.Drifts) != "holds" || r.Drifts[0].Count != 1 || !r.Mended() {
+			if r := reconcile(s, RepairAll); kinds(r.Drifts) != "holds" || r.Drifts[0].Count != 1 || !r.Clean() {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}
@@ -170,7 +170,7 @@ func TestReconciler_Pages(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := reconcile(s, RepairAll)
-		if kinds(r.Drifts) != "holds" || r.Drifts[0].Count < queued+committed || !r.Mended() {
+		if kinds(r.Drifts) != "holds" || r.Drifts[0].Count < queued+committed || !r.Clean() {
 			t.Errorf("all counts gone: %+v", r)
 		}
 		if l := Clean(s, "at the end", RepairNothing); l != want {

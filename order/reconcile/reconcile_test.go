@@ -45,7 +45,7 @@ func reconcile(s *shoptest.Shop, repair Repair) ItemReport {
 		s.T.Fatalf("reconcile: %+v, %v", report, err)
 	}
 	item := report.Items[0]
-	if item.Err != nil || item.Partial || item.ItemID != s.Item || report.Balanced != item.Mended() {
+	if item.Err != nil || item.Partial || item.ItemID != s.Item || report.Balanced != item.Clean() {
 		s.T.Fatalf("reconcile: %+v in %+v", item, report)
 	}
 	return item
@@ -345,7 +345,7 @@ func wantDrift(s *shoptest.Shop, want Drift, more string, stays bool) {
 			t.Errorf("repair: %+v", d)
 		}
 	}
-	if kinds(r.Drifts) != names || r.Mended() == stays {
+	if kinds(r.Drifts) != names || r.Clean() == stays {
 		t.Errorf("repair: %+v", r)
 	}
 	if stays {
@@ -374,7 +374,7 @@ func TestReconciler_LeakedHold(t *testing.T) {
 		if _, err := s.Service.Place(await.Context(t), s.Purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Fatalf("with a leaked hold: %v, want ErrUserLimit", err)
 		}
-		if r := reconcile(s, RepairSales); kinds(r.Drifts) != "holds" || !r.Mended() {
+		if r := reconcile(s, RepairSales); kinds(r.Drifts) != "holds" || !r.Clean() {
 			t.Fatalf("repair: %+v", r)
 		}
 		s.MustPlace(s.Purchase("u", "k", 1, 0))

@@ -127,7 +127,7 @@ func restarted(s *shoptest.Shop, onRestart func(context.Context) error) {
 	s.T.Cleanup(func() { s.End(before.Close) })
 	sales := &sales.Source{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
 	s.Stock, err = inventory.New(await.Context(s.T), s.Rdb, locks, []*queue.Queue{s.Queue}, sales,
-		inventory.Config{Patience: 20 * time.Second, OnError: s.Heard, Observe: inventory.Observers{OnRestart: onRestart}.For})
+		inventory.Config{Patience: 20 * time.Second, OnError: s.CollectError, Observe: inventory.Observers{OnRestart: onRestart}.For})
 	if err != nil {
 		s.T.Fatal(err)
 	}

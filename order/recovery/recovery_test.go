@@ -31,7 +31,7 @@ func recovery(s *shoptest.Shop) *Recovery {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	return NewRecovery(Config{
 		Store: s.Store, Stock: s.Stock, Locks: locks, Resource: "fs:{p0}:recovery",
-		Expiries: []ExpiryQueue{s.Queue}, OnError: s.Heard,
+		Expiries: []ExpiryQueue{s.Queue}, OnError: s.CollectError,
 	})
 }
 

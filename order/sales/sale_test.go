@@ -272,7 +272,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.End(locks.Close) })
-		stock, err := inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.Queue}, source, inventory.Config{OnError: s.Heard})
+		stock, err := inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.Queue}, source, inventory.Config{OnError: s.CollectError})
 		if err != nil {
 			t.Fatal(err)
 		}

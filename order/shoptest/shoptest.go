@@ -50,8 +50,8 @@ type Shop struct {
 	Errors []error
 }
 
-// Heard records an error of background work.
-func (s *Shop) Heard(err error) {
+// CollectError collects the errors of background work.
+func (s *Shop) CollectError(err error) {
 	if errors.Is(err, subscription.ErrSilent) {
 		return // the machine is too busy for a heartbeat in time
 	}
@@ -85,7 +85,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	}
 	t.Cleanup(func() { s.End(locks.Close) })
 	source := &sales.Source{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
-	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.Heard
+	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.CollectError
 	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, inventory.NewQueuedIndex(rdb, q))}
 	cfg.Archive = s.Archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
@@ -96,17 +96,17 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(s.Stock.Close) })
-	s.Items, err = catalog.New(await.Context(t), s.Store, s.Stock, catalog.Config{OnError: s.Heard, LoadTimeout: ordertest.Limit})
+	s.Items, err = catalog.New(await.Context(t), s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(s.Items.Close) })
 	s.Service = checkout.NewService(checkout.Config{
 		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Tasks{s.Queue}, Waiters: s.Waiters,
-		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.Heard), OnError: s.Heard,
+		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
 	})
-	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.Heard}
-	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.Heard)
+	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
+	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.CollectError)
 	n.ID = s.Item
 	if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func (s *Shop) Work() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.Fulfiller.Work(ctx, []*queue.Queue{s.Queue}, nil, queue.RunConfig{OnError: s.Heard})
+		ended <- s.Fulfiller.Work(ctx, []*queue.Queue{s.Queue}, nil, queue.RunConfig{OnError: s.CollectError})
 	}()
 	var once sync.Once
 	stop = func() {
@@ -428,7 +428,7 @@ func (s *Shop) Backlog() *worker.Backlog {
 // HighWater returns a new one for a site, as that of another process.
 func (s *Shop) HighWater() *store.HighWater {
 	s.T.Helper()
-	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.Heard})
+	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.CollectError})
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type Behind struct {
 	Redis    int64 // the highest committed revision that Redis has recorded
 }
 
-// revisionPage is how many items are compared at a time.
+// revisionPage is how many items one query compares.
 const revisionPage = 500
 
 // HighWaterConfig configures a HighWater. All fields but the functions are required.

@@ -1,7 +1,7 @@
 // Package store opens the database and has the operations that several features need:
 // connections, transactions, the commit of a batch, the transitions of an order, the outbox
-// of events, the audit, and the high-water marks that detect lost commits. What only one
-// feature reads or writes stands in the package of that feature.
+// of events, the audit, and the high-water marks that detect lost commits. Statements that
+// only one feature uses are in the package of that feature.
 package store
 
 import (
@@ -270,8 +270,8 @@ func soldOf(ctx context.Context, s *Store, items []string) (sold int64, err erro
 	return sold, nil
 }
 
-// Writer returns the one writing connection, for migrations. Whoever uses it waits for the
-// transaction that is under way.
+// Writer returns the one writing connection, for migrations. A caller waits for the
+// running transaction.
 func (s *Store) Writer() *gorm.DB { return s.write }
 
 // Reader returns the connections for short reads, which purchases share.
