@@ -48,7 +48,7 @@ func logReconciled(log zerolog.Logger, report *reconcile.Report) {
 	logged := 0
 	for i := range report.Items {
 		item := &report.Items[i]
-		if item.Mended() {
+		if item.Clean() {
 			continue
 		}
 		if logged++; logged > maxLogged {
