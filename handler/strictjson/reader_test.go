@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -34,98 +35,109 @@ func readAll(data []byte) ([]member, error) {
 
 func nested(open string, n int) string { return `{"a":` + strings.Repeat(open, n) }
 
+// documentError is a document, and the error with which it is refused; nil: it is accepted.
+type documentError struct {
+	doc  string
+	want error
+}
+
+// manyNames is an object of 41 names, of which the last is given.
+func manyNames(last string) string {
+	var b strings.Builder
+	b.WriteString("{")
+	for i := range 40 {
+		fmt.Fprintf(&b, `"n%d":%d,`, i, i)
+	}
+	return b.String() + `"` + last + `":1}`
+}
+
+// syntaxErrors are documents that are accepted, or empty, or no JSON.
+var syntaxErrors = []documentError{
+	{`{}`, nil},
+	{" \t\r\n{ } \n", nil},
+	{`{"a":1}`, nil},
+	{`{"a" : [ 1 , {"b":[ ]} , "x" ] , "c":{}}`, nil},
+	{`{"a":"\u0041\ud83d\ude00\/\b\f\n\r\t\"\\"}`, nil},
+	{manyNames("other"), nil},
+	{nested("[", 31) + strings.Repeat("]", 31) + "}", nil},
+
+	{"", strictjson.ErrEmpty},
+	{" \n", strictjson.ErrEmpty},
+
+	{"\xef\xbb\xbf{}", strictjson.ErrSyntax},
+	{`[1]`, strictjson.ErrSyntax},
+	{`"x"`, strictjson.ErrSyntax},
+	{`1`, strictjson.ErrSyntax},
+	{`null`, strictjson.ErrSyntax},
+	{`{`, strictjson.ErrSyntax},
+	{`{"a"`, strictjson.ErrSyntax},
+	{`{"a":`, strictjson.ErrSyntax},
+	{`{"a":1`, strictjson.ErrSyntax},
+	{`{"a":1,`, strictjson.ErrSyntax},
+	{`{"a":1,}`, strictjson.ErrSyntax},
+	{`{,}`, strictjson.ErrSyntax},
+	{`{a:1}`, strictjson.ErrSyntax},
+	{`{'a':1}`, strictjson.ErrSyntax},
+	{`{"a" 1}`, strictjson.ErrSyntax},
+	{`{"a":1 "b":2}`, strictjson.ErrSyntax},
+	{`{"a":NaN}`, strictjson.ErrSyntax},
+	{`{"a":Infinity}`, strictjson.ErrSyntax},
+	{`{"a":0x1}`, strictjson.ErrSyntax},
+	{`{"a":01}`, strictjson.ErrSyntax},
+	{`{"a":-}`, strictjson.ErrSyntax},
+	{`{"a":+1}`, strictjson.ErrSyntax},
+	{`{"a":.5}`, strictjson.ErrSyntax},
+	{`{"a":1.}`, strictjson.ErrSyntax},
+	{`{"a":1e}`, strictjson.ErrSyntax},
+	{`{"a":1e+}`, strictjson.ErrSyntax},
+	{`{"a":tru}`, strictjson.ErrSyntax},
+	{`{"a":truex}`, strictjson.ErrSyntax},
+	{`{"a":[1,]}`, strictjson.ErrSyntax},
+	{`{"a":[1}`, strictjson.ErrSyntax},
+	{`{"a":[1}]`, strictjson.ErrSyntax},
+	{`{"a":{"b"}}`, strictjson.ErrSyntax},
+	{`{"a":{"b":1,}}`, strictjson.ErrSyntax},
+	{`{"a":{1:2}}`, strictjson.ErrSyntax},
+	{"{\"a\":\"\x00\"}", strictjson.ErrSyntax},
+	{"{\"a\":\"\n\"}", strictjson.ErrSyntax},
+	{"{\"a\":\"\\n\n\"}", strictjson.ErrSyntax},
+	{"{\"a\":\"\xff\"}", strictjson.ErrSyntax},
+	{"{\"a\":\"\xed\xa0\x80\"}", strictjson.ErrSyntax},
+	{`{"a":"\x"}`, strictjson.ErrSyntax},
+	{`{"a":"\u12"}`, strictjson.ErrSyntax},
+	{`{"a":"\u12g4"}`, strictjson.ErrSyntax},
+	{`{"a":"\ud800"}`, strictjson.ErrSyntax},
+	{`{"a":"\udc00"}`, strictjson.ErrSyntax},
+	{`{"a":"\ud800\ud800"}`, strictjson.ErrSyntax},
+	{`{"a":"\ud800x"}`, strictjson.ErrSyntax},
+	{`{"a":["\ud800"]}`, strictjson.ErrSyntax},
+	{`{"a":"\`, strictjson.ErrSyntax},
+	{`{"\ud800":1}`, strictjson.ErrSyntax},
+}
+
+// limitErrors are documents that are too deep, have trailing bytes, or repeat a name.
+var limitErrors = []documentError{
+	{nested("[", 32) + strings.Repeat("]", 32) + "}", strictjson.ErrTooDeep},
+	{nested("[", 10_000), strictjson.ErrTooDeep},
+	{nested(`{"a":`, 10_000), strictjson.ErrTooDeep},
+	{strings.Repeat("[", 10_000), strictjson.ErrTooDeep},
+
+	{`{} {}`, strictjson.ErrTrailing},
+	{`{"a":1}}`, strictjson.ErrTrailing},
+	{`{"a":1}x`, strictjson.ErrTrailing},
+	{"{}\x00", strictjson.ErrTrailing},
+	{`{"a":1,"a":1}{}`, strictjson.ErrTrailing},
+
+	{`{"a":1,"a":1}`, strictjson.ErrDuplicate},
+	{`{"a":1,"b":2,"\u0061":1}`, strictjson.ErrDuplicate},
+	{manyNames("n3"), strictjson.ErrDuplicate},
+	{manyNames("n39"), strictjson.ErrDuplicate},
+	{`{"a":1,"a":1,}`, strictjson.ErrSyntax},
+}
+
 func TestReader_Err(t *testing.T) {
 	t.Parallel()
-	manyNames := func(last string) string {
-		var b strings.Builder
-		b.WriteString("{")
-		for i := range 40 {
-			fmt.Fprintf(&b, `"n%d":%d,`, i, i)
-		}
-		return b.String() + `"` + last + `":1}`
-	}
-	for _, tc := range []struct {
-		doc  string
-		want error
-	}{
-		{`{}`, nil},
-		{" \t\r\n{ } \n", nil},
-		{`{"a":1}`, nil},
-		{`{"a" : [ 1 , {"b":[ ]} , "x" ] , "c":{}}`, nil},
-		{`{"a":"\u0041\ud83d\ude00\/\b\f\n\r\t\"\\"}`, nil},
-		{manyNames("other"), nil},
-		{nested("[", 31) + strings.Repeat("]", 31) + "}", nil},
-
-		{"", strictjson.ErrEmpty},
-		{" \n", strictjson.ErrEmpty},
-
-		{"\xef\xbb\xbf{}", strictjson.ErrSyntax},
-		{`[1]`, strictjson.ErrSyntax},
-		{`"x"`, strictjson.ErrSyntax},
-		{`1`, strictjson.ErrSyntax},
-		{`null`, strictjson.ErrSyntax},
-		{`{`, strictjson.ErrSyntax},
-		{`{"a"`, strictjson.ErrSyntax},
-		{`{"a":`, strictjson.ErrSyntax},
-		{`{"a":1`, strictjson.ErrSyntax},
-		{`{"a":1,`, strictjson.ErrSyntax},
-		{`{"a":1,}`, strictjson.ErrSyntax},
-		{`{,}`, strictjson.ErrSyntax},
-		{`{a:1}`, strictjson.ErrSyntax},
-		{`{'a':1}`, strictjson.ErrSyntax},
-		{`{"a" 1}`, strictjson.ErrSyntax},
-		{`{"a":1 "b":2}`, strictjson.ErrSyntax},
-		{`{"a":NaN}`, strictjson.ErrSyntax},
-		{`{"a":Infinity}`, strictjson.ErrSyntax},
-		{`{"a":0x1}`, strictjson.ErrSyntax},
-		{`{"a":01}`, strictjson.ErrSyntax},
-		{`{"a":-}`, strictjson.ErrSyntax},
-		{`{"a":+1}`, strictjson.ErrSyntax},
-		{`{"a":.5}`, strictjson.ErrSyntax},
-		{`{"a":1.}`, strictjson.ErrSyntax},
-		{`{"a":1e}`, strictjson.ErrSyntax},
-		{`{"a":1e+}`, strictjson.ErrSyntax},
-		{`{"a":tru}`, strictjson.ErrSyntax},
-		{`{"a":truex}`, strictjson.ErrSyntax},
-		{`{"a":[1,]}`, strictjson.ErrSyntax},
-		{`{"a":[1}`, strictjson.ErrSyntax},
-		{`{"a":[1}]`, strictjson.ErrSyntax},
-		{`{"a":{"b"}}`, strictjson.ErrSyntax},
-		{`{"a":{"b":1,}}`, strictjson.ErrSyntax},
-		{`{"a":{1:2}}`, strictjson.ErrSyntax},
-		{"{\"a\":\"\x00\"}", strictjson.ErrSyntax},
-		{"{\"a\":\"\n\"}", strictjson.ErrSyntax},
-		{"{\"a\":\"\\n\n\"}", strictjson.ErrSyntax},
-		{"{\"a\":\"\xff\"}", strictjson.ErrSyntax},
-		{"{\"a\":\"\xed\xa0\x80\"}", strictjson.ErrSyntax},
-		{`{"a":"\x"}`, strictjson.ErrSyntax},
-		{`{"a":"\u12"}`, strictjson.ErrSyntax},
-		{`{"a":"\u12g4"}`, strictjson.ErrSyntax},
-		{`{"a":"\ud800"}`, strictjson.ErrSyntax},
-		{`{"a":"\udc00"}`, strictjson.ErrSyntax},
-		{`{"a":"\ud800\ud800"}`, strictjson.ErrSyntax},
-		{`{"a":"\ud800x"}`, strictjson.ErrSyntax},
-		{`{"a":["\ud800"]}`, strictjson.ErrSyntax},
-		{`{"a":"\`, strictjson.ErrSyntax},
-		{`{"\ud800":1}`, strictjson.ErrSyntax},
-
-		{nested("[", 32) + strings.Repeat("]", 32) + "}", strictjson.ErrTooDeep},
-		{nested("[", 10_000), strictjson.ErrTooDeep},
-		{nested(`{"a":`, 10_000), strictjson.ErrTooDeep},
-		{strings.Repeat("[", 10_000), strictjson.ErrTooDeep},
-
-		{`{} {}`, strictjson.ErrTrailing},
-		{`{"a":1}}`, strictjson.ErrTrailing},
-		{`{"a":1}x`, strictjson.ErrTrailing},
-		{"{}\x00", strictjson.ErrTrailing},
-		{`{"a":1,"a":1}{}`, strictjson.ErrTrailing},
-
-		{`{"a":1,"a":1}`, strictjson.ErrDuplicate},
-		{`{"a":1,"b":2,"\u0061":1}`, strictjson.ErrDuplicate},
-		{manyNames("n3"), strictjson.ErrDuplicate},
-		{manyNames("n39"), strictjson.ErrDuplicate},
-		{`{"a":1,"a":1,}`, strictjson.ErrSyntax},
-	} {
+	for _, tc := range slices.Concat(syntaxErrors, limitErrors) {
 		_, err := readAll([]byte(tc.doc))
 		if !errors.Is(err, tc.want) || !errors.Is(tc.want, strictjson.ErrTooDeep) && errors.Is(err, strictjson.ErrTooDeep) {
 			t.Errorf("%.60q: got %v, want %v", tc.doc, err, tc.want)

@@ -149,6 +149,25 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
+// checkPayment pays an order twice, and checks both responses and what was recorded.
+func checkPayment(t *testing.T, s *store.Store, name, id string, p order.Payment, want order.Status, wantErr error) {
+	t.Helper()
+	before := ordertest.PaymentsOf(t, s)
+	o, err := s.Pay(await.Context(t), id, p)
+	if !errors.Is(err, wantErr) || o.Status != want {
+		t.Errorf("%s: %+v, %v, want %s, %v", name, o, err, want, wantErr)
+	}
+	again, err := s.Pay(await.Context(t), id, p)
+	if !errors.Is(err, wantErr) || again != o {
+		t.Errorf("%s, repeated: %+v, %v, want %+v, %v", name, again, err, o, wantErr)
+	}
+	recorded := len(ordertest.PaymentsOf(t, s)) - len(before)
+	if record := !errors.Is(wantErr, order.ErrNotFound); record != (recorded == 1) || recorded > 1 {
+		t.Errorf("%s: %d payments recorded", name, recorded)
+	}
+	ordertest.AuditStore(t, s)
+}
+
 func TestStore_pay(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
@@ -165,20 +184,7 @@ func TestStore_pay(t *testing.T) {
 	}
 	check := func(name, id string, p order.Payment, want order.Status, wantErr error) {
 		t.Helper()
-		before := ordertest.PaymentsOf(t, s)
-		o, err := s.Pay(await.Context(t), id, p)
-		if !errors.Is(err, wantErr) || o.Status != want {
-			t.Errorf("%s: %+v, %v, want %s, %v", name, o, err, want, wantErr)
-		}
-		again, err := s.Pay(await.Context(t), id, p)
-		if !errors.Is(err, wantErr) || again != o {
-			t.Errorf("%s, repeated: %+v, %v, want %+v, %v", name, again, err, o, wantErr)
-		}
-		recorded := len(ordertest.PaymentsOf(t, s)) - len(before)
-		if record := !errors.Is(wantErr, order.ErrNotFound); record != (recorded == 1) || recorded > 1 {
-			t.Errorf("%s: %d payments recorded", name, recorded)
-		}
-		ordertest.AuditStore(t, s)
+		checkPayment(t, s, name, id, p, want, wantErr)
 	}
 	const two = 2 * 1999
 	check("no order", "none", order.Payment{Reference: "r0", AmountMinor: two, Currency: "EUR"}, "", order.ErrNotFound)

@@ -23,6 +23,47 @@ import (
 	"flashsale/order/store/storetest"
 )
 
+// refundOften refunds an order many times at once, and checks every response and what
+// remains of the order.
+func refundOften(t *testing.T, s *shoptest.Shop, o order.Order, restock bool) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var first atomic.Pointer[order.Order]
+	for range 20 {
+		wg.Go(func() {
+			got, err := s.Service.Refund(await.Context(t), o.ID, checkout.Refund{Restock: restock, By: ordertest.Root})
+			if err != nil || got.Status != order.StatusRefunded || got.Restocked != restock || got.ClosedAt.IsZero() || !got.PaidAt.Equal(o.PaidAt) {
+				t.Errorf("refund: %+v, %v", got, err)
+			}
+			if !first.CompareAndSwap(nil, &got) && *first.Load() != got {
+				t.Errorf("one refund answered %+v, another %+v", *first.Load(), got)
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := s.Service.Refund(await.Context(t), o.ID, checkout.Refund{Restock: !restock, By: ordertest.Root}); !errors.Is(err, checkout.ErrRefundDiffers) || got != *first.Load() {
+		t.Errorf("refunded otherwise: %+v, %v, want ErrRefundDiffers", got, err)
+	}
+	for _, by := range []order.Canceller{{UserID: o.UserID}, {UserID: "root", Admin: true}} {
+		if got, err := s.Service.Cancel(await.Context(t), o.ID, by); !errors.Is(err, order.ErrOrderFinal) || got.Status != order.StatusRefunded {
+			t.Errorf("cancel of a refunded order: %+v, %v, want ErrOrderFinal", got, err)
+		}
+	}
+	if again := s.MustPlace(s.Purchase(o.UserID, "k", o.Quantity, ordertest.Long)); again.Order != *first.Load() || !again.Replayed {
+		t.Errorf("replay of the purchase: %+v", again)
+	}
+	if got, err := s.Service.Pay(await.Context(t), o.ID, ordertest.Money("psp-"+o.ID, o.Quantity)); err != nil || got.Status != order.StatusRefunded {
+		t.Errorf("repeat of the payment: %+v, %v", got, err)
+	}
+	if _, err := s.Service.Pay(await.Context(t), o.ID, ordertest.Money("late-"+o.ID, o.Quantity)); !errors.Is(err, order.ErrOrderExpired) {
+		t.Errorf("another payment of a refunded order: %v, want ErrOrderExpired", err)
+	}
+	if got := ordertest.PaymentsOf(t, s.Store); got["psp-"+o.ID] != o.ID+" refunded" || got["late-"+o.ID] != o.ID+" late" {
+		t.Errorf("payments %v", got)
+	}
+	ordertest.AuditStore(t, s.Store)
+}
+
 // TestService_Refund refunds with and without a restock, many times concurrently: the units
 // are released exactly once or not at all, and so is the buyer's limit.
 func TestService_Refund(t *testing.T) {
@@ -34,49 +75,11 @@ func TestService_Refund(t *testing.T) {
 		if _, err := s.Service.Place(await.Context(t), s.Purchase("w", "k", 1, ordertest.Long)); !errors.Is(err, inventory.ErrSoldOut) {
 			t.Fatalf("beyond the stock: %v", err)
 		}
-		refund := func(o order.Order, restock bool) {
-			t.Helper()
-			var wg sync.WaitGroup
-			var first atomic.Pointer[order.Order]
-			for range 20 {
-				wg.Go(func() {
-					got, err := s.Service.Refund(await.Context(t), o.ID, checkout.Refund{Restock: restock, By: ordertest.Root})
-					if err != nil || got.Status != order.StatusRefunded || got.Restocked != restock || got.ClosedAt.IsZero() || !got.PaidAt.Equal(o.PaidAt) {
-						t.Errorf("refund: %+v, %v", got, err)
-					}
-					if !first.CompareAndSwap(nil, &got) && *first.Load() != got {
-						t.Errorf("one refund answered %+v, another %+v", *first.Load(), got)
-					}
-				})
-			}
-			wg.Wait()
-			if got, err := s.Service.Refund(await.Context(t), o.ID, checkout.Refund{Restock: !restock, By: ordertest.Root}); !errors.Is(err, checkout.ErrRefundDiffers) || got != *first.Load() {
-				t.Errorf("refunded otherwise: %+v, %v, want ErrRefundDiffers", got, err)
-			}
-			for _, by := range []order.Canceller{{UserID: o.UserID}, {UserID: "root", Admin: true}} {
-				if got, err := s.Service.Cancel(await.Context(t), o.ID, by); !errors.Is(err, order.ErrOrderFinal) || got.Status != order.StatusRefunded {
-					t.Errorf("cancel of a refunded order: %+v, %v, want ErrOrderFinal", got, err)
-				}
-			}
-			if again := s.MustPlace(s.Purchase(o.UserID, "k", o.Quantity, ordertest.Long)); again.Order != *first.Load() || !again.Replayed {
-				t.Errorf("replay of the purchase: %+v", again)
-			}
-			if got, err := s.Service.Pay(await.Context(t), o.ID, ordertest.Money("psp-"+o.ID, o.Quantity)); err != nil || got.Status != order.StatusRefunded {
-				t.Errorf("repeat of the payment: %+v, %v", got, err)
-			}
-			if _, err := s.Service.Pay(await.Context(t), o.ID, ordertest.Money("late-"+o.ID, o.Quantity)); !errors.Is(err, order.ErrOrderExpired) {
-				t.Errorf("another payment of a refunded order: %v, want ErrOrderExpired", err)
-			}
-			if got := ordertest.PaymentsOf(t, s.Store); got["psp-"+o.ID] != o.ID+" refunded" || got["late-"+o.ID] != o.ID+" late" {
-				t.Errorf("payments %v", got)
-			}
-			ordertest.AuditStore(t, s.Store)
-		}
-		refund(kept, false)
+		refundOften(t, s, kept, false)
 		if l := reconciletest.Clean(s, "kept", reconcile.RepairNothing); l != (order.Ledger{Initial: 5, Sold: 5}) {
 			t.Errorf("ledger without a restock: %+v", l)
 		}
-		refund(back, true)
+		refundOften(t, s, back, true)
 		if l := reconciletest.Clean(s, "back", reconcile.RepairNothing); l != (order.Ledger{Initial: 5, Left: 3, Sold: 2}) {
 			t.Errorf("ledger after a restock: %+v", l)
 		}

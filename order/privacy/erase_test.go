@@ -111,6 +111,37 @@ func traces(s *shoptest.Shop, name string) []string {
 	return found
 }
 
+// addAuditEntries adds an entry of alice, one about her, and one about bob.
+func addAuditEntries(t *testing.T, s *shoptest.Shop, alice, bob string) {
+	t.Helper()
+	for _, entry := range [][2]string{{alice, `{"a":1}`}, {"root", `{"user_id":"` + alice + `"}`}, {"root", `{"user_id":"` + bob + `"}`}} {
+		err := s.Store.Writer().Exec("INSERT INTO audit (at, actor, action, before) VALUES (1, ?, 'test', ?)", entry[0], entry[1]).Error
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkErasureAudit checks that the audit records the erasure, and the changes by others.
+func checkErasureAudit(t *testing.T, s *shoptest.Shop, pseudonym, bob string) {
+	t.Helper()
+	var after []string
+	err := s.Store.Reader().Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := func(item string, orders int) string {
+		return fmt.Sprintf(`root buyer.erase %s req-1  {"pseudonym":%q,"orders":%d,"reason":"asked for by letter 7"}`, item, pseudonym, orders)
+	}
+	want := []string{
+		pseudonym + ` test   {"a":1} `, `root test   {"user_id":"` + pseudonym + `"} `, `root test   {"user_id":"` + bob + `"} `,
+		note(s.Item, 4), note("", 0),
+	}
+	if fmt.Sprint(after) != fmt.Sprint(want) {
+		t.Errorf("audit\n%s\nwant\n%s", strings.Join(after, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestService_EraseBuyer erases a buyer with orders in every state: the name occurs
 // nowhere, and stock, limits and payments are unchanged.
 func TestService_EraseBuyer(t *testing.T) {
@@ -132,12 +163,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if _, err := s.Service.Cancel(await.Context(t), gone.ID, order.Canceller{UserID: alice}); err != nil {
 			t.Fatal(err)
 		}
-		for _, entry := range [][2]string{{alice, `{"a":1}`}, {"root", `{"user_id":"` + alice + `"}`}, {"root", `{"user_id":"` + bob + `"}`}} {
-			err := s.Store.Writer().Exec("INSERT INTO audit (at, actor, action, before) VALUES (1, ?, 'test', ?)", entry[0], entry[1]).Error
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		addAuditEntries(t, s, alice, bob)
 		before := reconciletest.LedgerOf(s)
 		if got := traces(s, alice); len(got) < 4 {
 			t.Fatalf("before the erasure the name occurs only in %v", got)
@@ -165,22 +191,7 @@ func TestService_EraseBuyer(t *testing.T) {
 		if r := rows[bobs.ID]; r.UserID != bob || r.IdempotencyKey != "b" {
 			t.Errorf("another's order: %+v", r)
 		}
-		// The audit records it, and the changes by others.
-		var after []string
-		err := s.Store.Reader().Raw("SELECT actor || ' ' || action || ' ' || item_id || ' ' || request_id || ' ' || before || ' ' || after FROM audit WHERE action <> 'item.create' ORDER BY id").Scan(&after).Error
-		if err != nil {
-			t.Fatal(err)
-		}
-		note := func(item string, orders int) string {
-			return fmt.Sprintf(`root buyer.erase %s req-1  {"pseudonym":%q,"orders":%d,"reason":"asked for by letter 7"}`, item, done.Pseudonym, orders)
-		}
-		want := []string{
-			done.Pseudonym + ` test   {"a":1} `, `root test   {"user_id":"` + done.Pseudonym + `"} `, `root test   {"user_id":"` + bob + `"} `,
-			note(s.Item, 4), note("", 0),
-		}
-		if fmt.Sprint(after) != fmt.Sprint(want) {
-			t.Errorf("audit\n%s\nwant\n%s", strings.Join(after, "\n"), strings.Join(want, "\n"))
-		}
+		checkErasureAudit(t, s, done.Pseudonym, bob)
 		// A repeat finds nothing, and writes nothing.
 		if again := mustErase(s, alice); again != (Erased{}) {
 			t.Errorf("once more: %+v", again)

@@ -18,6 +18,38 @@ import (
 	"flashsale/order/store/storetest"
 )
 
+// recorder returns what collects the records of the buyer alice: her orders by id, and the
+// rest as lines.
+func recorder(t *testing.T, item string, orders map[string]order.Order, got *[]string) BuyerRecords {
+	t.Helper()
+	note := func(format string, args ...any) error {
+		*got = append(*got, fmt.Sprintf(format, args...))
+		return nil
+	}
+	return BuyerRecords{
+		Orders: func(o order.Order) error {
+			if _, twice := orders[o.ID]; twice {
+				t.Errorf("order %s is exported twice", o.ID)
+			}
+			orders[o.ID] = o
+			return nil
+		},
+		Queued:   func(o order.Order) error { return note("queued %s %s", o.ID, o.IdempotencyKey) },
+		Holdings: func(item string, n int64) error { return note("holds %s %d", item, n) },
+		Payments: func(p order.PaymentRecord) error {
+			if p.ID == 0 || p.ItemID != item || p.UserID != "alice" || p.ReceivedAt.IsZero() {
+				t.Errorf("payment %+v", p)
+			}
+			return note("payment %s of %s: %d %s %s, received as %s, refunded %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency,
+				p.Outcome, p.ReceivedAs, !p.RefundedAt.IsZero())
+		},
+		Returns: func(r ReturnRecord) error {
+			return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
+		},
+		Audit: func(a order.AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
+	}
+}
+
 // TestService_ExportBuyer exports all data of one buyer, and none of another.
 func TestService_ExportBuyer(t *testing.T) {
 	t.Parallel()
@@ -59,32 +91,7 @@ func TestService_ExportBuyer(t *testing.T) {
 		}
 		orders := map[string]order.Order{}
 		var got []string
-		note := func(format string, args ...any) error {
-			got = append(got, fmt.Sprintf(format, args...))
-			return nil
-		}
-		to := BuyerRecords{
-			Orders: func(o order.Order) error {
-				if _, twice := orders[o.ID]; twice {
-					t.Errorf("order %s is exported twice", o.ID)
-				}
-				orders[o.ID] = o
-				return nil
-			},
-			Queued:   func(o order.Order) error { return note("queued %s %s", o.ID, o.IdempotencyKey) },
-			Holdings: func(item string, n int64) error { return note("holds %s %d", item, n) },
-			Payments: func(p order.PaymentRecord) error {
-				if p.ID == 0 || p.ItemID != s.Item || p.UserID != "alice" || p.ReceivedAt.IsZero() {
-					t.Errorf("payment %+v", p)
-				}
-				return note("payment %s of %s: %d %s %s, received as %s, refunded %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency,
-					p.Outcome, p.ReceivedAs, !p.RefundedAt.IsZero())
-			},
-			Returns: func(r ReturnRecord) error {
-				return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
-			},
-			Audit: func(a order.AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },
-		}
+		to := recorder(t, s.Item, orders, &got)
 		if err := newService(s).ExportBuyer(await.Context(t), "alice", to); err != nil {
 			t.Fatal(err)
 		}

@@ -37,6 +37,45 @@ func TestReconciler_Stress_Long(t *testing.T) {
 	testReconcilerStress(t, 60)
 }
 
+// stressBuyer buys, and pays, cancels or abandons the orders. Now and then it invalidates the
+// sale.
+func stressBuyer(t *testing.T, s *shoptest.Shop, rdb *redis.Client, random *rand.Rand, b, rounds int, accepted *atomic.Int64) {
+	t.Helper()
+	user := fmt.Sprintf("u%d", b)
+	for k := range rounds {
+		wait := ordertest.Long
+		if random.IntN(2) == 0 {
+			wait = 0
+		}
+		placed, err := s.Service.Place(await.Context(t), s.Purchase(user, fmt.Sprint("k", k), 1+random.Int64N(2), wait))
+		if errors.Is(err, inventory.ErrSoldOut) || errors.Is(err, inventory.ErrUserLimit) {
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s, round %d: %v", user, k, err)
+			return
+		}
+		accepted.Add(1)
+		switch random.IntN(8) {
+		case 0: // left to expire
+		case 1:
+			if _, err := s.Service.Pay(await.Context(t), placed.Order.ID, ordertest.Money(placed.Order.ID, 0)); !errors.Is(err, order.ErrAmountMismatch) && !errors.Is(err, order.ErrOrderExpired) {
+				t.Errorf("%s, round %d: pay too little: %v", user, k, err)
+			}
+		default:
+			if _, err := s.Service.Cancel(await.Context(t), placed.Order.ID, order.Canceller{UserID: user}); err != nil && !errors.Is(err, order.ErrOrderFinal) &&
+				!errors.Is(err, inventory.ErrUnavailable) { // a busy machine has not committed it in time, and it expires
+				t.Errorf("%s, round %d: %v", user, k, err)
+			}
+		}
+		if random.IntN(20) == 0 {
+			if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // testReconcilerStress makes each buyer buy that many times.
 func testReconcilerStress(t *testing.T, rounds int) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -74,42 +113,7 @@ func testReconcilerStress(t *testing.T, rounds int) {
 		var crowd sync.WaitGroup
 		var accepted atomic.Int64
 		for b := range buyers {
-			crowd.Go(func() {
-				random := rand.New(rand.NewPCG(seed, uint64(b)))
-				user := fmt.Sprintf("u%d", b)
-				for k := range rounds {
-					wait := ordertest.Long
-					if random.IntN(2) == 0 {
-						wait = 0
-					}
-					placed, err := s.Service.Place(await.Context(t), s.Purchase(user, fmt.Sprint("k", k), 1+random.Int64N(2), wait))
-					if errors.Is(err, inventory.ErrSoldOut) || errors.Is(err, inventory.ErrUserLimit) {
-						continue
-					}
-					if err != nil {
-						t.Errorf("%s, round %d: %v", user, k, err)
-						return
-					}
-					accepted.Add(1)
-					switch random.IntN(8) {
-					case 0: // left to expire
-					case 1:
-						if _, err := s.Service.Pay(await.Context(t), placed.Order.ID, ordertest.Money(placed.Order.ID, 0)); !errors.Is(err, order.ErrAmountMismatch) && !errors.Is(err, order.ErrOrderExpired) {
-							t.Errorf("%s, round %d: pay too little: %v", user, k, err)
-						}
-					default:
-						if _, err := s.Service.Cancel(await.Context(t), placed.Order.ID, order.Canceller{UserID: user}); err != nil && !errors.Is(err, order.ErrOrderFinal) &&
-							!errors.Is(err, inventory.ErrUnavailable) { // a busy machine has not committed it in time, and it expires
-							t.Errorf("%s, round %d: %v", user, k, err)
-						}
-					}
-					if random.IntN(20) == 0 {
-						if err := inventory.Invalidate(await.Context(t), rdb, 1, []string{s.Item}); err != nil {
-							t.Error(err)
-						}
-					}
-				}
-			})
+			crowd.Go(func() { stressBuyer(t, s, rdb, rand.New(rand.NewPCG(seed, uint64(b))), b, rounds, &accepted) })
 		}
 		crowd.Wait()
 		close(done)

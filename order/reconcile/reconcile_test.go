@@ -227,72 +227,77 @@ func TestReconciler_Drifts_Long(t *testing.T) {
 	testDrifts(t, redistest.Embedded(t))
 }
 
+// injectedDrift is a difference that a test injects, and how the reconciler reports it.
+type injectedDrift struct {
+	name   string
+	inject func(s *shoptest.Shop, orders []order.Order)
+	want   Drift // Note is not compared
+	more   string
+	stays  bool // no repair can correct it
+}
+
+var injectedDrifts = []injectedDrift{
+	{"left too low", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", 90) },
+		Drift{Kind: DriftLeft, Expected: 93, Found: 90, Units: 3, Count: 1}, "", false},
+	{"left too high", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", 95) },
+		Drift{Kind: DriftLeft, Expected: 93, Found: 95, Units: 2, Count: 1}, "", false},
+	{"left unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", "many") },
+		Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
+	{"fenced off", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "fence", "9000000000000000") },
+		Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
+	{"a version behind", func(s *shoptest.Shop, _ []order.Order) {
+		s.Exec("UPDATE items SET version = 2, per_user_limit = 6 WHERE id = ?", s.Item)
+	}, Drift{Kind: DriftVersion, Expected: 2, Found: 1, Count: 2}, "", false},
+	{"another control", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "control", "paused") },
+		Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
+	{"another end", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "closes_ms", 1) },
+		Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
+	{"buyer counted too high", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "a", 4) },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "a") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"queued buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "queued") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"stranger counted", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "stranger", 2) },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"leaked hold", func(s *shoptest.Shop, _ []order.Order) {
+		s.Hset("idempotency", "ghost k", "2:"+someID)
+		s.Hset("buyers", "ghost", 2)
+		s.Hset("sale", "left", 91)
+	}, Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "left", false},
+	{"order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "a k") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"queued order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "queued k") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"standing order given back", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "a k", "3:"+o[0].ID+":r") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"closed order counted", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "gone k", "4:"+o[2].ID) },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"order unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("idempotency", "a k", "?") },
+		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"sold too high", func(s *shoptest.Shop, _ []order.Order) {
+		s.Exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.Item)
+	},
+		Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "", false},
+	{"sold too high, and the sale built from it", func(s *shoptest.Shop, _ []order.Order) {
+		s.Exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.Item)
+		s.Hset("sale", "left", 88)
+	}, Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "left", false},
+	{"sold too low", func(s *shoptest.Shop, _ []order.Order) { s.Exec("UPDATE items SET sold = 0 WHERE id = ?", s.Item) },
+		Drift{Kind: DriftSold, Expected: 6, Found: 0, Units: 6, Count: 1}, "", false},
+	{"buyers wrong and missing", func(s *shoptest.Shop, _ []order.Order) {
+		s.Exec("UPDATE buyers SET quantity = 5 WHERE user_id = 'a'")
+		s.Exec("DELETE FROM buyers WHERE user_id = 'b'")
+	}, Drift{Kind: DriftBuyers, Expected: 6, Found: 5, Units: 5, Count: 2}, "", false},
+	{"total without a record", func(s *shoptest.Shop, _ []order.Order) {
+		s.Exec("UPDATE items SET total = 101 WHERE id = ?", s.Item)
+		s.Hset("sale", "left", 94)
+	}, Drift{Kind: DriftTotal, Expected: 100, Found: 101, Units: 1, Count: 1}, "", true},
+}
+
 func testDrifts(t *testing.T, rdb *redis.Client) {
 	t.Helper()
-	for _, q := range []struct {
-		name   string
-		inject func(s *shoptest.Shop, orders []order.Order)
-		want   Drift // Note is not compared
-		more   string
-		stays  bool // no repair can correct it
-	}{
-		{"left too low", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", 90) },
-			Drift{Kind: DriftLeft, Expected: 93, Found: 90, Units: 3, Count: 1}, "", false},
-		{"left too high", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", 95) },
-			Drift{Kind: DriftLeft, Expected: 93, Found: 95, Units: 2, Count: 1}, "", false},
-		{"left unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "left", "many") },
-			Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
-		{"fenced off", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "fence", "9000000000000000") },
-			Drift{Kind: DriftDamaged, Expected: 94, Units: 94, Count: 1}, "", false},
-		{"a version behind", func(s *shoptest.Shop, _ []order.Order) {
-			s.Exec("UPDATE items SET version = 2, per_user_limit = 6 WHERE id = ?", s.Item)
-		}, Drift{Kind: DriftVersion, Expected: 2, Found: 1, Count: 2}, "", false},
-		{"another control", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "control", "paused") },
-			Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
-		{"another end", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "closes_ms", 1) },
-			Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
-		{"buyer counted too high", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "a", 4) },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "a") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"queued buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "queued") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"stranger counted", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "stranger", 2) },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"leaked hold", func(s *shoptest.Shop, _ []order.Order) {
-			s.Hset("idempotency", "ghost k", "2:"+someID)
-			s.Hset("buyers", "ghost", 2)
-			s.Hset("sale", "left", 91)
-		}, Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "left", false},
-		{"order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "a k") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"queued order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "queued k") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"standing order given back", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "a k", "3:"+o[0].ID+":r") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"closed order counted", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "gone k", "4:"+o[2].ID) },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"order unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("idempotency", "a k", "?") },
-			Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-		{"sold too high", func(s *shoptest.Shop, _ []order.Order) {
-			s.Exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.Item)
-		},
-			Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "", false},
-		{"sold too high, and the sale built from it", func(s *shoptest.Shop, _ []order.Order) {
-			s.Exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.Item)
-			s.Hset("sale", "left", 88)
-		}, Drift{Kind: DriftSold, Expected: 6, Found: 11, Units: 5, Count: 1}, "left", false},
-		{"sold too low", func(s *shoptest.Shop, _ []order.Order) { s.Exec("UPDATE items SET sold = 0 WHERE id = ?", s.Item) },
-			Drift{Kind: DriftSold, Expected: 6, Found: 0, Units: 6, Count: 1}, "", false},
-		{"buyers wrong and missing", func(s *shoptest.Shop, _ []order.Order) {
-			s.Exec("UPDATE buyers SET quantity = 5 WHERE user_id = 'a'")
-			s.Exec("DELETE FROM buyers WHERE user_id = 'b'")
-		}, Drift{Kind: DriftBuyers, Expected: 6, Found: 5, Units: 5, Count: 2}, "", false},
-		{"total without a record", func(s *shoptest.Shop, _ []order.Order) {
-			s.Exec("UPDATE items SET total = 101 WHERE id = ?", s.Item)
-			s.Hset("sale", "left", 94)
-		}, Drift{Kind: DriftTotal, Expected: 100, Found: 101, Units: 1, Count: 1}, "", true},
-	} {
+	for _, q := range injectedDrifts {
 		t.Run(q.name, func(t *testing.T) {
 			t.Parallel()
 			s := shoptest.New(t, rdb, false, ordertest.NewItem("", 100, 5))

@@ -19,6 +19,48 @@ import (
 	"flashsale/order/store/storetest"
 )
 
+// highWaterStep is a change that raises an item's revision.
+type highWaterStep struct {
+	name string
+	do   func() error
+}
+
+// highWaterSteps change an item in each way. The order is committed and not paid.
+func highWaterSteps(s *shoptest.Shop, placed order.Placed) []highWaterStep {
+	t := s.T
+	return []highWaterStep{
+		{"pay", func() error {
+			_, err := s.Service.Pay(await.Context(t), placed.Order.ID, order.Payment{Reference: "psp-1", AmountMinor: 1999, Currency: "EUR"})
+			return err
+		}},
+		{"cancel", func() error {
+			other := s.MustPlace(s.Purchase("u2", "k1", 1, ordertest.Limit))
+			_, err := s.Service.Cancel(await.Context(t), other.Order.ID, order.Canceller{Admin: true, UserID: "root"})
+			return err
+		}},
+		{"mismatch", func() error {
+			_, err := s.Service.Pay(await.Context(t), placed.Order.ID, order.Payment{Reference: "psp-2", AmountMinor: 1, Currency: "EUR"})
+			return ordertest.Ignore(err, order.ErrAmountMismatch)
+		}},
+		{"mark a payment", func() error {
+			_, err := (&payments.Service{Store: s.Store}).MarkRefunded(await.Context(t), ordertest.PaymentIDs(t, s.Store)["psp-2"], ordertest.Root)
+			return err
+		}},
+		{"refund", func() error {
+			_, err := s.Service.Refund(await.Context(t), placed.Order.ID, checkout.Refund{By: ordertest.Root})
+			return err
+		}},
+		{"refund with a restock", func() error {
+			_, err := s.Service.Refund(await.Context(t), s.MustPay("u4", "k1", 1).ID, checkout.Refund{Restock: true, By: ordertest.Root})
+			return err
+		}},
+		{"restock", func() error {
+			_, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, order.By{})
+			return err
+		}},
+	}
+}
+
 // TestHighWater_Behind: every change of an item's orders raises the mark in Redis, and a
 // database below the mark is detected until its revision is above it.
 func TestHighWater_Behind(t *testing.T) {
@@ -43,41 +85,7 @@ func TestHighWater_Behind(t *testing.T) {
 		if before == 0 {
 			t.Fatal("the commit of an order is not recorded")
 		}
-		steps := []struct {
-			name string
-			do   func() error
-		}{
-			{"pay", func() error {
-				_, err := s.Service.Pay(await.Context(t), placed.Order.ID, order.Payment{Reference: "psp-1", AmountMinor: 1999, Currency: "EUR"})
-				return err
-			}},
-			{"cancel", func() error {
-				other := s.MustPlace(s.Purchase("u2", "k1", 1, ordertest.Limit))
-				_, err := s.Service.Cancel(await.Context(t), other.Order.ID, order.Canceller{Admin: true, UserID: "root"})
-				return err
-			}},
-			{"mismatch", func() error {
-				_, err := s.Service.Pay(await.Context(t), placed.Order.ID, order.Payment{Reference: "psp-2", AmountMinor: 1, Currency: "EUR"})
-				return ordertest.Ignore(err, order.ErrAmountMismatch)
-			}},
-			{"mark a payment", func() error {
-				_, err := (&payments.Service{Store: s.Store}).MarkRefunded(await.Context(t), ordertest.PaymentIDs(t, s.Store)["psp-2"], ordertest.Root)
-				return err
-			}},
-			{"refund", func() error {
-				_, err := s.Service.Refund(await.Context(t), placed.Order.ID, checkout.Refund{By: ordertest.Root})
-				return err
-			}},
-			{"refund with a restock", func() error {
-				_, err := s.Service.Refund(await.Context(t), s.MustPay("u4", "k1", 1).ID, checkout.Refund{Restock: true, By: ordertest.Root})
-				return err
-			}},
-			{"restock", func() error {
-				_, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 1, Reason: "r", IdempotencyKey: "r1"}, order.By{})
-				return err
-			}},
-		}
-		for _, step := range steps {
+		for _, step := range highWaterSteps(s, placed) {
 			if err := step.do(); err != nil {
 				t.Fatalf("%s: %v", step.name, err)
 			}

@@ -76,6 +76,57 @@ func TestRecovery_Stress_Long(t *testing.T) {
 	testRecoveryStress(t, 500, 150, 60)
 }
 
+// stressBuyer buys and cancels, and records the ids of committed orders.
+func stressBuyer(ctx context.Context, t *testing.T, s *shoptest.Shop, b, purchases int, committed *sync.Map, seen *atomic.Int64) {
+	t.Helper()
+	for i := range purchases {
+		wait := time.Duration(rand.IntN(2)) * time.Second
+		p := s.Purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
+		placed, err := s.Service.Place(await.Context(t), p)
+		switch {
+		case err == nil && placed.Committed:
+			committed.Store(placed.Order.ID, true)
+			seen.Add(1)
+			if rand.IntN(3) == 0 {
+				if _, err := s.Service.Cancel(await.Context(t), placed.Order.ID, order.Canceller{Admin: true}); err != nil {
+					t.Logf("cancel: %v", err)
+				}
+			}
+		case err == nil, errors.Is(err, inventory.ErrSoldOut), errors.Is(err, inventory.ErrOverloaded), errors.Is(err, inventory.ErrUserLimit),
+			errors.Is(err, inventory.ErrUnavailable), errors.Is(err, inventory.ErrRebuilding):
+		default:
+			t.Errorf("buy: %v", err)
+		}
+		pause.For(ctx, time.Duration(rand.IntN(4))*time.Millisecond)
+	}
+}
+
+// checkAfterRewinds checks that no committed order was lost, and that every unit is sold once.
+func checkAfterRewinds(t *testing.T, s *shoptest.Shop, committed *sync.Map) {
+	t.Helper()
+	rows := ordertest.AllRows(t, s.Store)
+	committed.Range(func(id, _ any) bool {
+		row, ok := rows[id.(string)]
+		if !ok || row.Status == string(order.StatusRejected) {
+			t.Errorf("order %v was committed, and is %+v", id, row)
+		}
+		return true
+	})
+	ordertest.AuditStore(t, s.Store)
+	l := reconciletest.LedgerOf(s)
+	if l.Initial+l.Restocked != l.Left+l.Held+l.Sold {
+		t.Errorf("ledger %+v", l)
+	}
+	// No unit is lost: further buyers get the rest, to the last unit.
+	s.Work()
+	sellOut(s, "rest", 0)
+	s.Drained()
+	ordertest.AuditStore(t, s.Store)
+	if l := reconciletest.LedgerOf(s); l.Left != 0 || l.Sold+l.Held != l.Initial+l.Restocked {
+		t.Errorf("ledger %+v after the rest was sold", l)
+	}
+}
+
 // testRecoveryStress makes each buyer buy that many times, and rewinds Redis at most most
 // times.
 func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
@@ -106,26 +157,7 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	var done, seen atomic.Int64
 	for b := range 6 {
 		buyers.Go(func() {
-			for i := range purchases {
-				wait := time.Duration(rand.IntN(2)) * time.Second
-				p := s.Purchase(fmt.Sprintf("u%d", rand.IntN(600)), fmt.Sprintf("k%d-%d", b, i), 1, wait)
-				placed, err := s.Service.Place(await.Context(t), p)
-				switch {
-				case err == nil && placed.Committed:
-					committed.Store(placed.Order.ID, true)
-					seen.Add(1)
-					if rand.IntN(3) == 0 {
-						if _, err := s.Service.Cancel(await.Context(t), placed.Order.ID, order.Canceller{Admin: true}); err != nil {
-							t.Logf("cancel: %v", err)
-						}
-					}
-				case err == nil, errors.Is(err, inventory.ErrSoldOut), errors.Is(err, inventory.ErrOverloaded), errors.Is(err, inventory.ErrUserLimit),
-					errors.Is(err, inventory.ErrUnavailable), errors.Is(err, inventory.ErrRebuilding):
-				default:
-					t.Errorf("buy: %v", err)
-				}
-				pause.For(ctx, time.Duration(rand.IntN(4))*time.Millisecond)
-			}
+			stressBuyer(ctx, t, s, b, purchases, &committed, &seen)
 			done.Add(1)
 		})
 	}
@@ -162,25 +194,5 @@ func testRecoveryStress(t *testing.T, stock int64, purchases, most int) {
 	s.Drained()
 	stop()
 	t.Logf("%d rewinds, %d orders committed", rewinds, seen.Load())
-	rows := ordertest.AllRows(t, s.Store)
-	committed.Range(func(id, _ any) bool {
-		row, ok := rows[id.(string)]
-		if !ok || row.Status == string(order.StatusRejected) {
-			t.Errorf("order %v was committed, and is %+v", id, row)
-		}
-		return true
-	})
-	ordertest.AuditStore(t, s.Store)
-	l := reconciletest.LedgerOf(s)
-	if l.Initial+l.Restocked != l.Left+l.Held+l.Sold {
-		t.Errorf("ledger %+v", l)
-	}
-	// No unit is lost: further buyers get the rest, to the last unit.
-	s.Work()
-	sellOut(s, "rest", 0)
-	s.Drained()
-	ordertest.AuditStore(t, s.Store)
-	if l := reconciletest.LedgerOf(s); l.Left != 0 || l.Sold+l.Held != l.Initial+l.Restocked {
-		t.Errorf("ledger %+v after the rest was sold", l)
-	}
+	checkAfterRewinds(t, s, &committed)
 }

@@ -20,6 +20,7 @@ import (
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/sales"
 	"flashsale/order/shoptest"
+	"flashsale/order/store"
 	"flashsale/order/store/storetest"
 	"flashsale/queue"
 )
@@ -34,6 +35,25 @@ func oneSale(ctx context.Context, source *sales.Source, item string, each func(i
 		func(_ string, h inventory.Holding) error { return each(h) },
 		func(_ string, s inventory.Sale) error { sale = s; return nil })
 	return sale, err
+}
+
+// checkLaterStates checks that released units of an order do not count.
+func checkLaterStates(t *testing.T, s *store.Store, source *sales.Source) {
+	t.Helper()
+	for status, counts := range map[string]bool{"paid": true, "cancelled": false, "expired": false} {
+		if err := s.Writer().Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
+			t.Fatal(err)
+		}
+		_, err := oneSale(await.Context(t), source, "item", func(h inventory.Holding) error {
+			if h.OrderID == "gone" && h.Counts != counts {
+				t.Errorf("a %s order counts: %v", status, h.Counts)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestSales_Sale: an order that is both in the queue and in the database counts once, and a
@@ -98,22 +118,8 @@ func TestSales_Sale(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(holdings) {
 			t.Errorf("holdings %v, want %v", got, holdings)
 		}
-		// Later states: released units do not count.
-		for status, counts := range map[string]bool{"paid": true, "cancelled": false, "expired": false} {
-			if err := s.Writer().Exec("UPDATE orders SET status = ? WHERE id = 'gone'", status).Error; err != nil {
-				t.Fatal(err)
-			}
-			_, err := oneSale(await.Context(t), source, "item", func(h inventory.Holding) error {
-				if h.OrderID == "gone" && h.Counts != counts {
-					t.Errorf("a %s order counts: %v", status, h.Counts)
-				}
-				asked = 0
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		checkLaterStates(t, s, source)
+		asked = 0
 		if _, err := oneSale(await.Context(t), source, "item", func(inventory.Holding) error { return ordertest.ErrTest }); !errors.Is(err, ordertest.ErrTest) {
 			t.Errorf("a caller's error: %v", err)
 		}
