@@ -1,4 +1,4 @@
-// Package payments lists the received payments, and records which of them were refunded.
+// Package payments lists the received payments, and records refunds of those that paid no order.
 package payments
 
 import (

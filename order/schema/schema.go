@@ -83,7 +83,7 @@ func (r *Order) Order() order.Order {
 	}
 }
 
-// Holds reports whether the order's units are taken from the stock. It equals ordersHold.
+// Holds reports whether the order's units are taken from the stock. It equals store.OrdersHold.
 func (r *Order) Holds() bool {
 	switch order.Status(r.Status) {
 	case order.StatusConfirmed, order.StatusPaid:
