@@ -123,7 +123,7 @@ func parseStamp(stamp string) (epoch, sequence int64, err error) {
 // errSpelling says that a number is not written as numbers of a payload are.
 var errSpelling = errors.New("unexpected sign or leading zeros")
 
-// parseWhole reads a number in the only form that appendTask and the purchase script write.
+// parseWhole reads a number in the only form that AppendTask and the purchase script write.
 func parseWhole(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -176,7 +176,7 @@ func ExpiryTask(t *Task, expiresAt int64) queue.Task {
 	return queue.Task{ID: ExpiryPrefix + t.ID, Type: ExpiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
 }
 
-// Tasks is the part of a task queue that a Service reads.
+// Tasks is the part of a task queue that services read.
 type Tasks interface {
 	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
 	Scan(ctx context.Context, fn func(id string, payload []byte) error) error

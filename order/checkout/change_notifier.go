@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// bellIDs bounds the orders of one message.
-	bellIDs = 256
-	// bellQuiet is how long commits are not published after a message without receivers.
+	// messageIDs bounds the orders of one message.
+	messageIDs = 256
+	// quietTime is how long commits are not published after a message without receivers.
 	// Tens of thousands of orders may be committed in a second, and most shops have no
 	// subscriber most of the time. A new subscriber reads the database for what it missed.
-	bellQuiet = time.Second
+	quietTime = time.Second
 )
 
 // ChangeNotifier notifies the processes that follow orders of which ones changed. A message carries
@@ -56,8 +56,8 @@ func (b *ChangeNotifier) Notify(ctx context.Context, ids ...string) {
 // Add puts the messages about some orders into a pipeline.
 func (b *ChangeNotifier) Add(ctx context.Context, p redis.Pipeliner, ids []string) []*redis.IntCmd {
 	var sent []*redis.IntCmd
-	for from := 0; from < len(ids); from += bellIDs {
-		sent = append(sent, p.Publish(ctx, order.ChangedChannel, strings.Join(ids[from:min(from+bellIDs, len(ids))], " ")))
+	for from := 0; from < len(ids); from += messageIDs {
+		sent = append(sent, p.Publish(ctx, order.ChangedChannel, strings.Join(ids[from:min(from+messageIDs, len(ids))], " ")))
 	}
 	return sent
 }
@@ -83,7 +83,7 @@ func (b *ChangeNotifier) NoteReceivers(sent []*redis.IntCmd) {
 	if len(sent) == 0 {
 		return
 	}
-	until := time.Now().Add(bellQuiet).UnixNano()
+	until := time.Now().Add(quietTime).UnixNano()
 	for _, c := range sent {
 		if n, err := c.Result(); err != nil || n > 0 {
 			until = 0 // a subscriber exists, or may exist

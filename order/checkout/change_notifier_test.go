@@ -14,13 +14,13 @@ import (
 	"flashsale/order/ordertest"
 )
 
-// TestBell: one message has up to some hundred orders. While there is no subscriber, only
+// TestChangeNotifier: one message has up to some hundred orders. While there is no subscriber, only
 // commits of rejected orders are published.
-func TestBell(t *testing.T) {
+func TestChangeNotifier(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	b := NewChangeNotifier(rdb, func(err error) { t.Error(err) })
-	tasks := ordertest.Distinct("n", "item", 2*bellIDs+1)
+	tasks := ordertest.Distinct("n", "item", 2*messageIDs+1)
 	out := make([]order.Outcome, len(tasks))
 	for i := range out {
 		out[i].Status = order.StatusConfirmed
@@ -42,8 +42,8 @@ func TestBell(t *testing.T) {
 	if n := send(); n != 3 {
 		t.Errorf("%d messages for %d orders, want 3", n, len(tasks))
 	}
-	if until := time.Unix(0, b.quietUntil.Load()); until.Before(began.Add(bellQuiet)) {
-		t.Errorf("without subscribers the bell is quiet for only %s", until.Sub(began))
+	if until := time.Unix(0, b.quietUntil.Load()); until.Before(began.Add(quietTime)) {
+		t.Errorf("without subscribers the notifier is quiet for only %s", until.Sub(began))
 	}
 	b.quietUntil.Add(int64(ordertest.Limit)) // for a machine that needs longer for the rest
 	if got := b.Due(tasks, out); !slices.Equal(got, []string{tasks[7].ID}) {

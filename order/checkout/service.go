@@ -34,7 +34,7 @@ type Items interface {
 	Outdated(id string, version int64)
 }
 
-// Config configures a Service. All fields but ChangeNotifier, Queued, Renamer and OnError are
+// Config configures a Service. All fields but ChangeNotifier, Queued and OnError are
 // required.
 type Config struct {
 	Store    *store.Store

@@ -40,12 +40,12 @@ type Records interface {
 // however much was sold. Only the units of accepted orders that are not committed must be
 // searched for in the queue, without the item's lock.
 type inspector struct {
-	store   *store.Store
-	stock   Examiner
-	records Records
-	tasks   []order.Tasks // one per partition
-	returns *release.Releases
-	hold    time.Duration // lookHold
+	store    *store.Store
+	stock    Examiner
+	records  Records
+	tasks    []order.Tasks // one per partition
+	releases *release.Releases
+	hold     time.Duration // timeouts.Inspect
 }
 
 func (x *inspector) tasksOf(item string) order.Tasks { return x.tasks[x.stock.Partition(item)] }
@@ -63,7 +63,7 @@ const (
 
 const (
 	// holdTries is how often a read under the lock is tried: on a busy machine or disk the
-	// process may wait longer than lookHold.
+	// process may wait longer than hold.
 	holdTries = 8
 	// holdPause is between two attempts. Sales continue meanwhile.
 	holdPause = 50 * time.Millisecond
@@ -109,7 +109,7 @@ func (x *inspector) see(ctx context.Context, item string) (observation, error) {
 
 // seeHeld reads an item while holding its lock. If rebuild returns true for the
 // observation, the sale is then rebuilt under the same lock. A read that takes longer than
-// lookHold is retried, after a pause in which the item can be sold.
+// hold is retried, after a pause in which the item can be sold.
 func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
 	for try := 1; ; try++ {
 		var cut bool
@@ -119,7 +119,7 @@ func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]b
 	}
 }
 
-// seeHeldOnce is one attempt; cut reports that lookHold ended it.
+// seeHeldOnce is one attempt; cut reports that hold ended it.
 func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
 	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
 		ctx, cancel := context.WithTimeout(held, x.hold)
@@ -169,7 +169,7 @@ func (x *inspector) look(ctx context.Context, item string, live func(context.Con
 		return s, nil
 	}
 	s.moving = true
-	if _, _, err := x.returns.Ask(ctx, item, missing); err != nil {
+	if _, _, err := x.releases.Ask(ctx, item, missing); err != nil {
 		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil

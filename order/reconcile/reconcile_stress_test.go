@@ -18,7 +18,6 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/ordertest"
-	"flashsale/order/sales"
 	"flashsale/order/shoptest"
 	"flashsale/order/store/storetest"
 )
@@ -142,8 +141,8 @@ func testReconcilerStress(t *testing.T, rounds int) {
 func TestReconciler_Pages(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const queued = sales.SalePage + 10
-		committed := longtest.Scale(sales.SalePage, 2*sales.SalePage) + 10 // two pages, or three
+		const queued = recordsPage + 10
+		committed := longtest.Scale(recordsPage, 2*recordsPage) + 10 // two pages, or three
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10_000, 1))
 		storetest.MustCommit(t, s.Store, ordertest.Distinct("c", s.Item, committed)...)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(ordertest.Distinct("q", s.Item, queued)...))

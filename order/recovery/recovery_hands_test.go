@@ -131,7 +131,7 @@ func restarted(s *shoptest.Shop, onRestart func(context.Context) error) {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	s.Service.Stock = s.Stock // newSiteWith closes this one at the end
+	s.Service.Stock = s.Stock // shoptest.NewWith closes this one at the end
 }
 
 // TestRecovery_Rewound_Unnoticed: Redis returns without an order that a worker holds, and

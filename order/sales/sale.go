@@ -32,9 +32,6 @@ type Source struct {
 // Epoch is the number of the current build of all state in Redis.
 func (s *Source) Epoch(ctx context.Context) (int64, error) { return s.Store.Epoch(ctx) }
 
-// SalePage is how many orders are read together.
-const SalePage = 1000
-
 // Sales reads items and calls each for every committed or queued order of theirs; see
 // inventory.Source. An order that a worker has committed since the queue was read is in
 // both, and counts once, by its id.

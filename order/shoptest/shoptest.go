@@ -69,13 +69,13 @@ func New(t *testing.T, rdb *redis.Client, volatile bool, n order.NewItem) *Shop 
 	return s
 }
 
-// NewWith is newSite with other settings of the inventory.
+// NewWith is New with other settings of the inventory.
 func NewWith(t *testing.T, rdb *redis.Client, n order.NewItem, cfg inventory.Config) *Shop {
 	t.Helper()
 	return NewOn(t, ordertest.NewQueue(t, rdb, queue.Config{}), rdb, n, cfg)
 }
 
-// NewOn is newSiteWith with another queue.
+// NewOn is NewWith with another queue.
 func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg inventory.Config) *Shop {
 	t.Helper()
 	s := &Shop{T: t, Rdb: rdb, Queue: q, Store: storetest.New(t), Waiters: checkout.NewWaiters(), Item: "item-" + ordertest.RandomName(t)}

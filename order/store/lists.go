@@ -23,7 +23,7 @@ const (
 	ListLook = 5000
 )
 
-// listWait is how long a list waits for another one to finish. See writeTimeout.
+// listWait is how long a list waits for another one to finish. See timeouts.Write.
 var listWait = time.Second
 
 // listPool reads the lists of all buyers' orders, payments and audit entries. It has its

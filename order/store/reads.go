@@ -99,7 +99,7 @@ const (
 	p.received_as, p.outcome, p.received_at, p.refunded_at`
 )
 
-// ScanPayment reads a row of paymentFields.
+// ScanPayment reads a row of PaymentFields.
 func ScanPayment(row interface{ Scan(to ...any) error }) (order.PaymentRecord, error) {
 	var p order.PaymentRecord
 	var received, refunded int64

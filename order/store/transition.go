@@ -382,7 +382,7 @@ func ReadOrder(ctx context.Context, c Conn, id string) (order.Order, error) {
 	return o, nil
 }
 
-// ScanOrder reads a row of orderFields.
+// ScanOrder reads a row of OrderFields.
 func ScanOrder(row interface{ Scan(to ...any) error }) (order.Order, error) {
 	var r schema.Order
 	err := row.Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,

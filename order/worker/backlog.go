@@ -29,14 +29,14 @@ type NamedQueue struct {
 type Backlog struct {
 	ChangeNotifier *checkout.ChangeNotifier // nil: no notifications
 	store          *store.Store
-	returns        *release.Releases
+	releases       *release.Releases
 	queues         []NamedQueue
 }
 
 // NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
-func NewBacklog(store *store.Store, returns *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, returns: returns, ChangeNotifier: changes, queues: queues}
+func NewBacklog(store *store.Store, releases *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, releases: releases, ChangeNotifier: changes, queues: queues}
 }
 
 // QueueDepth is the state and the counters of one queue.
@@ -187,7 +187,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error
 	}
 	b.ChangeNotifier.Notify(ctx, t.ID)
 	// Units that cannot be returned now are recorded, and the sweeper returns them later.
-	b.returns.Give(ctx, []store.Returned{{
+	b.releases.Give(ctx, []store.Returned{{
 		OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
 		Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
 	}})

@@ -27,4 +27,4 @@ func NewFreeableItem(id string, version int64) FreeableItem {
 }
 
 // BacklogReleases returns what releases the units of discarded orders.
-func (b *Backlog) BacklogReleases() *release.Releases { return b.returns }
+func (b *Backlog) BacklogReleases() *release.Releases { return b.releases }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"maps"
@@ -408,4 +409,25 @@ func RunWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) 
 		}
 	})
 	return stop
+}
+
+// TestFulfiller_persist_Repeats: a commit that fails because of the state of the database is
+// repeated until it succeeds, and every failure is reported. Another error ends the tries.
+func TestFulfiller_persist_Repeats(t *testing.T) {
+	t.Parallel()
+	var reported []error
+	f := NewFulfiller(storetest.New(t), nil, nil, func(err error) { reported = append(reported, err) })
+	tries := 0
+	err := f.persist(await.Context(t), func() error {
+		if tries++; tries <= 2 {
+			return fmt.Errorf("commit: %w", driver.ErrBadConn)
+		}
+		return nil
+	})
+	if err != nil || tries != 3 || len(reported) != 2 || !errors.Is(reported[1], driver.ErrBadConn) {
+		t.Errorf("%d tries, reported %v, %v; want 3 tries and 2 reports", tries, reported, err)
+	}
+	if err := f.persist(await.Context(t), func() error { tries++; return ordertest.ErrTest }); !errors.Is(err, ordertest.ErrTest) || tries != 4 {
+		t.Errorf("a lasting error after %d tries: %v", tries-3, err)
+	}
 }

@@ -70,7 +70,7 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if e.embedded() {
 		items, err := eng.store.ItemIDs(ctx, "", 1)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("find out whether there are sales to load: %w", err)
 		}
 		eng.unused = len(items) == 0
 	}

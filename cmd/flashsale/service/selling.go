@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -122,10 +123,14 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 	})
 	e.registry.MustRegister(recovered, took)
-	level := zerolog.InfoLevel
+	var level atomic.Int32 // of the log lines about loads
+	level.Store(int32(zerolog.InfoLevel))
 	if eng.unused {
-		level = zerolog.DebugLevel
+		level.Store(int32(zerolog.DebugLevel)) // until the first load, which finds nothing
 	}
+	logged := func() *zerolog.Event {
+		return e.log.WithLevel(zerolog.Level(level.Load())).Str("component", "recovery")
+	} //nolint:gosec // a level
 	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
 	for i, q := range eng.expires {
 		expiries[i] = q
@@ -136,7 +141,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnLoss: func(what string) {
 			if e.embedded() {
 				// The embedded engine is empty at each start, which is not a loss.
-				e.log.WithLevel(level).Str("component", "recovery").Msg("loading sales from the database")
+				logged().Msg("loading sales from the database")
 				return
 			}
 			e.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
@@ -144,8 +149,9 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnRecovered: func(r recovery.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
-			e.log.WithLevel(level).Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+			logged().Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
 				Dur("took_ms", r.Took).Msg("sales loaded")
+			level.Store(int32(zerolog.InfoLevel))
 		},
 		OnError: e.reporter("recovery"),
 	})
