@@ -128,9 +128,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 	if eng.unused {
 		level.Store(int32(zerolog.DebugLevel)) // until the first load, which finds nothing
 	}
-	logged := func() *zerolog.Event {
-		return e.log.WithLevel(zerolog.Level(level.Load())).Str("component", "recovery")
-	} //nolint:gosec // a level
+	logLevel := func() zerolog.Level { return zerolog.Level(level.Load()) }
 	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
 	for i, q := range eng.expires {
 		expiries[i] = q
@@ -141,7 +139,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnLoss: func(what string) {
 			if e.embedded() {
 				// The embedded engine is empty at each start, which is not a loss.
-				logged().Msg("loading sales from the database")
+				e.log.WithLevel(logLevel()).Str("component", "recovery").Msg("loading sales from the database")
 				return
 			}
 			e.log.Warn().Str("component", "recovery").Msg(what + ": rebuilding the sales from the database")
@@ -149,7 +147,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		OnRecovered: func(r recovery.Recovered) {
 			recovered.Inc()
 			took.Observe(r.Took.Seconds())
-			logged().Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
+			e.log.WithLevel(logLevel()).Str("component", "recovery").Int64("epoch", r.Epoch).Int("sales", r.Sales).Int("expiries", r.Expiries).
 				Dur("took_ms", r.Took).Msg("sales loaded")
 			level.Store(int32(zerolog.InfoLevel))
 		},
