@@ -28,9 +28,9 @@ import (
 // lifeOrder is an order in the model.
 type lifeOrder struct {
 	order.Task
-	status order.Status
-	reason string
-	lapses int64 // Unix milliseconds; 0: never
+	status    order.Status
+	reason    string
+	expiresAt int64 // Unix milliseconds; 0: never
 	// restocked says that the units of a refunded order returned to stock.
 	restocked bool
 	noted     int64 // when its release was recorded; 0: no pending release
@@ -145,7 +145,7 @@ func (m *lives) committed(t *order.Task) string {
 	default:
 		o.status = order.StatusConfirmed
 		if m.window > 0 {
-			o.lapses = m.now() + m.window
+			o.expiresAt = m.now() + m.window
 		}
 	}
 	m.orders[t.ID] = o
@@ -202,7 +202,7 @@ func (m *lives) payment(id string, o *lifeOrder, p order.Payment) error {
 		return order.ErrNotFound
 	}
 	outcome := order.PaymentLate
-	inTime := o.status == order.StatusConfirmed && (o.lapses == 0 || m.now() < o.lapses)
+	inTime := o.status == order.StatusConfirmed && (o.expiresAt == 0 || m.now() < o.expiresAt)
 	switch {
 	case (inTime || o.status == order.StatusPaid) && p.AmountMinor != 1999*o.Quantity:
 		outcome = order.PaymentMismatch
@@ -330,7 +330,7 @@ func (m *lives) back(owed []store.Returned) {
 
 // expireOrder expires one order in the model, if it is due.
 func (m *lives) expireOrder(o *lifeOrder, by int64) bool {
-	if o.status != order.StatusConfirmed || o.lapses == 0 || by < o.lapses {
+	if o.status != order.StatusConfirmed || o.expiresAt == 0 || by < o.expiresAt {
 		return false
 	}
 	o.status, o.reason, o.noted = order.StatusExpired, order.ReasonUnpaid, m.now()
@@ -369,8 +369,8 @@ func (m *lives) handled(t *rapid.T, ids []string, got []error) {
 		var want error
 		switch o := m.orders[id]; {
 		case o == nil:
-		case o.status == order.StatusConfirmed && o.lapses > 0:
-			want = queue.Snooze(time.Duration(o.lapses-m.now()) * time.Millisecond)
+		case o.status == order.StatusConfirmed && o.expiresAt > 0:
+			want = queue.Snooze(time.Duration(o.expiresAt-m.now()) * time.Millisecond)
 		case m.away && o.noted != 0:
 			want = release.ErrNotGiven
 		}
@@ -412,8 +412,8 @@ func (m *lives) pass(t *rapid.T) {
 	by := rapid.Int64Range(1, 5000).Draw(t, "ms")
 	var next int64
 	for _, o := range m.orders {
-		if o.status == order.StatusConfirmed && o.lapses > m.now() && (next == 0 || o.lapses < next) {
-			next = o.lapses
+		if o.status == order.StatusConfirmed && o.expiresAt > m.now() && (next == 0 || o.expiresAt < next) {
+			next = o.expiresAt
 		}
 	}
 	if next > 0 {
@@ -441,7 +441,7 @@ func (m *lives) check(t *rapid.T) {
 	left, owed := m.total, int64(0)
 	for id, o := range m.orders {
 		r := rows[id]
-		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.lapses || r.Restocked != o.restocked ||
+		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.expiresAt || r.Restocked != o.restocked ||
 			(r.PaidAt != 0) != (o.status == order.StatusPaid || o.status == order.StatusRefunded) {
 			t.Fatalf("the row of %s is %+v, want %+v", id, r, o)
 		}

@@ -571,14 +571,14 @@ func MustParse(t *testing.T, id string, payload []byte) order.Task {
 	return parsed
 }
 
-// Plan returns SQLite's plan for a statement with that many parameters.
-func Plan(t *testing.T, s Database, query string, params int) string {
+// Plan returns SQLite's plan for a statement, a line per step.
+func Plan(t *testing.T, s Database, query string, args ...any) string {
 	t.Helper()
 	db, err := s.Reader().DB()
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := db.QueryContext(await.Context(t), "EXPLAIN QUERY PLAN "+query, make([]any, params)...)
+	rows, err := db.QueryContext(await.Context(t), "EXPLAIN QUERY PLAN "+query, args...)
 	if err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
@@ -594,20 +594,6 @@ func Plan(t *testing.T, s Database, query string, params int) string {
 	}
 	if err := rows.Err(); err != nil {
 		t.Fatal(err)
-	}
-	return strings.Join(lines, "\n")
-}
-
-// PlanOf returns SQLite's plan for a query, a line per step.
-func PlanOf(t *testing.T, s Database, query string, args []any) string {
-	t.Helper()
-	var steps []struct{ Detail string }
-	if err := s.Reader().Raw("EXPLAIN QUERY PLAN "+query, args...).Scan(&steps).Error; err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	lines := make([]string, len(steps))
-	for i := range steps {
-		lines[i] = steps[i].Detail
 	}
 	return strings.Join(lines, "\n")
 }

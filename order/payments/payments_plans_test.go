@@ -20,7 +20,7 @@ func TestPaymentFilter_Plans(t *testing.T) {
 			if outcome != "" {
 				want = "(outcome=? AND id<?)"
 			}
-			plan := ordertest.PlanOf(t, s, query, args)
+			plan := ordertest.Plan(t, s, query, args...)
 			if !strings.Contains(plan, want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") {
 				t.Errorf("plan of %s:\n%s\nwant %s", query, plan, want)
 			}

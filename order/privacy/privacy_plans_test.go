@@ -27,12 +27,12 @@ func TestSchema_Plans_OfBuyer(t *testing.T) {
 		"export holdings": {selectHoldings, 1, byBuyer},
 		"erasure":         {eraseOrders, 3, "orders_idempotency (item_id=? AND user_id=?)"},
 	} {
-		got := ordertest.Plan(t, s, q.query, q.params)
+		got := ordertest.Plan(t, s, q.query, make([]any, q.params)...)
 		if !strings.Contains(got, q.want) || strings.Contains(got, "SCAN orders") || strings.Contains(got, "SCAN o\n") {
 			t.Errorf("%s:\n%s\nwant %s", name, got, q.want)
 		}
 	}
-	if got := ordertest.Plan(t, s, eraseEvents, strings.Count(eraseEvents, "?")); !strings.Contains(got, "webhook_events_order") {
+	if got := ordertest.Plan(t, s, eraseEvents, make([]any, strings.Count(eraseEvents, "?"))...); !strings.Contains(got, "webhook_events_order") {
 		t.Errorf("events to erase:\n%s", got)
 	}
 }

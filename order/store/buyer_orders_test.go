@@ -153,7 +153,7 @@ func TestSchema_Plans(t *testing.T) {
 		"orders that expire": {`SELECT id FROM orders WHERE status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?) ORDER BY expires_at, id LIMIT 10`, 2,
 			"INDEX orders_due"},
 	} {
-		got := ordertest.Plan(t, s, q.query, q.params)
+		got := ordertest.Plan(t, s, q.query, make([]any, q.params)...)
 		if !strings.Contains(got, q.want) || strings.Contains(got, "SCAN orders") || strings.Contains(got, "SCAN o\n") {
 			t.Errorf("%s:\n%s\nwant %s", name, got, q.want)
 		}

@@ -63,7 +63,7 @@ func TestStore_Lists_Plans(t *testing.T) {
 		all = append(all, search{q.SQL.String(), q.Vars, want})
 	}
 	for _, q := range all {
-		plan := ordertest.PlanOf(t, s, q.query, q.args)
+		plan := ordertest.Plan(t, s, q.query, q.args...)
 		if !strings.Contains(plan, q.want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") {
 			t.Errorf("plan of %s:\n%s\nwant %s", q.query, plan, q.want)
 		}

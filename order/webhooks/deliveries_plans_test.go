@@ -19,12 +19,12 @@ func TestDeliveryFilter_Plans(t *testing.T) {
 	} {
 		query, args, look := DeliveryFilter{EndpointID: "e", State: state, Limit: 20}.statement()
 		if look {
-			if plan := ordertest.PlanOf(t, s, floorOfDeliveries, []any{"e", 9, 9}); !strings.Contains(plan, "(endpoint_id=? AND event_seq<?)") || strings.Contains(plan, "SCAN") {
+			if plan := ordertest.Plan(t, s, floorOfDeliveries, "e", 9, 9); !strings.Contains(plan, "(endpoint_id=? AND event_seq<?)") || strings.Contains(plan, "SCAN") {
 				t.Errorf("plan of the floor:\n%s", plan)
 			}
 			args = append(args, 0)
 		}
-		plan := ordertest.PlanOf(t, s, query, args)
+		plan := ordertest.Plan(t, s, query, args...)
 		if !strings.Contains(plan, want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP B-TREE") {
 			t.Errorf("plan of %s:\n%s\nwant %s", query, plan, want)
 		}

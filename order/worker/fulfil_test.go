@@ -372,8 +372,8 @@ func TestLinger(t *testing.T) {
 		want  time.Duration
 	}{
 		"nothing":          {nil, time.Millisecond},
-		"nobody waits":     {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
-		"one of them":      {[]queue.Leased{order(""), order("somebody"), order("")}, 0},
+		"no waiter":        {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
+		"one of them":      {[]queue.Leased{order(""), order("origin"), order("")}, 0},
 		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
 		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
 	} {

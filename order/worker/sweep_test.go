@@ -34,7 +34,7 @@ func TestSweeper_Crash(t *testing.T) {
 	f, shelf := shoptest.OnShelf(t, s)
 	sweeper := worker.NewSweeper(f, worker.SweeperConfig{})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 10, 5, time.Minute))
-	storetest.MustCommit(t, s, ordertest.Bought("committed", "item", "u", "k1", 1), ordertest.Bought("released", "item", "u", "k2", 2), ordertest.Bought("lapsed", "item", "v", "k", 3))
+	storetest.MustCommit(t, s, ordertest.Bought("committed", "item", "u", "k1", 1), ordertest.Bought("released", "item", "u", "k2", 2), ordertest.Bought("expired", "item", "v", "k", 3))
 	closed := map[string][]store.Returned{}
 	for _, id := range []string{"committed", "released"} {
 		_, owed, err := s.Cancel(await.Context(t), id, order.Canceller{UserID: "u"})
@@ -52,19 +52,19 @@ func TestSweeper_Crash(t *testing.T) {
 	c.Add(1)
 	shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 2})
 	c.Add(time.Minute.Milliseconds())
-	if _, _, err := s.Expire(await.Context(t), []string{"lapsed"}); err != nil {
+	if _, _, err := s.Expire(await.Context(t), []string{"expired"}); err != nil {
 		t.Fatal(err)
 	}
 	// The worker died after the commit; its task is delivered again.
-	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("lapsed"))...); err != nil {
+	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("expired"))...); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(worker.SweepGrace.Milliseconds())
 	shoptest.MustSweep(t, sweeper, worker.Swept{})
-	if fmt.Sprint(shelf.Units) != fmt.Sprint(map[string]int64{"committed": 1, "released": 2, "lapsed": 3}) {
+	if fmt.Sprint(shelf.Units) != fmt.Sprint(map[string]int64{"committed": 1, "released": 2, "expired": 3}) {
 		t.Errorf("released %v", shelf.Units)
 	}
-	if fmt.Sprint(shelf.Calls) != fmt.Sprint(map[string]int{"committed": 1, "released": 2, "lapsed": 1}) {
+	if fmt.Sprint(shelf.Calls) != fmt.Sprint(map[string]int{"committed": 1, "released": 2, "expired": 1}) {
 		t.Errorf("calls %v", shelf.Calls)
 	}
 	ordertest.AuditStore(t, s)
@@ -179,7 +179,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 6, 6, time.Hour))
 		c := storetest.SetClock(s.Store)
 		s.Work()
-		lapses := s.MustPlace(s.Purchase("u", "k1", 1, ordertest.Long)).Order
+		unpaid := s.MustPlace(s.Purchase("u", "k1", 1, ordertest.Long)).Order
 		before := s.MustPlace(s.Purchase("u", "k2", 2, ordertest.Long)).Order
 		behind := s.MustPlace(s.Purchase("u", "k3", 3, ordertest.Long)).Order
 		s.Drained()
@@ -204,7 +204,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 		shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 2})
 		c.Add(1000)
 		shoptest.MustSweep(t, sweeper, worker.Swept{Expired: 1})
-		if o := s.MustGet(lapses.ID); o.Status != order.StatusExpired {
+		if o := s.MustGet(unpaid.ID); o.Status != order.StatusExpired {
 			t.Errorf("order %+v", o)
 		}
 		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 6, Left: 6}) {
