@@ -293,6 +293,14 @@ func TestRedisAway(t *testing.T) {
 // as soon as it can: the others have no other way to know.
 func TestRedisAway_Maker(t *testing.T) {
 	t.Parallel()
+	t.Run("with the filter", func(t *testing.T) { testRedisAwayMaker(t, 0) })
+	t.Run("with negative entries", func(t *testing.T) { testRedisAwayMaker(t, Bloom) }) // one of them hides the item
+}
+
+// testRedisAwayMaker uses a server of its own, because the processes of another run would still
+// announce what they do.
+func testRedisAwayMaker(t *testing.T, off Defence) {
+	t.Helper()
 	server := redistest.Real(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	cutOff := redis.NewClient(redistest.Options(proxy.Addr()))
@@ -302,36 +310,31 @@ func TestRedisAway_Maker(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, off := range []Defence{0, Bloom} { // with the latter, a negative entry hides the item
-		s := newShop(Item{ID: "old", PriceMinor: 1, Version: 1})
-		cfg := patient()
-		cfg.RedisTimeout, cfg.Off = time.Second, off
-		a, b := runs(t, newProcess(t, s, cutOff, cfg)), runs(t, newProcess(t, s, rdb, cfg))
-		id := newID(t)
-		await.True(t, "the id to be refused from memory", func() bool {
-			wantUnknown(t, b, id)
-			return b.Stats().Refused+b.Stats().Negative > 0
-		})
-		wantItem(t, b, "old", 0)
-		proxy.Refuse(true)
-		proxy.Sever()
-		s.set(func(s *shop) {
-			s.items[id] = Item{ID: id, Version: 1}
-			s.items["old"] = Item{ID: "old", PriceMinor: 2, Version: 2}
-		})
-		a.Created(await.Context(t), id)
-		a.Changed(await.Context(t), "old", 2)
+	s := newShop(Item{ID: "old", PriceMinor: 1, Version: 1})
+	cfg := patient()
+	cfg.RedisTimeout, cfg.Off = time.Second, off
+	a, b := runs(t, newProcess(t, s, cutOff, cfg)), runs(t, newProcess(t, s, rdb, cfg))
+	id := newID(t)
+	await.True(t, "the id to be refused from memory", func() bool {
 		wantUnknown(t, b, id)
-		proxy.Refuse(false)
-		await.True(t, "the new item", func() bool { _, err := b.View(await.Context(t), id); return err == nil })
-		await.True(t, "the new price", func() bool {
-			i, err := b.Item(await.Context(t), "old")
-			return err == nil && i.PriceMinor == 2
-		})
-		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil { // this test has its own server
-			t.Fatal(err)
-		}
-	}
+		return b.Stats().Refused+b.Stats().Negative > 0
+	})
+	wantItem(t, b, "old", 0)
+	proxy.Refuse(true)
+	proxy.Sever()
+	s.set(func(s *shop) {
+		s.items[id] = Item{ID: id, Version: 1}
+		s.items["old"] = Item{ID: "old", PriceMinor: 2, Version: 2}
+	})
+	a.Created(await.Context(t), id)
+	a.Changed(await.Context(t), "old", 2)
+	wantUnknown(t, b, id)
+	proxy.Refuse(false)
+	await.True(t, "the new item", func() bool { _, err := b.View(await.Context(t), id); return err == nil })
+	await.True(t, "the new price", func() bool {
+		i, err := b.Item(await.Context(t), "old")
+		return err == nil && i.PriceMinor == 2
+	})
 }
 
 // TestRedisHangs: a Redis that does not answer costs the first reader a time-out, and later
