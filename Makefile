@@ -119,6 +119,13 @@ bench-lock: deps ## Compare the lock with other libraries (ARGS: options of benc
 bench-queue: deps ## Compare the queue with asynq (ARGS: options of bench/queue)
 	cd bench && $(GO) run ./queue $(ARGS)
 
+# Run from here and not from bench/, like bench. Without Postgres its contender is skipped, and
+# the output says why.
+.PHONY: bench-peers
+bench-peers: deps ## Compare the service with other ways to build one, under load and kills (ARGS: options of bench/peers)
+	@.ci/deps.sh postgresql || echo 'Postgres cannot be installed; its contender will be skipped' >&2
+	$(GO) build -C bench -o $(CURDIR)/bin/bench-peers ./peers && ./bin/bench-peers $(ARGS)
+
 # One fault after the other: each has the machine to itself. SEED repeats a schedule.
 CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test((Plan|Judge)_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/verify/chaos \
 	-args $(if $(SEED),-seed=$(SEED)) $(ARGS)

@@ -15,17 +15,18 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/handler"
+	"flashsale/bench/internal/runner"
+	"flashsale/handler/server"
 	"flashsale/internal/pause"
 )
 
-// purchaseBody and orderBody are the contract's JSON, as a plain Gin handler
-// would declare it.
-type purchaseBody struct {
+// Purchase is the contract's request body, as a plain Gin handler would declare it.
+type Purchase struct {
 	Quantity int64 `json:"quantity"`
 }
 
-type orderBody struct {
+// Order is the contract's answer to a purchase.
+type Order struct {
 	ID             string    `json:"id"`
 	ItemID         string    `json:"item_id"`
 	UserID         string    `json:"user_id"`
@@ -34,12 +35,12 @@ type orderBody struct {
 	Currency       string    `json:"currency"`
 	Status         string    `json:"status"`
 	CreatedAt      time.Time `json:"created_at"`
-	ConfirmedAt    time.Time `json:"confirmed_at"`
+	ConfirmedAt    time.Time `json:"confirmed_at,omitzero"`
 }
 
-func newOrderBody(c *gin.Context, quantity int64) orderBody {
+func newOrder(c *gin.Context, quantity int64) Order {
 	now := time.Now().UTC()
-	return orderBody{
+	return Order{
 		ID: "01a1fb1d-34cd-76f1-855c-ab4a1614b149", ItemID: c.Param("item"), UserID: "buyer-1000000", Quantity: quantity,
 		UnitPriceMinor: 4900, Currency: "EUR", Status: "confirmed", CreatedAt: now, ConfirmedAt: now,
 	}
@@ -48,13 +49,13 @@ func newOrderBody(c *gin.Context, quantity int64) orderBody {
 // ServeEmpty serves the empty handler: it reads a purchase and writes an order, and does
 // nothing in between.
 func ServeEmpty(ctx context.Context, addr string) error {
-	return serve(ctx, addr, func(c *gin.Context) {
-		var in purchaseBody
+	return Serve(ctx, addr, func(c *gin.Context) {
+		var in Purchase
 		if err := c.ShouldBindJSON(&in); err != nil {
 			c.Status(http.StatusBadRequest)
 			return
 		}
-		c.JSON(http.StatusCreated, newOrderBody(c, in.Quantity))
+		c.JSON(http.StatusCreated, newOrder(c, in.Quantity))
 	})
 }
 
@@ -95,8 +96,8 @@ func ServePolling(ctx context.Context, addr, redisAddr, interval string) error {
 
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr, PoolSize: 256})
 	defer rdb.Close() //nolint:errcheck // the process ends here
-	return serve(ctx, addr, func(c *gin.Context) {
-		var in purchaseBody
+	return Serve(ctx, addr, func(c *gin.Context) {
+		var in Purchase
 		if err := c.ShouldBindJSON(&in); err != nil {
 			c.Status(http.StatusBadRequest)
 			return
@@ -105,7 +106,7 @@ func ServePolling(ctx context.Context, addr, redisAddr, interval string) error {
 			c.Status(http.StatusServiceUnavailable)
 			return
 		}
-		c.JSON(http.StatusCreated, newOrderBody(c, in.Quantity))
+		c.JSON(http.StatusCreated, newOrder(c, in.Quantity))
 	})
 }
 
@@ -142,7 +143,9 @@ func sellOne(ctx context.Context, rdb *redis.Client, item string) error {
 	return rdb.ZAdd(ctx, "polling:queue", redis.Z{Score: float64(now), Member: strconv.FormatInt(now, 10) + uuid.NewString()}).Err()
 }
 
-func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
+// Serve serves purchases with h until ctx ends and the running requests are answered. Everything
+// else is the same for all programs: the router, the pages of items and the server's limits.
+func Serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.POST("/v1/items/:item/orders", h)
@@ -151,11 +154,16 @@ func serve(ctx context.Context, addr string, h gin.HandlerFunc) error {
 	r.GET("/readyz", func(c *gin.Context) { c.Status(http.StatusOK) })
 	// The same server as the service's, with the same limits on time and size, so that only
 	// the handlers differ.
-	srv := handler.NewServer(r)
+	srv := server.New(r)
 	srv.Addr = addr
-	context.AfterFunc(ctx, func() { _ = srv.Close() }) //nolint:errcheck // the process ends here
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		stopping, cancel := runner.Cleanup(ctx)
+		defer cancel()
+		stopped <- srv.Shutdown(stopping)
+	})
 	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	return nil
+	return <-stopped
 }

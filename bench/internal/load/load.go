@@ -257,7 +257,7 @@ func (c *Crowd) Send(ctx context.Context, p Purchases, seen func(status int, too
 			var req bytes.Buffer
 			for { // at least once, however long dialling took
 				i := next.Add(1) - 1
-				c.request(&req, target, &p, i)
+				c.Request(&req, target, &p, i)
 				began := time.Now()
 				res, err := conn.Do(req.Bytes())
 				if err != nil {
@@ -275,8 +275,8 @@ func (c *Crowd) Send(ctx context.Context, p Purchases, seen func(status int, too
 	return next.Load(), failed
 }
 
-// request writes purchase number i.
-func (c *Crowd) request(req *bytes.Buffer, t wire.Target, p *Purchases, i int64) {
+// Request writes purchase number i, with the idempotency key that Key names.
+func (c *Crowd) Request(req *bytes.Buffer, t wire.Target, p *Purchases, i int64) {
 	req.Reset()
 	req.WriteString("POST /v1/items/")
 	req.WriteString(p.Items[i/max(1, p.Run)%int64(len(p.Items))])
@@ -286,12 +286,18 @@ func (c *Crowd) request(req *bytes.Buffer, t wire.Target, p *Purchases, i int64)
 	if p.Async {
 		req.WriteString("Prefer: respond-async\r\n")
 	}
-	req.WriteString("Content-Length: 14\r\nIdempotency-Key: key-")
+	req.WriteString("Content-Length: 14\r\nIdempotency-Key: ")
+	req.WriteString(keyPrefix)
 	req.Write(strconv.AppendInt(req.AvailableBuffer(), i, 10))
 	req.WriteString("\r\nAuthorization: Bearer ")
 	req.Write(c.Token(int(i % int64(c.size()))))
 	req.WriteString("\r\n\r\n{\"quantity\":1}")
 }
+
+const keyPrefix = "key-"
+
+// Key is the idempotency key of purchase number i.
+func Key(i int64) string { return keyPrefix + strconv.FormatInt(i, 10) }
 
 // Merge adds the answers of another load, as if both had been one load.
 func (b *Bought) Merge(other *Bought) {

@@ -105,6 +105,23 @@ func (c *Process) Stop() error {
 	}
 }
 
+// Kill ends the process with SIGKILL and returns once it has ended. A process that has ended
+// already is no error.
+func (c *Process) Kill() error {
+	if c.Gone() {
+		return nil // its id may be another process's by now
+	}
+	p, err := os.FindProcess(c.PID)
+	if err != nil {
+		return err
+	}
+	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", c.Name, err)
+	}
+	<-c.Ended
+	return nil
+}
+
 // FreeAddr is a loopback address that nothing listens on. Without a free port it
 // names port 0, on which no process becomes ready.
 func FreeAddr() string {
