@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/handler/problem"
+	"flashsale/handler/request"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/items"
@@ -52,21 +53,21 @@ func (rs *adminItemRoutes) create(q *call) error {
 // readNewItem reads and checks the body of a new item. now is the clock by which an item's sale
 // opens.
 func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, error) {
-	f := newFields(body)
-	f.near = nearCreate
+	f := request.ReadFields(body)
+	f.Suggest(hintsForNew)
 	n := order.NewItem{
-		ID:           f.text("id", true),
-		Name:         f.text("name", true),
-		Description:  f.text("description", false),
-		PriceMinor:   f.integer("price_minor", true, 0),
-		Currency:     f.text("currency", true),
-		Stock:        f.integer("stock", true, 0),
-		PerUserLimit: f.integer("per_user_limit", false, 1),
+		ID:           f.Text("id", true),
+		Name:         f.Text("name", true),
+		Description:  f.Text("description", false),
+		PriceMinor:   f.Integer("price_minor", true, 0),
+		Currency:     f.Text("currency", true),
+		Stock:        f.Integer("stock", true, 0),
+		PerUserLimit: f.Integer("per_user_limit", false, 1),
 	}
-	window := f.integer("payment_window_seconds", false, 0)
-	opens, hasOpens := f.optionalText("opens_at")
-	closes, hasCloses := f.optionalText("closes_at")
-	if err := f.done(); err != nil {
+	window := f.Integer("payment_window_seconds", false, 0)
+	opens, hasOpens := f.OptionalText("opens_at")
+	closes, hasCloses := f.OptionalText("closes_at")
+	if err := f.Done(); err != nil {
 		return n, err
 	}
 	if err := checkNewItem(&n, window); err != nil {
@@ -85,21 +86,55 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 		from = now(n.ID)
 	}
 	if !n.ClosesAt.IsZero() && !n.ClosesAt.After(from) {
-		return n, problemWindow.with("closes_at", "closes_at must be after opens_at, which is now unless stated.")
+		return n, problemWindow.With("closes_at", "closes_at must be after opens_at, which is now unless stated.")
 	}
 	return n, nil
+}
+
+// The texts of the hints that several fields share.
+const (
+	useStock   = "At creation the units on sale are named stock; afterwards the item has stock_total and stock_left."
+	useRestock = "Stock does not change here; use POST /v1/admin/items/{item}/restock with the units to add as quantity."
+	readOnly   = "The service sets this field; omit it."
+)
+
+// hints are the hints for both the creation and the change of an item.
+var hints = map[string]string{
+	"price":          "Use price_minor, in the currency's minor unit (cents).",
+	"limit":          "Use per_user_limit.",
+	"payment_window": "Use payment_window_seconds.",
+	"server_time":    readOnly,
+}
+
+// hintsForNew and hintsForChange add the differences between the two.
+var (
+	hintsForNew = merged(hints, map[string]string{
+		"stock_total": useStock, "stock_left": useStock, "quantity": useStock, "version": readOnly,
+		"state": "The state follows from opens_at, closes_at and the stock; omit it.",
+	})
+	hintsForChange = merged(hints, map[string]string{
+		"stock_total": useRestock, "stock_left": useRestock, "quantity": useRestock,
+		"version": "Send the version as If-Match: the ETag of GET /v1/admin/items/{item}.",
+		"state":   "Use POST /v1/admin/items/{item}/pause, /resume or /close.",
+	})
+)
+
+func merged(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
 }
 
 // checkNewItem checks each field separately.
 func checkNewItem(n *order.NewItem, window int64) error {
 	if !catalog.ValidID(n.ID) {
-		return problemItemID.with("id", problemItemID.detail)
+		return problemItemID.With("id", problemItemID.Detail)
 	}
 	if err := checkTexts(&n.Name, &n.Description); err != nil {
 		return err
 	}
-	if !knownCurrency(n.Currency) {
-		return problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+	if !request.KnownCurrency(n.Currency) {
+		return request.ErrFieldRange.With("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
 	}
 	return checkRanges(
 		ranged{"price_minor", &n.PriceMinor, 0, maxPriceMinor},
@@ -112,12 +147,12 @@ func checkNewItem(n *order.NewItem, window int64) error {
 // checkTexts checks the texts of an item that buyers read; nil: not stated.
 func checkTexts(name, description *string) error {
 	if name != nil {
-		if err := checkText("name", *name, 1, maxName, false); err != nil {
+		if err := request.CheckText("name", *name, 1, maxName, false); err != nil {
 			return err
 		}
 	}
 	if description != nil {
-		return checkText("description", *description, 0, maxDescription, true)
+		return request.CheckText("description", *description, 0, maxDescription, true)
 	}
 	return nil
 }
@@ -132,7 +167,7 @@ type ranged struct {
 func checkRanges(all ...ranged) error {
 	for _, r := range all {
 		if r.value != nil && (*r.value < r.low || *r.value > r.high) {
-			return problemFieldRange.with(r.name, r.name+" must be from "+
+			return request.ErrFieldRange.With(r.name, r.name+" must be from "+
 				strconv.FormatInt(r.low, 10)+" to "+strconv.FormatInt(r.high, 10)+".")
 		}
 	}
@@ -146,7 +181,7 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil || t.UTC().Year() < 2000 || t.UTC().Year() > 2999 {
-		return time.Time{}, problemWindow.with(name, name+" is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
+		return time.Time{}, problemWindow.With(name, name+" is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
 	}
 	return t.UTC().Truncate(time.Millisecond), nil
 }
@@ -195,7 +230,7 @@ const maxReason = 200
 func notChanged(err error) error { return reworded(err, problemNotChanged) }
 
 // reworded replaces the error table's answer for an unavailable dependency by as.
-func reworded(err error, as *problem) error {
+func reworded(err error, as *problem.Problem) error {
 	if errors.Is(err, inventory.ErrStopped) {
 		return err // definite: nothing was changed
 	}
@@ -230,30 +265,30 @@ var fixedFields = []struct{ name, why string }{
 
 // readItemChange reads and checks the body of a change.
 func readItemChange(body []byte) (items.Change, error) {
-	f := newFields(body)
-	f.near = nearChange
+	f := request.ReadFields(body)
+	f.Suggest(hintsForChange)
 	c := items.Change{
-		Name:         f.textIfStated("name"),
-		Description:  f.textIfStated("description"),
-		PriceMinor:   f.integerIfStated("price_minor"),
-		PerUserLimit: f.integerIfStated("per_user_limit"),
+		Name:         f.TextIfStated("name"),
+		Description:  f.TextIfStated("description"),
+		PriceMinor:   f.IntegerIfStated("price_minor"),
+		PerUserLimit: f.IntegerIfStated("per_user_limit"),
 	}
-	window := f.integerIfStated("payment_window_seconds")
-	opens := f.textIfStated("opens_at")
-	closes, ends := f.optionalText("closes_at")
+	window := f.IntegerIfStated("payment_window_seconds")
+	opens := f.TextIfStated("opens_at")
+	closes, ends := f.OptionalText("closes_at")
 	for _, fixed := range fixedFields {
-		f.known[fixed.name] = true
+		f.Know(fixed.name)
 	}
-	if err := f.done(); err != nil {
+	if err := f.Done(); err != nil {
 		return c, err
 	}
 	for _, fixed := range fixedFields {
-		if f.has(fixed.name) {
-			return c, problemFieldFixed.with(fixed.name, fixed.why)
+		if f.Has(fixed.name) {
+			return c, problemFieldFixed.With(fixed.name, fixed.why)
 		}
 	}
-	if len(f.values) == 0 {
-		return c, problemFieldMissing.with("", "State at least one field to change: name, description, price_minor, "+
+	if f.Empty() {
+		return c, request.ErrFieldMissing.With("", "State at least one field to change: name, description, price_minor, "+
 			"per_user_limit, opens_at, closes_at or payment_window_seconds.")
 	}
 	if err := checkTexts(c.Name, c.Description); err != nil {
@@ -277,7 +312,7 @@ func readItemChange(body []byte) (items.Change, error) {
 		}
 		c.OpensAt = &t
 	}
-	if f.has("closes_at") { // null removes the end
+	if f.Has("closes_at") { // null removes the end
 		t, err := readInstant("closes_at", closes, ends)
 		if err != nil {
 			return c, err
@@ -318,16 +353,16 @@ func (rs *adminItemRoutes) restock(q *call) error {
 
 // readRestock reads and checks the body of a restock.
 func readRestock(body []byte) (items.Restock, error) {
-	f := newFields(body)
-	r := items.Restock{Quantity: f.integer("quantity", true, 0), Reason: f.text("reason", true)}
-	if err := f.done(); err != nil {
+	f := request.ReadFields(body)
+	r := items.Restock{Quantity: f.Integer("quantity", true, 0), Reason: f.Text("reason", true)}
+	if err := f.Done(); err != nil {
 		return r, err
 	}
 	if r.Quantity == 0 || r.Quantity < -maxStock || r.Quantity > maxStock {
-		return r, problemFieldRange.with("quantity",
+		return r, request.ErrFieldRange.With("quantity",
 			"quantity is the number of units to add, up to 1,000,000,000. A negative number takes back unsold units; 0 is not allowed.")
 	}
-	return r, checkText("reason", r.Reason, 1, maxReason, false)
+	return r, request.CheckText("reason", r.Reason, 1, maxReason, false)
 }
 
 // warm answers POST /v1/admin/items/{item}/warm: it loads the item's page and its sale before
@@ -339,52 +374,4 @@ func (rs *adminItemRoutes) warm(q *call) error {
 		return err
 	}
 	return rs.writeTagged(q, 200, &v.Item)
-}
-
-// ifMatch parses the If-Match header of RFC 9110: the versions of an item to which a change
-// applies. Weak tags match no version, and neither do tags that are not versions.
-func ifMatch(h http.Header) (m order.Match, stated bool, err error) {
-	values, stated := h["If-Match"]
-	if !stated {
-		return nil, false, nil
-	}
-	list := strings.Join(values, ",")
-	if strings.Trim(list, " \t") == "*" {
-		return nil, true, nil
-	}
-	m = order.Match{}
-	tags := 0
-	for list = strings.TrimLeft(list, " \t,"); list != ""; list = strings.TrimLeft(list, " \t,") {
-		opaque, weak := strings.CutPrefix(list, "W/")
-		tag, after, ok := cutTag(opaque)
-		if !ok {
-			return nil, true, problemMatchInvalid
-		}
-		tags++
-		if version, err := strconv.ParseInt(tag, 10, 64); err == nil && !weak && strconv.FormatInt(version, 10) == tag {
-			m = append(m, version)
-		}
-		list = strings.TrimLeft(after, " \t")
-		if list != "" && list[0] != ',' {
-			return nil, true, problemMatchInvalid
-		}
-	}
-	if tags == 0 {
-		return nil, true, problemMatchInvalid
-	}
-	return m, true, nil
-}
-
-// cutTag removes an opaque tag in quotes from the start of text.
-func cutTag(text string) (tag, after string, ok bool) {
-	if text == "" || text[0] != '"' {
-		return "", "", false
-	}
-	tag, after, ok = strings.Cut(text[1:], `"`)
-	for i := range len(tag) {
-		if tag[i] < '!' || tag[i] == 0x7f {
-			return "", "", false
-		}
-	}
-	return tag, after, ok
 }

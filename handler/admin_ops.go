@@ -9,6 +9,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/handler/encode"
+	"flashsale/handler/request"
 	"flashsale/order/reconcile"
 	"flashsale/order/worker"
 )
@@ -29,6 +31,12 @@ type taskService interface {
 	Discard(ctx context.Context, id string) (queue string, err error)
 }
 
+// workerStatus reports on the processes that commit orders.
+type workerStatus interface {
+	// WorkerStatus returns the live workers and their problems.
+	WorkerStatus(ctx context.Context) (worker.Status, error)
+}
+
 // queueRoutes manage the task queues.
 type queueRoutes struct {
 	tasks   taskService
@@ -45,6 +53,7 @@ func (rs *queueRoutes) depths(q *call) error {
 	var all worker.QueueDepth
 	for i := range depths {
 		d := &depths[i]
+		all.Orders += d.Orders
 		all.Ready += d.Ready
 		all.Delayed += d.Delayed
 		all.Leased += d.Leased
@@ -55,7 +64,7 @@ func (rs *queueRoutes) depths(q *call) error {
 		all.PerSecond += d.PerSecond
 	}
 	b := appendDepth(append(q.out[:0], '{'), &all)
-	b = append(appendList(append(b, `,"queues":[`...), depths, appendQueue), ']')
+	b = append(encode.List(append(b, `,"queues":[`...), depths, appendQueue), ']')
 	if rs.workers != nil {
 		w, err := rs.workers.WorkerStatus(q.ctx())
 		if err != nil {
@@ -68,29 +77,30 @@ func (rs *queueRoutes) depths(q *call) error {
 }
 
 func appendWorkers(b []byte, w *worker.Status) []byte {
-	b = appendIntField(b, `{"live":`, int64(w.Live))
+	b = encode.IntField(b, `{"live":`, int64(w.Live))
 	if !w.LastFetch.IsZero() {
-		b = appendTimeField(b, `,"last_fetch_at":`, w.LastFetch)
+		b = encode.TimeField(b, `,"last_fetch_at":`, w.LastFetch)
 	}
-	return append(appendTextIfSet(b, `,"trouble":`, w.Trouble), '}')
+	return append(encode.TextIfSet(b, `,"trouble":`, w.Trouble), '}')
 }
 
 func appendQueue(b []byte, d *worker.QueueDepth) []byte {
-	b = appendTextField(b, `{"name":`, d.Name)
+	b = encode.TextField(b, `{"name":`, d.Name)
 	b = appendDepth(append(b, ','), d)
 	b = appendMillis(b, `,"wait_p50_ms":`, d.WaitP50)
 	b = appendMillis(b, `,"wait_p99_ms":`, d.WaitP99)
-	return append(appendBoolField(b, `,"paused":`, d.Paused), '}')
+	return append(encode.BoolField(b, `,"paused":`, d.Paused), '}')
 }
 
 func appendDepth(b []byte, d *worker.QueueDepth) []byte {
-	b = appendIntField(b, `"ready":`, int64(d.Ready))
-	b = appendIntField(b, `,"delayed":`, int64(d.Delayed))
-	b = appendIntField(b, `,"leased":`, int64(d.Leased))
-	b = appendIntField(b, `,"dead":`, int64(d.Dead))
+	b = encode.IntField(b, `"orders":`, int64(d.Orders))
+	b = encode.IntField(b, `,"ready":`, int64(d.Ready))
+	b = encode.IntField(b, `,"delayed":`, int64(d.Delayed))
+	b = encode.IntField(b, `,"leased":`, int64(d.Leased))
+	b = encode.IntField(b, `,"dead":`, int64(d.Dead))
 	b = appendMillis(b, `,"oldest_age_ms":`, d.OldestReady)
-	b = appendIntField(b, `,"processed":`, d.Processed)
-	b = appendIntField(b, `,"failed_attempts":`, d.Failed)
+	b = encode.IntField(b, `,"processed":`, d.Processed)
+	b = encode.IntField(b, `,"failed_attempts":`, d.Failed)
 	return strconv.AppendFloat(append(b, `,"per_second":`...), d.PerSecond, 'f', 2, 64)
 }
 
@@ -101,7 +111,7 @@ func appendMillis(b []byte, name string, d time.Duration) []byte {
 
 // verify answers POST /v1/admin/queue/verify, with ?repair=true to repair.
 func (rs *queueRoutes) verify(q *call) error {
-	repair, err := q.querySwitch("repair", false)
+	repair, err := q.query.Switch("repair", false)
 	if err != nil {
 		return err
 	}
@@ -110,22 +120,22 @@ func (rs *queueRoutes) verify(q *call) error {
 		return err
 	}
 	clean := true
-	b := appendList(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *worker.QueueCheck) []byte {
+	b := encode.List(append(q.out[:0], `{"queues":[`...), checks, func(b []byte, c *worker.QueueCheck) []byte {
 		clean = clean && c.Lost+c.Doubled+c.Bodiless == 0
-		b = appendTextField(b, `{"name":`, c.Name)
-		b = appendIntField(b, `,"tasks":`, int64(c.Tasks))
-		b = appendIntField(b, `,"lost":`, int64(c.Lost))
-		b = appendIntField(b, `,"doubled":`, int64(c.Doubled))
-		b = appendIntField(b, `,"bodiless":`, int64(c.Bodiless))
-		return append(appendBoolField(b, `,"repaired":`, c.Repaired), '}')
+		b = encode.TextField(b, `{"name":`, c.Name)
+		b = encode.IntField(b, `,"tasks":`, int64(c.Tasks))
+		b = encode.IntField(b, `,"lost":`, int64(c.Lost))
+		b = encode.IntField(b, `,"doubled":`, int64(c.Doubled))
+		b = encode.IntField(b, `,"bodiless":`, int64(c.Bodiless))
+		return append(encode.BoolField(b, `,"repaired":`, c.Repaired), '}')
 	})
-	q.out = append(appendBoolField(b, `],"clean":`, clean), '}')
+	q.out = append(encode.BoolField(b, `],"clean":`, clean), '}')
 	return q.json(200)
 }
 
 // dead answers GET /v1/admin/dead.
 func (rs *queueRoutes) dead(q *call) error {
-	limit, err := q.pageLimit()
+	limit, err := q.query.Limit()
 	if err != nil {
 		return err
 	}
@@ -139,24 +149,25 @@ func (rs *queueRoutes) dead(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := appendList(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
+	b := encode.List(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
 	cursor := ""
 	if next != nil {
 		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
 	}
-	q.out = append(appendTextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
+	q.out = append(encode.TextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
 	return q.json(200)
 }
 
 func appendDeadLetter(b []byte, l *worker.DeadLetter) []byte {
-	b = appendTextField(b, `{"task":`, l.ID)
-	b = appendTextField(b, `,"queue":`, l.Queue)
-	b = appendTextField(b, `,"type":`, l.Type)
-	b = appendTextIfSet(b, `,"order_id":`, l.OrderID)
-	b = appendTextIfSet(b, `,"item_id":`, l.ItemID)
-	b = appendIntField(b, `,"attempts":`, int64(l.Attempts))
-	b = appendTimeField(b, `,"died_at":`, l.DiedAt)
-	return append(appendTextField(b, `,"reason":`, l.Reason), '}')
+	b = encode.TextField(b, `{"task":`, l.ID)
+	b = encode.TextField(b, `,"queue":`, l.Queue)
+	b = encode.TextField(b, `,"type":`, l.Type)
+	b = encode.IntField(b, `,"orders":`, int64(l.Orders))
+	b = encode.TextIfSet(b, `,"order_id":`, l.OrderID)
+	b = encode.TextIfSet(b, `,"item_id":`, l.ItemID)
+	b = encode.IntField(b, `,"attempts":`, int64(l.Attempts))
+	b = encode.TimeField(b, `,"died_at":`, l.DiedAt)
+	return append(encode.TextField(b, `,"reason":`, l.Reason), '}')
 }
 
 // maxPlace bounds the numbers in a place in the list of dead letters.
@@ -169,13 +180,13 @@ func readPlace(cursor string) (worker.DeadPlace, error) {
 	n, err1 := strconv.ParseUint(first, 10, 32)
 	offset, err2 := strconv.ParseUint(second, 10, 32)
 	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
-		return worker.DeadPlace{}, problemCursor
+		return worker.DeadPlace{}, request.ErrCursor
 	}
 	return worker.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
 }
 
 // validTaskID reports whether id is a valid task id.
-func validTaskID(id string) bool { return visibleASCII(id, 255) }
+func validTaskID(id string) bool { return request.VisibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
 func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (string, error), state string) endpoint {
@@ -187,9 +198,9 @@ func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (s
 		}
 		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.identity.Subject).
 			Str("request_id", q.requestID()).Msg("dead letter resolved")
-		q.out = appendTextField(q.out[:0], `{"task":`, id)
-		q.out = appendTextField(q.out, `,"queue":`, name)
-		q.out = append(appendTextField(q.out, `,"state":`, state), '}')
+		q.out = encode.TextField(q.out[:0], `{"task":`, id)
+		q.out = encode.TextField(q.out, `,"queue":`, name)
+		q.out = append(encode.TextField(q.out, `,"state":`, state), '}')
 		return q.json(200)
 	}
 }
@@ -236,63 +247,63 @@ func (rs *reconcileRoutes) reconcile(q *call) error {
 // readReconcileOptions reads the query.
 func readReconcileOptions(q *call) (o reconcile.Options, err error) {
 	o = reconcile.Options{Actor: q.identity.Subject, RequestID: q.requestID()}
-	repair, err := q.querySwitch("repair", false)
+	repair, err := q.query.Switch("repair", false)
 	if err != nil {
 		return o, err
 	}
 	if repair {
 		o.Repair = reconcile.RepairAll
 	}
-	if o.Deep, err = q.querySwitch("deep", true); err != nil {
+	if o.Deep, err = q.query.Switch("deep", true); err != nil {
 		return o, err
 	}
-	o.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID)
+	o.ItemID, err = q.query.ID("item_id", catalog.ValidID, problemItemID)
 	return o, err
 }
 
 // appendReconcileReport appends the report of a reconciliation.
 func appendReconcileReport(b []byte, r *reconcile.Report) []byte {
-	b = appendBoolField(b, `{"balanced":`, r.Balanced)
-	b = appendTimeField(b, `,"started_at":`, r.StartedAt)
-	b = appendIntField(b, `,"took_ms":`, r.Took.Milliseconds())
-	b = appendBoolField(b, `,"deep":`, r.Deep)
-	b = appendBoolField(b, `,"repair":`, r.Repair != reconcile.RepairNothing)
-	b = appendIntField(b, `,"examined":`, int64(r.Examined))
-	b = appendIntField(b, `,"differing":`, int64(r.Differing))
-	b = appendIntField(b, `,"failed":`, int64(r.Failed))
-	b = appendIntField(b, `,"repaired":`, int64(r.Repaired))
+	b = encode.BoolField(b, `{"balanced":`, r.Balanced)
+	b = encode.TimeField(b, `,"started_at":`, r.StartedAt)
+	b = encode.IntField(b, `,"took_ms":`, r.Took.Milliseconds())
+	b = encode.BoolField(b, `,"deep":`, r.Deep)
+	b = encode.BoolField(b, `,"repair":`, r.Repair != reconcile.RepairNothing)
+	b = encode.IntField(b, `,"examined":`, int64(r.Examined))
+	b = encode.IntField(b, `,"differing":`, int64(r.Differing))
+	b = encode.IntField(b, `,"failed":`, int64(r.Failed))
+	b = encode.IntField(b, `,"repaired":`, int64(r.Repaired))
 	b = append(b, `,"items":[`...)
-	b = appendList(b, r.Items, appendItemReport)
-	b = appendIntField(b, `],"omitted":`, int64(r.Omitted))
+	b = encode.List(b, r.Items, appendItemReport)
+	b = encode.IntField(b, `],"omitted":`, int64(r.Omitted))
 	return append(b, '}')
 }
 
 func appendItemReport(b []byte, r *reconcile.ItemReport) []byte {
-	b = appendTextField(b, `{"item_id":`, r.ItemID)
+	b = encode.TextField(b, `{"item_id":`, r.ItemID)
 	if r.Err != nil {
-		code := problemInternal.code
+		code := problemInternal.Code
 		if p := lookUp(r.Err); p != nil {
-			code = p.code
+			code = p.Code
 		}
-		b = appendTextField(b, `,"error":`, code)
+		b = encode.TextField(b, `,"error":`, code)
 	} else {
-		b = appendBoolField(b, `,"loaded":`, r.Loaded)
+		b = encode.BoolField(b, `,"loaded":`, r.Loaded)
 		b = appendLedger(append(b, `,"ledger":`...), r.Ledger)
 	}
 	b = append(b, `,"drifts":[`...)
-	b = appendList(b, r.Drifts, appendDrift)
+	b = encode.List(b, r.Drifts, appendDrift)
 	b = append(b, ']')
-	b = appendIntField(b, `,"late_returns":`, r.LateReturns)
-	b = appendBoolField(b, `,"partial":`, r.Partial)
+	b = encode.IntField(b, `,"late_returns":`, r.LateReturns)
+	b = encode.BoolField(b, `,"partial":`, r.Partial)
 	return append(b, '}')
 }
 
 func appendDrift(b []byte, d *reconcile.Drift) []byte {
-	b = appendTextField(b, `{"kind":`, string(d.Kind))
-	b = appendIntField(b, `,"expected":`, d.Expected)
-	b = appendIntField(b, `,"found":`, d.Found)
-	b = appendIntField(b, `,"units":`, d.Units)
-	b = appendIntField(b, `,"count":`, int64(d.Count))
-	b = appendBoolField(b, `,"repaired":`, d.Repaired)
-	return append(appendTextIfSet(b, `,"note":`, d.Note), '}')
+	b = encode.TextField(b, `{"kind":`, string(d.Kind))
+	b = encode.IntField(b, `,"expected":`, d.Expected)
+	b = encode.IntField(b, `,"found":`, d.Found)
+	b = encode.IntField(b, `,"units":`, d.Units)
+	b = encode.IntField(b, `,"count":`, int64(d.Count))
+	b = encode.BoolField(b, `,"repaired":`, d.Repaired)
+	return append(encode.TextIfSet(b, `,"note":`, d.Note), '}')
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/handler/encode"
+	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/privacy"
 )
@@ -34,46 +36,46 @@ func (rs *auditRoutes) list(q *call) error {
 	if len(entries) > 0 {
 		next = rs.cursors.after(entries[len(entries)-1].ID, more, auditList(f))
 	}
-	b := appendList(append(q.out[:0], `{"entries":[`...), entries, appendAuditEntry)
-	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
+	b := encode.List(append(q.out[:0], `{"entries":[`...), entries, appendAuditEntry)
+	q.out = append(encode.TextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
 func (rs *auditRoutes) readFilter(q *call) (f order.AuditFilter, err error) {
-	if f.Limit, err = q.pageLimit(); err != nil {
+	if f.Limit, err = q.query.Limit(); err != nil {
 		return f, err
 	}
-	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
+	if f.ItemID, err = q.query.ID("item_id", catalog.ValidID, problemItemID); err != nil {
 		return f, err
 	}
-	if f.OrderID, err = q.queryID("order_id", validOrderID, problemOrderID); err != nil {
+	if f.OrderID, err = q.query.ID("order_id", validOrderID, problemOrderID); err != nil {
 		return f, err
 	}
-	f.Before, err = rs.cursors.before(q, auditList(f))
+	f.Before, err = rs.cursors.before(q.query, auditList(f))
 	return f, err
 }
 
 // appendAuditEntry appends an entry, whose before and after are JSON already.
 func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
-	b = appendIntField(b, `{"id":`, a.ID)
-	b = appendTimeField(b, `,"at":`, a.At)
-	b = appendTextField(b, `,"actor":`, a.Actor)
-	b = appendTextField(b, `,"action":`, a.Action)
-	b = appendTextIfSet(b, `,"item_id":`, a.ItemID)
-	b = appendTextIfSet(b, `,"order_id":`, a.OrderID)
+	b = encode.IntField(b, `{"id":`, a.ID)
+	b = encode.TimeField(b, `,"at":`, a.At)
+	b = encode.TextField(b, `,"actor":`, a.Actor)
+	b = encode.TextField(b, `,"action":`, a.Action)
+	b = encode.TextIfSet(b, `,"item_id":`, a.ItemID)
+	b = encode.TextIfSet(b, `,"order_id":`, a.OrderID)
 	b = appendJSONIfSet(b, `,"before":`, a.Before)
 	b = appendJSONIfSet(b, `,"after":`, a.After)
-	b = appendTextIfSet(b, `,"request_id":`, a.RequestID)
+	b = encode.TextIfSet(b, `,"request_id":`, a.RequestID)
 	return append(b, '}')
 }
 
 // buyerService exports and erases a buyer's personal data.
 type buyerService interface {
 	// ExportBuyer passes all data about a buyer to the callbacks. Errors: those of
-	// checkout.Service.ExportBuyer.
+	// privacy.Service.ExportBuyer.
 	ExportBuyer(ctx context.Context, user string, to privacy.BuyerRecords) error
 	// EraseBuyer replaces a buyer's name by a pseudonym. Errors: those of
-	// checkout.Service.EraseBuyer.
+	// privacy.Service.EraseBuyer.
 	EraseBuyer(ctx context.Context, user string, e privacy.Erasure) (privacy.Erased, error)
 }
 
@@ -99,8 +101,8 @@ func (rs *buyerRoutes) export(q *call) error {
 	user := q.c.Param("user")
 	q.takeTime(buyerLimit, rs.log)
 	x := &export{q: q}
-	q.out = appendTextField(q.out[:0], `{"user_id":`, user)
-	q.out = appendTimeField(q.out, `,"exported_at":`, rs.now())
+	q.out = encode.TextField(q.out[:0], `{"user_id":`, user)
+	q.out = encode.TimeField(q.out, `,"exported_at":`, rs.now())
 	err := rs.buyers.ExportBuyer(q.ctx(), user, x.records())
 	if err == nil {
 		err = x.done()
@@ -177,7 +179,7 @@ func (x *export) records() privacy.BuyerRecords {
 		return func(o order.Order) error {
 			return x.add(section, func(b []byte) []byte {
 				b = appendOrder(b, &o)
-				return append(appendTextField(b[:len(b)-1], `,"idempotency_key":`, o.IdempotencyKey), '}')
+				return append(encode.TextField(b[:len(b)-1], `,"idempotency_key":`, o.IdempotencyKey), '}')
 			})
 		}
 	}
@@ -186,8 +188,8 @@ func (x *export) records() privacy.BuyerRecords {
 		Queued: ofOrder("queued"),
 		Holdings: func(item string, quantity int64) error {
 			return x.add("holdings", func(b []byte) []byte {
-				b = appendTextField(b, `{"item_id":`, item)
-				return append(appendIntField(b, `,"quantity":`, quantity), '}')
+				b = encode.TextField(b, `{"item_id":`, item)
+				return append(encode.IntField(b, `,"quantity":`, quantity), '}')
 			})
 		},
 		Payments: func(p order.PaymentRecord) error {
@@ -195,11 +197,11 @@ func (x *export) records() privacy.BuyerRecords {
 		},
 		Returns: func(r privacy.ReturnRecord) error {
 			return x.add("returns", func(b []byte) []byte {
-				b = appendTextField(b, `{"order_id":`, r.OrderID)
-				b = appendTextField(b, `,"item_id":`, r.ItemID)
-				b = appendTextField(b, `,"idempotency_key":`, r.IdempotencyKey)
-				b = appendIntField(b, `,"quantity":`, r.Quantity)
-				return append(appendTimeField(b, `,"created_at":`, r.CreatedAt), '}')
+				b = encode.TextField(b, `{"order_id":`, r.OrderID)
+				b = encode.TextField(b, `,"item_id":`, r.ItemID)
+				b = encode.TextField(b, `,"idempotency_key":`, r.IdempotencyKey)
+				b = encode.IntField(b, `,"quantity":`, r.Quantity)
+				return append(encode.TimeField(b, `,"created_at":`, r.CreatedAt), '}')
 			})
 		},
 		Audit: func(a order.AuditEntry) error {
@@ -211,7 +213,7 @@ func (x *export) records() privacy.BuyerRecords {
 // appendJSONIfSet appends a value that is already JSON, or as a string if it is not valid JSON.
 func appendJSONIfSet(b []byte, name, value string) []byte {
 	if !json.Valid([]byte(value)) {
-		return appendTextIfSet(b, name, value)
+		return encode.TextIfSet(b, name, value)
 	}
 	return append(append(b, name...), value...)
 }
@@ -232,25 +234,25 @@ func (rs *buyerRoutes) erase(q *call) error {
 	}
 	b := append(q.out[:0], '{')
 	if done.Pseudonym != "" {
-		b = append(appendTextField(b, `"pseudonym":`, done.Pseudonym), ',')
+		b = append(encode.TextField(b, `"pseudonym":`, done.Pseudonym), ',')
 	}
-	q.out = append(appendIntField(b, `"orders":`, int64(done.Orders)), '}')
+	q.out = append(encode.IntField(b, `"orders":`, int64(done.Orders)), '}')
 	return q.json(http.StatusOK)
 }
 
 // readEraseReason reads and checks the body of an erasure. The reason is stored, so it must not
 // contain the erased name.
 func readEraseReason(body []byte, user string) (string, error) {
-	f := newFields(body)
-	reason := f.text("reason", true)
-	if err := f.done(); err != nil {
+	f := request.ReadFields(body)
+	reason := f.Text("reason", true)
+	if err := f.Done(); err != nil {
 		return "", err
 	}
-	if err := checkText("reason", reason, 1, maxEraseReason, false); err != nil {
+	if err := request.CheckText("reason", reason, 1, maxEraseReason, false); err != nil {
 		return "", err
 	}
 	if names(reason, user) {
-		return "", problemFieldRange.with("reason", "reason is kept, so it must not name the buyer.")
+		return "", request.ErrFieldRange.With("reason", "reason is kept, so it must not name the buyer.")
 	}
 	return reason, nil
 }

@@ -3,23 +3,25 @@ package handler
 import (
 	"errors"
 	"math/rand/v2"
-	"mime"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/encode"
+	"flashsale/handler/problem"
+	"flashsale/handler/ratelimit"
+	"flashsale/handler/request"
 	"flashsale/inventory"
 )
 
 // admit runs the checks of the request's route in their order.
 func (e *edge) admit(q *call, params []pathParam) error {
 	r, h := q.route, q.c.Request.Header
-	if headersTooLarge(q.c.Request) {
-		return problemHeaderTooLarge
+	if request.HeadersTooLarge(q.c.Request) {
+		return request.ErrHeaderTooLarge
 	}
 	if err := e.authorize(q); err != nil {
 		return err
@@ -35,11 +37,11 @@ func (e *edge) admit(q *call, params []pathParam) error {
 		}
 	}
 	if r.Body == bodyJSON {
-		if err := checkContent(h); err != nil {
+		if err := request.CheckContent(h); err != nil {
 			return err
 		}
 	}
-	if err := r.Produces.accepted(h); err != nil {
+	if err := r.Produces.CheckAccept(h); err != nil {
 		return err
 	}
 	if r.Rate == rateValid {
@@ -54,7 +56,7 @@ func (e *edge) admit(q *call, params []pathParam) error {
 func (e *edge) authorize(q *call) error {
 	r := q.route
 	if e.addresses != nil {
-		if err := e.addresses.allow(addressKey(q.c.ClientIP()), q.start); err != nil {
+		if err := e.addresses.Allow(ratelimit.AddressKey(q.c.ClientIP()), q.start); err != nil {
 			return err
 		}
 	}
@@ -86,32 +88,34 @@ func (e *edge) authorize(q *call) error {
 func (q *call) readInput(h http.Header) (err error) {
 	r := q.route
 	if r.Query != nil {
-		if q.query, err = q.readQuery(); err != nil {
+		known := r.Query
+		if len(r.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
+			known = slices.Concat(known, r.AdminQuery)
+		}
+		if q.query, err = request.ReadQuery(q.c.Request, known); err != nil {
 			return err
 		}
 	}
 	if r.Match != matchIgnored {
-		var stated bool
-		if q.match, stated, err = ifMatch(h); err != nil {
+		if q.match, err = request.IfMatch(h, r.Match == matchRequired); err != nil {
 			return err
-		}
-		if !stated && r.Match == matchRequired {
-			return problemMatchMissing
 		}
 	}
 	if r.Keyed {
-		if q.key, err = idempotencyKey(h); err != nil {
+		if q.key, err = request.IdempotencyKey(h); err != nil {
 			return err
 		}
 	}
-	switch r.Body {
-	case bodyJSON:
-		return q.readBody(r.MaxBody)
-	case bodyEmpty:
-		return q.readNothing()
-	default:
+	if r.Body == bodyIgnored {
 		return nil
 	}
+	if q.in, err = request.ReadBody(q.c.Writer, q.c.Request, q.in, r.MaxBody); err != nil {
+		return err
+	}
+	if r.Body == bodyEmpty {
+		return request.CheckEmpty(h, q.in)
+	}
+	return nil
 }
 
 // limit counts the request against its buyer's rate. Admins and services have no limit, because
@@ -120,13 +124,13 @@ func (e *edge) limit(q *call) error {
 	if e.buyers == nil || q.identity.Role != auth.RoleBuyer {
 		return nil
 	}
-	return e.buyers.allow(q.identity.Subject, q.start)
+	return e.buyers.Allow(q.identity.Subject, q.start)
 }
 
 // authenticate returns the identity of the sender. Tokens are only read from the Authorization
 // header, because a query string would be logged.
 func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
-	value, present, err := single(h, "Authorization")
+	value, present, err := request.Single(h, "Authorization")
 	if err != nil {
 		return auth.Identity{}, err
 	}
@@ -157,30 +161,30 @@ const (
 func devToken(sign func(sub, role string, ttl time.Duration) (string, error)) endpoint {
 	return func(q *call) error {
 		ttl := defaultTokenLife
-		b := newFields(q.in)
-		sub := b.text("sub", true)
-		role := b.text("role", true)
-		life := b.text("ttl", false)
-		if err := b.done(); err != nil {
+		b := request.ReadFields(q.in)
+		sub := b.Text("sub", true)
+		role := b.Text("role", true)
+		life := b.Text("ttl", false)
+		if err := b.Done(); err != nil {
 			return err
 		}
 		if !auth.ValidSubject(sub) {
-			return problemFieldRange.with("sub", "sub has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
+			return request.ErrFieldRange.With("sub", "sub has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 		}
 		if !auth.Role(role).Valid() {
-			return problemFieldRange.with("role", "role is one of buyer, admin, service.")
+			return request.ErrFieldRange.With("role", "role is one of buyer, admin, service.")
 		}
-		if b.has("ttl") {
+		if b.Has("ttl") {
 			var err error
 			if ttl, err = time.ParseDuration(life); err != nil || ttl < time.Second || ttl > maxTokenLife {
-				return problemFieldRange.with("ttl", `ttl is a duration from "1s" to "720h".`)
+				return request.ErrFieldRange.With("ttl", `ttl is a duration from "1s" to "720h".`)
 			}
 		}
 		token, err := sign(sub, role, ttl)
 		if err != nil {
 			return err
 		}
-		q.out = append(appendTextField(q.out[:0], `{"token":`, token), '}')
+		q.out = append(encode.TextField(q.out[:0], `{"token":`, token), '}')
 		return q.json(200)
 	}
 }
@@ -239,153 +243,16 @@ func (e *edge) ungate(q *call) {
 const longestRetry = 120
 
 // overloaded are the refusals for lack of capacity, by their Retry-After in seconds.
-var overloaded = func() (all [longestRetry + 1]*problem) {
+var overloaded = func() (all [longestRetry + 1]*problem.Problem) {
 	for i := range all {
-		all[i] = problemOverloaded.retry(int64(i))
+		all[i] = problemOverloaded.Retry(int64(i))
 	}
 	return all
 }()
 
 // overloadedFor returns the refusal with a time to retry. Each client gets a random time of up
 // to twice the wait, so that the clients do not all retry at once.
-func overloadedFor(wait time.Duration) *problem {
+func overloadedFor(wait time.Duration) *problem.Problem {
 	n := min(max(1, ceilSeconds(wait)), longestRetry/2)
 	return overloaded[n+rand.Int64N(n+1)]
-}
-
-// maxHeader bounds the headers of a request, in bytes as they are sent.
-const maxHeader = 16 << 10
-
-func headersTooLarge(r *http.Request) bool {
-	size := len(r.Host) // the server has removed it from the other headers
-	for name, values := range r.Header {
-		for _, v := range values {
-			size += len(name) + len(": ") + len(v) + len("\r\n")
-		}
-	}
-	return size > maxHeader
-}
-
-// single returns the value of a header that may be sent once. The name is in
-// canonical form.
-func single(h http.Header, name string) (value string, present bool, err error) {
-	switch values := h[name]; len(values) {
-	case 0:
-		return "", false, nil
-	case 1:
-		return values[0], true, nil
-	default:
-		return "", true, problemHeaderDuplicate.with(name, name+" was sent more than once; send it once.")
-	}
-}
-
-// checkContent refuses a body that is not plain JSON.
-func checkContent(h http.Header) error {
-	if encoding, present, err := single(h, "Content-Encoding"); err != nil {
-		return err
-	} else if present && !strings.EqualFold(encoding, "identity") {
-		return problemContentEncoding
-	}
-	value, _, err := single(h, "Content-Type")
-	if err != nil {
-		return err
-	}
-	if value == "application/json" {
-		return nil
-	}
-	media, params, err := mime.ParseMediaType(value)
-	if err != nil || media != "application/json" {
-		return problemContentType
-	}
-	if charset, stated := params["charset"]; stated && !strings.EqualFold(charset, "utf-8") {
-		return problemContentType
-	}
-	return nil
-}
-
-// media is a response type.
-type media struct {
-	name, group string
-	refusal     *problem // for a request whose Accept header excludes it
-}
-
-// The response types.
-var (
-	mediaJSON   = media{"application/json", "application/*", problemNotAcceptable}
-	mediaEvents = media{"text/event-stream", "text/*", problemEventsNotAcceptable}
-	mediaHTML   = media{"text/html", "text/*", problemDocsNotAcceptable}
-)
-
-// accepted refuses a request whose Accept header excludes the type; nil: any.
-func (m *media) accepted(h http.Header) error {
-	values := h["Accept"]
-	if m == nil || len(values) == 0 {
-		return nil
-	}
-	if v := values[0]; len(values) == 1 && (v == "*/*" || v == m.name) {
-		return nil
-	}
-	if accepts(strings.Join(values, ","), m.name, m.group) {
-		return nil
-	}
-	return m.refusal
-}
-
-// accepts matches an Accept header against a media type and its group. The most specific
-// matching range decides. A client that only accepts problem+json is accepted too, since
-// refusals have that type.
-func accepts(accept, media, group string) bool {
-	if strings.TrimSpace(accept) == "" {
-		return true
-	}
-	best, takes, problemToo := 0, false, false
-	for one := range strings.SplitSeq(accept, ",") {
-		given, params, _ := strings.Cut(one, ";")
-		specific := 0
-		switch strings.ToLower(strings.TrimSpace(given)) {
-		case media:
-			specific = 3
-		case group:
-			specific = 2
-		case "*/*":
-			specific = 1
-		case "application/problem+json":
-			problemToo = problemToo || !weightZero(params)
-		}
-		if specific > best {
-			best, takes = specific, !weightZero(params)
-		}
-	}
-	return takes || problemToo
-}
-
-// weightZero reports whether the parameters say q=0: not acceptable.
-func weightZero(params string) bool {
-	for one := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(one, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "q") {
-			q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return err != nil || q <= 0
-		}
-	}
-	return false
-}
-
-// idempotencyKey returns the key, 1 to 255 visible ASCII characters.
-func idempotencyKey(h http.Header) (string, error) {
-	key, present, err := single(h, "Idempotency-Key")
-	switch {
-	case err != nil:
-		return "", err
-	case !present:
-		return "", problemKeyMissing
-	case len(key) == 0 || len(key) > 255:
-		return "", problemKeyInvalid
-	}
-	for i := range len(key) {
-		if key[i] <= ' ' || key[i] > '~' {
-			return "", problemKeyInvalid
-		}
-	}
-	return key, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/handlertest"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/privacy"
@@ -160,9 +161,9 @@ func TestBuyers_MayExceedTheServersTimeLimits(t *testing.T) {
 		"GET /v1/admin/buyers/alice HTTP/1.1\r\n%s\r\n": `"quantity":2`,
 		"POST /v1/admin/buyers/alice/erase HTTP/1.1\r\n%sContent-Type: application/json\r\n" + withLength(reason) + "\r\n" + reason: `"orders":1`,
 	} {
-		w := dial(t, addr)
-		w.send(t, fmt.Sprintf(request, "Host: x\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\n"))
-		resp := w.answer(t)
+		w := handlertest.Dial(t, addr)
+		w.Send(t, fmt.Sprintf(request, "Host: x\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\n"))
+		resp := w.Answer(t)
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
 			t.Errorf("%d %s, %v", resp.StatusCode, body, err)

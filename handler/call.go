@@ -2,20 +2,18 @@ package handler
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"net/http"
-	"net/url"
 	"runtime/debug"
-	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/metrics"
+	"flashsale/handler/request"
+	"flashsale/handler/server"
 	"flashsale/order"
 )
 
@@ -32,7 +30,7 @@ type call struct {
 	route    *route
 	// The results of the route's checks: the query, If-Match (nil: any version) and the
 	// Idempotency-Key.
-	query url.Values
+	query request.Query
 	match order.Match
 	key   string
 	// counted means that the call is in the count of purchases in flight.
@@ -48,7 +46,7 @@ func newCall() *call {
 }
 
 func (q *call) release() {
-	q.c, q.id, q.identity, q.query, q.match, q.key = nil, nil, auth.Identity{}, nil, nil, ""
+	q.c, q.id, q.identity, q.query, q.match, q.key = nil, nil, auth.Identity{}, request.Query{}, nil, ""
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
 		q.in = make([]byte, 0, maxSmallBody+1)
@@ -63,13 +61,13 @@ func (q *call) ctx() context.Context { return q.c.Request.Context() }
 // serve wraps an endpoint with everything that the routes share. It is a single function and
 // not a chain of middlewares, because each link would slow down the purchase route.
 func (e *edge) serve(r *route) gin.HandlerFunc {
-	m := e.metrics.route(r.Path)
+	m := e.metrics.Route(r.Path)
 	params := r.params()
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
 		q.c, q.start, q.route, q.gone = c, e.Now(), r, false
 		defer e.finish(q, m)
-		q.id = e.requestIDs.of(c.Request)
+		q.id = e.requestIDs.Of(c.Request)
 		h := c.Writer.Header()
 		h["X-Request-Id"] = q.id
 		if r.Cache == cacheNever {
@@ -86,7 +84,7 @@ func (e *edge) serve(r *route) gin.HandlerFunc {
 }
 
 // finish records the answer, and answers for an endpoint that panicked.
-func (e *edge) finish(q *call, m *routeMetrics) {
+func (e *edge) finish(q *call, m *metrics.Route) {
 	e.ungate(q)
 	if p := recover(); p != nil {
 		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
@@ -98,7 +96,7 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 			e.write(q, problemInternal)
 		}
 		// Do not reuse the call: the endpoint may still use its buffers.
-		m.observe(q.c.Writer.Status(), e.Now().Sub(q.start))
+		m.Observe(q.c.Writer.Status(), e.Now().Sub(q.start))
 		return
 	}
 	status := q.c.Writer.Status()
@@ -106,7 +104,7 @@ func (e *edge) finish(q *call, m *routeMetrics) {
 		status = statusClientGone
 	}
 	took := e.Now().Sub(q.start)
-	m.observe(status, took)
+	m.Observe(status, took)
 	if l := e.Log.Debug(); l != nil {
 		r := q.c.Request
 		l.Str("request_id", q.requestID()).Str("method", r.Method).Str("path", r.URL.Path).
@@ -122,7 +120,7 @@ func (q *call) by() order.By { return order.By{Actor: q.identity.Subject, Reques
 // takeTime extends the time limits of a request. The time for reading ends when the request is
 // read.
 func (q *call) takeTime(d time.Duration, log zerolog.Logger) {
-	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + writeTimeout))
+	err := http.NewResponseController(q.c.Writer).SetWriteDeadline(time.Now().Add(d + server.WriteTimeout))
 	if err != nil {
 		log.Debug().Str("request_id", q.requestID()).Err(err).Msg("could not extend the write deadline")
 	}
@@ -137,11 +135,10 @@ func (q *call) requestID() string {
 
 // Values of frequent headers. All answers share them, and they are never changed.
 var (
-	contentJSON    = []string{"application/json"}
-	contentProblem = []string{"application/problem+json"}
-	headerClose    = []string{"close"}
-	headerTrue     = []string{"true"}
-	headerNoStore  = []string{"no-store"}
+	contentJSON   = []string{"application/json"}
+	headerClose   = []string{"close"}
+	headerTrue    = []string{"true"}
+	headerNoStore = []string{"no-store"}
 )
 
 // json writes q.out as the answer.
@@ -157,52 +154,4 @@ func (q *call) json(status int) error {
 		return errClientGone
 	}
 	return nil
-}
-
-// requestIDs generates request ids. An id is the process's random prefix and a number, so it is
-// unique without a random number per request.
-type requestIDs struct {
-	prefix string
-	last   *atomic.Uint64
-}
-
-func newRequestIDs() requestIDs {
-	var random [6]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		panic(err) // documented never to happen
-	}
-	return requestIDs{prefix: hex.EncodeToString(random[:]) + "-", last: new(atomic.Uint64)}
-}
-
-// of returns the request's own id if it is valid, and otherwise a new one, as a header value.
-func (g *requestIDs) of(r *http.Request) []string {
-	if own := r.Header["X-Request-Id"]; len(own) == 1 && validRequestID(own[0]) {
-		return own
-	}
-	return []string{g.mint()}
-}
-
-// mint returns a new id.
-func (g *requestIDs) mint() string {
-	var buf [40]byte
-	b := append(buf[:0], g.prefix...)
-	b = strconv.AppendUint(b, g.last.Add(1), 36)
-	return string(b)
-}
-
-// validRequestID restricts ids to characters that need no escaping in a header, a log or a JSON
-// string.
-func validRequestID(id string) bool {
-	if len(id) == 0 || len(id) > 64 {
-		return false
-	}
-	for i := range len(id) {
-		c := id[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
 }

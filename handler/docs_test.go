@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"flashsale/docs"
+	"flashsale/handler/problem"
 )
 
 // Each code that the service can send has a section with its status, and each
@@ -33,7 +35,8 @@ func TestDocs_Codes(t *testing.T) {
 		documented[code] = status
 	}
 	written := writtenCodes(t)
-	for code, status := range problemStatus {
+	statuses := problem.Statuses()
+	for code, status := range statuses {
 		if documented[code] != status {
 			t.Errorf("%s is sent with %d; docs/problems.md says %d (0: nothing)", code, status, documented[code])
 		}
@@ -42,74 +45,75 @@ func TestDocs_Codes(t *testing.T) {
 		}
 	}
 	for code := range documented {
-		if problemStatus[code] == 0 {
+		if statuses[code] == 0 {
 			t.Errorf("docs/problems.md has a section %s, which is no code", code)
 		}
 	}
 	for code := range written {
-		if problemStatus[code] == 0 {
+		if statuses[code] == 0 {
 			t.Errorf("%s is in the source and not registered", code)
 		}
 	}
 }
 
-// writtenCodes returns the codes in the source of this package: the constants passed to the
-// constructors of problems. A code computed at run time would be in no list.
+// writtenCodes returns the codes in the source of this package and of those below it: the
+// constants passed to the constructors of problems. A code computed at run time would be in no
+// list.
 func writtenCodes(t *testing.T) map[string]bool {
 	t.Helper()
-	place := map[string]int{"newProblem": 1, "unauthorized": 0, "invalidToken": 0}
 	codes := make(map[string]bool)
-	files, err := fs.Glob(os.DirFS("."), "*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	set := token.NewFileSet()
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "problem/") {
+			return err
 		}
 		file, err := parser.ParseFile(set, name, nil, 0)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		for _, decl := range file.Decls {
-			f, inFunction := decl.(*ast.FuncDecl)
-			if inFunction && (f.Name.Name == "unauthorized" || f.Name.Name == "invalidToken" || f.Name.Name == "newProblem") {
-				continue // they pass on their parameter
-			}
-			ast.Inspect(decl, func(n ast.Node) bool {
-				if made, ok := n.(*ast.CompositeLit); ok {
-					if id, ok := made.Type.(*ast.Ident); ok && id.Name == "problem" {
-						t.Errorf("%s: a problem that newProblem has not made", set.Position(n.Pos()))
-					}
-				}
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				id, ok := call.Fun.(*ast.Ident)
-				if !ok {
-					return true
-				}
-				at, makes := place[id.Name]
-				if !makes {
-					return true
-				}
-				literal, ok := call.Args[at].(*ast.BasicLit)
-				if !ok || inFunction {
-					t.Errorf("%s: the code is no literal, or the problem is made after the start", set.Position(n.Pos()))
-					return true
-				}
-				code, err := strconv.Unquote(literal.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				codes[code] = true
-				return true
-			})
+			addCodes(t, set, decl, codes)
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return codes
+}
+
+// addCodes adds the codes in one declaration.
+func addCodes(t *testing.T, set *token.FileSet, decl ast.Decl, codes map[string]bool) {
+	t.Helper()
+	place := map[string]int{"problem.New": 1, "unauthorized": 0, "invalidToken": 0}
+	f, inFunction := decl.(*ast.FuncDecl)
+	if inFunction && (f.Name.Name == "unauthorized" || f.Name.Name == "invalidToken") {
+		return // they pass on their parameter
+	}
+	ast.Inspect(decl, func(n ast.Node) bool {
+		if made, ok := n.(*ast.CompositeLit); ok && made.Type != nil && types.ExprString(made.Type) == "problem.Problem" {
+			t.Errorf("%s: a problem that problem.New has not made", set.Position(n.Pos()))
+		}
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		at, makes := place[types.ExprString(call.Fun)]
+		if !makes {
+			return true
+		}
+		literal, ok := call.Args[at].(*ast.BasicLit)
+		if !ok || inFunction {
+			t.Errorf("%s: the code is no literal, or the problem is made after the start", set.Position(n.Pos()))
+			return true
+		}
+		code, err := strconv.Unquote(literal.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		codes[code] = true
+		return true
+	})
 }
 
 // The type of a problem links to an anchor of an existing page.
@@ -127,7 +131,7 @@ func TestDocs(t *testing.T) {
 	if w.Code != 200 || anchor != "auth_missing" || !strings.Contains(page, `<h2 id="auth_missing">`) {
 		t.Fatalf("%s: %d %s", kind, w.Code, page)
 	}
-	for code := range problemStatus {
+	for code := range problem.Statuses() {
 		if n := strings.Count(page, `id="`+code+`"`); n != 1 {
 			t.Errorf("%s has %d anchors", code, n)
 		}

@@ -15,6 +15,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/encode"
+	"flashsale/handler/metrics"
+	"flashsale/handler/request"
+	"flashsale/handler/server"
 	"flashsale/order"
 )
 
@@ -40,8 +44,8 @@ var contentEvents = []string{"text/event-stream"}
 // streamRoutes send the changes of orders as server-sent events.
 type streamRoutes struct {
 	Streams
-	orders  orderService
-	metrics *metrics
+	orders  orderReader
+	metrics *metrics.Metrics
 	now     func() time.Time
 	log     zerolog.Logger
 }
@@ -96,7 +100,7 @@ func (rs *streamRoutes) follow(q *call) error {
 	// Follow before reading, so that no change between the two is missed.
 	s := &eventStream{rs: rs}
 	if s.look, s.stop, err = rs.Feed.Follow(id, buyer, s.wake); err != nil {
-		rs.metrics.streamRefused(err)
+		rs.metrics.StreamRefused(err)
 		// Close the connection, because its descriptor is needed elsewhere while the client
 		// waits before it retries.
 		q.c.Writer.Header()["Connection"] = headerClose
@@ -142,7 +146,7 @@ func (rs *streamRoutes) lifeOf(q *call) time.Duration {
 // lastEventID returns the number of the last event that a client has seen, and whether it has
 // seen any.
 func lastEventID(h http.Header) (number int, seen bool, err error) {
-	value, present, err := single(h, "Last-Event-Id")
+	value, present, err := request.Single(h, "Last-Event-Id")
 	if err != nil || !present || value == "" {
 		return 0, false, err
 	}
@@ -185,7 +189,7 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 		return false
 	}
 	pause := reconnectMin + rand.N(reconnectMax-reconnectMin)
-	b := appendIntField(q.out[:0], "retry: ", pause.Milliseconds())
+	b := encode.IntField(q.out[:0], "retry: ", pause.Milliseconds())
 	q.out = s.append(append(b, "\n\n"...), o)
 	raw := http.NewResponseController(unwrapped(q.c.Writer)) // its flush returns errors
 	if err := s.flush(q, raw); err != nil || o.Settled() {
@@ -196,14 +200,12 @@ func (s *eventStream) begin(q *call, o *order.Order) (detached bool) {
 		s.rs.log.Error().Str("request_id", q.requestID()).Err(err).Msg("could not take over the connection of an event stream")
 		return false
 	}
-	if strict, ok := conn.(*strictConn); ok {
-		conn = strict.TCPConn // no more HTTP follows, and it refers to the server's buffer
-	}
+	conn = server.Unwrap(conn) // no more HTTP follows, and the other one refers to the server's buffer
 	s.mu.Lock()
 	s.conn = conn
 	s.mu.Unlock()
 	s.chunked = q.c.Request.ProtoAtLeast(1, 1)
-	s.rs.metrics.streams.Inc()
+	s.rs.metrics.StreamOpened()
 	go s.run(time.Now().Add(s.rs.lifeOf(q)))
 	return true
 }
@@ -233,12 +235,12 @@ func (s *eventStream) flush(q *call, raw *http.ResponseController) error {
 // append appends the events that have not been written yet.
 func (s *eventStream) append(b []byte, o *order.Order) []byte {
 	for _, event := range o.EventsAfter(s.seen) {
-		b = appendIntField(b, "id: ", int64(event.Number))
+		b = encode.IntField(b, "id: ", int64(event.Number))
 		b = append(b, "\nevent: order\ndata: "...)
 		b = appendOrder(b, &event.Order) // which has no line breaks
 		b = append(b, "\n\n"...)
 		s.seen = event.Number
-		s.rs.metrics.events.Inc()
+		s.rs.metrics.EventSent()
 	}
 	return b
 }
@@ -352,7 +354,7 @@ func (s *eventStream) close() {
 		s.rs.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("event stream panicked")
 	}
 	_ = s.conn.Close() //nolint:errcheck // everything was written, or the client has disconnected
-	s.rs.metrics.streams.Dec()
+	s.rs.metrics.StreamClosed()
 	s.stop()
 }
 

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/handlertest"
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/feed"
@@ -256,39 +257,19 @@ func TestOrderEvents_EndsOnDrainAgeAndExpiry(t *testing.T) {
 // serveShort serves with a short write timeout.
 func serveShort(t *testing.T, h http.Handler, limit time.Duration, wrap ...func(net.Listener) net.Listener) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	accept := StrictListener(l)
-	for _, f := range wrap {
-		accept = f(accept)
-	}
-	srv := NewServer(h)
-	srv.WriteTimeout = limit
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(accept) }()
-	t.Cleanup(func() {
-		if err := srv.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String()
+	return handlertest.Serve(t, h, func(srv *http.Server) { srv.WriteTimeout = limit }, wrap...)
 }
 
-func (w *wire) ask(t *testing.T) {
+func ask(t *testing.T, w *handlertest.Conn) {
 	t.Helper()
-	w.send(t, "GET "+eventsPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
+	w.Send(t, "GET "+eventsPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
 }
 
 // until reads the lines of a stream until one has the prefix, and counts the heartbeats.
-func (w *wire) until(t *testing.T, prefix string) (beats int) {
+func until(t *testing.T, w *handlertest.Conn, prefix string) (beats int) {
 	t.Helper()
 	for {
-		line, err := w.in.ReadString('\n')
+		line, err := w.In.ReadString('\n')
 		if err != nil {
 			t.Fatalf("waiting for %q: %v", prefix, err)
 		}
@@ -306,25 +287,25 @@ func TestOrderEvents_HeartbeatsOutliveTheWriteLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
-	w := dial(t, serveShort(t, s, limit))
+	w := handlertest.Dial(t, serveShort(t, s, limit))
 	start := time.Now()
-	w.ask(t)
-	w.until(t, "data: ")
+	ask(t, w)
+	until(t, w, "data: ")
 	for time.Since(start) < 2*limit {
-		w.until(t, ": ")
+		until(t, w, ": ")
 	}
 	source.send(orderIn(order.StatusPaid))
-	w.until(t, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
-	w.until(t, "0\r\n") // the last chunk: the server has ended the stream
+	until(t, w, `data: {"id":"`+someOrderID+`","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":990,"currency":"EUR","status":"paid"`)
+	until(t, w, "0\r\n") // the last chunk: the server has ended the stream
 }
 
 // The stream of a client that disconnects ends long before the next heartbeat.
 func TestOrderEvents_EndsWhenClientDisconnects(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
-	w := dial(t, serve(t, s))
-	w.ask(t)
-	w.until(t, "data: ")
+	w := handlertest.Dial(t, serve(t, s))
+	ask(t, w)
+	until(t, w, "data: ")
 	if n := source.open.Load(); n != 1 {
 		t.Fatalf("%d streams, want 1", n)
 	}
@@ -338,14 +319,14 @@ func TestOrderEvents_EndsWhenClientDisconnects(t *testing.T) {
 func TestOrderEvents_SlowClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Stall = time.Second })
-	w := dial(t, serve(t, s))
-	w.ask(t)
-	w.until(t, "data: ")
+	w := handlertest.Dial(t, serve(t, s))
+	ask(t, w)
+	until(t, w, "data: ")
 	big := orderIn(order.StatusConfirmed)
 	big.Reason = strings.Repeat("x", 32<<20) // more than the kernel buffers
 	source.send(big)
 	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
-	if _, err := io.Copy(io.Discard, w.in); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := io.Copy(io.Discard, w.In); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection: %v", err)
 	}
 }
@@ -361,9 +342,9 @@ func TestOrderEvents_FramingFollowsTheHTTPVersion(t *testing.T) {
 		t.Run(tt.proto, func(t *testing.T) {
 			t.Parallel()
 			s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
-			w := dial(t, serve(t, s))
-			w.send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
-			res, err := http.ReadResponse(w.in, nil)
+			w := handlertest.Dial(t, serve(t, s))
+			w.Send(t, "GET "+eventsPath+" "+tt.proto+"\r\nHost: x\r\nAuthorization: "+bearer(t, "alice", auth.RoleBuyer)+"\r\n\r\n")
+			res, err := http.ReadResponse(w.In, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -387,12 +368,12 @@ func TestOrderEvents_FramingFollowsTheHTTPVersion(t *testing.T) {
 func TestOrderEvents_ClientMaySendLittle(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = time.Hour })
-	w := dial(t, serve(t, s))
-	w.ask(t)
-	w.until(t, "data: ")
-	w.send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	w := handlertest.Dial(t, serve(t, s))
+	ask(t, w)
+	until(t, w, "data: ")
+	w.Send(t, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	source.send(orderIn(order.StatusConfirmed))
-	w.until(t, "id: 2")
+	until(t, w, "id: 2")
 	for line := []byte(strings.Repeat("x", 1024)); ; {
 		if _, err := w.Write(line); err != nil {
 			break // the connection was closed with unread bytes
@@ -405,12 +386,12 @@ func TestOrderEvents_ClientMaySendLittle(t *testing.T) {
 func TestOrderEvents_PanicEndsOnlyItsStream(t *testing.T) {
 	t.Parallel()
 	s, source := streaming(t, orderIn(order.StatusQueued))
-	w := dial(t, serve(t, s))
-	w.ask(t)
-	w.until(t, "data: ")
+	w := handlertest.Dial(t, serve(t, s))
+	ask(t, w)
+	until(t, w, "data: ")
 	source.set(func() { source.broken = true })
 	await.True(t, "the stream to end", func() bool { return source.open.Load() == 0 })
-	if _, err := io.ReadAll(w.in); err != nil {
+	if _, err := io.ReadAll(w.In); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
 }
@@ -431,9 +412,9 @@ func TestOrderEvents_EndedStreamsLeaveNothing(t *testing.T) { //nolint:parallelt
 			}
 			t.Cleanup(func() { c.Close() }) //nolint:errcheck // half of them are already closed
 			conns[i] = c
-			w := &wire{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c)}
-			w.ask(t)
-			w.until(t, "data: ")
+			w := &handlertest.Conn{TCPConn: c.(*net.TCPConn), In: bufio.NewReader(c)}
+			ask(t, w)
+			until(t, w, "data: ")
 		}
 		if got := source.open.Load(); got != n {
 			t.Fatalf("%d streams, want %d", got, n)

@@ -14,6 +14,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/request"
 	"flashsale/order"
 )
 
@@ -80,25 +81,25 @@ func FuzzDecodePurchase(f *testing.F) {
 			return
 		}
 		p := lookUp(err)
-		if p == nil || p.status != http.StatusBadRequest {
+		if p == nil || p.Status != http.StatusBadRequest {
 			t.Fatalf("%q: %v has no answer of status 400", body, err)
 		}
-		switch p.code {
+		switch p.Code {
 		case "body_missing":
 			if len(bytes.TrimLeft(body, " \t\r\n")) != 0 {
-				t.Fatalf("%q: %s", body, p.code)
+				t.Fatalf("%q: %s", body, p.Code)
 			}
 		case "json_invalid", "json_trailing", "json_duplicate_key":
 		case "field_missing", "field_type":
-			if p.param != "quantity" {
-				t.Fatalf("%q: %s names the field %q", body, p.code, p.param)
+			if p.Param != "quantity" {
+				t.Fatalf("%q: %s names the field %q", body, p.Code, p.Param)
 			}
 		case "unknown_field":
-			if !json.Valid(append(append([]byte(nil), p.head...), `x"}`...)) {
-				t.Fatalf("%q: the answer is not JSON: %s", body, p.head)
+			if answer := p.AppendBody(nil, "x"); !json.Valid(answer) {
+				t.Fatalf("%q: the answer is not JSON: %s", body, answer)
 			}
 		default:
-			t.Fatalf("%q: the answer has the code %s", body, p.code)
+			t.Fatalf("%q: the answer has the code %s", body, p.Code)
 		}
 	})
 }
@@ -136,7 +137,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 		case !good && len(placed) != 0:
 			t.Fatalf("%q, twice %t: refused with %d, and %+v reached the orders", key, twice, w.Code, placed)
 		case good:
-		case headersTooLarge(r):
+		case request.HeadersTooLarge(r):
 			wantProblem(t, w.Result(), 431, "header_too_large")
 		case twice:
 			if body := wantProblem(t, w.Result(), 400, "header_duplicate"); body["param"] != "Idempotency-Key" {

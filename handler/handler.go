@@ -1,22 +1,27 @@
-// Package handler is the HTTP layer of the service. It decodes strictly, authenticates, limits
-// rates, and converts results and errors to the answers of the API. The packages that it calls
-// decide about purchases.
+// Package handler is the HTTP API of the service: the table of its routes, and what each of them
+// does. It authenticates, limits rates, and converts results and errors to the answers of the
+// API. The packages that it calls decide about purchases.
 //
-// A request passes through these files:
+// A request passes through these packages and files:
 //
-//   - server.go: bounds on time and size, and checks of the raw bytes that net/http does
+//   - handler/server: bounds on time and size, and checks of the raw bytes that net/http does
 //     not make.
 //   - routes.go: the table of routes, from which the router is built.
-//   - call.go: the state of one request, its metrics and its log.
-//   - admit.go, limiter.go, query.go, decode.go: the checks in the route's
-//     entry, in the same order for all routes.
+//   - call.go: the state of one request, its log and its metrics (handler/metrics).
+//   - admit.go: the checks in the route's entry, in the same order for all routes. Tokens are
+//     verified by handler/auth, rates limited by handler/ratelimit, and headers, parameters and
+//     bodies read by handler/request.
 //   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
-//     for each group of routes.
-//   - encode.go, problems.go: the answer, or the problem of the error table.
+//     for each group of routes; cursors.go: where a page of a list begins.
+//   - formats.go, with handler/encode: the answer. problems.go, with handler/problem: the
+//     refusal that the error table has for an error.
 //
 // To add a route, write a method on the type of its group and add an entry to the
 // table; list its errors in the error table and describe new codes in
-// docs/problems.md. ops.go and docs.go serve operators and the documentation page.
+// docs/problems.md. health.go and docs.go serve /healthz, /readyz and the documentation page;
+// handler/ops is the operators' address.
+//
+// The packages below handler know nothing of its routes, and never import it.
 package handler
 
 import (
@@ -33,30 +38,19 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/metrics"
+	"flashsale/handler/ops"
+	"flashsale/handler/ratelimit"
+	"flashsale/handler/request"
 	"flashsale/order"
-	"flashsale/order/checkout"
 	"flashsale/order/items"
 )
 
-// orderService places and reads orders.
+// orderService has what the groups of routes use of orders.
 type orderService interface {
-	// Place takes the stock and queues the order. Its refusals are the errors of package
-	// inventory.
-	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
-	// Get returns one order, or order.ErrNotFound. The routes check access.
-	Get(ctx context.Context, id string) (order.Order, error)
-	// List returns a page of orders, newest first, and the id before which the next page
-	// begins; empty: there is none.
-	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
-	// Pay records a payment and settles the order with it. Errors: those of
-	// checkout.Service.Pay.
-	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)
-	// Cancel cancels an order that is not paid. Errors: those of
-	// checkout.Service.Cancel.
-	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
-	// Refund records that a paid order was refunded. Errors: those of
-	// checkout.Service.Refund.
-	Refund(ctx context.Context, id string, r checkout.Refund) (order.Order, error)
+	orderPlacer
+	orderBook
+	orderRefunder
 }
 
 // itemCatalog returns the items on sale, from memory if possible.
@@ -71,7 +65,7 @@ type itemCatalog interface {
 	Warm(ctx context.Context, id string) (*catalog.View, error)
 }
 
-// itemService creates and changes items. Errors: those of checkout.Service's methods.
+// itemService creates and changes items. Errors: those of items.Service's methods.
 type itemService interface {
 	// CreateItem opens a sale, or returns order.ErrItemExists.
 	CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error)
@@ -104,19 +98,19 @@ type verifier interface {
 // Config configures the routes. The fields up to Verifier are required; every other field has
 // a default.
 type Config struct {
-	// Orders places and reads orders: an *checkout.Service.
+	// Orders places and reads orders: a *checkout.Service.
 	Orders orderService
 	// Items are the items on sale, from memory where possible: a *catalog.Catalog.
 	Items itemCatalog
 	// Sales creates and changes items: an *items.Service.
 	Sales itemService
-	// Ledgers reads ledgers: an *reconcile.Reconciler.
+	// Ledgers reads ledgers: a *reconcile.Reconciler.
 	Ledgers ledgerService
-	// Payments lists received amounts: an *payments.Service.
+	// Payments lists received amounts: a *payments.Service.
 	Payments paymentService
-	// Buyers exports and erases personal data: an *privacy.Service.
+	// Buyers exports and erases personal data: a *privacy.Service.
 	Buyers buyerService
-	// Audit is the record of changes: an *store.Store.
+	// Audit is the record of changes: a *store.Store.
 	Audit    auditLog
 	Verifier verifier
 
@@ -131,7 +125,7 @@ type Config struct {
 	DevTokens func(sub, role string, ttl time.Duration) (string, error)
 
 	// Ready are the checks of /readyz. Default none: always ready.
-	Ready []Check
+	Ready []ops.Check
 	// Workers is shown by /readyz, which stays 200 without any worker, and by GET
 	// /v1/admin/queue. Default nil: workers are not shown.
 	Workers workerStatus
@@ -257,15 +251,15 @@ func twice(rate float64) int { return max(1, int(2*rate)) }
 type edge struct {
 	Config
 	refusals   zerolog.Logger // Log, sampled, for events that clients can cause in large numbers
-	requestIDs requestIDs
-	buyers     *limiter // nil: no limit
-	addresses  *limiter // nil: no limit
-	metrics    *metrics
+	requestIDs request.IDs
+	buyers     *ratelimit.Limiter // nil: no limit
+	addresses  *ratelimit.Limiter // nil: no limit
+	metrics    *metrics.Metrics
 	inFlight   atomic.Int64
 	calls      sync.Pool
 }
 
-// New returns the public routes. Serve them with NewServer.
+// New returns the public routes. Serve them with server.New.
 func New(c Config) (http.Handler, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -274,16 +268,16 @@ func New(c Config) (http.Handler, error) {
 	e := &edge{
 		Config:     c,
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
-		requestIDs: newRequestIDs(),
+		requestIDs: request.NewIDs(),
 		calls:      sync.Pool{New: func() any { return newCall() }},
 	}
 	if c.Limits.RateBuyer > 0 {
-		e.buyers = newLimiter(c.Limits.RateBuyer, c.Limits.BurstBuyer)
+		e.buyers = ratelimit.New(c.Limits.RateBuyer, c.Limits.BurstBuyer)
 	}
 	if c.Limits.RateAddress > 0 {
-		e.addresses = newLimiter(c.Limits.RateAddress, twice(c.Limits.RateAddress))
+		e.addresses = ratelimit.New(c.Limits.RateAddress, twice(c.Limits.RateAddress))
 	}
-	if e.metrics, err = newMetrics(c.Registerer); err != nil {
+	if e.metrics, err = metrics.New(c.Registerer); err != nil {
 		return nil, err
 	}
 	return e.newRouter(newFeatures(&c, e.metrics, e.refusals).routes())

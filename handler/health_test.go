@@ -3,7 +3,6 @@ package handler
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -11,8 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/handler/ops"
 	"flashsale/order/worker"
 )
+
+// readyFor is how long package ops reuses the result of the probes.
+const readyFor = 200 * time.Millisecond
 
 // fakeWorkers returns the test's status.
 type fakeWorkers struct {
@@ -35,7 +38,7 @@ func TestReady_StaysReadyWithoutWorkers(t *testing.T) {
 	s := open(t, func(c *Config) {
 		c.Now = func() time.Time { return now }
 		c.Workers = workers
-		c.Ready = []Check{{Name: "redis", Probe: func(context.Context) error { return redis }}, {Name: "database", Probe: func(context.Context) error { return old }, Degrades: "older"}}
+		c.Ready = []ops.Check{{Name: "redis", Probe: func(context.Context) error { return redis }}, {Name: "database", Probe: func(context.Context) error { return old }, Degrades: "older"}}
 	})
 	look := func() *httptest.ResponseRecorder {
 		now = now.Add(readyFor)
@@ -62,36 +65,6 @@ func TestReady_StaysReadyWithoutWorkers(t *testing.T) {
 	if w := look(); w.Code != 200 || w.Body.String() != `{"status":"ok"}` {
 		t.Errorf("with an unknown state: %d %s", w.Code, w.Body)
 	}
-}
-
-// The operators' address reports whether the process is ready and alive.
-func TestOps_Health(t *testing.T) {
-	t.Parallel()
-	var part, alive error
-	ask := func(path string) *httptest.ResponseRecorder {
-		ops := NewOps(prometheus.NewRegistry(), OpsConfig{ // a new one, without a cached result
-			Ready:   []Check{{Name: "worker", Probe: func(context.Context) error { return part }}},
-			Workers: &fakeWorkers{status: worker.Status{Trouble: "none live"}},
-			Alive:   func() error { return alive },
-		})
-		w := httptest.NewRecorder()
-		ops.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
-		if got := w.Header().Get("Content-Type"); got != "application/json" {
-			t.Errorf("%s: Content-Type %q", path, got)
-		}
-		return w
-	}
-	want := func(path string, status int, body string) {
-		t.Helper()
-		if w := ask(path); w.Code != status || w.Body.String() != body {
-			t.Errorf("%s: %d %s, want %d %s", path, w.Code, w.Body, status, body)
-		}
-	}
-	want("/readyz", 200, `{"degraded":["workers"],"workers":"none live","status":"ok"}`)
-	want("/healthz", 200, `{"status":"ok"}`)
-	part, alive = errors.New("no fetch for 10.0.0.1"), errors.New("stuck at 10.0.0.1")
-	want("/readyz", 503, `{"failing":["worker"],"degraded":["workers"],"workers":"none live","status":"unavailable"}`)
-	want("/healthz", 503, `{"status":"unavailable"}`)
 }
 
 // seriesOf counts the series of the package's own metrics.
@@ -126,22 +99,5 @@ func TestMetrics_SeriesExistFromTheirFirstUse(t *testing.T) {
 	got := seriesOf(t, registry)
 	if got[requests] != 2 || got[durations] != 1 || got[problems] != 1 {
 		t.Errorf("after two kinds of answers on one route: %v", got)
-	}
-}
-
-// After its first use, a counter is not looked up again, and incrementing it allocates nothing.
-func TestMetrics_LazyAllocations(t *testing.T) {
-	m, err := newMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := m.route("/somewhere")
-	use := func() { r.observe(200, time.Millisecond); m.problem("sold_out") }
-	use()
-	again := func() prometheus.Counter { t.Error("a counter is looked up again"); return nil }
-	r.byClass[2].make, m.byCode["sold_out"].make = again, again
-	r.make = func() prometheus.Observer { t.Error("a histogram is looked up again"); return nil }
-	if n := testing.AllocsPerRun(100, use); n != 0 {
-		t.Errorf("%g allocations for a request that is counted", n)
 	}
 }

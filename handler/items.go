@@ -1,20 +1,17 @@
 package handler
 
 import (
-	"bytes"
-	"compress/gzip"
-	"encoding/binary"
-	"hash/crc32"
 	"hash/fnv"
 	"net/http"
 	"sort"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/handler/encode"
+	"flashsale/handler/request"
 )
 
 // itemRoutes show items without authentication.
@@ -28,7 +25,7 @@ type itemRoutes struct {
 
 // list answers GET /v1/items: a page of the items, by id.
 func (rs *itemRoutes) list(q *call) error {
-	limit, err := q.pageLimit()
+	limit, err := q.query.Limit()
 	if err != nil {
 		return err
 	}
@@ -36,7 +33,7 @@ func (rs *itemRoutes) list(q *call) error {
 	if q.query.Has("cursor") {
 		var ok bool
 		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
-			return problemCursor
+			return request.ErrCursor
 		}
 	}
 	v, err := rs.items.List(q.ctx())
@@ -84,28 +81,13 @@ const listLife = 250 * time.Millisecond
 // listItemSize is the approximate size of an encoded item without its texts, in bytes.
 const listItemSize = 400
 
-// page is an encoded response for many readers. It is encoded once, except for its server_time.
-type page struct {
-	kept  bool   // for other readers; only such pages are compressed
-	head  []byte // the part that does not depend on the second
-	timed bool   // server_time and the end of the object follow the head
-	// The head is valid in [from, until); a zero time is no bound. from matters if the clock is
-	// set back.
-	from, until time.Time
-	tag         []string // the ETag: the same for the same content, regardless of server_time
-
-	packing sync.Once
-	packed  []byte // the compressed head, in a form to which more can be appended
-	sum     uint32 // its CRC
-}
-
 // itemPage returns the page of an item at the given time of its sale's clock.
-func itemPage(v *catalog.View, now time.Time) *page {
-	p, ok := v.Made().(*page)
-	if !ok || !p.good(now) {
-		p = &page{kept: true, head: appendItemHead(nil, &v.Item, now), timed: true}
-		p.from, p.until = stateSpan(&v.Item, now)
-		p.tag = tagOf(p.head)
+func itemPage(v *catalog.View, now time.Time) *encode.Page {
+	p, ok := v.Made().(*encode.Page)
+	if !ok || !p.Good(now) {
+		p = &encode.Page{Kept: true, Head: appendItemHead(nil, &v.Item, now), Timed: true}
+		p.From, p.Until = stateSpan(&v.Item, now)
+		p.Tag = encode.TagOf(p.Head)
 		v.Keep(p)
 	}
 	return p
@@ -115,12 +97,12 @@ func itemPage(v *catalog.View, now time.Time) *page {
 // the default and the maximum. Each begins at a multiple of its length, like the pages of a
 // reader who follows the cursors from the beginning. So an item is encoded at most twice,
 // whatever limits and cursors are requested.
-type listPages map[int][]atomic.Pointer[page]
+type listPages map[int][]atomic.Pointer[encode.Page]
 
 func newListPages(items int) listPages {
 	kept := listPages{}
-	for _, length := range []int{defaultPage, maxPage} {
-		kept[length] = make([]atomic.Pointer[page], items/length+1) // an empty page may follow the last item
+	for _, length := range []int{request.DefaultPage, request.MaxPage} {
+		kept[length] = make([]atomic.Pointer[encode.Page], items/length+1) // an empty page may follow the last item
 	}
 	return kept
 }
@@ -128,12 +110,12 @@ func newListPages(items int) listPages {
 // listPage returns the page of at most limit items from a given index. If the page is kept, one
 // reader encodes it for all. now is the host's time; each item's state follows the clock of its
 // own sale.
-func (rs *itemRoutes) listPage(v *catalog.ListView, from, limit int, now time.Time) *page {
-	if limit != defaultPage && limit != maxPage || from%limit != 0 {
+func (rs *itemRoutes) listPage(v *catalog.ListView, from, limit int, now time.Time) *encode.Page {
+	if limit != request.DefaultPage && limit != request.MaxPage || from%limit != 0 {
 		return rs.newListPage(v, from, limit, now)
 	}
 	if kept, ok := v.Made().(listPages); ok {
-		if p := kept[limit][from/limit].Load(); p != nil && p.good(now) {
+		if p := kept[limit][from/limit].Load(); p != nil && p.Good(now) {
 			return p
 		}
 	}
@@ -145,19 +127,19 @@ func (rs *itemRoutes) listPage(v *catalog.ListView, from, limit int, now time.Ti
 		v.Keep(kept)
 	}
 	at := &kept[limit][from/limit]
-	if p := at.Load(); p != nil && p.good(now) {
+	if p := at.Load(); p != nil && p.Good(now) {
 		return p
 	}
 	p := rs.newListPage(v, from, limit, now)
-	p.kept = true
+	p.Kept = true
 	at.Store(p)
 	return p
 }
 
 // newListPage encodes a page of the list.
-func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time.Time) *page {
+func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time.Time) *encode.Page {
 	items := v.Items[from:min(from+limit, len(v.Items))]
-	p := &page{until: now.Add(listLife)}
+	p := &encode.Page{Until: now.Add(listLife)}
 	b := append(make([]byte, 0, 64+len(items)*listItemSize), `{"items":[`...)
 	content := fnv.New64a()
 	for i := range items {
@@ -167,9 +149,9 @@ func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time
 		start, at := len(b), rs.itemNow(items[i].ID)
 		b = appendItemHead(b, &items[i], at)
 		_, _ = content.Write(b[start:]) // a hash's Write never fails
-		b = appendServerTime(b, at)
-		if _, until := stateSpan(&items[i], at); !until.IsZero() && until.Sub(at) < p.until.Sub(now) {
-			p.until = now.Add(until.Sub(at))
+		b = encode.ServerTime(b, at)
+		if _, until := stateSpan(&items[i], at); !until.IsZero() && until.Sub(at) < p.Until.Sub(now) {
+			p.Until = now.Add(until.Sub(at))
 		}
 	}
 	next := ""
@@ -177,15 +159,11 @@ func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time
 		next = rs.cursors.makeItemCursor(items[len(items)-1].ID)
 	}
 	start := len(b)
-	b = appendTextField(append(b, ']'), `,"next_cursor":`, next)
+	b = encode.TextField(append(b, ']'), `,"next_cursor":`, next)
 	_, _ = content.Write(b[start:])
-	p.head = append(b, '}')
-	p.tag = weakTag(content.Sum64())
+	p.Head = append(b, '}')
+	p.Tag = encode.WeakTag(content.Sum64())
 	return p
-}
-
-func (p *page) good(now time.Time) bool {
-	return !now.Before(p.from) && (p.until.IsZero() || now.Before(p.until))
 }
 
 // stateSpan returns the time around now in which the clock does not change the item's state; a
@@ -203,16 +181,6 @@ func stateSpan(i *catalog.Item, now time.Time) (from, until time.Time) {
 	}
 }
 
-func tagOf(content []byte) []string {
-	h := fnv.New64a()
-	_, _ = h.Write(content) // a hash's Write never fails
-	return weakTag(h.Sum64())
-}
-
-func weakTag(sum uint64) []string {
-	return []string{`W/"` + strconv.FormatUint(sum, 36) + `"`}
-}
-
 // age is the age of a page's content, if the answer has to state it.
 type age struct {
 	stale bool
@@ -220,100 +188,27 @@ type age struct {
 }
 
 // writePage writes a page, or 304 if the client already has it.
-func (q *call) writePage(p *page, now time.Time, a age) error {
+func (q *call) writePage(p *encode.Page, now time.Time, a age) error {
 	in, h := q.c.Request.Header, q.c.Writer.Header()
-	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.tag
+	h["Cache-Control"], h["Vary"], h["Etag"] = headerPublic, headerVary, p.Tag
 	if a.stale {
 		h["Age"] = []string{strconv.FormatInt(int64(max(0, a.old/time.Second)), 10)}
 		h["Warning"] = headerIsStale
 	}
-	if known := in["If-None-Match"]; len(known) > 0 && anyTagMatches(known, p.tag[0]) {
+	if known := in["If-None-Match"]; len(known) > 0 && request.HasTag(known, p.Tag[0]) {
 		q.c.Status(http.StatusNotModified)
 		q.c.Writer.WriteHeaderNow()
 		return nil
 	}
-	if p.kept && len(p.head) >= packedFrom && acceptsGzip(in["Accept-Encoding"]) {
+	if p.Kept && len(p.Head) >= packedFrom && request.AcceptsGzip(in["Accept-Encoding"]) {
 		h["Content-Encoding"] = headerGzip
-		q.out = p.appendPacked(q.out[:0], now)
+		q.out = p.AppendPacked(q.out[:0], now)
 	} else {
-		q.out = p.append(q.out[:0], now)
+		q.out = p.Append(q.out[:0], now)
 	}
 	if len(q.out) >= packedFrom {
 		// The server sets the length of short answers automatically.
 		h["Content-Length"] = []string{strconv.Itoa(len(q.out))}
 	}
 	return q.json(http.StatusOK)
-}
-
-func (p *page) append(b []byte, now time.Time) []byte {
-	b = append(b, p.head...)
-	if p.timed {
-		b = appendServerTime(b, now)
-	}
-	return b
-}
-
-// appendPacked appends the compressed page. The compressed head ends at a byte boundary; the
-// time follows it in an uncompressed block.
-func (p *page) appendPacked(b []byte, now time.Time) []byte {
-	p.packing.Do(p.pack)
-	b = append(b, p.packed...)
-	sum, size := p.sum, len(p.head)
-	var tail [64]byte
-	end := tail[:0]
-	if p.timed {
-		end = appendServerTime(end, now)
-		sum, size = crc32.Update(sum, crc32.IEEETable, end), size+len(end)
-	}
-	b = append(b, 1) // the last block, stored
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(end)))
-	b = binary.LittleEndian.AppendUint16(b, ^uint16(len(end)))
-	b = append(b, end...)
-	b = binary.LittleEndian.AppendUint32(b, sum)
-	return binary.LittleEndian.AppendUint32(b, uint32(size))
-}
-
-// packers are writers for pack; each uses most of a megabyte.
-var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
-
-func (p *page) pack() {
-	var to bytes.Buffer
-	w := packers.Get().(*gzip.Writer)
-	w.Reset(&to)
-	_, _ = w.Write(p.head) //nolint:errcheck // a buffer's Write never fails
-	_ = w.Flush()          //nolint:errcheck // the same
-	packers.Put(w)
-	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.head)
-}
-
-// anyTagMatches reports whether an If-None-Match header contains the tag, by weak comparison:
-// pages with the same tag differ only in their time.
-func anyTagMatches(values []string, tag string) bool {
-	tag = strings.TrimPrefix(tag, "W/")
-	for _, value := range values {
-		for one := range strings.SplitSeq(value, ",") {
-			one = strings.TrimSpace(one)
-			if one == "*" || strings.TrimPrefix(one, "W/") == tag {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// acceptsGzip parses an Accept-Encoding header. A coding that it does not name is not used.
-func acceptsGzip(values []string) bool {
-	takes, named := false, false
-	for _, value := range values {
-		for one := range strings.SplitSeq(value, ",") {
-			coding, params, _ := strings.Cut(one, ";")
-			switch strings.ToLower(strings.TrimSpace(coding)) {
-			case "gzip", "x-gzip":
-				takes, named = !weightZero(params), true
-			case "*":
-				takes = named && takes || !named && !weightZero(params)
-			}
-		}
-	}
-	return takes
 }

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/request"
 	"flashsale/order"
 )
 
@@ -87,9 +88,9 @@ func TestListItems_Pages(t *testing.T) {
 func TestListItems_AnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(3000)}})
-	few, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(defaultPage + 1)}})
+	few, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(request.DefaultPage + 1)}})
 	if n, want := getPage(s, "/v1/items").Body.Len(), getPage(few, "/v1/items").Body.Len(); n != want {
-		t.Errorf("the page of 3000 items has %d bytes, that of %d has %d", n, defaultPage+1, want)
+		t.Errorf("the page of 3000 items has %d bytes, that of %d has %d", n, request.DefaultPage+1, want)
 	}
 }
 
@@ -104,7 +105,7 @@ func TestListItems_CursorSurvivesNewItems(t *testing.T) {
 	early.ID, late.ID = "thing-00001", "thing-00041"
 	shown.list = &catalog.ListView{Items: slices.Insert(slices.Insert(more, 21, late), 1, early)}
 	second := readList(t, getPage(s, "/v1/items?cursor="+first.Next))
-	if len(second.Items) != defaultPage || second.Items[0].ID != "thing-00040" || second.Items[1].ID != "thing-00041" {
+	if len(second.Items) != request.DefaultPage || second.Items[0].ID != "thing-00040" || second.Items[1].ID != "thing-00041" {
 		t.Errorf("the second page begins %+v", second.Items[:2])
 	}
 	shown.list = &catalog.ListView{}
@@ -147,10 +148,10 @@ func TestListItems_FrequentPagesAreEncodedOnce(t *testing.T) {
 	e := &itemRoutes{cursors: sealer{[]byte("a key of the tests")}, itemNow: func(string) time.Time { return someTime }}
 	for range 2 {
 		for from := range n + 1 {
-			for _, limit := range []int{1, 10, defaultPage - 1, defaultPage, defaultPage + 1, 50, maxPage - 1, maxPage} {
+			for _, limit := range []int{1, 10, request.DefaultPage - 1, request.DefaultPage, request.DefaultPage + 1, 50, request.MaxPage - 1, request.MaxPage} {
 				p := e.listPage(v, from, limit, someTime)
 				again := e.listPage(v, from, limit, someTime.Add(listLife/2))
-				if aligned := (limit == defaultPage || limit == maxPage) && from%limit == 0; aligned != (p == again) || aligned != p.kept {
+				if aligned := (limit == request.DefaultPage || limit == request.MaxPage) && from%limit == 0; aligned != (p == again) || aligned != p.Kept {
 					t.Fatalf("%d items from %d: kept %v", limit, from, p == again)
 				}
 			}
@@ -167,7 +168,7 @@ func TestListItems_FrequentPagesAreEncodedOnce(t *testing.T) {
 			if p == nil {
 				continue
 			}
-			items += strings.Count(string(p.head), `"server_time"`)
+			items += strings.Count(string(p.Head), `"server_time"`)
 			if later := e.listPage(v, i*length, length, someTime.Add(listLife)); later == p {
 				t.Errorf("page %d of %d items is kept beyond its time", i, length)
 			}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"flashsale/handler/ops"
 )
 
 // TestLog_request: the duration of a request in the log has the unit in the field's name.
@@ -19,7 +21,7 @@ func TestLog_request(t *testing.T) {
 	s := open(t, func(c *Config) {
 		c.Log = zerolog.New(&out)
 		c.Now = func() time.Time { return someTime.Add(time.Duration(passed.Load())) }
-		c.Ready = []Check{{Name: "clock", Probe: func(context.Context) error {
+		c.Ready = []ops.Check{{Name: "clock", Probe: func(context.Context) error {
 			passed.Store(int64(1500 * time.Microsecond))
 			return nil
 		}}}

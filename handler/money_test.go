@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/checkout"
 )
@@ -94,12 +95,12 @@ func TestListPayments(t *testing.T) {
 		return m.lists[len(m.lists)-1], strings.TrimSuffix(rest, `"}`)
 	}
 	for query, want := range map[string]order.PaymentFilter{
-		"":                                     {Limit: defaultPage},
+		"":                                     {Limit: request.DefaultPage},
 		"?limit=100&outcome=mismatch":          {Limit: 100, Outcome: order.PaymentMismatch},
-		"?outcome=refunded":                    {Limit: defaultPage, Outcome: order.PaymentRefunded},
-		"?needs_refund=true":                   {Limit: defaultPage, NeedsRefund: true},
-		"?needs_refund=false&outcome=accepted": {Limit: defaultPage, Outcome: order.PaymentAccepted},
-		"?needs_refund=true&outcome=duplicate": {Limit: defaultPage, NeedsRefund: true, Outcome: order.PaymentDuplicate},
+		"?outcome=refunded":                    {Limit: request.DefaultPage, Outcome: order.PaymentRefunded},
+		"?needs_refund=true":                   {Limit: request.DefaultPage, NeedsRefund: true},
+		"?needs_refund=false&outcome=accepted": {Limit: request.DefaultPage, Outcome: order.PaymentAccepted},
+		"?needs_refund=true&outcome=duplicate": {Limit: request.DefaultPage, NeedsRefund: true, Outcome: order.PaymentDuplicate},
 	} {
 		m.more = false
 		if got, cursor := list(query); got != want || cursor != "" {

@@ -9,14 +9,35 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
-	"flashsale/handler/strictjson"
+	"flashsale/handler/encode"
+	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/checkout"
 )
 
+// orderReader reads orders.
+type orderReader interface {
+	// Get returns one order, or order.ErrNotFound. The routes check access.
+	Get(ctx context.Context, id string) (order.Order, error)
+}
+
+// orderBook lists orders and changes their states.
+type orderBook interface {
+	orderReader
+	// List returns a page of orders, newest first, and the id before which the next page
+	// begins; empty: there is none.
+	List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error)
+	// Pay records a payment and settles the order with it. Errors: those of
+	// checkout.Service.Pay.
+	Pay(ctx context.Context, id string, p order.Payment) (order.Order, error)
+	// Cancel cancels an order that is not paid. Errors: those of
+	// checkout.Service.Cancel.
+	Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error)
+}
+
 // orderRoutes read, pay and cancel orders.
 type orderRoutes struct {
-	orders   orderService
+	orders   orderBook
 	payments paymentService
 	cursors  sealer
 	log      zerolog.Logger
@@ -71,8 +92,8 @@ func (rs *orderRoutes) list(q *call) error {
 	if err != nil && !incomplete {
 		return err
 	}
-	b := appendList(append(q.out[:0], `{"orders":[`...), orders, appendOrder)
-	b = appendTextField(b, `],"next_cursor":`, rs.cursors.makeCursor(f, after))
+	b := encode.List(append(q.out[:0], `{"orders":[`...), orders, appendOrder)
+	b = encode.TextField(b, `],"next_cursor":`, rs.cursors.makeCursor(f, after))
 	if incomplete {
 		b = append(b, `,"incomplete":true`...)
 	}
@@ -87,30 +108,30 @@ var orderStatuses = []order.Status{
 
 // readFilter reads the query of a list. The route only allows filters for admins.
 func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
-	if f.Limit, err = q.pageLimit(); err != nil {
+	if f.Limit, err = q.query.Limit(); err != nil {
 		return f, err
 	}
-	if f.ItemID, err = q.queryID("item_id", catalog.ValidID, problemItemID); err != nil {
+	if f.ItemID, err = q.query.ID("item_id", catalog.ValidID, problemItemID); err != nil {
 		return f, err
 	}
-	if f.Status, err = queryChoice(q, "status", orderStatuses); err != nil {
+	if f.Status, err = request.Choice(q.query, "status", orderStatuses); err != nil {
 		return f, err
 	}
 	if q.identity.Role == auth.RoleBuyer {
 		f.UserID = q.identity.Subject
 	} else if f.UserID = q.query.Get("user_id"); q.query.Has("user_id") && !auth.ValidSubject(f.UserID) {
-		return f, problemParameter.with("user_id", "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
+		return f, request.ErrParameter.With("user_id", "user_id has 1 to 128 characters of A-Z a-z 0-9 . _ : @ -.")
 	}
 	if f.Status == order.StatusQueued && f.UserID == "" {
 		// Only their buyer can find queued orders. An empty list would suggest that there are
 		// none.
-		return f, problemParameter.with("status",
+		return f, request.ErrParameter.With("status",
 			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
 	}
 	if q.query.Has("cursor") {
 		before, ok := rs.cursors.readCursor(f, q.query.Get("cursor"))
 		if !ok {
-			return f, problemCursor
+			return f, request.ErrCursor
 		}
 		f.Before = before
 	}
@@ -154,34 +175,24 @@ func (rs *orderRoutes) pay(q *call) error {
 
 // readPayment reads and checks the body of a payment.
 func readPayment(body []byte) (order.Payment, error) {
-	f := newFields(body)
+	f := request.ReadFields(body)
 	p := order.Payment{
-		Reference:   f.text("reference", true),
-		AmountMinor: f.integer("amount_minor", true, 0),
-		Currency:    f.text("currency", true),
+		Reference:   f.Text("reference", true),
+		AmountMinor: f.Integer("amount_minor", true, 0),
+		Currency:    f.Text("currency", true),
 	}
-	if err := f.done(); err != nil {
+	if err := f.Done(); err != nil {
 		return p, err
 	}
 	switch {
-	case !visibleASCII(p.Reference, maxReference):
-		return p, problemFieldRange.with("reference", "reference has 1 to 255 visible ASCII characters.")
+	case !request.VisibleASCII(p.Reference, maxReference):
+		return p, request.ErrFieldRange.With("reference", "reference has 1 to 255 visible ASCII characters.")
 	case p.AmountMinor < 0 || p.AmountMinor > maxAmount:
-		return p, problemFieldRange.with("amount_minor", "amount_minor is the amount in the currency's smallest unit, from 0 to 1,000,000,000,000,000,000.")
-	case !knownCurrency(p.Currency):
-		return p, problemFieldRange.with("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
+		return p, request.ErrFieldRange.With("amount_minor", "amount_minor is the amount in the currency's smallest unit, from 0 to 1,000,000,000,000,000,000.")
+	case !request.KnownCurrency(p.Currency):
+		return p, request.ErrFieldRange.With("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
 	}
 	return p, nil
-}
-
-// visibleASCII reports whether text has 1 to limit characters from '!' to '~'.
-func visibleASCII(text string, limit int) bool {
-	for i := range len(text) {
-		if text[i] < '!' || text[i] > '~' {
-			return false
-		}
-	}
-	return text != "" && len(text) <= limit
 }
 
 // order writes an order as the answer.
@@ -190,8 +201,8 @@ func (q *call) order(o *order.Order) error {
 	return q.json(200)
 }
 
-// paymentService lists received amounts and records refunds. Errors:
-// those of checkout.Service's methods.
+// paymentService lists received amounts and records refunds. Errors: those of payments.Service's
+// methods.
 type paymentService interface {
 	// Payments returns a page of the received amounts, newest first, and whether
 	// more follow.
@@ -202,10 +213,17 @@ type paymentService interface {
 	MarkRefunded(ctx context.Context, id int64, by order.By) (order.PaymentRecord, error)
 }
 
+// orderRefunder refunds paid orders.
+type orderRefunder interface {
+	// Refund records that a paid order was refunded. Errors: those of
+	// checkout.Service.Refund.
+	Refund(ctx context.Context, id string, r checkout.Refund) (order.Order, error)
+}
+
 // paymentRoutes list received amounts and record refunds.
 type paymentRoutes struct {
 	payments paymentService
-	orders   orderService
+	orders   orderRefunder
 	cursors  sealer
 }
 
@@ -224,21 +242,21 @@ func (rs *paymentRoutes) list(q *call) error {
 		next = rs.cursors.after(payments[len(payments)-1].ID, more, paymentList(f))
 	}
 	b := appendPayments(append(q.out[:0], `{"payments":`...), payments)
-	q.out = append(appendTextField(b, `,"next_cursor":`, next), '}')
+	q.out = append(encode.TextField(b, `,"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
 func (rs *paymentRoutes) readFilter(q *call) (f order.PaymentFilter, err error) {
-	if f.Outcome, err = queryChoice(q, "outcome", order.PaymentOutcomes); err != nil {
+	if f.Outcome, err = request.Choice(q.query, "outcome", order.PaymentOutcomes); err != nil {
 		return f, err
 	}
-	if f.NeedsRefund, err = q.querySwitch("needs_refund", false); err != nil {
+	if f.NeedsRefund, err = q.query.Switch("needs_refund", false); err != nil {
 		return f, err
 	}
-	if f.Limit, err = q.pageLimit(); err != nil {
+	if f.Limit, err = q.query.Limit(); err != nil {
 		return f, err
 	}
-	f.Before, err = rs.cursors.before(q, paymentList(f))
+	f.Before, err = rs.cursors.before(q.query, paymentList(f))
 	return f, err
 }
 
@@ -267,12 +285,12 @@ func readPaymentID(text string) (int64, bool) {
 // refund answers POST /v1/admin/orders/{order}/refund.
 func (rs *paymentRoutes) refund(q *call) error {
 	id := q.c.Param("order")
-	f := newFields(q.in)
-	restock, _ := f.take("restock", strictjson.Bool, true, "true or false")
-	if err := f.done(); err != nil {
+	f := request.ReadFields(q.in)
+	restock, _ := f.Bool("restock", true)
+	if err := f.Done(); err != nil {
 		return err
 	}
-	o, err := rs.orders.Refund(q.ctx(), id, checkout.Refund{Restock: restock.Bool(), By: q.by()})
+	o, err := rs.orders.Refund(q.ctx(), id, checkout.Refund{Restock: restock, By: q.by()})
 	if err != nil {
 		return err
 	}

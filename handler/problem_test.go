@@ -89,8 +89,8 @@ func TestErrorTable_OnlyKeyedRoutesNameTheKey(t *testing.T) {
 	t.Parallel()
 	for _, row := range errorTable {
 		for _, method := range []string{"GET", "HEAD", "POST", "PATCH", "DELETE"} {
-			if p := row.answer.unlessKeyed(false, method); p.status == 503 && strings.Contains(p.detail, "Idempotency-Key") {
-				t.Errorf("%v tells a %s: %s", row.err, method, p.detail)
+			if p := row.answer.For(false, method); p.Status == 503 && strings.Contains(p.Detail, "Idempotency-Key") {
+				t.Errorf("%v tells a %s: %s", row.err, method, p.Detail)
 			}
 		}
 	}

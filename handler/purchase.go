@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,16 +9,25 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/handler/problem"
+	"flashsale/handler/request"
 	"flashsale/handler/strictjson"
 	"flashsale/internal/faultpoint"
 	"flashsale/inventory"
 	"flashsale/order"
 )
 
+// orderPlacer places orders.
+type orderPlacer interface {
+	// Place takes the stock and queues the order. Its refusals are the errors of package
+	// inventory.
+	Place(ctx context.Context, p order.Purchase) (order.Placed, error)
+}
+
 // purchaseRoutes place orders.
 type purchaseRoutes struct {
 	items     itemCatalog
-	orders    orderService
+	orders    orderPlacer
 	admission admission // nil: no purchase is refused before its script runs
 	// The wait of a purchase for its commit: the default, and the maximum.
 	defaultWait, maxWait time.Duration
@@ -122,12 +132,14 @@ func plainPurchase(body []byte) (int64, bool) {
 // strictPurchase parses any form. It reports the first fault in this order: syntax, trailing
 // bytes, a repeated name, an unknown field, a wrong type, a missing field.
 func strictPurchase(body []byte) (quantity int64, err error) {
-	var fault fieldFault
+	var unknown *problem.Problem
 	var found, isInteger bool
 	r := strictjson.Read(body)
 	for r.Next() {
 		if string(r.Name()) != "quantity" {
-			fault.unknown(r.Name())
+			if unknown == nil {
+				unknown = request.UnknownField(r.Name())
+			}
 			continue
 		}
 		found = true
@@ -136,37 +148,15 @@ func strictPurchase(body []byte) (quantity int64, err error) {
 	}
 	switch {
 	case r.Err() != nil:
-		return 0, r.Err()
-	case fault.problem != nil:
-		return 0, fault.problem
+		return 0, request.JSONProblem(r.Err())
+	case unknown != nil:
+		return 0, unknown
 	case !found:
-		return 0, problemFieldMissing.with("quantity", "quantity is required: a whole number.")
+		return 0, request.ErrFieldMissing.With("quantity", "quantity is required: a whole number.")
 	case !isInteger:
-		return 0, problemFieldType.with("quantity", "quantity must be a whole number, without quotes, point or exponent.")
+		return 0, request.ErrFieldType.With("quantity", "quantity must be a whole number, without quotes, point or exponent.")
 	}
 	return quantity, nil
-}
-
-// fieldFault keeps the first fault of a body's fields.
-type fieldFault struct{ problem *problem }
-
-// unknown records an unknown field.
-func (f *fieldFault) unknown(name []byte) {
-	if f.problem == nil {
-		shown := truncate(string(name), 64)
-		f.problem = problemUnknownField.with(shown, "The route takes no field of this name; omit it.")
-	}
-}
-
-// truncate cuts text to at most n bytes at a character boundary.
-func truncate(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	for n > 0 && text[n]&0xC0 == 0x80 {
-		n--
-	}
-	return text[:n]
 }
 
 // preference is a purchase's Prefer header.

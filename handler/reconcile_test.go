@@ -13,6 +13,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/server"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/reconcile"
@@ -127,14 +128,14 @@ func TestReconcile_MayExceedTheServersTimeLimits(t *testing.T) {
 // wantInTime posts to a server with short limits, and wants a 200.
 func (s *shop) wantInTime(t *testing.T, brief time.Duration, path, body string) {
 	t.Helper()
-	srv := NewServer(s)
+	srv := server.New(s)
 	srv.ReadTimeout, srv.WriteTimeout = brief, brief
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(StrictListener(l)) }()
+	go func() { served <- srv.Serve(server.StrictListener(l)) }()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

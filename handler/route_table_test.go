@@ -10,12 +10,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/handler/auth"
+	"flashsale/handler/metrics"
 )
 
 // fullTable is the table with every route present.
 func fullTable(t *testing.T) []route {
 	t.Helper()
-	m, err := newMetrics(nil)
+	m, err := metrics.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,10 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/auth"
+	"flashsale/handler/metrics"
+	"flashsale/handler/ops"
+	"flashsale/handler/problem"
+	"flashsale/handler/request"
 )
 
 // route is an entry of the table that defines the router, the access policy, the checks before
@@ -33,7 +37,7 @@ type route struct {
 	// Rate selects the requests that count against the rate limit of a buyer.
 	Rate rateCheck
 	// Produces is the type that the Accept header must allow. Nil: the header is ignored.
-	Produces *media
+	Produces *request.Media
 	// Query lists the query parameters, each allowed once; others are refused. Nil: the query
 	// is ignored.
 	Query []string
@@ -107,7 +111,7 @@ const (
 type pathParam struct {
 	name    string
 	valid   func(string) bool
-	refusal *problem
+	refusal *problem.Problem
 }
 
 // pathParams are the path parameters of all routes.
@@ -139,6 +143,12 @@ func (r *route) params() []pathParam {
 	return all
 }
 
+// The largest bodies, in bytes.
+const (
+	maxSmallBody = 4 << 10
+	maxAdminBody = 16 << 10
+)
+
 var (
 	buyers    = []auth.Role{auth.RoleBuyer}
 	admins    = []auth.Role{auth.RoleAdmin}
@@ -152,7 +162,7 @@ var (
 
 // features are the handlers of all routes. Each only has the dependencies that it needs.
 type features struct {
-	ready      readiness
+	ready      *ops.Readiness
 	signToken  func(sub, role string, ttl time.Duration) (string, error)
 	items      itemRoutes
 	purchases  purchaseRoutes
@@ -167,10 +177,10 @@ type features struct {
 	webhooks   webhookRoutes
 }
 
-func newFeatures(c *Config, m *metrics, refusals zerolog.Logger) *features {
+func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *features {
 	cursors := sealer{c.CursorKey}
 	return &features{
-		ready:     readiness{parts: c.Ready, workers: c.Workers, now: c.Now, log: c.Log},
+		ready:     ops.NewReadiness(c.Ready, c.Workers, c.Now, c.Log),
 		signToken: c.DevTokens,
 		items:     itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
 		purchases: purchaseRoutes{items: c.Items, orders: c.Orders, admission: c.Admission,
@@ -199,29 +209,29 @@ func (f *features) routes() []route {
 func (f *features) publicRoutes() []route {
 	return []route{
 		{Method: http.MethodGet, Path: "/healthz", Handle: health},
-		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: f.ready.ready},
-		{Method: http.MethodGet, Path: "/docs", Produces: &mediaHTML, Handle: showDocs},
+		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: ready(f.ready)},
+		{Method: http.MethodGet, Path: "/docs", Produces: request.MediaHTML, Handle: showDocs},
 		{Method: http.MethodPost, Path: "/dev/tokens", Absent: f.signToken == nil, Loopback: true,
 			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: devToken(f.signToken)},
 
-		{Method: http.MethodGet, Path: "/v1/items", Produces: &mediaJSON, Query: pageQuery,
+		{Method: http.MethodGet, Path: "/v1/items", Produces: request.MediaJSON, Query: pageQuery,
 			Cache: cacheNever, Handle: f.items.list},
-		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: request.MediaJSON,
 			Cache: cacheNever, Handle: f.items.get},
 		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Roles: buyers, Rate: rateAll,
-			Produces: &mediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: f.purchases.purchase},
+			Produces: request.MediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: f.purchases.purchase},
 
-		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: request.MediaJSON,
 			Query: pageQuery, AdminQuery: []string{"user_id", "item_id", "status"},
 			Cache: cachePrivate, Handle: f.orders.list},
-		{Method: http.MethodGet, Path: "/v1/orders/:order", Roles: everyRole, Rate: rateValid, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/orders/:order", Roles: everyRole, Rate: rateValid, Produces: request.MediaJSON,
 			Cache: cachePrivate, Handle: f.orders.get},
 		{Method: http.MethodGet, Path: "/v1/orders/:order/events", Absent: f.streams.Feed == nil, Roles: everyRole,
-			Rate: rateValid, Produces: &mediaEvents, Handle: f.streams.follow},
+			Rate: rateValid, Produces: request.MediaEvents, Handle: f.streams.follow},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/cancel", Roles: customers, Rate: rateValid,
-			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.cancel},
+			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.cancel},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/payment", Roles: services,
-			Produces: &mediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.pay},
+			Produces: request.MediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.pay},
 	}
 }
 
@@ -229,24 +239,24 @@ func (f *features) publicRoutes() []route {
 func (f *features) adminItemRoutes() []route {
 	const one = "/v1/admin/items/:item"
 	control := func(name string, to catalog.Control) route {
-		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: &mediaJSON, Query: noQuery,
+		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: request.MediaJSON, Query: noQuery,
 			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.control(to)}
 	}
 	return []route{
-		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: request.MediaJSON,
 			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.create},
-		{Method: http.MethodGet, Path: one, Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: one, Roles: admins, Produces: request.MediaJSON,
 			Cache: cachePrivate, Handle: f.adminItems.show},
-		{Method: http.MethodPatch, Path: one, Roles: admins, Produces: &mediaJSON, Query: noQuery,
+		{Method: http.MethodPatch, Path: one, Roles: admins, Produces: request.MediaJSON, Query: noQuery,
 			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.change},
-		{Method: http.MethodPost, Path: one + "/restock", Roles: admins, Produces: &mediaJSON, Query: noQuery,
+		{Method: http.MethodPost, Path: one + "/restock", Roles: admins, Produces: request.MediaJSON, Query: noQuery,
 			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.restock},
 		control("/pause", catalog.ControlPaused),
 		control("/resume", catalog.ControlOpen),
 		control("/close", catalog.ControlClosed),
-		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: request.MediaJSON,
 			Cache: cachePrivate, Handle: f.adminItems.ledger},
-		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: request.MediaJSON,
 			Cache: cachePrivate, Handle: f.adminItems.warm},
 	}
 }
@@ -256,38 +266,38 @@ func (f *features) adminRoutes() []route {
 	const dead, buyer = "/v1/admin/dead", "/v1/admin/buyers/:user"
 	fate := func(name string, decide endpoint) route {
 		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
+			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
 	}
 	return []route{
 		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
+			Produces: request.MediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
 		{Method: http.MethodPost, Path: "/v1/admin/queue/verify", Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Produces: request.MediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.queues.verify},
 		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: &mediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
+			Produces: request.MediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
 		fate("/retry", f.queues.fate(taskService.Retry, "ready")),
 		fate("/discard", f.queues.fate(taskService.Discard, "discarded")),
 
 		{Method: http.MethodGet, Path: buyer, Roles: admins,
-			Produces: &mediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
+			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
 		{Method: http.MethodPost, Path: buyer + "/erase", Roles: admins,
-			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
+			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.buyers.erase},
 
-		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: request.MediaJSON,
 			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: f.audit.list},
 		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: f.reconcile.reconciler == nil, Roles: admins,
-			Produces: &mediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Produces: request.MediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.reconcile.reconcile},
 
-		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: &mediaJSON,
+		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: request.MediaJSON,
 			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
 		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Roles: admins,
-			Produces: &mediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
+			Produces: request.MediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.payments.markRefunded},
 		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Roles: admins,
-			Produces: &mediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
+			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.payments.refund},
 	}
 }
@@ -308,7 +318,7 @@ func (f *features) webhookRoutes() []route {
 		{Method: http.MethodPost, Path: one + "/deliveries/:event/redeliver", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.redeliver},
 	}
 	for i := range all {
-		all[i].Absent, all[i].Roles, all[i].Produces = f.webhooks.webhooks == nil, admins, &mediaJSON
+		all[i].Absent, all[i].Roles, all[i].Produces = f.webhooks.webhooks == nil, admins, request.MediaJSON
 	}
 	return all
 }

@@ -26,16 +26,16 @@ func (f *fakeTasks) say(format string, args ...any) {
 
 func (f *fakeTasks) Depths(context.Context) ([]worker.QueueDepth, error) {
 	return []worker.QueueDepth{
-		{Name: "one", Ready: 1, Delayed: 2, Leased: 3, Dead: 4, OldestReady: 1500 * time.Microsecond, Processed: 5, Failed: 6,
+		{Name: "one", Orders: 30, Ready: 1, Delayed: 2, Leased: 3, Dead: 4, OldestReady: 1500 * time.Microsecond, Processed: 5, Failed: 6,
 			PerSecond: 1.25, WaitP50: time.Millisecond, WaitP99: 2 * time.Millisecond, Paused: true},
-		{Name: "two", Ready: 10, OldestReady: time.Second},
+		{Name: "two", Orders: 10, Ready: 10, OldestReady: time.Second},
 	}, f.err
 }
 
 func (f *fakeTasks) Dead(_ context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error) {
 	f.say("dead %d.%d %d", at.Queue, at.Offset, limit)
 	return []worker.DeadLetter{
-		{Queue: "one", ID: "a", Type: "purchase", OrderID: "a", ItemID: "thing", Attempts: 3, DiedAt: someTime, Reason: "<no>"},
+		{Queue: "one", ID: "a", Type: "purchase", Orders: 1, OrderID: "a", ItemID: "thing", Attempts: 3, DiedAt: someTime, Reason: "<no>"},
 		{Queue: "one", ID: "b"},
 	}, &worker.DeadPlace{Queue: 1, Offset: 7}, f.err
 }
@@ -61,15 +61,15 @@ func TestTasks(t *testing.T) {
 	s := open(t, func(c *Config) { c.Tasks = tasks })
 	const taskID = "/v1/admin/dead/x:0197a0f2-3c4d-7abc-8def-0123456789ab"
 	for _, q := range []struct{ method, path, asked, want string }{
-		{"GET", "/v1/admin/queue", "", `{"ready":11,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1000.000,"processed":5,` +
+		{"GET", "/v1/admin/queue", "", `{"orders":40,"ready":11,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1000.000,"processed":5,` +
 			`"failed_attempts":6,"per_second":1.25,"queues":[` +
-			`{"name":"one","ready":1,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1.500,"processed":5,"failed_attempts":6,` +
+			`{"name":"one","orders":30,"ready":1,"delayed":2,"leased":3,"dead":4,"oldest_age_ms":1.500,"processed":5,"failed_attempts":6,` +
 			`"per_second":1.25,"wait_p50_ms":1.000,"wait_p99_ms":2.000,"paused":true},` +
-			`{"name":"two","ready":10,"delayed":0,"leased":0,"dead":0,"oldest_age_ms":1000.000,"processed":0,"failed_attempts":0,` +
+			`{"name":"two","orders":10,"ready":10,"delayed":0,"leased":0,"dead":0,"oldest_age_ms":1000.000,"processed":0,"failed_attempts":0,` +
 			`"per_second":0.00,"wait_p50_ms":0.000,"wait_p99_ms":0.000,"paused":false}]}`},
-		{"GET", "/v1/admin/dead", "dead 0.0 20", `{"dead":[{"task":"a","queue":"one","type":"purchase","order_id":"a",` +
+		{"GET", "/v1/admin/dead", "dead 0.0 20", `{"dead":[{"task":"a","queue":"one","type":"purchase","orders":1,"order_id":"a",` +
 			`"item_id":"thing","attempts":3,"died_at":"2030-01-02T03:04:05.678Z","reason":"\u003cno\u003e"},` +
-			`{"task":"b","queue":"one","type":"","attempts":0,"died_at":"0001-01-01T00:00:00.000Z","reason":""}],"next_cursor":"1.7"}`},
+			`{"task":"b","queue":"one","type":"","orders":0,"attempts":0,"died_at":"0001-01-01T00:00:00.000Z","reason":""}],"next_cursor":"1.7"}`},
 		{"GET", "/v1/admin/dead?cursor=1.7&limit=3", "dead 1.7 3", ""},
 		{"POST", "/v1/admin/queue/verify", "verify false", `{"queues":[{"name":"one","tasks":9,"lost":1,"doubled":2,"bodiless":3,` +
 			`"repaired":false},{"name":"two","tasks":0,"lost":0,"doubled":0,"bodiless":0,"repaired":false}],"clean":false}`},

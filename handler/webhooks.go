@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"flashsale/handler/strictjson"
+	"flashsale/handler/encode"
+	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/webhooks"
 	"flashsale/webhook"
@@ -41,15 +42,15 @@ func validEventID(id string) bool    { return validWebhookID(id, "msg_") }
 // validWebhookID reports whether an id has a prefix and 32 hexadecimal digits.
 func validWebhookID(id, prefix string) bool {
 	digits, ok := strings.CutPrefix(id, prefix)
-	return ok && len(digits) == 32 && strings.Trim(digits, hexDigits) == ""
+	return ok && len(digits) == 32 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // create answers POST /v1/admin/webhooks.
 func (rs *webhookRoutes) create(q *call) error {
-	f := newFields(q.in)
-	n := webhooks.NewEndpoint{URL: f.text("url", true), Description: f.text("description", false)}
-	events, given := f.events()
-	if err := f.done(); err != nil {
+	f := request.ReadFields(q.in)
+	n := webhooks.NewEndpoint{URL: f.Text("url", true), Description: f.Text("description", false)}
+	events, given := f.Strings("events")
+	if err := f.Done(); err != nil {
 		return err
 	}
 	if n.Events = order.EventTypes; given {
@@ -69,20 +70,6 @@ func (rs *webhookRoutes) create(q *call) error {
 	return writeWebhook(q, 201, &made, secret)
 }
 
-// events returns the member of that name.
-func (f *fields) events() ([]string, bool) {
-	const want = "an array of strings"
-	v, given := f.take("events", strictjson.Array, false, want)
-	if !given {
-		return nil, false
-	}
-	var names []string
-	if !v.Strings(func(text []byte) { names = append(names, string(text)) }) && f.badType == nil {
-		f.badType = problemFieldType.with("events", "events must be "+want+".")
-	}
-	return names, true
-}
-
 // readEvents checks a list of events.
 func readEvents(names []string) ([]order.EventType, error) {
 	var events []order.EventType
@@ -90,14 +77,14 @@ func readEvents(names []string) ([]order.EventType, error) {
 		kind := order.EventType(name)
 		switch {
 		case !slices.Contains(order.EventTypes, kind):
-			return nil, problemFieldRange.with("events", "events names an unknown one; known are "+knownEvents()+".")
+			return nil, request.ErrFieldRange.With("events", "events names an unknown one; known are "+knownEvents()+".")
 		case slices.Contains(events, kind):
-			return nil, problemFieldRange.with("events", "events names "+name+" twice; name each once.")
+			return nil, request.ErrFieldRange.With("events", "events names "+name+" twice; name each once.")
 		}
 		events = append(events, kind)
 	}
 	if len(events) == 0 {
-		return nil, problemFieldRange.with("events", "events names at least one; leave it out for all.")
+		return nil, request.ErrFieldRange.With("events", "events names at least one; leave it out for all.")
 	}
 	return events, nil
 }
@@ -111,14 +98,14 @@ func knownEvents() string {
 }
 
 func checkWebhookDescription(text string) error {
-	return checkText("description", text, 0, maxName, false)
+	return request.CheckText("description", text, 0, maxName, false)
 }
 
 // webhookRefusal names the field of a URL that is not allowed.
 func webhookRefusal(err error) error {
 	var refused *webhook.URLError
 	if errors.As(err, &refused) {
-		return problemFieldRange.with("url", refused.Detail)
+		return request.ErrFieldRange.With("url", refused.Detail)
 	}
 	return err
 }
@@ -129,7 +116,7 @@ func (rs *webhookRoutes) list(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := appendList(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *webhooks.Endpoint) []byte {
+	b := encode.List(append(q.out[:0], `{"webhooks":[`...), list, func(b []byte, one *webhooks.Endpoint) []byte {
 		return append(appendWebhook(b, one), '}')
 	})
 	q.out = append(b, `]}`...)
@@ -149,20 +136,19 @@ func (rs *webhookRoutes) get(q *call) error {
 // change answers PATCH /v1/admin/webhooks/{webhook}.
 func (rs *webhookRoutes) change(q *call) error {
 	id := q.c.Param("webhook")
-	f := newFields(q.in)
+	f := request.ReadFields(q.in)
 	var c webhooks.EndpointChange
-	if text := f.text("url", false); f.has("url") {
+	if text := f.Text("url", false); f.Has("url") {
 		c.URL = &text
 	}
-	if text := f.text("description", false); f.has("description") {
+	if text := f.Text("description", false); f.Has("description") {
 		c.Description = &text
 	}
-	if v, given := f.take("enabled", strictjson.Bool, false, "true or false"); given {
-		enabled := v.Bool()
+	if enabled, given := f.Bool("enabled", false); given {
 		c.Enabled = &enabled
 	}
-	events, given := f.events()
-	if err := f.done(); err != nil {
+	events, given := f.Strings("events")
+	if err := f.Done(); err != nil {
 		return err
 	}
 	if given {
@@ -226,7 +212,7 @@ func (rs *webhookRoutes) redeliver(q *call) error {
 
 // writeEvent answers that an event will be sent.
 func writeEvent(q *call, id string) error {
-	q.out = append(appendTextField(q.out[:0], `{"event":`, id), '}')
+	q.out = append(encode.TextField(q.out[:0], `{"event":`, id), '}')
 	return q.json(202)
 }
 
@@ -241,9 +227,9 @@ func (rs *webhookRoutes) deliveries(q *call) error {
 	if err != nil {
 		return err
 	}
-	b := appendList(append(q.out[:0], `{"deliveries":[`...), list, appendDelivery)
+	b := encode.List(append(q.out[:0], `{"deliveries":[`...), list, appendDelivery)
 	next := rs.cursors.after(after, after > 0, deliveryList(f))
-	q.out = append(appendTextField(b, `],"next_cursor":`, next), '}')
+	q.out = append(encode.TextField(b, `],"next_cursor":`, next), '}')
 	return q.json(200)
 }
 
@@ -251,57 +237,57 @@ var deliveryStates = []webhooks.DeliveryState{webhooks.DeliveryPending, webhooks
 
 func (rs *webhookRoutes) readFilter(q *call, id string) (f webhooks.DeliveryFilter, err error) {
 	f.EndpointID = id
-	if f.Limit, err = q.pageLimit(); err != nil {
+	if f.Limit, err = q.query.Limit(); err != nil {
 		return f, err
 	}
-	if f.State, err = queryChoice(q, "status", deliveryStates); err != nil {
+	if f.State, err = request.Choice(q.query, "status", deliveryStates); err != nil {
 		return f, err
 	}
-	f.Before, err = rs.cursors.before(q, deliveryList(f))
+	f.Before, err = rs.cursors.before(q.query, deliveryList(f))
 	return f, err
 }
 
 // writeWebhook writes one endpoint as the answer, with its secret if it is new.
 func writeWebhook(q *call, status int, one *webhooks.Endpoint, secret string) error {
 	b := appendWebhook(q.out[:0], one)
-	q.out = append(appendTextIfSet(b, `,"secret":`, secret), '}')
+	q.out = append(encode.TextIfSet(b, `,"secret":`, secret), '}')
 	return q.json(status)
 }
 
 // appendWebhook appends an endpoint without its closing brace.
 func appendWebhook(b []byte, one *webhooks.Endpoint) []byte {
-	b = appendTextField(b, `{"id":`, one.ID)
-	b = appendTextField(b, `,"url":`, one.URL)
-	b = appendTextField(b, `,"description":`, one.Description)
+	b = encode.TextField(b, `{"id":`, one.ID)
+	b = encode.TextField(b, `,"url":`, one.URL)
+	b = encode.TextField(b, `,"description":`, one.Description)
 	b = append(b, `,"events":[`...)
 	for i, kind := range one.Events {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendString(b, string(kind))
+		b = encode.String(b, string(kind))
 	}
-	b = appendBoolField(b, `],"enabled":`, one.Enabled)
-	b = appendTextIfSet(b, `,"disabled_reason":`, one.DisabledReason)
-	b = appendTimeField(b, `,"created_at":`, one.CreatedAt)
-	b = appendTimeField(b, `,"updated_at":`, one.UpdatedAt)
-	return appendTimeIfSet(b, `,"old_secret_until":`, one.OldSecretUntil)
+	b = encode.BoolField(b, `],"enabled":`, one.Enabled)
+	b = encode.TextIfSet(b, `,"disabled_reason":`, one.DisabledReason)
+	b = encode.TimeField(b, `,"created_at":`, one.CreatedAt)
+	b = encode.TimeField(b, `,"updated_at":`, one.UpdatedAt)
+	return encode.TimeIfSet(b, `,"old_secret_until":`, one.OldSecretUntil)
 }
 
 // appendDelivery appends one delivery.
 func appendDelivery(b []byte, d *webhooks.Delivery) []byte {
-	b = appendTextField(b, `{"event":`, d.EventID)
-	b = appendTextField(b, `,"type":`, string(d.Type))
-	b = appendTextIfSet(b, `,"order_id":`, d.OrderID)
-	b = appendTextIfSet(b, `,"item_id":`, d.ItemID)
-	b = appendTextField(b, `,"status":`, string(d.State))
-	b = appendIntField(b, `,"attempts":`, int64(d.Attempts))
-	b = appendTimeField(b, `,"created_at":`, d.CreatedAt)
-	b = appendTimeIfSet(b, `,"next_attempt_at":`, d.NextAt)
-	b = appendTimeIfSet(b, `,"last_attempt_at":`, d.LastAt)
+	b = encode.TextField(b, `{"event":`, d.EventID)
+	b = encode.TextField(b, `,"type":`, string(d.Type))
+	b = encode.TextIfSet(b, `,"order_id":`, d.OrderID)
+	b = encode.TextIfSet(b, `,"item_id":`, d.ItemID)
+	b = encode.TextField(b, `,"status":`, string(d.State))
+	b = encode.IntField(b, `,"attempts":`, int64(d.Attempts))
+	b = encode.TimeField(b, `,"created_at":`, d.CreatedAt)
+	b = encode.TimeIfSet(b, `,"next_attempt_at":`, d.NextAt)
+	b = encode.TimeIfSet(b, `,"last_attempt_at":`, d.LastAt)
 	if d.LastStatus != 0 {
-		b = appendIntField(b, `,"last_status":`, int64(d.LastStatus))
+		b = encode.IntField(b, `,"last_status":`, int64(d.LastStatus))
 	}
-	b = appendTextIfSet(b, `,"last_error":`, d.LastError)
-	b = appendTimeIfSet(b, `,"delivered_at":`, d.DeliveredAt)
+	b = encode.TextIfSet(b, `,"last_error":`, d.LastError)
+	b = encode.TimeIfSet(b, `,"delivered_at":`, d.DeliveredAt)
 	return append(b, '}')
 }

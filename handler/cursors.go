@@ -6,98 +6,13 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 
 	"flashsale/catalog"
-	"flashsale/handler/auth"
+	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/webhooks"
 )
-
-// readQuery reads the query parameters. It refuses parameters that the route does not have,
-// because a misspelled one must not silently widen a list or a repair, and parameters that
-// occur twice.
-func (q *call) readQuery() (url.Values, error) {
-	known := q.route.Query
-	if len(q.route.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
-		known = slices.Concat(known, q.route.AdminQuery)
-	}
-	values, err := url.ParseQuery(q.c.Request.URL.RawQuery)
-	if err != nil {
-		return nil, problemParameter
-	}
-	for name, all := range values {
-		if len(all) != 1 {
-			return nil, problemParameter.with(truncate(name, 64), "The parameter was sent more than once; send it once.")
-		}
-		if !slices.Contains(known, name) {
-			takes := "The route takes no parameters."
-			if len(known) > 0 {
-				takes = "The route takes " + strings.Join(known, ", ") + "."
-			}
-			return nil, problemUnknownParameter.with(truncate(name, 64), takes)
-		}
-	}
-	return values, nil
-}
-
-// The length of a page, in entries.
-const (
-	defaultPage = 20
-	maxPage     = 100
-)
-
-// pageLimit reads the parameter limit.
-func (q *call) pageLimit() (int, error) {
-	if !q.query.Has("limit") {
-		return defaultPage, nil
-	}
-	n, err := strconv.Atoi(q.query.Get("limit"))
-	if err != nil || n < 1 || n > maxPage {
-		return 0, problemLimit
-	}
-	return n, nil
-}
-
-// queryID reads an optional parameter that is an id.
-func (q *call) queryID(name string, valid func(string) bool, refusal *problem) (string, error) {
-	value := q.query.Get(name)
-	if q.query.Has(name) && !valid(value) {
-		return "", refusal.with(name, refusal.detail)
-	}
-	return value, nil
-}
-
-// querySwitch reads a parameter that is true or false, with usual as the default.
-func (q *call) querySwitch(name string, usual bool) (bool, error) {
-	switch q.query.Get(name) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	default:
-		if q.query.Has(name) {
-			return false, problemParameter.with(name, name+" is true or false.")
-		}
-		return usual, nil
-	}
-}
-
-// queryChoice reads an optional parameter that is one of a few words.
-func queryChoice[T ~string](q *call, name string, choices []T) (T, error) {
-	value := T(q.query.Get(name))
-	if q.query.Has(name) && !slices.Contains(choices, value) {
-		var words []string
-		for _, c := range choices {
-			words = append(words, string(c))
-		}
-		return "", problemParameter.with(name, name+" is one of "+strings.Join(words, ", ")+".")
-	}
-	return value, nil
-}
 
 // sealer creates and reads the cursors of lists: base64url of a position in the list and of a
 // seal. The seal covers the list and its filters as well, so a cursor is only valid for its own
@@ -139,13 +54,13 @@ func (s sealer) after(number int64, more bool, list string) string {
 }
 
 // before returns the number in the request's cursor of this list; 0 without a cursor.
-func (s sealer) before(q *call, list string) (int64, error) {
-	if !q.query.Has("cursor") {
+func (s sealer) before(q request.Query, list string) (int64, error) {
+	if !q.Has("cursor") {
 		return 0, nil
 	}
-	position, ok := s.position(q.query.Get("cursor"), 8, list)
+	position, ok := s.position(q.Get("cursor"), 8, list)
 	if !ok {
-		return 0, problemCursor
+		return 0, request.ErrCursor
 	}
 	return int64(binary.BigEndian.Uint64(position)), nil
 }

@@ -1,4 +1,4 @@
-package handler
+package encode
 
 import (
 	"encoding/json"
@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzAppendString: the result is escaped JSON, and decodes to the same text.
-func FuzzAppendString(f *testing.F) {
+// FuzzString: the result is escaped JSON, and decodes to the same text.
+func FuzzString(f *testing.F) {
 	for _, s := range []string{"", "plain", "\"\\\x00\x1f\x7f\n\r\t", "<b>&", "\u2028\u2029", "ä😀", "\xff\xed\xa0\x80", "a\xc3"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		b := appendString(nil, s)
+		b := String(nil, s)
 		var got string
 		if err := json.Unmarshal(b, &got); err != nil {
 			t.Fatalf("%q became %s: %v", s, b, err)
@@ -37,19 +37,6 @@ func TestAppendTime(t *testing.T) {
 	} {
 		if got, want := string(appendTime(nil, at)), at.UTC().Truncate(time.Millisecond).Format(layout); got != want {
 			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-}
-
-func TestTruncate(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		text string
-		n    int
-		want string
-	}{{"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aä", 2, "a"}, {"😀", 3, ""}, {"", 0, ""}} {
-		if got := truncate(tc.text, tc.n); got != tc.want {
-			t.Errorf("truncate(%q, %d) = %q, want %q", tc.text, tc.n, got, tc.want)
 		}
 	}
 }

@@ -4,95 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
-	"sync"
 	"testing"
-	"time"
 
 	"flashsale/handler/auth"
 )
-
-func TestLimiter(t *testing.T) {
-	t.Parallel()
-	l := newLimiter(10, 3)
-	now := someTime
-	take := func(key string) bool { return l.allow(key, now) == nil }
-	for i := range 3 {
-		if !take("a") {
-			t.Fatalf("request %d of the burst was refused", i)
-		}
-	}
-	if take("a") {
-		t.Error("a fourth was allowed")
-	}
-	if !take("b") {
-		t.Error("another key uses the first one's bucket")
-	}
-	now = now.Add(99 * time.Millisecond)
-	if take("a") {
-		t.Error("allowed before a token was there")
-	}
-	now = now.Add(time.Millisecond)
-	if !take("a") || take("a") {
-		t.Error("after 100 ms there is exactly one token")
-	}
-	// The generations change; a bucket in use keeps its level.
-	for range 50 {
-		now = now.Add(100 * time.Millisecond)
-		if !take("a") || take("a") {
-			t.Fatal("a bucket in use was dropped")
-		}
-	}
-	// An unused one is full again, but not above its burst.
-	now = now.Add(time.Hour)
-	for i := range 4 {
-		if got := take("a"); got != (i < 3) {
-			t.Errorf("after an hour, request %d: %t", i, got)
-		}
-	}
-}
-
-// The memory is bounded, whatever the number of keys.
-func TestLimiter_MemoryIsBounded(t *testing.T) {
-	t.Parallel()
-	l := newLimiter(1, 1000)
-	l.most = 8
-	for i := range 100_000 {
-		if err := l.allow(strconv.Itoa(i), someTime); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept := 0
-	for i := range l.shards {
-		kept += len(l.shards[i].young) + len(l.shards[i].old)
-	}
-	if most := 2 * 64 * l.most; kept > most {
-		t.Errorf("%d buckets are kept, want at most %d", kept, most)
-	}
-}
-
-func TestLimiter_Concurrent(t *testing.T) {
-	t.Parallel()
-	l := newLimiter(0.001, 50)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	allowed := 0
-	for range 8 {
-		wg.Go(func() {
-			for range 100 {
-				if l.allow("a", someTime) == nil {
-					mu.Lock()
-					allowed++
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if allowed != 50 {
-		t.Errorf("%d were allowed, want the burst of 50", allowed)
-	}
-}
 
 func TestRate_BuyerHasOneBucket(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,91 @@
+package request
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"flashsale/handler/problem"
+)
+
+// Query has the parameters of a request, each at most once.
+type Query struct{ url.Values }
+
+// ReadQuery reads the parameters with the known names. It refuses others, because a misspelled
+// one must not silently widen a list or a repair, and parameters that occur twice.
+func ReadQuery(r *http.Request, known []string) (Query, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Query{}, ErrParameter
+	}
+	for name, all := range values {
+		if len(all) != 1 {
+			return Query{}, ErrParameter.With(truncate(name, 64), "The parameter was sent more than once; send it once.")
+		}
+		if !slices.Contains(known, name) {
+			takes := "The route takes no parameters."
+			if len(known) > 0 {
+				takes = "The route takes " + strings.Join(known, ", ") + "."
+			}
+			return Query{}, errUnknownParameter.With(truncate(name, 64), takes)
+		}
+	}
+	return Query{values}, nil
+}
+
+// The length of a page, in entries.
+const (
+	DefaultPage = 20
+	MaxPage     = 100
+)
+
+// Limit reads the parameter limit: the length of a page.
+func (q Query) Limit() (int, error) {
+	if !q.Has("limit") {
+		return DefaultPage, nil
+	}
+	n, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || n < 1 || n > MaxPage {
+		return 0, errLimit
+	}
+	return n, nil
+}
+
+// ID reads an optional parameter that is an id.
+func (q Query) ID(name string, valid func(string) bool, refusal *problem.Problem) (string, error) {
+	value := q.Get(name)
+	if q.Has(name) && !valid(value) {
+		return "", refusal.With(name, refusal.Detail)
+	}
+	return value, nil
+}
+
+// Switch reads a parameter that is true or false, with usual as the default.
+func (q Query) Switch(name string, usual bool) (bool, error) {
+	switch q.Get(name) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	default:
+		if q.Has(name) {
+			return false, ErrParameter.With(name, name+" is true or false.")
+		}
+		return usual, nil
+	}
+}
+
+// Choice reads an optional parameter that is one of a few words.
+func Choice[T ~string](q Query, name string, choices []T) (T, error) {
+	value := T(q.Get(name))
+	if q.Has(name) && !slices.Contains(choices, value) {
+		var words []string
+		for _, c := range choices {
+			words = append(words, string(c))
+		}
+		return "", ErrParameter.With(name, name+" is one of "+strings.Join(words, ", ")+".")
+	}
+	return value, nil
+}
