@@ -188,7 +188,7 @@ func ExampleDefence_avalanche() {
 // the item and the others wait for its result.
 func ExampleDefence_breakdownMutex() {
 	db := newDatabase()
-	c, stop := process(db, catalog.Config{})
+	c, stop := process(db, catalog.Config{Life: time.Hour, Fresh: time.Hour, Keep: time.Hour}) // nothing is reloaded for its age
 	defer stop()
 
 	read(100, c)

@@ -24,18 +24,18 @@ import (
 // After a checkpoint SQLite reuses the log from its start, but only at a moment when no
 // reader uses it. Reads that overlap without a gap leave no such moment, and the log grows.
 const (
-	// logPages is how many pages of 4 KiB must be in the log before a checkpoint begins.
-	// Orders of a sale change the same pages repeatedly: the longer the log, the more
-	// orders share one copy of such a page.
-	logPages = 7000
-	// logRest is how many pages may be left to copy between two commits.
-	logRest = 300
+	// logBytes is the length in bytes at which a checkpoint begins. Orders of a sale change
+	// the same pages repeatedly: the longer the log, the more orders share one copy of such
+	// a page.
+	logBytes = 28 << 20
+	// logRest is how many bytes may be left to copy between two commits.
+	logRest = 1200 << 10
 	// logPasses bounds the consecutive concurrent checkpoints. Each copies the pages
 	// committed during the one before it.
 	logPasses = 5
-	// logPagesMax is the length at which SQLite itself makes a checkpoint within a commit,
-	// if no concurrent one has succeeded.
-	logPagesMax = 12_000
+	// logBytesMax is the length in bytes at which SQLite itself makes a checkpoint within a
+	// commit, if no concurrent one has succeeded.
+	logBytesMax = 47 << 20
 	// logHigh is the length in bytes from which a commit waits up to a tenth of a second
 	// for running reads, so that the log can restart; reads that begin later do not prevent
 	// that.
@@ -57,7 +57,8 @@ const (
 
 // logGuard keeps the log short.
 type logGuard struct {
-	pages int64    // logPages, except in tests
+	pages int64    // logBytes in pages of the database, except in tests
+	left  int64    // logRest in pages
 	copy  *gorm.DB // the connection of concurrent checkpoints
 	// mu is held during a checkpoint that must not run concurrently with another one:
 	// SQLite refuses the second without waiting.
@@ -71,6 +72,16 @@ type logGuard struct {
 	patience   int          // logPatience, except in tests
 	after      time.Time    // no attempt before; belongs to the writer's goroutine
 	owed       atomic.Bool  // the log contains erased data, and could not be emptied yet
+}
+
+// measure converts the limits of the log to pages of the database.
+func (g *logGuard) measure(ctx context.Context, db *gorm.DB) error {
+	var size int64
+	if err := db.WithContext(ctx).Raw("PRAGMA page_size").Scan(&size).Error; err != nil {
+		return fmt.Errorf("read the page size: %w", err)
+	}
+	g.pages, g.left = logBytes/size, logRest/size
+	return nil
 }
 
 // boundLog is called after each commit. It does not report errors: the log is unchanged
@@ -199,7 +210,7 @@ func copyLog(ctx context.Context, s *Store) bool {
 		if err != nil {
 			return false
 		}
-		if left, err := checkpointed(ctx, s.log.copy, "NOOP"); err != nil || left <= logRest {
+		if left, err := checkpointed(ctx, s.log.copy, "NOOP"); err != nil || left <= s.log.left {
 			return err == nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -17,15 +18,58 @@ import (
 // support.
 const driverName = "sqlite3-flashsale"
 
+// pageSize is the size in bytes of the pages of a new database. An order changes a few
+// entries in each of six trees, and each changed page is written whole: twice, to the log
+// and to the file. Smaller pages than these cost more processor time, and a long index entry
+// no longer fits on a page. A database keeps the size that it was created with.
+const pageSize = 2048
+
+// format writes the first page of an empty database, which fixes its page size: a connection
+// in WAL mode can no longer change it. If another process holds the lock, that process
+// formats the file.
+func format(ctx context.Context, path string) error {
+	registerDriver()
+	db, err := sql.Open(driverName, (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: fmt.Sprintf("_busy_timeout=%d", lockWait)}).String())
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, fmt.Sprintf("PRAGMA page_size = %d; PRAGMA journal_mode = WAL", pageSize))
+	if err = notWritable(err); Transient(err) && !errors.Is(err, ErrNotWritable) {
+		err = nil
+	}
+	if err = errors.Join(err, db.Close()); err != nil {
+		return fmt.Errorf("create database %s: %w", path, err)
+	}
+	return nil
+}
+
 // registerDriver registers the driver once in a process. An INSERT of many rows that may
 // violate a constraint keeps its own journal. In a file, that journal took a tenth of the
 // time of a commit, and it is never needed after the statement.
 var registerDriver = sync.OnceFunc(func() {
 	sql.Register(driverName, sqliteDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		_, err := c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logPagesMax, logLimit), nil)
+		size, err := pageSizeOf(c)
+		if err != nil {
+			return err
+		}
+		_, err = c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logBytesMax/size, logLimit), nil)
 		return err
 	}}})
 })
+
+// pageSizeOf returns the size in bytes of the database's pages.
+func pageSizeOf(c *sqlite3.SQLiteConn) (size int64, err error) {
+	rows, err := c.Query("PRAGMA page_size", nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the page size: %w", err)
+	}
+	row := make([]driver.Value, 1)
+	err = errors.Join(rows.Next(row), rows.Close())
+	if err != nil {
+		return 0, fmt.Errorf("read the page size: %w", err)
+	}
+	return row[0].(int64), nil
+}
 
 // sqliteDriver opens connections whose transactions respect their deadline while they
 // begin, and which are closed after an error that would persist.

@@ -100,7 +100,7 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 	if !ok || path == "" {
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
 	}
-	if err := createFile(path); err != nil {
+	if err := createFile(ctx, path); err != nil {
 		return nil, err
 	}
 	write, err := OpenSQLite(path, WriteParams(), 1)
@@ -112,11 +112,14 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 	}
 	s := &Store{
 		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
-		lists: newListPool(), log: logGuard{pages: logPages, high: logHigh, step: logStep, patience: logPatience},
+		lists: newListPool(), log: logGuard{high: logHigh, step: logStep, patience: logPatience},
 		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
 	for _, set := range options {
 		set(s)
+	}
+	if err := s.log.measure(ctx, write); err != nil {
+		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), s.Close())
 	}
 	for _, pool := range []struct {
 		db    **gorm.DB
@@ -133,7 +136,7 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 // createFile makes sure that the file exists and can be opened for writing. SQLite opens a
 // file that refuses writes read-only, without an error. SQLite creates the files beside the
 // database with the mode of the database.
-func createFile(path string) error {
+func createFile(ctx context.Context, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("create the database's folder: %w", notWritable(err))
 	}
@@ -141,7 +144,11 @@ func createFile(path string) error {
 	if err != nil {
 		return fmt.Errorf("open database: %w", notWritable(err))
 	}
-	return f.Close()
+	info, err := f.Stat()
+	if err = errors.Join(err, f.Close()); err != nil || info.Size() > 0 {
+		return err
+	}
+	return format(ctx, path)
 }
 
 // notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it

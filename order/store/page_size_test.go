@@ -1,0 +1,75 @@
+package store
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"gorm.io/gorm"
+
+	"flashsale/internal/testing/await"
+	"flashsale/order/ordertest"
+)
+
+// TestOpen_PageSize: a new database has small pages, an existing one keeps its own, and the
+// limits of the log are the same number of bytes in both.
+func TestOpen_PageSize(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	existing := filepath.Join(dir, "existing.db")
+	ordertest.NewFile(t, existing) // with SQLite's default
+	for path, want := range map[string]int64{filepath.Join(dir, "new.db"): pageSize, existing: 4096} {
+		for range 2 { // a later start does not change it
+			s, err := Open(await.Context(t), "sqlite:"+path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, db := range map[string]*gorm.DB{"writer": s.write, "reader": s.read, "checkpoints": s.log.copy} {
+				if size, most := pragma[int64](t, db, "page_size"), pragma[int64](t, db, "wal_autocheckpoint"); size != want || most != logBytesMax/want {
+					t.Errorf("%s, %s: pages of %d, want %d; checkpoints at %d pages, want %d", filepath.Base(path), name, size, want, most, logBytesMax/want)
+				}
+			}
+			if mode := pragma[string](t, s.write, "journal_mode"); mode != "wal" {
+				t.Errorf("%s: the journal's mode is %q", filepath.Base(path), mode)
+			}
+			if got := s.log.pages * want; got > logBytes || got < logBytes-want {
+				t.Errorf("%s: a checkpoint begins at %d bytes, want %d", filepath.Base(path), got, logBytes)
+			}
+			if got := s.log.left * want; got > logRest || got < logRest-want {
+				t.Errorf("%s: a checkpoint leaves %d bytes, want %d", filepath.Base(path), got, logRest)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestOpen_PageSize_Together: several processes may create the same database.
+func TestOpen_PageSize_Together(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new.db")
+	var all errgroup.Group
+	for range 8 {
+		all.Go(func() error { return format(await.Context(t), path) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(await.Context(t), "sqlite:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if size := pragma[int64](t, s.write, "page_size"); size != pageSize {
+		t.Errorf("pages of %d, want %d", size, pageSize)
+	}
+}
+
+func pragma[T any](t *testing.T, db *gorm.DB, name string) (value T) {
+	t.Helper()
+	if err := db.Raw("PRAGMA " + name).Scan(&value).Error; err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
