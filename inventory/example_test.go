@@ -63,13 +63,12 @@ func check(err error) {
 	}
 }
 
-// buy purchases the item "pen" and returns the outcome.
-func buy(v *inventory.Inventory, buyer, key, orderID string, quantity int64) inventory.Outcome {
-	o, err := v.Purchase(context.Background(), &inventory.Request{
-		ItemID: "pen", Buyer: buyer, IdempotencyKey: key, OrderID: orderID, Quantity: quantity,
-	})
+// buy purchases the item "pen" and returns the outcome and the order's id.
+func buy(v *inventory.Inventory, buyer, key string, quantity int64) (inventory.Outcome, string) {
+	r := &inventory.Request{ItemID: "pen", Buyer: buyer, IdempotencyKey: key, Quantity: quantity}
+	o, err := v.Purchase(context.Background(), r)
 	check(err)
-	return o
+	return o, r.OrderID
 }
 
 // One script checks the stock, takes the units and queues the order. There is no
@@ -78,14 +77,16 @@ func ExampleInventory_Purchase() {
 	shop, orders, stop := processes(1, sale{stock: 3, perBuyer: 2})
 	defer stop()
 
-	fmt.Println(buy(shop[0], "alice", "k1", "order-1", 2).Err)
-	fmt.Println(buy(shop[0], "bob", "k1", "order-2", 2).Err)
+	alice, _ := buy(shop[0], "alice", "k1", 2)
+	bob, _ := buy(shop[0], "bob", "k1", 2)
+	fmt.Println(alice.Err)
+	fmt.Println(bob.Err)
 
 	left, err := shop[0].Left(context.Background(), []string{"pen"})
 	check(err)
 	queued, err := orders.Stats(context.Background())
 	check(err)
-	fmt.Println("left:", left, "queued:", queued.Ready)
+	fmt.Println("left:", left, "queued:", queued.Entries)
 	// Output:
 	// <nil>
 	// inventory: sold out
@@ -101,7 +102,7 @@ func ExampleInventory_Purchase_noOversell() {
 	var crowd sync.WaitGroup
 	for i := range 200 {
 		crowd.Go(func() {
-			o := buy(shop[i%2], fmt.Sprint("buyer-", i), "k", fmt.Sprint("order-", i), 1)
+			o, _ := buy(shop[i%2], fmt.Sprint("buyer-", i), "k", 1)
 			if o.Err == nil {
 				accepted.Add(1)
 			}
@@ -113,7 +114,7 @@ func ExampleInventory_Purchase_noOversell() {
 	check(err)
 	queued, err := orders.Stats(context.Background())
 	check(err)
-	fmt.Println("accepted:", accepted.Load(), "left:", left, "queued:", queued.Ready)
+	fmt.Println("accepted:", accepted.Load(), "left:", left, "queued:", queued.Entries)
 	// Output:
 	// accepted: 50 left: [0] queued: 50
 }
@@ -124,16 +125,19 @@ func ExampleInventory_Purchase_idempotency() {
 	shop, _, stop := processes(2, sale{stock: 10, perBuyer: 5})
 	defer stop()
 
-	fmt.Println("first:", buy(shop[0], "alice", "k1", "order-1", 1).Err)
-	fmt.Println("repeat:", buy(shop[1], "alice", "k1", "order-2", 1).ReplayOf)
-	fmt.Println("same key, other request:", buy(shop[1], "alice", "k1", "order-3", 2).Err)
+	first, id := buy(shop[0], "alice", "k1", 1)
+	repeat, _ := buy(shop[1], "alice", "k1", 1)
+	other, _ := buy(shop[1], "alice", "k1", 2)
+	fmt.Println("first:", first.Err)
+	fmt.Println("the repeat gets the same order:", repeat.ReplayOf == id)
+	fmt.Println("same key, other request:", other.Err)
 
 	left, err := shop[0].Left(context.Background(), []string{"pen"})
 	check(err)
 	fmt.Println("left:", left)
 	// Output:
 	// first: <nil>
-	// repeat: order-1
+	// the repeat gets the same order: true
 	// same key, other request: inventory: idempotency key reused for a different request
 	// left: [9]
 }
@@ -148,7 +152,7 @@ func ExampleInventory_Purchase_perUserLimit() {
 	var requests sync.WaitGroup
 	for i := range 20 {
 		requests.Go(func() {
-			o := buy(shop[i%2], "alice", fmt.Sprint("k", i), fmt.Sprint("order-", i), 1)
+			o, _ := buy(shop[i%2], "alice", fmt.Sprint("k", i), 1)
 			if o.Err == nil {
 				accepted.Add(1)
 			}

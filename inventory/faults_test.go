@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,58 @@ func TestInventory_UnknownOutcome_UnderLoad(t *testing.T) {
 			t.Errorf("outcomes are %v, want 120 accepted and definite refusals", n)
 		}
 		s.audit(t)
+	})
+}
+
+// TestInventory_UnknownOutcome_ThenMore: the script accepted a part of a batch, its reply was
+// lost, and units came back before the batch was sent again. Those accepted then have a task
+// of their own; the first task stays.
+func TestInventory_UnknownOutcome_ThenMore(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, direct *redis.Client) {
+		s := newShop(t, direct, open(2, 1), 0)
+		rdb := redistest.Second(t, direct)
+		v := s.inventoryOn(t, rdb, newLocks(t, direct, lockConfig), Config{})
+		if err := v.Open(await.Context(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		if err := purchaseScript.Load(await.Context(t), direct).Err(); err != nil {
+			t.Fatal(err)
+		}
+		rdb.AddHook(&counter{after: func(n int, err error) error {
+			if n > 1 || err != nil {
+				return err
+			}
+			if err := direct.HIncrBy(await.Context(t), v.keys.sale(s.item), "left", 1).Err(); err != nil {
+				t.Error(err)
+			}
+			return io.ErrUnexpectedEOF
+		}})
+		s.source.sales[s.item] = open(3, 1) // for the audit
+		sel := newSeller(v, s.item)
+		defer sel.letGo()
+		batch := []*Request{s.request("a", "k", 1), s.request("b", "k", 1), s.request("c", "k", 1), s.request("d", "k", 1)}
+		got := make([]Outcome, len(batch))
+		names := make([]int, len(batch))
+		for i, r := range batch {
+			r.since = time.Now()
+			r.Done = func(o Outcome) { got[i] = o }
+			r.Named = func(string) { names[i]++ }
+		}
+		sel.sell(slices.Clone(batch))
+		again := sel.take()
+		if len(again) != 2 {
+			t.Fatalf("%d requests are sent in a batch of their own, want 2", len(again))
+		}
+		sel.sell(slices.Clone(again))
+		for i, want := range []error{nil, nil, nil, ErrSoldOut} {
+			if !errors.Is(got[i].Err, want) || names[i] != 1+i/2 {
+				t.Errorf("request %d: %v, named %d times; want %v", i, got[i].Err, names[i], want)
+			}
+		}
+		if st := s.audit(t); len(st.queue) != 3 || st.left(t) != 0 {
+			t.Errorf("%d orders are queued, %d left, want 3 and 0", len(st.queue), st.left(t))
+		}
 	})
 }
 

@@ -340,11 +340,13 @@ func TestInventory_Sequence(t *testing.T) {
 		if first != 7<<50+sequenceBlock+1 || asked != 0 {
 			t.Fatalf("sequence %d after the first purchase, asked %d times", first, asked)
 		}
-		body, err := rdb.HGet(await.Context(t), s.queue.EnqueueKeys()[3], r.OrderID).Result()
-		if want := fmt.Sprintf("%s\t1.%d", r.Payload, first); err != nil || body != want {
-			t.Errorf("payload %q, %v, want %q", body, err, want)
+		found, err := NewOrders(s.queue).Find(await.Context(t), r.OrderID)
+		if stamp := fmt.Sprintf("1.%d", first); err != nil || found[0].Payload != r.Payload || found[0].Stamp != stamp {
+			t.Errorf("order %+v, %v, want payload %q and stamp %q", found, err, r.Payload, stamp)
 		}
-		mustBuy(t, v, r) // a repeat takes nothing
+		if o := buy(t, v, s.request("a", "k", 1)); o.ReplayOf != r.OrderID { // a repeat takes nothing
+			t.Fatalf("repeat: %+v, want order %s", o, r.OrderID)
+		}
 		if got := sequence(); got != first {
 			t.Errorf("sequence %d after a repeat, want %d", got, first)
 		}

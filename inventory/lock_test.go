@@ -95,10 +95,15 @@ func TestInventory_TwoProcesses(t *testing.T) {
 func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requests ...*Request) purchaseReply {
 	t.Helper()
 	keys := newSeller(v, s.item).keys
+	parcel := requests[0].OrderID
+	if len(parcel) == len(orderID{}.text()) {
+		parcel = parcelOf(parcel)
+	}
 	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendQueuedRecords(nil, requests),
-		appendKeyHashes(nil, requests), 0, "", 0}
-	for _, r := range requests {
-		args = append(args, r.Buyer, r.IdempotencyKey, r.Quantity, r.OrderID, r.Payload)
+		appendKeyHashes(nil, requests), 0, "", 0, parcel, appendLines(nil, requests)}
+	fields := appendFields(nil, requests)
+	for i, r := range requests {
+		args = append(args, r.Buyer, fields[2*i], r.Quantity, fields[2*i+1])
 	}
 	res, err := purchaseScript.Run(await.Context(t), s.rdb, keys, args...).Result()
 	if err != nil {

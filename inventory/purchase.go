@@ -14,11 +14,15 @@ type Request struct {
 	Buyer          string
 	IdempotencyKey string
 	Quantity       int64 // 1 or more
-	// OrderID is unique to the request, without a colon. When the Inventory repeats the
-	// request, the id shows whether it was accepted before. QueuedIndex finds only orders
-	// whose id is a UUID in lower case.
+	// OrderID is set by the Inventory before it sends the request: a UUIDv7 in lower case.
+	// If it has to send the request again, the id shows whether it was accepted before.
 	OrderID string
-	Payload string // the order's task
+	// Named, if set, is called with the order's id, before the purchase can be accepted
+	// under it, from the goroutine that sells the item: it must be quick and must not
+	// block. A later call replaces the id. It is not called for a request that is never
+	// sent.
+	Named   func(orderID string)
+	Payload string // what the order's task has to say, in one line
 	// ItemVersion is the version of the item from which the payload was made; the sale
 	// accepts the purchase only if it has the same version. 0: any.
 	ItemVersion int64
@@ -108,9 +112,13 @@ func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
 		return fmt.Errorf("purchase script gave %d orders for %d replays", len(reply.replayed), replays)
 	}
 	replays = 0
+	var again []*Request
 	for i, r := range batch {
 		var o Outcome
 		switch reply.verdicts[i] {
+		case 'U':
+			again = append(again, r)
+			continue
 		case 'A':
 		case 'R':
 			id, ok := reply.replayed[replays].(string)
@@ -134,6 +142,7 @@ func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
 		}
 		r.Done(o)
 	}
+	s.addFirst(again)
 	return nil
 }
 

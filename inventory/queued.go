@@ -111,22 +111,22 @@ func NewQueuedIndex(rdb redis.UniversalClient, queues ...*queue.Queue) *QueuedIn
 }
 
 const (
-	// queuedLook bounds the orders that one call of Tasks reads.
+	// queuedLook bounds the orders that one call of Orders reads.
 	queuedLook = 512
-	// queuedLimit bounds one call of Tasks, which may have to read a long log for the
+	// queuedLimit bounds one call of Orders, which may have to read a long log for the
 	// first time. The next call goes on where this one ended.
 	queuedLimit = 5 * time.Second
 )
 
-// Tasks calls fn with the id and payload of the queued tasks of a buyer whose ids are
-// lower than before (empty: all tasks), the highest first, until fn has accepted limit (1
-// or more) of them by returning true. Another buyer's task may be among them: the payload decides.
+// Orders calls fn with the queued orders of a buyer whose ids are lower than before (empty:
+// all orders), the highest first, until fn has accepted limit (1 or more) of them by
+// returning true. Another buyer's order may be among them: the payload decides.
 //
-// It finds every task that was added before the call and is still in the queue, down to
+// It finds every order that was added before the call and is still in the queue, down to
 // the id that it returns. To continue below that id, pass it as before. An empty id says
-// that there are no more tasks.
+// that there are no more orders.
 // Errors: ErrUnavailable.
-func (x *QueuedIndex) Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error) {
+func (x *QueuedIndex) Orders(ctx context.Context, buyer, before string, limit int, fn func(Accepted) bool) (more string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
 	defer cancel()
 	hash := buyerHash(buyer)
@@ -142,7 +142,7 @@ func (x *QueuedIndex) Tasks(ctx context.Context, buyer, before string, limit int
 			return found[looked-1].id.text(), nil
 		}
 		page := found[looked:min(looked+max(limit, 16), len(found), queuedLook)]
-		payloads, err := payloadsOf(ctx, page)
+		accepted, err := acceptedOf(ctx, page)
 		if err != nil {
 			return "", fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
 		}
@@ -151,9 +151,9 @@ func (x *QueuedIndex) Tasks(ctx context.Context, buyer, before string, limit int
 				return found[looked-1].id.text(), nil
 			}
 			looked++
-			if payloads[i] == nil {
+			if accepted[i].OrderID == "" {
 				page[i].log.forget(ctx, hash, page[i].id)
-			} else if fn(page[i].id.text(), payloads[i]) {
+			} else if fn(accepted[i]) {
 				limit--
 			}
 		}
@@ -167,9 +167,9 @@ type queuedOrder struct {
 	log *queuedLog
 }
 
-// payloadsOf reads the orders' payloads; nil for an order whose task has ended.
-func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
-	payloads := make([][]byte, len(orders))
+// acceptedOf reads orders; one without an OrderID is no longer queued.
+func acceptedOf(ctx context.Context, orders []queuedOrder) ([]Accepted, error) {
+	out := make([]Accepted, len(orders))
 	byLog := make(map[*queuedLog][]int)
 	for i := range orders {
 		byLog[orders[i].log] = append(byLog[orders[i].log], i)
@@ -179,15 +179,15 @@ func payloadsOf(ctx context.Context, orders []queuedOrder) ([][]byte, error) {
 		for k, i := range places {
 			ids[k] = orders[i].id.text()
 		}
-		found, err := l.queue.Payloads(ctx, ids...)
+		found, err := NewOrders(l.queue).Find(ctx, ids...)
 		if err != nil {
 			return nil, err
 		}
 		for k, i := range places {
-			payloads[i] = found[k]
+			out[i] = found[k]
 		}
 	}
-	return payloads, nil
+	return out, nil
 }
 
 // queuedLog is the part of one queue's log that was read.
@@ -423,11 +423,10 @@ const batchLook = 16 * queuedLook
 // errManyQueued says that the buyers of a batch have too many queued orders to read.
 var errManyQueued = errors.New("too many queued orders of these buyers")
 
-// OfBuyers calls fn with the id and payload of every queued task of these buyers in the
-// item's partition, in no order. Tasks of other items and other buyers may be among them:
-// the payload decides. It finds every task that was added before the call and is still in
-// the queue. Errors: ErrUnavailable, also if there are too many.
-func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error {
+// OfBuyers calls fn with every queued order of these buyers in the item's partition, in no
+// order. Orders of other items and other buyers may be among them: the payload decides. It
+// finds every order that was added before the call and is still in the queue. Errors: ErrUnavailable, also if there are too many.
+func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string, fn func(Accepted)) error {
 	ctx, cancel := context.WithTimeout(ctx, queuedLimit)
 	defer cancel()
 	l := x.logs[PartitionOf(item, len(x.logs))]
@@ -446,13 +445,13 @@ func (x *QueuedIndex) OfBuyers(ctx context.Context, item string, buyers []string
 	if len(found) > batchLook {
 		return fmt.Errorf("%w: %w", ErrUnavailable, errManyQueued)
 	}
-	payloads, err := payloadsOf(ctx, found)
+	accepted, err := acceptedOf(ctx, found)
 	if err != nil {
 		return fmt.Errorf("read queued orders: %w: %w", ErrUnavailable, err)
 	}
-	for i := range found {
-		if payloads[i] != nil {
-			fn(found[i].id.text(), payloads[i])
+	for _, a := range accepted {
+		if a.OrderID != "" {
+			fn(a)
 		}
 	}
 	return nil

@@ -72,12 +72,12 @@ func queuedOf(t testing.TB, x *QueuedIndex, buyer string, limit int) (ids []stri
 	t.Helper()
 	for before := ""; ; {
 		page := 0
-		more, err := x.Tasks(await.Context(t), buyer, before, limit, func(id string, payload []byte) bool {
-			if got := parseSold(id, payload); got.buyer != buyer {
-				t.Errorf("order %s is %s's, not %s's", id, got.buyer, buyer)
+		more, err := x.Orders(await.Context(t), buyer, before, limit, func(a Accepted) bool {
+			if got := parseSold(a.OrderID, []byte(a.Payload)); got.buyer != buyer {
+				t.Errorf("order %s is %s's, not %s's", a.OrderID, got.buyer, buyer)
 			}
 			page++
-			ids = append(ids, id)
+			ids = append(ids, a.OrderID)
 			return true
 		})
 		if err != nil {
@@ -140,7 +140,7 @@ func TestQueuedIndex(t *testing.T) {
 		wantQueued(t, "after the first is done", "alice", alice[1:], warm, fresh())
 		s.bury(t, 1)
 		wantQueued(t, "with a dead letter", "alice", alice[1:], warm, fresh())
-		if _, err := s.queue.DeleteDead(await.Context(t), alice[1]); err != nil {
+		if _, err := s.queue.DeleteDead(await.Context(t), parcelOf(alice[1])); err != nil {
 			t.Fatal(err)
 		}
 		wantQueued(t, "after it was discarded", "alice", alice[2:], warm, fresh())
@@ -164,8 +164,13 @@ func TestQueuedIndex_Batch(t *testing.T) {
 		}
 		var batch []*Request
 		for i := range 200 { // more than the script passes to one command
-			batch = append(batch, s.uuidRequest(t, fmt.Sprint("u", i%150), fmt.Sprint("k", i), 1))
+			batch = append(batch, s.request(fmt.Sprint("u", i%150), fmt.Sprint("k", i), 1))
 		}
+		parcel, err := newParcelID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name(batch, parcel)
 		send := func() string {
 			return sendAs(t, v, s, l.GuardValue(), l.Fence(), batch...).verdicts
 		}
@@ -231,7 +236,7 @@ func TestQueuedIndex_WrongType(t *testing.T) {
 			t.Errorf("left %v, %v", left, err)
 		}
 		x := NewQueuedIndex(rdb, s.queue)
-		if _, err := x.Tasks(await.Context(t), "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
+		if _, err := x.Orders(await.Context(t), "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("tasks: %v, want ErrUnavailable", err)
 		}
 		if err := rdb.Del(await.Context(t), key).Err(); err != nil {
@@ -315,7 +320,7 @@ func TestTrimQueued(t *testing.T) {
 		}
 		s.finish(t, 1)
 		trim(1) // half of it
-		if _, err := s.queue.DeleteDead(await.Context(t), dead[0]); err != nil {
+		if _, err := s.queue.DeleteDead(await.Context(t), parcelOf(dead[0])); err != nil {
 			t.Fatal(err)
 		}
 		trim(0)
@@ -341,7 +346,7 @@ func TestQueuedIndex_Drop(t *testing.T) {
 		}
 		// After this read, the next one is the first with enough entries to check which were
 		// removed.
-		if _, err := x.Tasks(await.Context(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
+		if _, err := x.Orders(await.Context(t), "bob", "", 1, nil); err != nil || len(x.logs[0].records) != len(made) {
 			t.Fatalf("the index has read %d records of %d, %v", len(x.logs[0].records), len(made), err)
 		}
 		s.finish(t, pages/2*trimPage)
@@ -370,7 +375,7 @@ func TestQueuedIndex_Unavailable(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(await.Context(t))
 		cancel()
-		if _, err := x.Tasks(ctx, "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
+		if _, err := x.Orders(ctx, "alice", "", 1, nil); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("tasks: %v, want ErrUnavailable", err)
 		}
 		x.logs[0].end()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,8 +50,10 @@ type seller struct {
 	loading *loading  // nil unless the sale is being loaded
 	epoch   int64     // under which the last script was sent
 	args    []any
-	records []byte // of the batch, for the log of queued orders
-	hashes  []byte // of the batch's keys
+	fields  []string // of the batch: for each request its field of the idempotency hash, and the field's value
+	lines   []byte   // of the batch's task
+	records []byte   // of the batch, for the log of queued orders
+	hashes  []byte   // of the batch's keys
 	spare   []*Request
 	// accepted has the sale's accepted keys as far as this process has received them; nil
 	// until nothing is left. The last script was asked for the keys of askedBuild from
@@ -58,6 +61,7 @@ type seller struct {
 	accepted   *keySet
 	askedBuild string
 	askedFrom  int64
+	parcel     string // id of the task for the batch's orders
 }
 
 func newSeller(v *Inventory, item string) *seller {
@@ -87,6 +91,18 @@ func (s *seller) add(r *Request) (retry bool, err error) {
 		s.signal()
 	}
 	return false, nil
+}
+
+// addFirst puts requests of a batch in front of the pending ones. They are sent in a batch of
+// their own, with other order ids.
+func (s *seller) addFirst(requests []*Request) {
+	if len(requests) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.pending = slices.Insert(s.pending, 0, requests...)
+	s.mu.Unlock()
+	s.signal()
 }
 
 func (s *seller) signal() {
@@ -255,6 +271,13 @@ func (s *seller) sell(batch []*Request) {
 		answer(batch, ErrStopped)
 		return
 	}
+	var err error
+	if s.parcel, err = newParcelID(); err != nil {
+		s.v.cfg.OnError(err)
+		answer(batch, ErrUnavailable)
+		return
+	}
+	name(batch, s.parcel)
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
 	unknown := false // whether an earlier attempt may have taken effect
@@ -438,15 +461,17 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.epoch = s.v.epoch.Load()
 	s.records = appendQueuedRecords(s.records[:0], batch)
 	s.hashes = appendKeyHashes(s.hashes[:0], batch)
+	s.fields = appendFields(s.fields[:0], batch)
+	s.lines = appendLines(s.lines[:0], batch)
 	s.askedBuild, s.askedFrom = "", 0
 	if s.accepted != nil {
 		s.askedBuild, s.askedFrom = s.accepted.build, s.accepted.known
 	}
 	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
-		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom)
-	for _, r := range batch {
+		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom, s.parcel, s.lines)
+	for i, r := range batch {
 		// By pointer: converting a string to an interface copies it to the heap.
-		args = append(args, &r.Buyer, &r.IdempotencyKey, &r.Quantity, &r.OrderID, &r.Payload)
+		args = append(args, &r.Buyer, &s.fields[2*i], &r.Quantity, &s.fields[2*i+1])
 	}
 	s.args = args
 	faultpoint.Reach("inventory.send")

@@ -55,14 +55,14 @@ func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, 
 			buyers, ids, texts = append(buyers, buyer), append(ids, id), append(texts, id.text())
 		})
 	}
-	payloads, err := q.Payloads(ctx, texts...)
+	found, err := NewOrders(q).Find(ctx, texts...)
 	if err != nil {
 		return false, err
 	}
 	var again [][]byte
 	alive := 0
-	for i, payload := range payloads {
-		if payload == nil {
+	for i, a := range found {
+		if a.OrderID == "" {
 			continue
 		}
 		if alive%trimEntry == 0 {

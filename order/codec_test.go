@@ -71,7 +71,7 @@ func FuzzParseTask(f *testing.F) {
 	f.Add([]byte("2\titem"))
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		waited := Awaited(payload) // must not panic on any input
+		waited := Awaited(string(payload)) // must not panic on any input
 		got, err := ParseTask("id", payload)
 		if err != nil {
 			if !errors.Is(err, ErrTaskMalformed) || got != (Task{}) {

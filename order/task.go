@@ -1,7 +1,6 @@
 package order
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
-// Task is an accepted purchase on its way through the queue to the database. Its id is the
-// id of the queue's task.
+// Task is an accepted purchase on its way through the queue to the database. A task of the
+// queue has those of one batch: see inventory.OrdersOf.
 type Task struct {
 	ID             string
 	ItemID         string
@@ -71,10 +71,16 @@ func (t *Task) Payload() string {
 	return string(AppendTask(buf[:0], t))
 }
 
-// ParseTask reads a payload. A malformed payload can never become an order.
+// ParseTask reads the payload of a task of one order. A malformed payload can never become
+// an order.
 func ParseTask(id string, payload []byte) (Task, error) {
+	return ParseAccepted(inventory.Accepted{OrderID: id, Payload: string(payload)})
+}
+
+// ParseAccepted reads an order of a task. A malformed payload can never become an order.
+func ParseAccepted(a inventory.Accepted) (Task, error) {
 	var f [taskFields]string
-	rest, n := string(payload), 0
+	rest, n := a.Payload, 0
 	for ; n < taskFields-1; n++ {
 		field, after, ok := strings.Cut(rest, "\t")
 		if !ok {
@@ -86,10 +92,13 @@ func ParseTask(id string, payload []byte) (Task, error) {
 		return Task{}, fmt.Errorf("%w: version %q, %d fields", ErrTaskMalformed, f[0], n+1)
 	}
 	key, stamp, stamped := strings.Cut(rest, "\t")
+	if !stamped && a.Stamp != "" {
+		stamp, stamped = a.Stamp, true
+	}
 	if stamped && f[0] == unstamped {
 		return Task{}, fmt.Errorf("%w: version %q has a stamp", ErrTaskMalformed, f[0])
 	}
-	t := Task{ID: id, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
+	t := Task{ID: a.OrderID, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
 	var err error
 	if stamped {
 		if t.Epoch, t.Sequence, err = parseStamp(stamp); err != nil {
@@ -140,9 +149,9 @@ const originField = 7
 
 // Awaited reports whether a request waits for the order's commit: then the payload names
 // the request's process. An unreadable payload is not awaited.
-func Awaited(payload []byte) bool {
+func Awaited(payload string) bool {
 	for range originField {
-		_, rest, ok := bytes.Cut(payload, []byte{'\t'})
+		_, rest, ok := strings.Cut(payload, "\t")
 		if !ok {
 			return false
 		}
@@ -162,31 +171,51 @@ func (t *Task) Queued() Order {
 
 // The types of tasks in the queue of orders.
 const (
-	PurchaseType = ""
+	PurchaseType = "" // one order, split off a parcel or added by a version without parcels
 	ExpiryType   = "expire"
 )
 
-// ExpiryPrefix starts the id of an order's expiry task. So each order has one such task,
-// whose id differs from every order's.
-const ExpiryPrefix = "x:"
-
-// ExpiryTask returns the task that expires an order at its time. The payload is only for
-// operators: the order's row has all data.
-func ExpiryTask(t *Task, expiresAt int64) queue.Task {
-	return queue.Task{ID: ExpiryPrefix + t.ID, Type: ExpiryType, Payload: []byte(t.ItemID), Due: time.UnixMilli(expiresAt)}
+// IsPurchase reports whether tasks of a type hold orders that are to be committed.
+func IsPurchase(taskType string) bool {
+	return taskType == PurchaseType || taskType == inventory.ParcelType
 }
 
-// Tasks is the part of a task queue that services read.
-type Tasks interface {
-	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
-	Scan(ctx context.Context, fn func(id string, payload []byte) error) error
+// ExpiryPrefix starts the id of an expiry task; the id of the task whose orders it expires
+// follows. So each of those has one, and its id differs from every order's.
+const ExpiryPrefix = "x:"
+
+// ExpiryTask returns the task that expires orders of one item, which were committed from
+// one task, unless they are paid by then.
+func ExpiryTask(taskID, itemID string, expiresAt int64, orderIDs ...string) queue.Task {
+	// The item is only for operators: the orders' rows have all data.
+	payload := itemID + "\n" + strings.Join(orderIDs, "\n")
+	return queue.Task{
+		ID: ExpiryPrefix + taskID, Type: ExpiryType, Payload: []byte(payload),
+		Due: time.UnixMilli(expiresAt), Entries: len(orderIDs),
+	}
+}
+
+// ParseExpiry reads an expiry task: the item and the orders that expire.
+func ParseExpiry(id string, payload []byte) (itemID string, orderIDs []string) {
+	itemID, list, several := strings.Cut(string(payload), "\n")
+	if !several { // added by a version with one expiry task per order
+		return itemID, []string{strings.TrimPrefix(id, ExpiryPrefix)}
+	}
+	return itemID, strings.Split(list, "\n")
+}
+
+// Queued reads the orders in a task queue: inventory.Orders.
+type Queued interface {
+	Find(ctx context.Context, ids ...string) ([]inventory.Accepted, error)
+	Scan(ctx context.Context, fn func(inventory.Accepted) error) error
+	State(ctx context.Context, id string) (queue.State, error)
 	Stats(ctx context.Context) (queue.Stats, error)
 }
 
-// QueuedTasks is the part of the queues that a list uses.
-type QueuedTasks interface {
-	// Tasks is inventory.QueuedIndex.Tasks.
-	Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (more string, err error)
+// BuyersQueued finds the queued orders of a buyer: inventory.QueuedIndex.
+type BuyersQueued interface {
+	// Orders is inventory.QueuedIndex.Orders.
+	Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (more string, err error)
 }
 
 // TaskIDs returns the ids of tasks.

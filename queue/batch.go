@@ -26,6 +26,15 @@ func newFetch(s *source, tasks []Leased) *fetch {
 	return h
 }
 
+// entries is the number of entries of tasks.
+func entries(tasks []Leased) int {
+	n := 0
+	for i := range tasks {
+		n += max(1, tasks[i].Entries)
+	}
+	return n
+}
+
 func (h *fetch) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -30,7 +30,8 @@ type Fetched struct {
 	strays int64
 }
 
-// Dequeue takes up to n (1 to 512) ready tasks under a lease of Config.Lease. It
+// Dequeue takes ready tasks of up to n (1 to 512) entries, but at least one task if
+// there is one, under a lease of Config.Lease. It
 // also promotes delayed tasks that are due and reclaims expired leases, a bounded
 // number per call. It takes fewer tasks if their payloads exceed 4 MiB together, but
 // at least one. If the reply is lost, its tasks stay leased until the lease expires

@@ -59,10 +59,10 @@ func refused(op string, status []Status) error {
 // Prepend it to the composing script, put [Queue.EnqueueKeys] anywhere in its
 // KEYS, and pass the number of keys that precede them as o:
 //
-//	queue_room(o, max_length)    how many tasks may still be added (a read);
+//	queue_room(o, max_length)    how many entries may still be added (a read);
 //	                             max_length is [Queue.MaxLength], passed in ARGV
 //	queue_known(o, n, ids)       known[i] is true if ids[i] already exists (a read)
-//	queue_add(o, now_us, n, ids, payloads [, priorities])
+//	queue_add(o, now_us, n, ids, payloads [, priorities [, options]])
 //	                             adds ids[1..n] in order and wakes a worker
 //	queue_wake(o)                wakes a worker
 //
@@ -76,7 +76,7 @@ func refused(op string, status []Status) error {
 var EnqueueLua string
 
 // enqueueKeys is the number of keys, from the front of keys.all, that EnqueueLua uses.
-const enqueueKeys = 7
+const enqueueKeys = 8
 
 // EnqueueKeys returns the keys of [EnqueueLua], in the order it expects.
 func (q *Queue) EnqueueKeys() []string {

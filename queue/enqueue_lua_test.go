@@ -123,7 +123,7 @@ func TestQueue_EnqueueKeysCopied(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{Prefix: "fs:{p0}:q:"})
 	keys := q.EnqueueKeys()
-	want := []string{"ready", "delayed", "leased", "body", "meta", "clock", "wake"}
+	want := []string{"ready", "delayed", "leased", "body", "meta", "clock", "wake", "counts"}
 	for i := range want {
 		want[i] = "fs:{p0}:q:" + want[i]
 	}

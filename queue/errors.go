@@ -13,7 +13,7 @@ var (
 	ErrConfig = errors.New("queue: invalid configuration")
 	// ErrInvalidTask: a field of a task is out of bounds, or too many tasks follow one.
 	ErrInvalidTask = errors.New("queue: invalid task")
-	// ErrFull: the queue holds MaxLength tasks.
+	// ErrFull: the queue holds MaxLength entries.
 	ErrFull = errors.New("queue: full")
 	// ErrLeaseLost is the cause of a handler's context when a lease expired or another
 	// worker has the task.

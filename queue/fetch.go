@@ -38,7 +38,7 @@ func (s *source) fetchLoop(ctx context.Context) {
 // fetcher is the state of the fetch loop of one source.
 type fetcher struct {
 	*source
-	size      int       // maximum number of tasks per fetch
+	size      int       // maximum number of entries per fetch
 	nextFetch time.Time // when lingering ends
 	birth     string    // Fetched.birth of the last fetch
 	takes     int64     // Fetched.takes of the last fetch
@@ -90,7 +90,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	default:
 	}
 	soon := got.strays <= 0
-	if f.r.cfg.Linger != nil && len(got.Tasks) < f.batch() {
+	if f.r.cfg.Linger != nil && entries(got.Tasks) < f.batch() {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
 		f.nextFetch = time.Now().Add(d)
 		soon = soon && d <= 0
@@ -100,7 +100,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	return nil
 }
 
-// leave waits for a grant from the pool and returns the number of tasks it may fetch; 0
+// leave waits for a grant from the pool and returns the number of entries it may fetch; 0
 // if ctx has ended or the queue is empty.
 //
 // The workers may be busy for a long time, and a wake-up reaches only one process. So a

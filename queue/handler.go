@@ -49,6 +49,7 @@ type verdict struct {
 	delay time.Duration
 	err   error
 	next  []Task
+	split []Task
 }
 
 type verdictKind uint8
@@ -71,7 +72,7 @@ func (v *verdict) Error() string {
 	case verdictSnooze:
 		return fmt.Sprintf("snoozed for %v", v.delay)
 	case verdictThen:
-		return fmt.Sprintf("done, and %d tasks follow", len(v.next))
+		return fmt.Sprintf("done, and %d tasks follow", len(v.next)+len(v.split))
 	default:
 		return fmt.Sprintf("to be retried in %v", v.delay)
 	}
@@ -96,19 +97,40 @@ func Snooze(d time.Duration) error {
 	return &verdict{kind: verdictSnooze, delay: max(d, time.Millisecond)}
 }
 
+// Snoozed returns the delay of an error made by [Snooze]; false for any other error.
+func Snoozed(err error) (d time.Duration, ok bool) {
+	var v *verdict
+	if !errors.As(err, &v) || v.kind != verdictSnooze {
+		return 0, false
+	}
+	return v.delay, true
+}
+
 // Then acknowledges the task and adds its follow-up tasks (at most 64) in the same
 // step, as [Queue.Complete] does. If the queue has no room for them, the task is
 // retried later; if one of them is invalid, the attempt fails.
 func Then(next ...Task) error { return &verdict{kind: verdictThen, next: next} }
 
-// followUp returns the follow-up tasks of a Then; false for another verdict or if one
-// of the tasks is invalid.
-func followUp(err error) ([]Task, bool) {
+// Split acknowledges the task in the same step in which the tasks of split take its place
+// in the queue and its follow-up tasks are added; see [Completion]. It is for a task with
+// several entries of which some need another attempt.
+func Split(split []Task, next ...Task) error {
+	return &verdict{kind: verdictThen, next: next, split: split}
+}
+
+// followUp returns the completion that a Then or Split asks for; false for another verdict
+// or if one of the tasks is invalid.
+func followUp(task Leased, err error) (Completion, bool) {
 	var v *verdict
 	if !errors.As(err, &v) || v.kind != verdictThen {
-		return nil, false
+		return Completion{}, false
 	}
-	return v.next, validateNext(v.next) == nil
+	return Completion{Task: task, Next: v.next, Split: v.split}, v.invalid() == nil
+}
+
+// invalid returns what is wrong with the tasks that follow.
+func (v *verdict) invalid() error {
+	return errors.Join(validateNext(v.next, maxNext), validateNext(v.split, maxSplit))
 }
 
 // rejection turns a handler's error into a Rejection. interrupted means that Run had
@@ -122,7 +144,7 @@ func rejection(task Leased, err error, interrupted bool) Rejection {
 		r.Dead = v.kind == verdictDiscard
 		r.Uncounted = v.kind == verdictSnooze
 		if v.kind == verdictThen { // followUp refused it
-			r.Delay, r.Reason = -1, fmt.Sprintf("follow-up: %v", validateNext(v.next))
+			r.Delay, r.Reason = -1, fmt.Sprintf("follow-up: %v", v.invalid())
 		}
 	case interrupted:
 		r.Delay = 0

@@ -55,7 +55,7 @@ func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
 }
 
 // stateKeys are the numbers of the keys of the states; see newKeys.
-var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 8}
+var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 10}
 
 // List returns up to limit (1 to 512) tasks of a state after skipping offset: ready
 // and delayed tasks in the order in which they will run, leased tasks by the end of
@@ -170,13 +170,16 @@ func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
 // scripts.
 const ageing = time.Minute
 
+// scanPage is how many payloads one step of a scan reads, about a megabyte of large ones.
+const scanPage = 128
+
 // Scan calls fn for every task with a payload, in any state, dead letters included.
 // It may miss tasks that are added or removed during the scan, and may visit a task
 // twice. It stops at the first error of fn. Errors: fn's, and those of Redis.
 func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
 	var cursor uint64
 	for {
-		pairs, next, err := q.rdb.HScan(ctx, q.keys.body, cursor, "", chunkTasks).Result()
+		pairs, next, err := q.rdb.HScan(ctx, q.keys.body, cursor, "", scanPage).Result()
 		if err != nil {
 			return fmt.Errorf("scan queue: %w", err)
 		}
@@ -228,7 +231,7 @@ func (q *Queue) Load(ctx context.Context) (Load, error) {
 		}
 	}
 	return Load{
-		Length: int(n[0]), Delayed: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
+		Length: int(n[0]), Active: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
 		Minute: n[3], Done: n[4],
 	}, nil
 }

@@ -12,7 +12,7 @@ import (
 const defaultFetchPatience = 500 * time.Millisecond
 
 // pool shares the workers of a Run among its sources. It decides which source may fetch
-// and how many tasks, and holds the tasks that wait for a worker.
+// and how many entries, and holds the tasks that wait for a worker.
 type pool struct {
 	workers int
 	strict  bool
@@ -30,8 +30,8 @@ type pool struct {
 	serving  int           // workers, without those in hung
 	hung     int           // workers blocked in a handler that was given up
 	idle     int           // workers waiting for tasks
-	waiting  int           // tasks waiting for workers
-	reserved int           // tasks being fetched
+	waiting  int           // entries of the tasks waiting for workers
+	reserved int           // entries of the tasks being fetched
 	ahead    float64       // handler calls for which tasks may wait while all workers are busy
 	took     time.Duration // moving average of the duration of a handler call
 	turn     float64       // highest pass at which a source was granted a fetch
@@ -40,7 +40,7 @@ type pool struct {
 
 // place is the pool's state of one source.
 type place struct {
-	// grant delivers the permission to fetch, with the maximum number of tasks.
+	// grant delivers the permission to fetch, with the maximum number of entries.
 	grant  chan int
 	asking bool
 	// loaded: the source is believed to have tasks. It then takes part in the choice of
@@ -48,12 +48,12 @@ type place struct {
 	loaded bool
 	// more: tasks were left after the last fetch.
 	more bool
-	// pass is the number of tasks fetched divided by the weight. The source with the
+	// pass is the number of entries fetched divided by the weight. The source with the
 	// lowest pass is next (stride scheduling, Waldspurger and Weihl 1995).
 	pass     float64
 	fetches  []*fetch    // waiting for workers, oldest first
-	waiting  int         // tasks in fetches
-	reserved int         // tasks being fetched
+	waiting  int         // entries of the tasks in fetches
+	reserved int         // entries being fetched
 	late     *time.Timer // ends the reservation if the fetch takes too long
 	failing  bool        // the last fetch failed
 }
@@ -152,7 +152,7 @@ func (p *pool) unreserve(s *source) {
 	}
 }
 
-// room is the number of tasks that the source may fetch now.
+// room is the number of entries that the source may fetch now.
 func (p *pool) room(of *source) int {
 	// A worker about to take waiting tasks has no room for more, even if it gets less
 	// than a batch: tasks fetched for it would wait until its handler returns.
@@ -169,10 +169,10 @@ func (p *pool) room(of *source) int {
 	return min(wanted, chunkTasks, max(now, p.share(of)))
 }
 
-// calls is the number of handler calls for n tasks of a source.
+// calls is the number of handler calls for n entries of a source.
 func calls(s *source, n int) int { return (n + s.batch() - 1) / s.batch() }
 
-// aheadOf is the number of tasks that may wait while all workers are busy, counted in
+// aheadOf is the number of entries that may wait while all workers are busy, counted in
 // batches of that source.
 func (p *pool) aheadOf(s *source) int {
 	return int(min(chunkTasks, p.ahead*float64(s.batch())))
@@ -233,7 +233,7 @@ func (p *pool) fetched(s *source, h *fetch, more, soon bool) {
 	p.unreserve(s)
 	s.more, s.loaded, s.failing = more, soon, false
 	if h != nil {
-		n := len(h.tasks)
+		n := entries(h.tasks)
 		s.pass += float64(n) / float64(s.Weight)
 		s.fetches = append(s.fetches, h)
 		s.waiting += n
@@ -283,7 +283,7 @@ func (p *pool) over() bool {
 	}
 }
 
-// pop takes up to a batch of waiting tasks from one source: with strict order the first
+// pop takes up to a batch of waiting entries, but at least one task, from one source: with strict order the first
 // that has any, otherwise the one that has waited longest.
 func (p *pool) pop() *batch {
 	var from *source
@@ -295,9 +295,20 @@ func (p *pool) pop() *batch {
 	b := &batch{source: from}
 	for room := from.batch(); room > 0 && len(from.fetches) > 0; {
 		h := from.fetches[0]
-		n := min(room, len(h.tasks)-h.taken)
-		b.parts = append(b.parts, part{h, h.taken, h.taken + n})
-		h.taken += n
+		n, to := 0, h.taken
+		for to < len(h.tasks) {
+			more := entries(h.tasks[to : to+1])
+			if n+more > room && (n > 0 || len(b.parts) > 0) {
+				break
+			}
+			n += more
+			to++
+		}
+		if n == 0 {
+			break // the next task has more entries than there is room for
+		}
+		b.parts = append(b.parts, part{h, h.taken, to})
+		h.taken = to
 		room -= n
 		from.waiting -= n
 		p.waiting -= n

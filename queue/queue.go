@@ -37,7 +37,8 @@ type Config struct {
 	// BackoffBase and BackoffMax bound the delay after a failed attempt: a random
 	// time up to BackoffBase * 2^(attempt-1), at most BackoffMax. Defaults 250 ms and 1 min.
 	BackoffBase, BackoffMax time.Duration
-	// MaxLength bounds ready, delayed and leased tasks together. Default 1,000,000.
+	// MaxLength bounds the entries of ready, delayed and leased tasks together; an
+	// ordinary task is one entry. Default 1,000,000.
 	MaxLength int
 	// MaxDead bounds the dead letters; the oldest are dropped first, with their payloads. Default 10,000.
 	MaxDead int
@@ -101,7 +102,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 // Prefix is the prefix of the queue's keys; see [Config].
 func (q *Queue) Prefix() string { return q.keys.prefix }
 
-// MaxLength is the bound on ready, delayed and leased tasks together, the
+// MaxLength is the bound on the entries of ready, delayed and leased tasks, the
 // argument of queue_room in [EnqueueLua].
 func (q *Queue) MaxLength() int { return q.cfg.MaxLength }
 

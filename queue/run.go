@@ -12,14 +12,14 @@ import (
 // RunConfig configures Run. The zero value of a field selects its default; Run rejects
 // values out of bounds.
 type RunConfig struct {
-	// Batch is the maximum number of tasks per call of a BatchHandler, 1 to 512.
-	// Default 256. A Handler gets one task.
+	// Batch is the maximum number of entries per call of a BatchHandler, 1 to 512; a task
+	// with more entries is a batch of its own. Default 256. A Handler gets one task.
 	Batch int
 	// Workers is the number of handler calls that run concurrently. Default 2.
 	Workers int
 	// Ahead bounds prefetching: Run fetches the tasks that the workers will start
 	// within about this time, judged by the recent duration of handler calls, and at
-	// most 512. Prefetched tasks are leased. If one waits for half a second, it and
+	// most 512 entries. Prefetched tasks are leased. If one waits for half a second, it and
 	// those behind it are handed back uncounted, for other processes.
 	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
@@ -38,7 +38,7 @@ type RunConfig struct {
 	// Linger returns the minimum time from fetching these tasks to the next fetch, which
 	// then finds a fuller batch. It suits a handler such as a database transaction,
 	// which costs little more for more tasks. It is called after a fetch that found
-	// fewer tasks than Batch, but at least one; an idle worker still starts the first
+	// fewer entries than Batch, but at least one task; an idle worker still starts the first
 	// task at once. It must not keep the slice. More than a second counts as a second.
 	// It is not called for a source with Each. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
@@ -125,7 +125,7 @@ func (q *Queue) RunEach(ctx context.Context, h Handler, cfg RunConfig) error {
 }
 
 // RunAll is [Queue.Run] for several queues that share the workers. While several of
-// them have ready tasks, they are served by weight, counted in tasks, or in strict
+// them have ready tasks, they are served by weight, counted in entries, or in strict
 // order with RunConfig.Strict. A queue without ready tasks reserves no share, and a
 // queue whose Redis fails does not stop the others.
 func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
@@ -207,7 +207,7 @@ type source struct {
 	place   // guarded by the pool's mutex
 }
 
-// batch is the maximum number of tasks per handler call.
+// batch is the maximum number of entries per handler call.
 func (s *source) batch() int {
 	if s.Each != nil {
 		return 1

@@ -102,9 +102,9 @@ func newKeys(prefix string) (keys, error) {
 		prefix + "meta",    // 5: hash, id -> attempt, priority, options, and the lease's token or the last reason
 		prefix + "clock",   // 6: string, the last arrival in microseconds
 		k.wake,             // 7: list, at most one token
-		prefix + "dead",    // 8: sorted set, time of death in ms
+		prefix + "counts",  // 8: hash, the counters of Stats; see stats.go
 		prefix + "paused",  // 9: exists while the queue is paused
-		prefix + "counts",  // 10: hash, the counters of Stats; see stats.go
+		prefix + "dead",    // 10: sorted set, time of death in ms
 	}
 	return k, nil
 }

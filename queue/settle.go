@@ -2,8 +2,10 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,9 +50,16 @@ type Completion struct {
 	// Next are the follow-up tasks, at most 64, which are added to Config.Followers in
 	// the same step. One whose id is already in the queue counts as added.
 	Next []Task
+	// Split are tasks that take the place of this one in its queue, at most 512, for
+	// entries that need another attempt. They have no more entries than the task. One
+	// whose id is already in the queue counts as added.
+	Split []Task
 }
 
-const maxNext = 64
+const (
+	maxNext  = 64
+	maxSplit = chunkTasks
+)
 
 // Complete acknowledges tasks and adds their follow-up tasks. Each task and its
 // follow-up tasks are one atomic step. Per task: StatusOK, StatusStale,
@@ -60,18 +69,24 @@ const maxNext = 64
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Status, error) {
 	for _, c := range completions {
-		if err := validateNext(c.Next); err != nil {
+		if err := errors.Join(validateNext(c.Next, maxNext), validateNext(c.Split, maxSplit)); err != nil {
 			return make([]Status, len(completions)), fmt.Errorf("complete task %q: %w", c.Task.ID, err)
 		}
 	}
 	const few = 16 // with their follow-up tasks they are as much work as a chunk of single tasks
 	out := make([]Status, 0, len(completions))
-	for from := 0; from < len(completions); from += few {
-		chunk := completions[from:min(from+few, len(completions))]
+	for from := 0; from < len(completions); {
+		chunk := completions[from : from+1]
+		for tasks := len(chunk[0].Split); len(chunk) < min(few, len(completions)-from); chunk = completions[from : from+len(chunk)+1] {
+			if tasks += len(completions[from+len(chunk)].Split); tasks > maxNext {
+				break
+			}
+		}
+		from += len(chunk)
 		args := []any{q.followers.cfg.MaxLength}
 		for _, c := range chunk {
-			args = append(args, c.Task.ID, c.Task.Token, len(c.Next))
-			for _, t := range c.Next {
+			args = append(args, c.Task.ID, c.Task.Token, len(c.Split), len(c.Next))
+			for _, t := range slices.Concat(c.Split, c.Next) {
 				args = t.args(args)
 			}
 		}
@@ -87,10 +102,10 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Stat
 	return out, nil
 }
 
-// validateNext checks the follow-up tasks of one task.
-func validateNext(next []Task) error {
-	if len(next) > maxNext {
-		return fmt.Errorf("%w: %d tasks follow, want at most %d", ErrInvalidTask, len(next), maxNext)
+// validateNext checks the tasks that follow one task.
+func validateNext(next []Task, most int) error {
+	if len(next) > most {
+		return fmt.Errorf("%w: %d tasks follow, want at most %d", ErrInvalidTask, len(next), most)
 	}
 	for i := range next {
 		if err := next[i].validate(); err != nil {

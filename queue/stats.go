@@ -11,17 +11,17 @@ import (
 // Load is the input of admission control: how many tasks are waiting, and how fast
 // they are done. It costs Redis less than Stats.
 type Load struct {
-	// Length is the number of tasks that count towards MaxLength: ready, delayed and
-	// leased.
+	// Length is what counts towards MaxLength: the entries of the ready, delayed and
+	// leased tasks.
 	Length int
-	// Delayed is how many of them are in the delayed set: not due yet, or due but not
-	// yet promoted by a dequeue.
-	Delayed int
+	// Active is the number of ready and leased tasks. A delayed task becomes ready when
+	// a dequeue promotes it.
+	Active int
 	// OldestReady is how long the task at the head of the ready set has been waiting; 0
 	// if there is none.
 	OldestReady time.Duration
 	// Minute is the current minute since 1970 by the clock of Redis, and Done the number
-	// of tasks acknowledged in it so far. The difference between two calls in the same
+	// of entries acknowledged in it so far. The difference between two calls in the same
 	// minute gives the rate.
 	Minute, Done int64
 }
@@ -31,13 +31,18 @@ type Load struct {
 // as durably as the tasks.
 type Stats struct {
 	Ready, Delayed, Leased, Dead int
+	// Entries is the number of entries of all these tasks; see Task.Entries. A dead
+	// letter counts as one.
+	Entries int
+	// Split counts the tasks that were split off others; see Completion.Split.
+	Split int64
 	// OldestReady is how long the task at the head of the ready set has been waiting;
 	// zero if there is none. With priorities another task may be older.
 	OldestReady time.Duration
 	// Paused reports whether the queue is paused; see Queue.Pause.
 	Paused bool
 
-	// Processed counts the tasks that Ack and Complete acknowledged.
+	// Processed counts the entries of the tasks that Ack and Complete acknowledged.
 	Processed int64
 	// Failed counts failed attempts: counted rejections, and leases that expired, when
 	// they are reclaimed. A task may count several times.
@@ -45,7 +50,7 @@ type Stats struct {
 	// Died counts the tasks that became dead letters, including those that were retried
 	// or dropped later.
 	Died int64
-	// PerMinute is the number of tasks acknowledged in each of the last 60 full minutes
+	// PerMinute is the number of entries acknowledged in each of the last 60 full minutes
 	// of the server's clock, oldest first. It excludes the current minute.
 	PerMinute [statMinutes]int64
 	// Waits is the distribution of the time between ready and dequeued.
@@ -54,7 +59,7 @@ type Stats struct {
 
 const statMinutes = 60
 
-// Throughput is the average number of tasks acknowledged per second over the last
+// Throughput is the average number of entries acknowledged per second over the last
 // full minutes. minutes is clamped to 1 to 60.
 func (s Stats) Throughput(minutes int) float64 {
 	minutes = min(max(minutes, 1), statMinutes)
@@ -150,12 +155,13 @@ func parseStats(reply []string) (s Stats, err error) {
 		}
 		s.count(counts[0], value, n[6])
 	}
+	s.Entries += s.Ready + s.Delayed + s.Leased + s.Dead
 	return s, nil
 }
 
-// count reads one field of the hash counts: m<minute since 1970> has the tasks
+// count reads one field of the hash counts: m<minute since 1970> has the entries
 // acknowledged in that minute, processed those of older minutes, w<bucket, from 1> the
-// waits, and failed and died the totals. Unknown fields of a later version are skipped.
+// waits, failed and died the totals, and extra the entries above one per task. Unknown fields of a later version are skipped.
 func (s *Stats) count(field string, value, minute int64) {
 	switch field {
 	case "processed":
@@ -164,6 +170,10 @@ func (s *Stats) count(field string, value, minute int64) {
 		s.Failed = value
 	case "died":
 		s.Died = value
+	case "split":
+		s.Split = value
+	case "extra":
+		s.Entries = max(0, int(value))
 	}
 	if text, ok := strings.CutPrefix(field, "m"); ok {
 		if m, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -32,9 +32,16 @@ type Task struct {
 	// Timeout bounds one attempt of a [Handler], in whole milliseconds; 0 for no
 	// limit. A BatchHandler has no timeout.
 	Timeout time.Duration
+	// Entries is how many pieces of work the payload has, if the producer put several
+	// into one task; up to 65,536, and 0 counts as 1. Config.MaxLength, batches and
+	// throughput count entries.
+	Entries int
 }
 
-const maxType = 64 // bytes of Task.Type
+const (
+	maxType    = 64 // bytes of Task.Type
+	maxEntries = 1 << 16
+)
 
 func (t Task) validate() error {
 	if t.ID == "" || len(t.ID) > maxID {
@@ -52,6 +59,8 @@ func (t *Task) validateOptions() error {
 		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
 	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
 		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
+	case t.Entries < 0 || t.Entries > maxEntries:
+		return fmt.Errorf("%w: task %q has Entries %d, want 0 to %d", ErrInvalidTask, t.ID, t.Entries, maxEntries)
 	case t.Timeout < 0:
 		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
 	}
@@ -66,7 +75,7 @@ func (t *Task) args(args []any) []any {
 // options encodes the task's options for its meta value; see
 // lua/fragment_common.lua. The result is "" or begins with a comma.
 func (t *Task) options() string {
-	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 {
+	if t.Type == "" && t.MaxAttempts == 0 && t.Timeout == 0 && t.Entries <= 1 {
 		return ""
 	}
 	var b strings.Builder
@@ -78,6 +87,9 @@ func (t *Task) options() string {
 	}
 	if t.Timeout > 0 {
 		b.WriteString(",t" + strconv.FormatInt(ceilMillis(t.Timeout), 10))
+	}
+	if t.Entries > 1 {
+		b.WriteString(",n" + strconv.Itoa(t.Entries))
 	}
 	return b.String()
 }
@@ -104,6 +116,7 @@ type Options struct {
 	Type        string        // Task.Type
 	MaxAttempts int           // Task.MaxAttempts; 0 for the queue's
 	Timeout     time.Duration // Task.Timeout; 0 for none
+	Entries     int           // Task.Entries; 0 for one
 }
 
 // parseOptions reads the output of Task.options. It skips the options that the
@@ -122,6 +135,8 @@ func parseOptions(text string) (o Options, err error) {
 			o.Type, err = url.QueryUnescape(value)
 		case 'm':
 			o.MaxAttempts, err = strconv.Atoi(value)
+		case 'n':
+			o.Entries, err = strconv.Atoi(value)
 		case 't':
 			var ms int64
 			ms, err = strconv.ParseInt(value, 10, 64)

@@ -60,7 +60,7 @@ func newVerifier(q *Queue, repair bool) *verifier {
 
 // verifyKeys are the numbers of the keys that a verifier scans. It begins with the
 // records, which are small and exist for every task that was leased.
-var verifyKeys = []int{5, 4, 1, 2, 3, 8}
+var verifyKeys = []int{5, 4, 1, 2, 3, 10}
 
 // verifyBodies is the number of payloads per page. Redis sends them with their ids.
 const verifyBodies = 64

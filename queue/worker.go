@@ -83,8 +83,8 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 		}
 		if tasks[i].settled() {
 			left++
-		} else if next, ok := followUp(err); ok {
-			o.then = append(o.then, Completion{Task: tasks[i], Next: next})
+		} else if c, ok := followUp(tasks[i], err); ok {
+			o.then = append(o.then, c)
 		} else if err != nil {
 			o.back = append(o.back, rejection(tasks[i], err, interrupted))
 		}

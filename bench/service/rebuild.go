@@ -20,6 +20,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 const (
@@ -123,6 +124,10 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	if n == 0 {
 		return nil
 	}
+	orders, err := queue.New(r.redis, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	if err != nil {
+		return err
+	}
 	filling, cancel := context.WithTimeout(ctx, shopLimit)
 	defer cancel()
 	sent := make(chan error, 1)
@@ -132,8 +137,8 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 		sent <- err
 	}()
 	for {
-		ready, err := r.redis.ZCard(ctx, inventory.QueuePrefix(0)+"ready").Result()
-		if err == nil && int(ready) < n && filling.Err() == nil {
+		st, err := orders.Stats(ctx)
+		if err == nil && st.Entries < n && filling.Err() == nil {
 			err = pause.OrCause(filling, 20*time.Millisecond)
 			if err == nil {
 				continue
@@ -143,8 +148,8 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 		switch serr := <-sent; {
 		case err != nil || serr != nil:
 			return errors.Join(err, serr)
-		case int(ready) < n:
-			return fmt.Errorf("%d orders are queued after %v, want %d", ready, shopLimit, n)
+		case st.Entries < n:
+			return fmt.Errorf("%d orders are queued after %v, want %d", st.Entries, shopLimit, n)
 		}
 		return nil
 	}

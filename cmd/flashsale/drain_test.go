@@ -197,7 +197,7 @@ func TestDrain_WorkerKeepsOrders(t *testing.T) {
 	if code := w.Stop(); code != 0 && code != 1 {
 		t.Errorf("exit code %d", code)
 	}
-	if st := s.stats(); st.Leased != 0 || st.Ready+st.Delayed != 20 {
+	if st := s.stats(); st.Leased != 0 || st.Entries != 20 {
 		t.Errorf("orders were not returned: %+v", st)
 	}
 	unlock()

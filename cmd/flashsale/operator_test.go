@@ -61,7 +61,7 @@ func TestCommand_Queue(t *testing.T) {
 	if _, err := s.tasks.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true, Reason: "no ink"}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, 0, run("retry", "--all"), third.Order.ID, "ready")
+	wantCode(t, 0, run("retry", "--all"), f.Tasks[0].ID, "ready")
 	s.worker()
 	if got := c.settle(item, c.buy(item, "carol", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != third.Order.ID {
 		t.Errorf("retried: %s %s, want order %s", got.verdict(), got.Order.ID, third.Order.ID)

@@ -61,7 +61,7 @@ func TestCommand_Reconcile(t *testing.T) {
 	queued := row(item, 9, 0, 5, 4, 0) + " balanced"
 	want(0, run(), queued, row(other, 5, 0, 5, 0, 0)+" balanced", "2 items, 0 differ, 0 repairs")
 	want(0, run("--repair"), queued, "0 repairs")
-	if n := s.stats().Ready; n != 4 {
+	if n := s.stats().Entries; n != 4 {
 		t.Errorf("%d orders are queued after a repair, want 4", n)
 	}
 	s.setSale(item, "left", 3)

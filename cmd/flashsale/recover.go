@@ -127,11 +127,13 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
 		return err
 	}
-	tasks := make([]order.Tasks, partitions)
+	tasks := make([]order.Queued, partitions)
 	for p := range tasks {
-		if tasks[p], err = queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)}); err != nil {
+		q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)})
+		if err != nil {
 			return err
 		}
+		tasks[p] = inventory.NewOrders(q)
 	}
 	path := r.list
 	if path == "" {

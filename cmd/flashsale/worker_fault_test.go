@@ -166,7 +166,7 @@ func stoppedAfterCommit(t *testing.T) bool {
 			return c.buy(item, fmt.Sprintf("u%d", i), "k", untilCommitted...)
 		})
 	}()
-	eventually(t, "the orders wait", soon, func() (bool, any) { st := s.stats(); return st.Ready == 20, st })
+	eventually(t, "the orders wait", soon, func() (bool, any) { st := s.stats(); return st.Leased == 0 && st.Entries == 20, st })
 	// The worker fetches them in one batch. With two batches, the stop could hit the
 	// transaction of the other, which would lock the database.
 	stalled := process.Start(t, spec)

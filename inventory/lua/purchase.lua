@@ -5,8 +5,9 @@
 -- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale that
 --      the caller has received, 6 number of purchases n, 7 their records for the log, 24 bytes each,
 --      8 the hashes of their keys, 4 bytes each, 9 the item's version from which the caller made them (0: any),
---      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has,
---      then per purchase: buyer, idempotency key, quantity, order id, task payload
+--      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has, 12 id of the
+--      task for the accepted orders, 13 the task's lines, one per purchase (see parcel.go),
+--      then per purchase: buyer, its field of KEYS 4, quantity, and the field's value if it is accepted
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
 --           more accepted keys, replayed order ids ... }.
@@ -16,14 +17,15 @@
 --             epoch), 'rewound' (the sale has a lower sequence than the caller has received: Redis was
 --             restored from older data); then only `waiting` follows
 --   waiting   how many processes wait for the lock
---   sequence  counts the scripts that took or returned units. A tab, the epoch, a dot and the sequence are
---             appended to each payload, so that the database records which sequence Redis has reached
+--   sequence  counts the scripts that took or returned units. The task has the epoch, a dot and the sequence, so
+--             that the database records which sequence Redis has reached
 --   verdicts  one character per purchase, in order:
 --             A accepted (also when this very order was accepted by an earlier run of this script),
 --             R replay of an earlier order, whose id is the next of the replayed ids,
 --             K key used before for another quantity, Q more than the limit in one order, L over the
 --             buyer's limit, S not enough left, O not open yet, C closed, P paused, F task queue full,
---             V it would be accepted, but the sale has another version of the item than ARGV 9
+--             V it would be accepted, but the sale has another version of the item than ARGV 9,
+--             U it would be accepted, but an earlier run of this call has accepted others: it needs another task
 --   accepted  how many keys of accepted orders the sale has, if it is open and nothing is left; else -1.
 --             Those that the caller does not have follow, up to 64 KiB. A caller with all of them can tell
 --             which requests are certainly not repeats. Also -1 if an accepted key is missing.
@@ -36,8 +38,8 @@
 -- the lock's key has the caller's value, and unless the caller's fencing token is at least the highest that the
 -- sale has seen.
 
-local per = 5      -- arguments per purchase
-local first = 11   -- arguments before the first purchase
+local per = 4      -- arguments per purchase
+local first = 13   -- arguments before the first purchase
 local record = 24  -- bytes of a purchase in the log
 local hash = 4     -- bytes of an accepted key
 local page = 65536 -- bytes of accepted keys in one reply
@@ -91,7 +93,7 @@ local fields, buyers = {}, {}
 for i = 1, n do
   local a = first + (i - 1) * per
   buyers[i] = ARGV[a + 1]
-  fields[i] = ARGV[a + 1] .. ' ' .. ARGV[a + 2]
+  fields[i] = ARGV[a + 2]
 end
 local known, held = {}, {}  -- by field; by buyer
 for from = 1, n, chunk do
@@ -104,15 +106,24 @@ for from = 1, n, chunk do
   end
 end
 
+-- An earlier run of this call may have accepted other purchases of the batch, if its reply was lost. Its task must
+-- not be replaced.
+local repeated = queue_known(7, 1, {ARGV[12]})[1]
+for i = 1, n do
+  local order, value = known[fields[i]], ARGV[first + i * per]
+  if order and (order == value or order == value .. ':r') then
+    repeated = true
+  end
+end
+
 local room = queue_room(7, tonumber(ARGV[4]))
 redis.call('XLEN', KEYS[6])  -- fails for a key of another type, before the first write
 local verdicts, replayed = {}, {}
-local ids, payloads, places, taken = {}, {}, {}, 0
+local places, taken = {}, 0
 local new_orders, touched = {}, {}
-local stamp = string.format('\t%s.%d', ARGV[3], sequence + 1)
 for i = 1, n do
   local a = first + (i - 1) * per
-  local buyer, field, quantity, id = buyers[i], fields[i], ARGV[a + 3], ARGV[a + 4]
+  local buyer, field, quantity = buyers[i], fields[i], ARGV[a + 3]
   local units = tonumber(quantity)
   -- "<quantity>:<order id>", followed by ":r" once the units were released. The quantity is the fingerprint of
   -- the request.
@@ -123,7 +134,7 @@ for i = 1, n do
     local stands = string.sub(order, colon + 1, string.sub(order, -2) == ':r' and -3 or -1)
     if string.sub(order, 1, colon - 1) ~= quantity then
       verdict = 'K'
-    elseif stands == id then
+    elseif quantity .. ':' .. stands == ARGV[a + 4] then
       verdict = 'A'
     else
       verdict = 'R'
@@ -141,24 +152,35 @@ for i = 1, n do
     verdict = 'V'
   elseif taken >= room then
     verdict = 'F'
+  elseif repeated then
+    verdict = 'U'
   else
     verdict = 'A'
     left = left - units
     held[buyer] = held[buyer] + units
     touched[buyer] = true
-    order = quantity .. ':' .. id
-    known[field] = order
+    known[field] = ARGV[a + 4]
     taken = taken + 1
-    ids[taken] = id
-    payloads[taken] = ARGV[a + 5] .. stamp
     places[taken] = i
     new_orders[2 * taken - 1] = field
-    new_orders[2 * taken] = order
+    new_orders[2 * taken] = ARGV[a + 4]
   end
   verdicts[i] = verdict
 end
 
 if taken > 0 then
+  local lines = ARGV[13]
+  if taken < n then
+    local kept, k, place = {}, 0, 0
+    for line in string.gmatch(lines, '[^\n]+') do
+      place = place + 1
+      if places[k + 1] == place then
+        k = k + 1
+        kept[k] = line
+      end
+    end
+    lines = table.concat(kept, '\n')
+  end
   -- This write comes first because it can fail: on a key of another type or a string of 512 MB.
   local hashes = ARGV[8]
   if taken < n then
@@ -197,7 +219,9 @@ if taken > 0 then
     records = table.concat(accepted)
   end
   redis.call('XADD', KEYS[6], '*', 'o', records)
-  queue_add(7, now_us, taken, ids, payloads)
+  -- All orders are one task, a parcel: see parcel.go.
+  local parcel = string.format('p1\t%s.%d\n', ARGV[3], sequence) .. lines
+  queue_add(7, now_us, 1, {ARGV[12]}, {parcel}, nil, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
 end
 
 local accepted, more = -1, ''

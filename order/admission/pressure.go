@@ -174,7 +174,7 @@ func (p *Pressure) lookAll(ctx context.Context) {
 		} else if g.still++; g.still >= stillLooks {
 			// The state of a queue with orders is kept: otherwise the next purchase would
 			// be admitted behind them.
-			if g.last.Length == g.last.Delayed {
+			if g.last.Active == 0 {
 				g.forget()
 				continue
 			}
@@ -213,7 +213,7 @@ func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time
 		g.pace = pace
 	}
 	same := now.Minute == g.last.Minute
-	if g.at.IsZero() || now.Length == now.Delayed || same && now.Done != g.last.Done || !same && now.Done > 0 {
+	if g.at.IsZero() || now.Active == 0 || same && now.Done != g.last.Done || !same && now.Done > 0 {
 		g.moved = at
 	}
 	g.last, g.at = now, at

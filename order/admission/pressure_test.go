@@ -38,7 +38,7 @@ func (l *looks) see(n, length, perSecond int, oldest time.Duration) *queueState 
 	for range n {
 		l.now = l.now.Add(l.cfg.Every)
 		l.load.Done += int64(perSecond) / int64(time.Second/l.cfg.Every)
-		l.load.Length, l.load.OldestReady = length, oldest
+		l.load.Length, l.load.Active, l.load.OldestReady = length, length, oldest
 		l.note(&l.cfg, l.load, l.room, l.now)
 	}
 	return l.state.Load()
@@ -141,7 +141,7 @@ type stalled struct {
 
 func (s *stalled) Load(context.Context) (queue.Load, error) {
 	s.looks.Add(1)
-	return queue.Load{Length: int(s.orders.Load()), Delayed: int(s.delayed.Load())}, nil
+	return queue.Load{Length: int(s.orders.Load()), Active: int(s.orders.Load() - s.delayed.Load())}, nil
 }
 func (*stalled) MaxLength() int { return 1000 }
 

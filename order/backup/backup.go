@@ -24,7 +24,7 @@ import (
 )
 
 // stepPages is how many pages are copied between two checks for cancellation:
-// 4 MiB with pages of the usual size.
+// 2 MiB, or 4 MiB in a database of an earlier version.
 const stepPages = 1024
 
 // Take copies the database at path to file: one snapshot, including the write-ahead log.

@@ -181,7 +181,7 @@ func TestSnapshot_Commits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most := int(info.Size()/4096)/pages + 1; steps < 5 || steps > most {
+	if most := int(info.Size()/2048)/pages + 1; steps < 5 || steps > most {
 		t.Errorf("%d steps for %d bytes, want 5 to %d", steps, info.Size(), most)
 	}
 	if items, orders := sold(t, to); items != 500 || orders != 500 {

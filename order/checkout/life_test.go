@@ -394,7 +394,7 @@ func TestService_Cancel_Queued(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		ctx, cancel := context.WithCancelCause(await.Context(t))
-		lost := checkout.NewService(checkout.Config{Store: s.Store, Tasks: []order.Tasks{stuck{seen: func() { cancel(ordertest.ErrTest) }}}})
+		lost := checkout.NewService(checkout.Config{Store: s.Store, Tasks: []order.Queued{stuck{seen: func() { cancel(ordertest.ErrTest) }}}})
 		if _, err := lost.Cancel(ctx, "o1", order.Canceller{UserID: "u"}); !errors.Is(err, ordertest.ErrTest) {
 			t.Errorf("cancel with an ended context: %v", err)
 		}
@@ -413,7 +413,7 @@ func TestService_Life_JustCommitted(t *testing.T) {
 		commit := func() { storetest.MustCommit(t, s, ordertest.Bought(id, "item", "u", id, 1)) }
 		returns := release.NewReleases(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
 		returns.Stock = sh
-		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Tasks{between{commit: commit}}, Releases: returns})
+		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{between{commit: commit}}, Releases: returns})
 	}
 	if o, err := arriving("o1").Pay(await.Context(t), "o1", ordertest.Money("psp", 1)); err != nil || o.Status != order.StatusPaid {
 		t.Errorf("pay: %+v, %v", o, err)

@@ -64,10 +64,10 @@ func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Orde
 }
 
 // queuedOrders reads the first queued orders that a filter selects, one more than fit on
-// the page. floor is the id down to which it has read; see QueuedTasks.
+// the page. floor is the id down to which it has read; see order.BuyersQueued.
 func (s *Service) queuedOrders(ctx context.Context, f order.Filter) (queued []order.Order, floor string, err error) {
-	floor, err = s.Queued.Tasks(ctx, f.UserID, f.Before, f.Limit+1, func(id string, payload []byte) bool {
-		t, err := order.ParseTask(id, payload)
+	floor, err = s.Queued.Orders(ctx, f.UserID, f.Before, f.Limit+1, func(a inventory.Accepted) bool {
+		t, err := order.ParseAccepted(a)
 		if err != nil || t.UserID != f.UserID || f.ItemID != "" && t.ItemID != f.ItemID {
 			return false
 		}

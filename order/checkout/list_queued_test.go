@@ -191,7 +191,7 @@ func TestService_List_Dead(t *testing.T) {
 		}
 		alice := order.Filter{UserID: "alice", Limit: 20}
 		wantListed(t, "dead", listed(s, alice, nil), []string{id}, order.StatusQueued)
-		letter, err := order.ParseTask(id, f.Tasks[0].Payload)
+		letter, err := order.ParseAccepted(inventory.OrdersOf(id, f.Tasks[0].Payload)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,11 +230,11 @@ type ended struct {
 	task  order.Task
 }
 
-func (e ended) Tasks(_ context.Context, _, before string, _ int, fn func(id string, payload []byte) bool) (string, error) {
+func (e ended) Orders(_ context.Context, _, before string, _ int, fn func(inventory.Accepted) bool) (string, error) {
 	if before == "" {
 		return e.floor, nil
 	}
-	fn(e.task.ID, []byte(e.task.Payload()))
+	fn(inventory.Accepted{OrderID: e.task.ID, Payload: e.task.Payload()})
 	return "", nil
 }
 
@@ -262,7 +262,7 @@ func TestService_List_Unavailable(t *testing.T) {
 
 type unreached struct{}
 
-func (unreached) Tasks(context.Context, string, string, int, func(string, []byte) bool) (string, error) {
+func (unreached) Orders(context.Context, string, string, int, func(inventory.Accepted) bool) (string, error) {
 	return "", inventory.ErrUnavailable
 }
 
@@ -289,14 +289,14 @@ func TestSweeper_Logs(t *testing.T) {
 
 // lateLook calls a function before it reads the queue.
 type lateLook struct {
-	order.QueuedTasks
+	order.BuyersQueued
 	before, after func()
 }
 
-func (l lateLook) Tasks(ctx context.Context, buyer, before string, limit int, fn func(string, []byte) bool) (string, error) {
+func (l lateLook) Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (string, error) {
 	l.before()
 	defer l.after()
-	return l.QueuedTasks.Tasks(ctx, buyer, before, limit, fn)
+	return l.BuyersQueued.Orders(ctx, buyer, before, limit, fn)
 }
 
 // TestService_List_Meanwhile: an order that is committed just before or just after the read

@@ -136,18 +136,14 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 	})
 	// The worker that commits it dies before it publishes the notice; the next one
 	// publishes it.
-	id := f.Tasks[0].ID
-	tk, err := order.ParseTask(id, f.Tasks[0].Payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tk := ordertest.MustParse(t, f.Tasks[0].ID, f.Tasks[0].Payload)
 	storetest.MustCommit(t, s.Store, tk)
-	paid, err := s.Service.Pay(await.Context(t), id, ordertest.Money("psp", 1))
+	paid, err := s.Service.Pay(await.Context(t), tk.ID, ordertest.Money("psp", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if refund {
-		if paid, err = s.Service.Refund(await.Context(t), id, checkout.Refund{By: ordertest.Root}); err != nil {
+		if paid, err = s.Service.Refund(await.Context(t), tk.ID, checkout.Refund{By: ordertest.Root}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,25 +157,24 @@ func testPaidMeanwhile(t *testing.T, refund bool) {
 
 // between is a queue in which an order is committed and removed just before it is read.
 type between struct {
-	order.Tasks
+	order.Queued
 	commit func()
 }
 
-func (b between) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
+func (b between) Find(context.Context, ...string) ([]inventory.Accepted, error) {
 	b.commit()
-	return make([]queue.TaskInfo, 1), nil
+	return make([]inventory.Accepted, 1), nil
 }
 
 // failing is a queue and a stock that are unreachable.
-type failing struct{ checkout.Stock }
-
-func (failing) Get(context.Context, ...string) ([]queue.TaskInfo, error) {
-	return nil, ordertest.ErrTest
+type failing struct {
+	checkout.Stock
+	order.Queued
 }
 
-func (failing) Scan(context.Context, func(string, []byte) error) error { return ordertest.ErrTest }
-
-func (failing) Stats(context.Context) (queue.Stats, error) { return queue.Stats{}, ordertest.ErrTest }
+func (failing) Find(context.Context, ...string) ([]inventory.Accepted, error) {
+	return nil, ordertest.ErrTest
+}
 
 // failingItems is a stock that opens no sale.
 type failingItems struct{ items.Stock }

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"flashsale/catalog"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
@@ -40,7 +38,7 @@ type Config struct {
 	Store    *store.Store
 	Stock    Stock
 	Items    Items
-	Tasks    []order.Tasks // one per partition
+	Tasks    []order.Queued // one per partition
 	Waiters  *Waiters
 	Releases *release.Releases
 	// ChangeNotifier notifies processes that follow orders of their changes. Default nil: no
@@ -48,7 +46,7 @@ type Config struct {
 	ChangeNotifier *ChangeNotifier
 	// Queued finds the queued orders of a buyer. Default nil: lists contain only committed
 	// orders.
-	Queued order.QueuedTasks
+	Queued order.BuyersQueued
 	// Volatile says that Redis loses its data on a restart. Then a purchase is answered
 	// only after its commit, whatever wait it asked for.
 	Volatile bool
@@ -67,7 +65,6 @@ func NewService(cfg Config) *Service {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	order.EnableRandPool()
 	return &Service{cfg, volatileWait}
 }
 
@@ -83,10 +80,46 @@ const sendMargin = 5 * time.Second
 type attempt struct {
 	request inventory.Request
 	ticket  ticket
-	// waits: the commit ends the wait, so the acceptance need not.
-	waits    bool
+	// waiters has the ticket under the order's id while the request waits for the commit;
+	// nil: it does not, and the acceptance ends the wait.
+	waiters  *Waiters
 	accepted atomic.Bool
 	late     atomic.Bool // the wait for the commit has ended: acceptance must wake it
+
+	mu   sync.Mutex
+	id   string // of the order; empty until the inventory sends the request
+	over bool   // the request waits no longer
+}
+
+// named is called by the inventory before it sends the request.
+func (a *attempt) named(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.id != "" && a.waiters != nil {
+		a.waiters.remove(a.id)
+	}
+	a.id = id
+	if !a.over && a.waiters != nil {
+		a.waiters.add(id, &a.ticket)
+	}
+}
+
+// leave ends the wait.
+func (a *attempt) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	if a.id != "" && a.waiters != nil {
+		a.waiters.remove(a.id)
+	}
+}
+
+// queued returns the order as it waits in the queue.
+func (a *attempt) queued(t *order.Task) order.Order {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t.ID = a.id
+	return t.Queued()
 }
 
 // Place buys. It returns once the order is committed, or is durably queued when the wait
@@ -202,29 +235,24 @@ func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.I
 
 // send sends a task for one version of the item; otherwise it is like submit.
 func (s *Service) send(ctx context.Context, t *order.Task, version int64, wait time.Duration) (order.Placed, string, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return order.Placed{}, "", fmt.Errorf("make order id: %w", err)
-	}
-	t.ID = id.String()
-	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}, waits: wait > 0}
+	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}}
 	a.request = inventory.Request{
 		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
-		OrderID: t.ID, Payload: t.Payload(), ItemVersion: version, Done: a.done,
+		Payload: t.Payload(), ItemVersion: version, Named: a.named, Done: a.done,
 	}
-	if a.waits {
-		s.Waiters.add(t.ID, &a.ticket)
-		defer s.Waiters.remove(t.ID)
+	if wait > 0 {
+		a.waiters = s.Waiters
+		defer a.leave()
 	}
 	if err := s.Stock.Submit(&a.request); err != nil {
 		return order.Placed{}, "", err
 	}
-	if !a.waits {
+	if a.waiters == nil {
 		// The inventory answers every request in bounded time, so this wait
 		// needs no timer of its own; only a client that goes away ends it sooner.
 		select {
 		case set := <-a.ticket.settled:
-			return order.Placed{Order: t.Queued()}, set.outcome.ReplayOf, set.outcome.Err
+			return order.Placed{Order: a.queued(t)}, set.outcome.ReplayOf, set.outcome.Err
 		case <-ctx.Done():
 			return order.Placed{}, "", context.Cause(ctx)
 		}
@@ -238,7 +266,7 @@ func (s *Service) send(ctx context.Context, t *order.Task, version int64, wait t
 	// will arrive soon.
 	a.late.Store(true)
 	if a.accepted.Load() {
-		return order.Placed{Order: t.Queued()}, "", nil
+		return order.Placed{Order: a.queued(t)}, "", nil
 	}
 	return a.wait(ctx, t, sendMargin)
 }
@@ -253,10 +281,11 @@ func (a *attempt) wait(ctx context.Context, t *order.Task, d time.Duration) (ord
 	defer giveTimer(timer)
 	select {
 	case e := <-a.ticket.settled:
+		queued := a.queued(t)
 		if e.commit {
-			return order.Placed{Order: e.notice.Apply(t.Queued()), Committed: true}, "", nil
+			return order.Placed{Order: e.notice.Apply(queued), Committed: true}, "", nil
 		}
-		return order.Placed{Order: t.Queued()}, e.outcome.ReplayOf, e.outcome.Err
+		return order.Placed{Order: queued}, e.outcome.ReplayOf, e.outcome.Err
 	case <-timer.C:
 		return order.Placed{}, "", errWaitSpent
 	case <-ctx.Done():
@@ -268,7 +297,7 @@ func (a *attempt) wait(ctx context.Context, t *order.Task, d time.Duration) (ord
 // not wake it: that would be a second wake-up for every order. A request whose wait has
 // ended sets late before it reads accepted, so one of the two sees the other's value.
 func (a *attempt) done(o inventory.Outcome) {
-	if a.waits && o.Err == nil && o.ReplayOf == "" {
+	if a.waiters != nil && o.Err == nil && o.ReplayOf == "" {
 		a.accepted.Store(true)
 		if !a.late.Load() {
 			return
@@ -324,14 +353,14 @@ func (s *Service) Get(ctx context.Context, id string) (order.Order, error) {
 		return o, err
 	}
 	for _, q := range s.Tasks {
-		found, err := q.Get(ctx, id)
+		found, err := q.Find(ctx, id)
 		if err != nil {
 			return order.Order{}, fmt.Errorf("find order %s in the queue: %w: %w", id, inventory.ErrUnavailable, err)
 		}
-		if found[0].State == "" {
+		if found[0].OrderID == "" {
 			continue
 		}
-		t, err := order.ParseTask(id, found[0].Payload)
+		t, err := order.ParseAccepted(found[0])
 		if err != nil {
 			// Its content is lost. The task becomes a dead letter, which operators see.
 			s.OnError(fmt.Errorf("read queued order %s: %w", id, err))

@@ -376,7 +376,7 @@ func TestService_Get(t *testing.T) {
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 5))
 	tk := ordertest.Bought("o1", "item", "u", "k", 1)
 	commits := 0
-	service := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Tasks{between{commit: func() {
+	service := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{between{commit: func() {
 		if commits++; commits == 2 {
 			storetest.MustCommit(t, s, tk)
 		}
@@ -390,7 +390,7 @@ func TestService_Get(t *testing.T) {
 	if o, err := service.Get(await.Context(t), "o1"); err != nil || o.ID != "o1" || commits != 2 {
 		t.Errorf("get of a committed order: %+v, %v, %d reads of the queue", o, err, commits-2)
 	}
-	broken := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Tasks{failing{}}})
+	broken := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{failing{}}})
 	if _, err := broken.Get(await.Context(t), "o2"); !errors.Is(err, ordertest.ErrTest) {
 		t.Errorf("get with the queue down: %v, want its error", err)
 	}
@@ -480,12 +480,12 @@ func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
 
 // stuck is a queue in which every order waits forever.
 type stuck struct {
-	order.Tasks
+	order.Queued
 	seen func()
 }
 
-func (q stuck) Get(_ context.Context, ids ...string) ([]queue.TaskInfo, error) {
+func (q stuck) Find(_ context.Context, ids ...string) ([]inventory.Accepted, error) {
 	q.seen()
 	t := ordertest.Bought(ids[0], "item", "u", "k", 1)
-	return []queue.TaskInfo{{ID: ids[0], State: queue.StateReady, Payload: []byte(t.Payload())}}, nil
+	return []inventory.Accepted{{OrderID: ids[0], Payload: t.Payload()}}, nil
 }

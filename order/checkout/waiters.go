@@ -63,10 +63,11 @@ func NewWaiters() *Waiters {
 // Origin identifies this process to the workers.
 func (w *Waiters) Origin() string { return w.origin }
 
-// shard selects by the id's last bytes, which are random in a UUIDv7.
+// shard selects by the whole id: its end is the order's place in a batch, and most of the rest
+// is the same for all orders of a batch.
 func (w *Waiters) shard(id string) *waiterShard {
 	var h uint
-	for i := max(0, len(id)-4); i < len(id); i++ {
+	for i := range len(id) {
 		h = h*31 + uint(id[i])
 	}
 	return &w.shards[h%waiterShards]

@@ -209,3 +209,19 @@ func TestWaiters(t *testing.T) {
 		t.Errorf("%d ids, want 499", n)
 	}
 }
+
+// TestWaiters_Shards: the orders of one batch, and those of batches of one, are spread over the
+// shards.
+func TestWaiters_Shards(t *testing.T) {
+	t.Parallel()
+	w := NewWaiters()
+	for name, format := range map[string]string{"one batch": "01a2063e-fed6-79f2-9fe6-21096af3%04x", "batches of one": "01a2063e-fed6-79f2-9fe6-2109%04x0001"} {
+		used := map[*waiterShard]bool{}
+		for i := range 256 {
+			used[w.shard(fmt.Sprintf(format, i+1))] = true
+		}
+		if len(used) < waiterShards/2 {
+			t.Errorf("%s: 256 orders in %d of %d shards", name, len(used), waiterShards)
+		}
+	}
+}

@@ -457,7 +457,7 @@ func Ignore(err, want error) error {
 func Expiries(ids ...string) []queue.Leased {
 	out := make([]queue.Leased, len(ids))
 	for i, id := range ids {
-		tk := order.ExpiryTask(&order.Task{ID: id, ItemID: "item"}, 1)
+		tk := order.ExpiryTask(id, "item", 1, id)
 		out[i] = queue.Leased{ID: tk.ID, Payload: tk.Payload, Attempt: 1, Options: queue.Options{Type: tk.Type}}
 	}
 	return out
@@ -559,16 +559,6 @@ func SubscribeAll(t *testing.T, s Database) func() int {
 		}
 		return n
 	}
-}
-
-// MustParse parses the payload of a task.
-func MustParse(t *testing.T, id string, payload []byte) order.Task {
-	t.Helper()
-	parsed, err := order.ParseTask(id, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed
 }
 
 // Plan returns SQLite's plan for a statement, a line per step.

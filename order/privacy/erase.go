@@ -29,9 +29,9 @@ type Renamer interface {
 // Service exports and erases the personal data of buyers. All fields are required.
 type Service struct {
 	Store *store.Store
-	Tasks []order.Tasks // one per partition
+	Tasks []order.Queued // one per partition
 	// Queued finds the queued orders of a buyer.
-	Queued  order.QueuedTasks
+	Queued  order.BuyersQueued
 	Renamer Renamer
 }
 
@@ -112,8 +112,8 @@ func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 	for before, more := "", true; more; more = before != "" {
 		found := false
 		var err error
-		before, err = s.Queued.Tasks(ctx, user, before, 1, func(id string, payload []byte) bool {
-			t, err := order.ParseTask(id, payload) // an unreadable task names no buyer
+		before, err = s.Queued.Orders(ctx, user, before, 1, func(a inventory.Accepted) bool {
+			t, err := order.ParseAccepted(a) // an unreadable task names no buyer
 			if err == nil && t.UserID == user && (item == "" || t.ItemID == item) {
 				found = true
 			}

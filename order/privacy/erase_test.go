@@ -35,7 +35,7 @@ var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID:
 
 // newService erases and exports the buyers of a site.
 func newService(s *shoptest.Shop) *Service {
-	return &Service{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}
+	return &Service{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}
 }
 
 // erasing lets the site list queued orders, and notify those who follow orders.
@@ -221,11 +221,11 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		refuse("dead")
 		// A purchase between the first check and the lock is found under the lock.
 		late := newService(s)
-		late.Queued = &blindOnce{QueuedTasks: late.Queued}
+		late.Queued = &blindOnce{BuyersQueued: late.Queued}
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the checks: %v", err)
 		}
-		if _, err := s.Queue.RunNow(await.Context(t), queued.ID); err != nil {
+		if _, err := s.Queue.RunNow(await.Context(t), ordertest.TaskOf(t, s.Queue, queued.ID)); err != nil {
 			t.Fatal(err)
 		}
 		s.Work()
@@ -243,22 +243,22 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 
 // blindOnce is a log of queued orders that is empty at the first read.
 type blindOnce struct {
-	order.QueuedTasks
+	order.BuyersQueued
 	looked bool
 }
 
-func (b *blindOnce) Tasks(ctx context.Context, buyer, before string, limit int, fn func(id string, payload []byte) bool) (string, error) {
+func (b *blindOnce) Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (string, error) {
 	if !b.looked {
 		b.looked = true
 		return "", nil
 	}
-	return b.QueuedTasks.Tasks(ctx, buyer, before, limit, fn)
+	return b.BuyersQueued.Orders(ctx, buyer, before, limit, fn)
 }
 
 // unreadable is a log of queued orders that cannot be read.
 type unreadable struct{}
 
-func (unreadable) Tasks(context.Context, string, string, int, func(string, []byte) bool) (string, error) {
+func (unreadable) Orders(context.Context, string, string, int, func(inventory.Accepted) bool) (string, error) {
 	return "", inventory.ErrUnavailable
 }
 

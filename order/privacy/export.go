@@ -62,12 +62,12 @@ const (
 func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
 	pending := make(map[string]order.Task)
 	for _, q := range s.Tasks {
-		err := q.Scan(ctx, func(id string, payload []byte) error {
-			if strings.HasPrefix(id, order.ExpiryPrefix) {
+		err := q.Scan(ctx, func(a inventory.Accepted) error {
+			if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 				return nil
 			}
-			if t, err := order.ParseTask(id, payload); err == nil && t.UserID == user {
-				pending[id] = t
+			if t, err := order.ParseAccepted(a); err == nil && t.UserID == user {
+				pending[t.ID] = t
 			}
 			return nil // an unreadable task names no buyer
 		})

@@ -43,12 +43,12 @@ type inspector struct {
 	store    *store.Store
 	stock    Examiner
 	records  Records
-	tasks    []order.Tasks // one per partition
+	tasks    []order.Queued // one per partition
 	releases *release.Releases
 	hold     time.Duration // timeouts.Inspect
 }
 
-func (x *inspector) tasksOf(item string) order.Tasks { return x.tasks[x.stock.Partition(item)] }
+func (x *inspector) tasksOf(item string) order.Queued { return x.tasks[x.stock.Partition(item)] }
 
 const (
 	// freeLooks is how often an item is read without its lock.
@@ -272,12 +272,12 @@ func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) err
 }
 
 // weighQueue reads one queue, and returns the items for which it must be read again.
-func (x *inspector) weighQueue(ctx context.Context, q order.Tasks, items map[string]*inspection, most int) (again []*inspection, err error) {
+func (x *inspector) weighQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int) (again []*inspection, err error) {
 	st, err := q.Stats(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 	}
-	n := st.Ready + st.Leased + st.Delayed + st.Dead
+	n := st.Entries
 	if most > 0 && n > most {
 		return nil, nil
 	}
@@ -329,13 +329,13 @@ func (x *inspector) weighQueue(ctx context.Context, q order.Tasks, items map[str
 }
 
 // scan adds up the units of the items' queued orders.
-func (x *inspector) scan(ctx context.Context, q order.Tasks, items map[string]*inspection) error {
+func (x *inspector) scan(ctx context.Context, q order.Queued, items map[string]*inspection) error {
 	page := make([]order.Task, 0, recordsPage)
-	err := q.Scan(ctx, func(id string, payload []byte) error {
-		if strings.HasPrefix(id, order.ExpiryPrefix) {
+	err := q.Scan(ctx, func(a inventory.Accepted) error {
+		if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 			return nil
 		}
-		t, err := order.ParseTask(id, payload)
+		t, err := order.ParseAccepted(a)
 		if err != nil || items[t.ItemID] == nil {
 			return nil //nolint:nilerr // an unreadable task holds no units
 		}
@@ -354,7 +354,7 @@ func (x *inspector) scan(ctx context.Context, q order.Tasks, items map[string]*i
 
 // addTasks adds a page of queued orders to their items. The units of a committed order are
 // counted by its row.
-func (x *inspector) addTasks(ctx context.Context, q order.Tasks, page []order.Task, items map[string]*inspection) error {
+func (x *inspector) addTasks(ctx context.Context, q order.Queued, page []order.Task, items map[string]*inspection) error {
 	if len(page) == 0 {
 		return nil
 	}
@@ -395,16 +395,16 @@ func (x *inspector) addTasks(ctx context.Context, q order.Tasks, page []order.Ta
 // rightly taken. If the database rejected the order, the worker drops the sale before it
 // acknowledges the task. Until then the units are taken, except for dead letters, which no
 // worker processes.
-func (x *inspector) stillCounted(ctx context.Context, q order.Tasks, t *order.Task) (bool, error) {
+func (x *inspector) stillCounted(ctx context.Context, q order.Queued, t *order.Task) (bool, error) {
 	entries, err := x.records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
 	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
 		return false, err
 	}
-	found, err := q.Get(ctx, t.ID)
+	state, err := q.State(ctx, t.ID)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 	}
-	return found[0].State != "" && found[0].State != queue.StateDead, nil
+	return state != "" && state != queue.StateDead, nil
 }
 
 func keyOf(t *order.Task) inventory.EntryKey {

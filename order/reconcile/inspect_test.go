@@ -18,7 +18,6 @@ import (
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
 	"flashsale/order/store/storetest"
-	"flashsale/queue"
 )
 
 func mustReadBooks(t *testing.T, s *store.Store, item string) *books {
@@ -58,17 +57,17 @@ func (c *tally) Examine(ctx context.Context, item string, look func(context.Cont
 
 // unheld is a queue that must not be read while the stock's lock is held.
 type unheld struct {
-	*queue.Queue
+	order.Queued
 	stock *tally
 	scans int
 }
 
-func (u *unheld) Scan(ctx context.Context, fn func(string, []byte) error) error {
+func (u *unheld) Scan(ctx context.Context, fn func(inventory.Accepted) error) error {
 	u.scans++
 	if u.stock.holds {
 		return ordertest.ErrTest
 	}
-	return u.Queue.Scan(ctx, fn)
+	return u.Queued.Scan(ctx, fn)
 }
 
 // TestInspection_Orders: no inspection reads an item's orders, of which there may be any
@@ -119,10 +118,10 @@ func TestInspection_Queue(t *testing.T) {
 			s.MustPlace(order.Purchase{ItemID: item, UserID: "u", IdempotencyKey: "k", Quantity: 2})
 		}
 		stock := &tally{Examiner: s.Stock}
-		tasks := &unheld{Queue: s.Queue, stock: stock}
+		tasks := &unheld{Queued: inventory.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
-		r.tasks = []order.Tasks{tasks}
+		r.tasks = []order.Queued{tasks}
 		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
 		if err != nil || !report.Balanced || report.Examined != 5 || tasks.scans != 1 || stock.held != 0 {
 			t.Errorf("%d scans, %d locks: %+v, %v", tasks.scans, stock.held, report, err)
@@ -199,10 +198,10 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		}
 		s.Exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.Item+"-1") // ended long ago
 		stock := &tally{Examiner: s.Stock}
-		tasks := &unheld{Queue: s.Queue, stock: stock}
+		tasks := &unheld{Queued: inventory.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
-		r.tasks = []order.Tasks{tasks}
+		r.tasks = []order.Queued{tasks}
 		var b memory
 		round := func(name string, examined, lives, live int) {
 			t.Helper()

@@ -23,7 +23,7 @@ type Config struct {
 	Store    *store.Store
 	Stock    Examiner
 	Records  Records
-	Tasks    []order.Tasks // one per partition
+	Tasks    []order.Queued // one per partition
 	Releases *release.Releases
 	// HighWater finds items of which the database is older than Redis. They are reported
 	// and not repaired. Default nil: not checked.

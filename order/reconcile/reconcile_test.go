@@ -26,7 +26,7 @@ import (
 // ReconcilerOf returns a new one for the site.
 func ReconcilerOf(s *shoptest.Shop) *Reconciler {
 	return NewReconciler(Config{
-		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Tasks{s.Queue},
+		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{inventory.NewOrders(s.Queue)},
 		Releases: s.Service.Releases,
 	})
 }

@@ -132,7 +132,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 		for n := range page {
 			ids[n] = page[n].OrderID
 		}
-		queued, err := q.Get(ctx, ids...)
+		queued, err := q.Find(ctx, ids...)
 		if err != nil {
 			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
@@ -147,8 +147,8 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 			switch {
 			case wrong:
 			case !committed:
-				wrong = queued[n].Payload == nil || e.Returned
-			case held == e.Returned && queued[n].Payload != nil && !held:
+				wrong = queued[n].OrderID == "" || e.Returned
+			case held == e.Returned && queued[n].OrderID != "" && !held:
 				t := order.Task{ID: e.OrderID, ItemID: i.item, UserID: e.Buyer, IdempotencyKey: e.IdempotencyKey}
 				counts, err := x.stillCounted(ctx, q, &t)
 				if err != nil {

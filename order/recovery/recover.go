@@ -73,7 +73,7 @@ type RecovererConfig struct {
 	Store      *store.Store
 	Redis      redis.UniversalClient
 	Partitions int
-	Tasks      []order.Tasks // one per partition
+	Tasks      []order.Queued // one per partition
 	HighWater  *store.HighWater
 	// List receives a line of JSON for every order about which the two differed. With
 	// RecoverFromDatabase it is the last record of the discarded orders.
@@ -150,11 +150,11 @@ func (r *Recoverer) queued(ctx context.Context, items []store.Behind) (map[strin
 		partitions[inventory.PartitionOf(b.ItemID, r.Partitions)] = true
 	}
 	for p := range partitions {
-		err := r.Tasks[p].Scan(ctx, func(id string, payload []byte) error {
-			if strings.HasPrefix(id, order.ExpiryPrefix) {
+		err := r.Tasks[p].Scan(ctx, func(a inventory.Accepted) error {
+			if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 				return nil
 			}
-			t, err := order.ParseTask(id, payload)
+			t, err := order.ParseAccepted(a)
 			if of := queued[t.ItemID]; err == nil && of != nil {
 				of[t.ID] = t.Quantity
 			}

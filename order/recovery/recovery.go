@@ -511,7 +511,7 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 		for i := range rows {
 			row := &rows[i]
 			p := inventory.PartitionOf(row.ItemID, len(r.Expiries))
-			byPartition[p] = append(byPartition[p], order.ExpiryTask(&order.Task{ID: row.ID, ItemID: row.ItemID}, row.ExpiresAt))
+			byPartition[p] = append(byPartition[p], order.ExpiryTask(row.ID, row.ItemID, row.ExpiresAt, row.ID))
 		}
 		for p, tasks := range byPartition {
 			if len(tasks) == 0 {

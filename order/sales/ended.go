@@ -16,7 +16,7 @@ import (
 // BuyersTasks is the part of the queues that EndedSales uses.
 type BuyersTasks interface {
 	// OfBuyers is inventory.QueuedIndex.OfBuyers.
-	OfBuyers(ctx context.Context, item string, buyers []string, fn func(id string, payload []byte)) error
+	OfBuyers(ctx context.Context, item string, buyers []string, fn func(inventory.Accepted)) error
 }
 
 // EndedSales finds the orders of ended sales that are no longer in Redis, in the queue and
@@ -64,14 +64,14 @@ func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.
 	for i := range keys {
 		buyers[i] = keys[i].Buyer
 	}
-	err := e.queued.OfBuyers(ctx, item, buyers, func(id string, payload []byte) {
-		t, err := order.ParseTask(id, payload)
+	err := e.queued.OfBuyers(ctx, item, buyers, func(a inventory.Accepted) {
+		t, err := order.ParseAccepted(a)
 		if err != nil || t.ItemID != item {
 			return // an unreadable task is not an order
 		}
 		key := inventory.EntryKey{Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey}
-		if first, ok := known[key]; !ok || id < first.OrderID {
-			known[key] = inventory.Entry{EntryKey: key, Known: true, OrderID: id, Quantity: t.Quantity}
+		if first, ok := known[key]; !ok || t.ID < first.OrderID {
+			known[key] = inventory.Entry{EntryKey: key, Known: true, OrderID: t.ID, Quantity: t.Quantity}
 		}
 	})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type Source struct {
 	Store *store.Store
 	// Tasks are the task queues, one per partition.
-	Tasks []order.Tasks
+	Tasks []order.Queued
 	// Partition returns the partition of an item.
 	Partition func(item string) int
 

@@ -25,7 +25,7 @@ type sharedScans struct {
 }
 
 type sharedScan struct {
-	tasks order.Tasks
+	tasks order.Queued
 	keep  int
 	turn  chan struct{} // held by the goroutine that scans
 
@@ -136,15 +136,15 @@ func (s *sharedScan) begin(r *scanRound) bool {
 }
 
 // run scans the queue. If more than keep orders are queued, it omits the last items.
-func (r *scanRound) run(ctx context.Context, tasks order.Tasks, keep int) {
+func (r *scanRound) run(ctx context.Context, tasks order.Queued, keep int) {
 	defer close(r.done)
 	groups := make([]inventory.Queued, len(r.items))
 	kept, covered := 0, len(groups)
-	r.err = tasks.Scan(ctx, func(id string, payload []byte) error {
-		if strings.HasPrefix(id, order.ExpiryPrefix) {
+	r.err = tasks.Scan(ctx, func(a inventory.Accepted) error {
+		if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 			return nil
 		}
-		t, err := order.ParseTask(id, payload)
+		t, err := order.ParseAccepted(a)
 		if err != nil {
 			return nil //nolint:nilerr // an unreadable task holds no units
 		}

@@ -9,6 +9,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/storetest"
@@ -17,14 +18,14 @@ import (
 
 // heldScan is a queue that counts its scans, each of which waits until the test ends it.
 type heldScan struct {
-	order.Tasks
+	order.Queued
 	mu    sync.Mutex
 	scans int
 	begun chan struct{}
 	end   chan struct{}
 }
 
-func (w *heldScan) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
+func (w *heldScan) Scan(ctx context.Context, fn func(inventory.Accepted) error) error {
 	w.mu.Lock()
 	w.scans++
 	w.mu.Unlock()
@@ -36,19 +37,16 @@ func (w *heldScan) Scan(ctx context.Context, fn func(id string, payload []byte) 
 			return context.Cause(ctx)
 		}
 	}
-	return w.Tasks.Scan(ctx, fn)
+	return w.Queued.Scan(ctx, fn)
 }
 
 // TestSales_Queued_Shared: loads that begin while the queue is scanned share the next scan.
 // An order that is added during a scan is found by all loads that began after it was added.
 func TestSales_Queued_Shared(t *testing.T) {
 	t.Parallel()
-	q := &heldScan{Tasks: ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
-	tasks, ok := q.Tasks.(*queue.Queue)
-	if !ok {
-		t.Fatal(q.Tasks)
-	}
-	sales := &Source{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	tasks := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
+	q := &heldScan{Queued: inventory.NewOrders(tasks), begun: make(chan struct{}), end: make(chan struct{})}
+	sales := &Source{Store: storetest.New(t), Tasks: []order.Queued{q}, Partition: func(string) int { return 0 }}
 	var all sync.WaitGroup
 	read := func(i int) {
 		all.Go(func() {
@@ -86,8 +84,8 @@ func TestSales_Queued_Shared(t *testing.T) {
 // another one of them reads it then.
 func TestSales_Queued_CalledOff(t *testing.T) {
 	t.Parallel()
-	q := &heldScan{Tasks: ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{}), begun: make(chan struct{}), end: make(chan struct{})}
-	sales := &Source{Store: storetest.New(t), Tasks: []order.Tasks{q}, Partition: func(string) int { return 0 }}
+	q := &heldScan{Queued: inventory.NewOrders(ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})), begun: make(chan struct{}), end: make(chan struct{})}
+	sales := &Source{Store: storetest.New(t), Tasks: []order.Queued{q}, Partition: func(string) int { return 0 }}
 	first, cancel := context.WithCancel(await.Context(t))
 	ended := make(chan error, 2)
 	go func() {
@@ -131,7 +129,7 @@ func TestScanRound_Bounded(t *testing.T) {
 		names[i] = fmt.Sprint("item-", i)
 		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Distinct(fmt.Sprint("o", i, "-"), names[i], each)...))
 	}
-	s := &sharedScan{tasks: q, keep: keep, turn: make(chan struct{}, 1)}
+	s := &sharedScan{tasks: inventory.NewOrders(q), keep: keep, turn: make(chan struct{}, 1)}
 	found, err := s.read(await.Context(t), names)
 	if err != nil || len(found) != keep/each || len(found[names[0]].Orders) != each || len(found[names[1]].Orders) != each {
 		t.Fatalf("%d items found, %v, want the first %d with %d orders each", len(found), err, keep/each, each)

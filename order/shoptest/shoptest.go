@@ -84,7 +84,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(locks.Close) })
-	source := &sales.Source{Store: s.Store, Tasks: []order.Tasks{s.Queue}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.CollectError
 	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, inventory.NewQueuedIndex(rdb, q))}
 	cfg.Archive = s.Archive
@@ -102,7 +102,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	}
 	t.Cleanup(func() { s.End(s.Items.Close) })
 	s.Service = checkout.NewService(checkout.Config{
-		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Tasks{s.Queue}, Waiters: s.Waiters,
+		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Waiters: s.Waiters,
 		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
 	})
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
@@ -172,7 +172,7 @@ func (s *Shop) Drained() {
 			s.T.Fatal(err)
 		}
 		for _, info := range delayed {
-			if info.Type == order.PurchaseType {
+			if order.IsPurchase(info.Type) {
 				return false
 			}
 		}

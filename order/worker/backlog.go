@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"flashsale/inventory"
@@ -42,7 +41,8 @@ func NewBacklog(store *store.Store, releases *release.Releases, changes *checkou
 // QueueDepth is the state and the counters of one queue.
 type QueueDepth struct {
 	Name    string
-	Ready   int // waiting to be taken
+	Orders  int // in the tasks of all states
+	Ready   int // tasks waiting to be taken
 	Delayed int // not due yet, retries included
 	Leased  int // held by a worker
 	Dead    int // failed for good
@@ -52,7 +52,7 @@ type QueueDepth struct {
 	Processed   int64 // tasks done since the queue exists
 	Failed      int64 // attempts that failed
 	Died        int64 // tasks that became dead letters, also those retried or discarded since
-	// PerSecond is how many tasks were done per second, over the last full minute.
+	// PerSecond is how many orders were done per second, over the last full minute.
 	PerSecond float64
 	// WaitP50 and WaitP99 are how long half and 99 % of the tasks had waited at
 	// most when they were taken, since the queue exists.
@@ -77,7 +77,7 @@ func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
 		return QueueDepth{}, unreachable(q.Name, err)
 	}
 	return QueueDepth{
-		Name: q.Name, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
+		Name: q.Name, Orders: s.Entries, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
 		OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
 		PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
 	}, nil
@@ -93,7 +93,8 @@ type DeadLetter struct {
 	Queue    string
 	ID       string
 	Type     string // "purchase", "expire", or what its queue calls it
-	OrderID  string // empty where it is about no order
+	Orders   int    // how many it is about
+	OrderID  string // empty unless it is about one order
 	ItemID   string // empty where the task cannot be read
 	Attempts int
 	DiedAt   time.Time
@@ -132,29 +133,37 @@ func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []
 
 func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
 	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.At, Reason: d.Reason}
-	switch d.Type {
-	case order.PurchaseType:
-		l.Type, l.OrderID = "purchase", d.ID
-		if t, err := order.ParseTask(d.ID, d.Payload); err == nil {
-			l.ItemID = t.ItemID
+	var ids []string
+	switch {
+	case order.IsPurchase(d.Type):
+		l.Type = "purchase"
+		for _, a := range inventory.OrdersOf(d.ID, d.Payload) {
+			ids = append(ids, a.OrderID)
+			if t, err := order.ParseAccepted(a); err == nil {
+				l.ItemID = t.ItemID
+			}
 		}
-	case order.ExpiryType:
-		l.OrderID, l.ItemID = strings.TrimPrefix(d.ID, order.ExpiryPrefix), string(d.Payload)
+	case d.Type == order.ExpiryType:
+		l.ItemID, ids = order.ParseExpiry(d.ID, d.Payload)
+	}
+	l.Orders = len(ids)
+	if len(ids) == 1 {
+		l.OrderID = ids[0]
 	}
 	return l
 }
 
-// Retry makes a dead letter an ordinary task again, resets its attempts, and returns the
+// Retry makes the dead letter with an id, or with the order of that id, an ordinary task again, resets its attempts, and returns the
 // name of its queue. Errors: ErrTaskNotFound, inventory.ErrOverloaded if the queue is full,
 // inventory.ErrUnavailable.
 func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
-	return b.find(ctx, id, func(q *queue.Queue, _ *queue.TaskInfo) (queue.Status, error) {
-		status, err := q.RunNow(ctx, id)
+	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
+		status, err := q.RunNow(ctx, info.ID)
 		return first(status), err
 	})
 }
 
-// Discard removes a dead letter permanently and returns the name of its queue. If the
+// Discard removes the dead letter with an id, or with the order of that id, permanently and returns the name of its queue. If the
 // letter is a purchase, its order is first rejected with the reason "failed": its buyer
 // gets a final status, and its units return to stock. Errors: ErrTaskNotFound, ErrDatabase,
 // inventory.ErrUnavailable.
@@ -164,7 +173,7 @@ func (b *Backlog) Discard(ctx context.Context, id string) (name string, err erro
 		if err != nil {
 			return queue.StatusUnknown, err
 		}
-		status, err := q.DeleteDead(ctx, id)
+		status, err := q.DeleteDead(ctx, info.ID)
 		if rejected && first(status) == queue.StatusMissing {
 			return queue.StatusOK, nil // retried concurrently: the task finds its order rejected, and ends
 		}
@@ -172,38 +181,45 @@ func (b *Backlog) Discard(ctx context.Context, id string) (name string, err erro
 	})
 }
 
-// reject rejects the order of a dead purchase that has no row, and reports whether it did.
-func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (bool, error) {
-	if info.Type != order.PurchaseType {
+// reject rejects the orders of a dead purchase that have no row, and reports whether there
+// were any.
+func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (rejected bool, err error) {
+	if !order.IsPurchase(info.Type) {
 		return false, nil // the sweeper expires what is due; other dead letters hold no units
 	}
-	t, err := order.ParseTask(info.ID, info.Payload)
-	if errors.Is(err, order.ErrTaskMalformed) || t.Quantity <= 0 {
-		return false, nil // unreadable: it names no order
+	for _, a := range inventory.OrdersOf(info.ID, info.Payload) {
+		t, err := order.ParseAccepted(a)
+		if errors.Is(err, order.ErrTaskMalformed) || t.Quantity <= 0 {
+			continue // unreadable: it names no order
+		}
+		n, _, err := RejectDead(ctx, b.store, []order.Task{t})
+		if err != nil {
+			return rejected, err
+		}
+		if n == 0 {
+			continue
+		}
+		rejected = true
+		b.ChangeNotifier.Notify(ctx, t.ID)
+		// Units that cannot be returned now are recorded, and the sweeper returns them later.
+		b.releases.Give(ctx, []store.Returned{{
+			OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
+			Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
+		}})
 	}
-	rejected, _, err := RejectDead(ctx, b.store, []order.Task{t})
-	if err != nil || rejected == 0 {
-		return false, err
-	}
-	b.ChangeNotifier.Notify(ctx, t.ID)
-	// Units that cannot be returned now are recorded, and the sweeper returns them later.
-	b.releases.Give(ctx, []store.Returned{{
-		OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
-		Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
-	}})
-	return true, nil
+	return rejected, nil
 }
 
 // find calls do with the queue that has the dead letter.
 func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) (queue.Status, error)) (string, error) {
 	for _, q := range b.queues {
 		status := queue.StatusUnknown
-		found, err := q.Queue.Get(ctx, id)
+		letter, err := deadTask(ctx, q.Queue, id)
 		if err == nil {
-			if found[0].State != queue.StateDead {
+			if letter == nil {
 				continue
 			}
-			status, err = do(q.Queue, &found[0])
+			status, err = do(q.Queue, letter)
 		}
 		switch {
 		case err == nil && status == queue.StatusMissing: // another call was faster
@@ -218,6 +234,29 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 		return "", unreachable(q.Name, err)
 	}
 	return "", ErrTaskNotFound
+}
+
+// deadTask returns the dead letter with an id, or that of the order with the id; nil if there
+// is none.
+func deadTask(ctx context.Context, q *queue.Queue, id string) (*queue.TaskInfo, error) {
+	ids := []string{id}
+	found, err := inventory.NewOrders(q).Find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if found[0].OrderID != "" {
+		ids = append(ids, found[0].TaskID)
+	}
+	tasks, err := q.Get(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	for i := range tasks {
+		if tasks[i].State == queue.StateDead {
+			return &tasks[i], nil
+		}
+	}
+	return nil, nil
 }
 
 // first is the status of the only task; StatusUnknown where the call failed.

@@ -41,7 +41,7 @@ func TestBacklog_Discard(t *testing.T) {
 			t.Error("the letter does not say when it died")
 		}
 		l.DiedAt = worker.DeadLetter{}.DiedAt
-		want := worker.DeadLetter{Queue: "first", ID: dead.ID, Type: "purchase", OrderID: dead.ID, ItemID: s.Item, Attempts: 1, Reason: "the disk is on fire"}
+		want := worker.DeadLetter{Queue: "first", ID: l.ID, Type: "purchase", Orders: 1, OrderID: dead.ID, ItemID: s.Item, Attempts: 1, Reason: "the disk is on fire"}
 		if l != want {
 			t.Errorf("letter %+v, want %+v", l, want)
 		}
@@ -202,9 +202,9 @@ func TestBacklog_Verify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		removed := int64(0)
+		task, removed := ordertest.TaskOf(t, s.Queue, o.ID), int64(0)
 		for _, k := range keys {
-			n, err := rdb.ZRem(await.Context(t), k, o.ID).Result()
+			n, err := rdb.ZRem(await.Context(t), k, task).Result()
 			if err != nil {
 				t.Fatal(err)
 			}

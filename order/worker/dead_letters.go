@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/queue"
@@ -110,18 +110,22 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) e
 // lost.
 func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
 	var tasks []order.Task
+	var of []int // the letter of each
 	for i := range letters {
 		l := &letters[i]
-		if l.Type != order.PurchaseType {
+		if !order.IsPurchase(l.Type) {
 			continue
 		}
-		// A payload that cannot be parsed names no order.
-		if t, err := order.ParseTask(l.ID, l.Payload); err == nil && t.Quantity > 0 {
+		for _, a := range inventory.OrdersOf(l.ID, l.Payload) {
+			t, err := order.ParseAccepted(a)
+			if err != nil || t.Quantity <= 0 {
+				continue // a payload that cannot be parsed names no order
+			}
 			if s.f.store.HighWater().IsStopped(t.ItemID) {
 				g.stopped = true
 				continue
 			}
-			tasks = append(tasks, t)
+			tasks, of = append(tasks, t), append(of, i)
 		}
 	}
 	if len(tasks) == 0 {
@@ -133,9 +137,14 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 		// Orders rejected by an earlier sweep are announced again, which is harmless.
 		s.f.changes.Notify(ctx, order.TaskIDs(tasks)...)
 	}
-	for i := range letters {
-		if slices.ContainsFunc(left, func(t order.Task) bool { return t.ID == letters[i].ID }) {
-			failed = append(failed, placeOf(&letters[i]))
+	missed := make(map[string]bool, len(left))
+	for i := range left {
+		missed[left[i].ID] = true
+	}
+	for i := range tasks {
+		at := placeOf(&letters[of[i]])
+		if missed[tasks[i].ID] && (len(failed) == 0 || failed[len(failed)-1] != at) {
+			failed = append(failed, at)
 		}
 	}
 	return failed, err

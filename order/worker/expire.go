@@ -14,6 +14,30 @@ import (
 // be running beside it.
 var errTaskType = errors.New("order: unknown type of task")
 
+// expiries are the orders of a batch of expiry tasks.
+type expiries struct {
+	ids   []string
+	index []int // of each order's task
+}
+
+func (e *expiries) add(l *queue.Leased, index int) {
+	_, ids := order.ParseExpiry(l.ID, l.Payload)
+	for _, id := range ids {
+		e.ids, e.index = append(e.ids, id), append(e.index, index)
+	}
+}
+
+// say notes the verdict on an order. Of the verdicts on the orders of one task, a failure
+// counts; otherwise the task waits for the order that is due first.
+func (e *expiries) say(errs []error, i int, err error) {
+	known := errs[e.index[i]]
+	before, waits := queue.Snoozed(known)
+	d, wait := queue.Snoozed(err)
+	if known == nil || waits && (!wait || d < before) {
+		errs[e.index[i]] = err
+	}
+}
+
 // expire closes the orders that are due and releases their units. say is called for each
 // order that is not finished: it is not due yet by the database's clock, or it failed. An
 // order that breaks the transaction is found by halving, and only that one fails.

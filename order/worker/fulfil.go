@@ -5,10 +5,10 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,45 +73,127 @@ func WithCommits(fn func(orders int)) FulfillerOption {
 
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
-// the database cannot write, it waits and keeps its leases, so the worker claims no more. A
-// task that breaks the transaction is found by halving, and only that one fails.
+// the database cannot write, it waits and keeps its leases, so the worker claims no more. An
+// order that breaks the transaction is found by halving, and only that one fails: if its
+// task has others, it continues in a task of its own.
 func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	faultpoint.Reach("order.leased")
 	errs := make([]error, len(leased))
-	tasks := make([]order.Task, 0, len(leased))
-	index := make([]int, 0, len(leased))
-	var due []string
-	var dueIndex []int
+	var purchases purchases
+	var expiries expiries
 	for i := range leased {
 		l := &leased[i]
-		switch l.Type {
-		case order.PurchaseType:
-			t, err := order.ParseTask(l.ID, l.Payload)
-			if err != nil {
-				errs[i] = queue.Discard(err)
-				continue
-			}
-			if f.store.HighWater().IsStopped(t.ItemID) {
-				errs[i] = queue.Snooze(store.StoppedPause())
-				continue
-			}
-			tasks = append(tasks, t)
-			index = append(index, i)
-		case order.ExpiryType:
-			due = append(due, strings.TrimPrefix(l.ID, order.ExpiryPrefix))
-			dueIndex = append(dueIndex, i)
+		switch {
+		case order.IsPurchase(l.Type):
+			errs[i] = purchases.add(l, i, f.store.HighWater())
+		case l.Type == order.ExpiryType:
+			expiries.add(l, i)
 		default:
 			errs[i] = fmt.Errorf("%w: %q", errTaskType, l.Type)
 		}
 	}
-	f.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })
-	f.expire(ctx, due, func(i int, err error) { errs[dueIndex[i]] = err })
+	f.fulfil(ctx, purchases.orders, purchases.fates)
+	for i := range purchases.tasks {
+		t := &purchases.tasks[i]
+		errs[t.index] = t.verdict(purchases.orders, purchases.fates)
+	}
+	f.expire(ctx, expiries.ids, func(i int, err error) { expiries.say(errs, i, err) })
 	return errs
 }
 
-// fulfil commits the tasks. say is called for each task that needs more than an
-// acknowledgement, with the follow-up or the error.
-func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, say func(i int, err error)) {
+// purchases are the orders of a batch of tasks.
+type purchases struct {
+	orders []order.Task
+	fates  []fate // of each order
+	tasks  []purchaseTask
+}
+
+// fate is what becomes of an order after the attempt to commit it.
+type fate struct {
+	expiresAt int64 // the order expires then unless it is paid; 0: it does not
+	poison    error // the order itself cannot be committed
+	retry     error // the whole task is to be handled again
+}
+
+// purchaseTask is a leased task and where its orders are.
+type purchaseTask struct {
+	leased   *queue.Leased
+	index    int                  // in the batch
+	from, to int                  // of purchases.orders
+	accepted []inventory.Accepted // in that order, and then those that cannot be read
+	broken   []error              // of the latter
+}
+
+// add adds a task, or returns its verdict if none of its orders can be committed now.
+func (p *purchases) add(l *queue.Leased, index int, stopped *store.HighWater) error {
+	t := purchaseTask{leased: l, index: index, from: len(p.orders)}
+	var unreadable []inventory.Accepted
+	for _, a := range inventory.OrdersOf(l.ID, l.Payload) {
+		o, err := order.ParseAccepted(a)
+		if err != nil {
+			unreadable, t.broken = append(unreadable, a), append(t.broken, err)
+			continue
+		}
+		p.orders, t.accepted = append(p.orders, o), append(t.accepted, a)
+	}
+	t.to = len(p.orders)
+	switch {
+	case t.from == t.to:
+		return queue.Discard(errors.Join(t.broken...))
+	case stopped.IsStopped(p.orders[t.from].ItemID): // all orders of a task are for one item
+		p.orders = p.orders[:t.from]
+		return queue.Snooze(store.StoppedPause())
+	}
+	p.fates = append(p.fates, make([]fate, t.to-t.from)...)
+	t.accepted = append(t.accepted, unreadable...)
+	p.tasks = append(p.tasks, t)
+	return nil
+}
+
+// verdict returns what the queue is to do with a task. If some of its orders have failed and
+// others have not, those are split off: they get tasks of their own.
+func (t *purchaseTask) verdict(orders []order.Task, fates []fate) error {
+	var expire []string
+	var expiresAt int64
+	var apart []queue.Task
+	for i := t.from; i < t.to; i++ {
+		switch o := &fates[i]; {
+		case o.retry != nil:
+			return o.retry
+		case o.poison != nil && len(t.accepted) == 1:
+			return o.poison
+		case o.poison != nil:
+			apart = append(apart, single(t.accepted[i-t.from]))
+		case o.expiresAt > 0:
+			expire = append(expire, orders[i].ID)
+			if expiresAt == 0 || o.expiresAt < expiresAt {
+				expiresAt = o.expiresAt
+			}
+		}
+	}
+	for i := range t.broken {
+		apart = append(apart, single(t.accepted[t.to-t.from+i]))
+	}
+	var next []queue.Task
+	if len(expire) > 0 {
+		next = []queue.Task{order.ExpiryTask(t.leased.ID, orders[t.from].ItemID, expiresAt, expire...)}
+	}
+	switch {
+	case len(apart) > 0:
+		return queue.Split(apart, next...)
+	case len(next) > 0:
+		return queue.Then(next...)
+	}
+	return nil
+}
+
+func single(a inventory.Accepted) queue.Task {
+	id, payload := inventory.SingleTask(a)
+	return queue.Task{ID: id, Payload: payload}
+}
+
+// fulfil commits orders and notes their fates.
+func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -130,23 +212,23 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, say func(i i
 		for i := range tasks {
 			switch o := &out[i]; {
 			case o.Status == order.StatusRejected && untrusted != nil:
-				say(i, untrusted)
+				fates[i].retry = untrusted
 			case missed[tasks[i].ID] != nil:
-				say(i, missed[tasks[i].ID])
-			case o.Status == order.StatusConfirmed && o.ExpiresAt > 0:
-				say(i, queue.Then(order.ExpiryTask(&tasks[i], o.ExpiresAt)))
+				fates[i].retry = missed[tasks[i].ID]
+			case o.Status == order.StatusConfirmed:
+				fates[i].expiresAt = o.ExpiresAt
 			}
 		}
 	case store.Transient(err): // only once ctx has ended
 		for i := range tasks {
-			say(i, queue.Snooze(0))
+			fates[i].retry = queue.Snooze(0)
 		}
 	case len(tasks) == 1:
-		say(0, err)
+		fates[0].poison = err
 	default:
 		half := len(tasks) / 2
-		f.fulfil(ctx, tasks[:half], say)
-		f.fulfil(ctx, tasks[half:], func(i int, err error) { say(half+i, err) })
+		f.fulfil(ctx, tasks[:half], fates[:half])
+		f.fulfil(ctx, tasks[half:], fates[half:])
 	}
 }
 
@@ -234,8 +316,10 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	return func(leased []queue.Leased) time.Duration {
 		for i := range leased {
-			if order.Awaited(leased[i].Payload) {
-				return 0
+			for _, a := range inventory.OrdersOf(leased[i].ID, leased[i].Payload) {
+				if order.Awaited(a.Payload) {
+					return 0
+				}
 			}
 		}
 		return d
@@ -249,7 +333,7 @@ func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, c
 	cfg.OnMissing = f.missing
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
-		f.Queued = append(f.Queued, q)
+		f.Queued = append(f.Queued, inventory.NewOrders(q))
 		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 4})
 	}
 	for _, q := range expiries {

@@ -12,10 +12,10 @@ import (
 	"flashsale/queue"
 )
 
-// Membership reads which tasks a queue holds.
+// Membership reads which orders a queue holds.
 type Membership interface {
-	// Get is queue.Queue.Get.
-	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
+	// Find is inventory.Orders.Find.
+	Find(ctx context.Context, ids ...string) ([]inventory.Accepted, error)
 }
 
 // invalidateUncounted invalidates the sales of committed orders that were accepted under an
@@ -72,19 +72,19 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*order.Task) error
 	}
 	var items []string
 	for p, list := range byPartition {
-		known := make([]queue.TaskInfo, len(list))
+		known := make([]inventory.Accepted, len(list))
 		if p < len(f.Queued) {
 			ids := make([]string, len(list))
 			for i, t := range list {
 				ids[i] = t.ID
 			}
 			var err error
-			if known, err = f.Queued[p].Get(ctx, ids...); err != nil {
+			if known, err = f.Queued[p].Find(ctx, ids...); err != nil {
 				return fmt.Errorf("check orders of an earlier epoch: %w", err)
 			}
 		}
 		for i, t := range list {
-			if known[i].Payload == nil && !slices.Contains(items, t.ItemID) {
+			if known[i].OrderID == "" && !slices.Contains(items, t.ItemID) {
 				items = append(items, t.ItemID)
 			}
 		}
@@ -111,14 +111,16 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 	}
 	var items []string
 	for i := range leased {
-		if leased[i].Type != order.PurchaseType {
+		if !order.IsPurchase(leased[i].Type) {
 			continue
 		}
-		t, err := order.ParseTask(leased[i].ID, leased[i].Payload)
-		if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch || slices.Contains(items, t.ItemID) {
-			continue
+		for _, a := range inventory.OrdersOf(leased[i].ID, leased[i].Payload) {
+			t, err := order.ParseAccepted(a)
+			if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch || slices.Contains(items, t.ItemID) {
+				continue
+			}
+			items = append(items, t.ItemID)
 		}
-		items = append(items, t.ItemID)
 	}
 	for wait := commitRetryMin; len(items) > 0; wait = min(2*wait, commitRetryMax) {
 		err := inventory.Invalidate(ctx, f.rdb, f.partitions, items)

@@ -11,26 +11,28 @@ local ids = {}
 for i = 1, n do
   ids[i] = ARGV[2 * i - 1]
 end
-local status, freed = {}, 0
+local status, freed, seen = {}, 0, {}
 queue_each(n, function(from, to)
   local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
-  local done, k = {}, 0
+  local done, held, k = {}, {}, 0
   for i = from, to do
     local meta = metas[i - from + 1]
     if not meta then
       status[i] = 'M'
     elseif meta == ARGV[2 * i] then
       status[i] = 'K'
-      k = k + 1
-      done[k] = ids[i]
+      if not seen[ids[i]] then -- it may be given twice
+        seen[ids[i]] = true
+        k = k + 1
+        done[k], held[k] = ids[i], meta
+      end
     else
       status[i] = 'S'
     end
   end
   if k > 0 then
-    freed = freed + redis.call('ZREM', KEYS[3], unpack(done, 1, k)) -- fewer where one was given twice
-    redis.call('HDEL', KEYS[4], unpack(done, 1, k))
-    redis.call('HDEL', KEYS[5], unpack(done, 1, k))
+    redis.call('ZREM', KEYS[3], unpack(done, 1, k))
+    freed = freed + queue_forget(done, held)
   end
 end)
 if freed > 0 then

@@ -6,7 +6,7 @@
 -- Atomic because a task must not be taken between the look and the removal. The holder of a lease that
 -- is removed finds at the next extension or acknowledgement that it is missing.
 
-local states = {{8, 'x'}, {1, 'r'}, {2, 'd'}, {3, 'l'}}
+local states = {{10, 'x'}, {1, 'r'}, {2, 'd'}, {3, 'l'}}
 local status = {}
 for i = 2, #ARGV do
   local letter = 'M'
@@ -16,7 +16,7 @@ for i = 2, #ARGV do
     end
   end
   if letter ~= 'M' then
-    queue_forget({ARGV[i]})
+    queue_forget({ARGV[i]}, {redis.call('HGET', KEYS[5], ARGV[i])})
   end
   status[i - 1] = letter
 end

@@ -1,8 +1,8 @@
--- Acknowledges leased tasks and adds their follow-up tasks, as one step per task.
+-- Acknowledges leased tasks, and adds their follow-up tasks and those split off them, as one step per task.
 --
 -- KEYS  those of fragment_common.lua; then the same keys of the queue for the follow-up tasks
 -- ARGV  1 max_length of the queue for the follow-up tasks; then per task: id, lease token as the meta holds it,
---       number of follow-up tasks, and their fields as in enqueue.lua
+--       number of tasks split off, number of follow-up tasks, and the fields of both as in enqueue.lua
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing, F no room
 --       for the follow-up tasks, and nothing changed
 -- Atomic because a task must never be done without its follow-up tasks, nor add them twice. A repeat after a
@@ -14,36 +14,51 @@ local same = own[1] == others[1]
 local max_length = tonumber(ARGV[1])
 
 -- The fragments work on KEYS, which is a local of this script: see scripts.go.
-local function room()
+local function fits(at, n, meta)
+  local needed = 0
+  for i = 1, n do
+    needed = needed + queue_entries(ARGV[at + 5 * i - 1])
+  end
   KEYS = others
-  local n = queue_room(0, max_length)
+  local room = queue_room(0, max_length)
   KEYS = own
-  return same and n + 1 or n -- the task's own place is free then
+  if same then -- the task's own place is free then
+    local _, _, _, _, options = queue_parse(meta)
+    room = room + queue_entries(options)
+  end
+  return room >= needed
 end
+
+-- What is split off a task takes the place that the task had, so there is room for it.
+local unbounded = 1e15
 
 local status, at, i, freed = {}, 2, 0, 0
 while at <= #ARGV do
-  local id, token, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local id, token, split, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local first, next_first = at + 4, at + 4 + 5 * split
   i = i + 1
   local meta = redis.call('HGET', KEYS[5], id)
   if not meta then
     status[i] = 'M'
   elseif meta ~= token then
     status[i] = 'S'
-  elseif n > 0 and room() < n then
+  elseif n > 0 and not fits(next_first, n, meta) then
     status[i] = 'F'
   else
     status[i] = 'K'
-    freed = freed + 1
     redis.call('ZREM', KEYS[3], id)
-    queue_forget({id})
+    freed = freed + math.max(1, queue_forget({id}, {meta}) - split)
+    if split > 0 then
+      queue_put(first, split, unbounded)
+      queue_tally('split', split)
+    end
     if n > 0 then
       KEYS = others
-      queue_put(at + 3, n, max_length)
+      queue_put(next_first, n, max_length)
       KEYS = own
     end
   end
-  at = at + 3 + 5 * n
+  at = next_first + 5 * n
 end
 if freed > 0 then
   queue_processed(freed)

@@ -9,13 +9,13 @@
 -- The place is the letter's, whose rank changes as others are removed. Where that letter itself is gone, those
 -- that died in the same millisecond are listed once more.
 
-local rank = redis.call('ZRANK', KEYS[8], ARGV[2])
-if rank and tonumber(redis.call('ZSCORE', KEYS[8], ARGV[2])) == tonumber(ARGV[1]) then
+local rank = redis.call('ZRANK', KEYS[10], ARGV[2])
+if rank and tonumber(redis.call('ZSCORE', KEYS[10], ARGV[2])) == tonumber(ARGV[1]) then
   rank = rank + 1
 else
-  rank = redis.call('ZCOUNT', KEYS[8], '-inf', '(' .. ARGV[1])
+  rank = redis.call('ZCOUNT', KEYS[10], '-inf', '(' .. ARGV[1])
 end
-local found = redis.call('ZRANGE', KEYS[8], rank, rank + tonumber(ARGV[4]) - 1, 'WITHSCORES')
+local found = redis.call('ZRANGE', KEYS[10], rank, rank + tonumber(ARGV[4]) - 1, 'WITHSCORES')
 local listed = 0
 while listed < #found / 2 and tonumber(found[2 * listed + 2]) <= tonumber(ARGV[3]) do
   listed = listed + 1

@@ -1,4 +1,4 @@
--- Takes up to n ready tasks under one lease, after reclaiming expired leases and promoting what is due.
+-- Takes ready tasks of up to n entries under one lease, after reclaiming expired leases and promoting what is due.
 --
 -- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
@@ -110,23 +110,28 @@ local function waited(j, meta)
   waits[bucket] = (waits[bucket] or 0) + weights[j]
 end
 
--- What to take: the first n tasks, or as many of them as have max_bytes of payload together, at least one. A payload
--- that is not noted as big counts as the largest of those.
+-- What to take: the first tasks that have n entries and max_bytes of payload together at most, but at least one. A
+-- payload that is not noted as big counts as the largest of those. One page of tasks is read after another, because
+-- tasks with many entries are few.
 local function fetchable()
-  local ids, metas, bytes = redis.call('ZRANGE', KEYS[1], 0, n - 1), {}, 0
-  for from = 1, #ids, queue_chunk do
-    local to = math.min(from + queue_chunk - 1, #ids)
-    local found = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
-    for i = from, to do
-      metas[i] = found[i - from + 1]
-      bytes = bytes + (tonumber(metas[i] and string.match(metas[i], '^[^;]*,l(%d+)')) or queue_big)
-      if bytes > max_bytes and i > 1 then
-        for last = #ids, i, -1 do
-          ids[last] = nil
-        end
+  local ids, metas, entries, bytes, page = {}, {}, 0, 0, 16
+  while entries < n do
+    local more = redis.call('ZRANGE', KEYS[1], #ids, #ids + math.min(page, n - entries) - 1)
+    if #more == 0 then
+      break
+    end
+    local found = redis.call('HMGET', KEYS[5], unpack(more))
+    for i = 1, #more do
+      local options = found[i] and string.match(found[i], '^[^;]*') or ''
+      entries = entries + queue_entries(options)
+      bytes = bytes + tonumber(string.match(options, ',l(%d+)') or queue_big)
+      if (entries > n or bytes > max_bytes) and #ids > 0 then
         return ids, metas
       end
+      ids[#ids + 1] = more[i]
+      metas[#ids] = found[i]
     end
+    page = queue_chunk
   end
   return ids, metas
 end
@@ -194,9 +199,9 @@ end
 
 -- A changed birth mark, or a number that went back, shows that Redis lost data.
 local function mark()
-  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[10], 'takes')
-  local birth = redis.pcall('HGET', KEYS[10], 'birth')
-  if birth == false and redis.pcall('HSET', KEYS[10], 'birth', ARGV[3]) == 1 then
+  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[8], 'takes')
+  local birth = redis.pcall('HGET', KEYS[8], 'birth')
+  if birth == false and redis.pcall('HSET', KEYS[8], 'birth', ARGV[3]) == 1 then
     birth = ARGV[3]
   end
   if type(birth) == 'string' then
@@ -225,10 +230,13 @@ if due_ms and (not next_ms or due_ms < next_ms) then
 end
 local left_ready = redis.call('ZCARD', KEYS[1])
 local more = next_ms == 0 or left_ready > 0
-local dead = redis.pcall('ZCARD', KEYS[8])
+local dead = redis.pcall('ZCARD', KEYS[10])
 if type(dead) == 'number' then -- a key of another type must not stop the tasks that were taken
-  reply[5] = string.format('%d', redis.call('HLEN', KEYS[4]) - left_ready - redis.call('ZCARD', KEYS[2])
-    - redis.call('ZCARD', KEYS[3]) - dead)
+  local bodies = redis.call('HLEN', KEYS[4])
+  reply[5] = string.format('%d', bodies - left_ready - redis.call('ZCARD', KEYS[2]) - redis.call('ZCARD', KEYS[3]) - dead)
+  if bodies == 0 then -- a fault may have removed tasks that were counted
+    redis.pcall('HDEL', KEYS[8], 'extra')
+  end
 end
 if next_ms then
   reply[2] = string.format('%d', next_ms)

@@ -9,6 +9,6 @@ local key, n = KEYS[tonumber(ARGV[1])], tonumber(ARGV[2])
 local ids = redis.call('ZRANGE', key, 0, n - 1)
 queue_each(#ids, function(from, to)
   redis.call('ZREM', key, unpack(ids, from, to))
-  queue_forget({unpack(ids, from, to)})
+  queue_forget({unpack(ids, from, to)}, redis.call('HMGET', KEYS[5], unpack(ids, from, to)))
 end)
 return {#ids, redis.call('ZCARD', key)}

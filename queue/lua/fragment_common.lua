@@ -1,12 +1,13 @@
 -- Fragment: what this package's own scripts share. It follows fragment_enqueue.lua, and expects
--- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 dead, 9 paused (there while nothing is to be
--- taken), 10 counts.
+-- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 counts, 9 paused (there while nothing is to be
+-- taken), 10 dead.
 --
 -- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
 -- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
--- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, l size
--- of a big payload in bytes. While the task is ready, b is since when in microseconds, where its score says something else because it came back to the front.
+-- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, n number of
+-- entries in the payload, l size of a big payload in bytes. While the task is ready, b is since when in microseconds,
+-- where its score says something else because it came back to the front.
 
 -- queue_now() -> Redis TIME in microseconds
 local function queue_now()
@@ -42,7 +43,7 @@ end
 
 -- queue_tally(field, n) -> the new count. A corrupt counter must not stop a task.
 local function queue_tally(field, n)
-  return redis.pcall('HINCRBY', KEYS[10], field, n)
+  return redis.pcall('HINCRBY', KEYS[8], field, n)
 end
 
 -- queue_max(options, default) -> after how many attempts the task is dead
@@ -93,25 +94,42 @@ end
 -- queue_bury(id, now_ms, attempt, priority, reason, options): the task is dead. The caller has taken it out of its set.
 local function queue_bury(id, now_ms, attempt, priority, reason, options)
   options = select(2, queue_back(options))
-  redis.call('ZADD', KEYS[8], string.format('%d', now_ms), id)
+  redis.call('ZADD', KEYS[10], string.format('%d', now_ms), id)
   redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason, options))
+  if queue_entries(options) > 1 then -- a dead letter counts as one entry
+    queue_tally('extra', 1 - queue_entries(options))
+  end
 end
 
--- queue_forget(ids): removes what is known of tasks that are in no set any more.
-local function queue_forget(ids)
+-- queue_forget(ids, metas) -> how many entries they had; removes what is known of tasks that are in no set any more.
+-- metas has the meta of each, false where there is none.
+local function queue_forget(ids, metas)
+  local entries = #ids
+  for i = 1, #ids do
+    if metas[i] then
+      local _, _, tag, _, options = queue_parse(metas[i])
+      if tag ~= 'D' then
+        entries = entries + queue_entries(options) - 1
+      end
+    end
+  end
   redis.call('HDEL', KEYS[4], unpack(ids))
   redis.call('HDEL', KEYS[5], unpack(ids))
+  if entries > #ids then
+    queue_tally('extra', #ids - entries)
+  end
+  return entries
 end
 
 -- queue_buried(n, max_dead): counts n dead letters, and drops the oldest above the bound, with their bodies. A
 -- script that buries trims what it buried, so the work is bounded by its own batch.
 local function queue_buried(n, max_dead)
   queue_tally('died', n)
-  local excess = redis.call('ZCARD', KEYS[8]) - max_dead
+  local excess = redis.call('ZCARD', KEYS[10]) - max_dead
   while excess > 0 do
-    local ids = redis.call('ZRANGE', KEYS[8], 0, math.min(excess, queue_chunk) - 1)
-    redis.call('ZREM', KEYS[8], unpack(ids))
-    queue_forget(ids)
+    local ids = redis.call('ZRANGE', KEYS[10], 0, math.min(excess, queue_chunk) - 1)
+    redis.call('ZREM', KEYS[10], unpack(ids))
+    queue_forget(ids, redis.call('HMGET', KEYS[5], unpack(ids)))
     excess = excess - #ids
   end
 end

@@ -1,15 +1,18 @@
 -- Fragment: adds ready tasks to a queue from inside another script, so that the caller's own
 -- change and the task it causes are one atomic step. It is prepended to the composing script.
 --
--- KEYS[o+1 .. o+7] are what Queue.EnqueueKeys returns, in its order, anywhere in the composing
--- script's KEYS: ready, delayed, leased, body, meta, clock, wake. `o` is how many keys precede them.
+-- KEYS[o+1 .. o+8] are what Queue.EnqueueKeys returns, in its order, anywhere in the composing
+-- script's KEYS: ready, delayed, leased, body, meta, clock, wake, counts. `o` is how many keys precede them.
 --
--- queue_room(o, max_length)   -> how many tasks may still be added; a read. Ask before the first write.
+-- queue_room(o, max_length)   -> how many entries may still be added, one per ordinary task; a read. Ask before the
+--                             first write.
 -- queue_known(o, n, ids)      -> table: known[i] is true where ids[i] exists in any state; a read.
 -- queue_add(o, now_us, n, ids, payloads [, priorities [, options]])
 --                             -> nothing; adds ids[1..n] in that order and wakes a worker. Writes.
 --    now_us is Redis TIME in microseconds as a number. The ids have 1 to 255 bytes and must be new to the queue
---    (queue_known), and n must not exceed queue_room: the fragment does not check either, so that it never fails half-way.
+--    (queue_known), and their entries must not exceed queue_room: the fragment does not check either, so that it never
+--    fails half-way. options[i] is '' or begins with a comma; ',n51' says that the task's payload has 51 entries, and
+--    ',ykind' that its type is kind.
 -- queue_wake(o)               -> nothing; leaves one token on the wake list unless one is there. Writes.
 --
 -- Only names that begin with queue_ are defined.
@@ -35,6 +38,18 @@ local function queue_sized(options, payload)
   return #payload > queue_big and options .. ',l' .. #payload or options
 end
 
+-- queue_entries(options) -> how many entries the payload of a task with these options has
+local function queue_entries(options)
+  return tonumber(string.match(options, ',n(%d+)') or 1)
+end
+
+-- queue_extra(o) -> the entries of all tasks beyond one per task, from the field 'extra' of the counts; 0 if the
+-- counts are missing or damaged.
+local function queue_extra(o)
+  local extra = redis.pcall('HGET', KEYS[o + 8], 'extra')
+  return type(extra) == 'string' and math.max(0, tonumber(extra) or 0) or 0
+end
+
 local function queue_room(o, max_length)
   -- A key of another type at one of these names must fail here, before the composing script's first
   -- write, and not in queue_add after it.
@@ -43,7 +58,7 @@ local function queue_room(o, max_length)
   redis.call('STRLEN', KEYS[o + 6])
   redis.call('LLEN', KEYS[o + 7])
   return max_length - redis.call('ZCARD', KEYS[o + 1]) - redis.call('ZCARD', KEYS[o + 2])
-    - redis.call('ZCARD', KEYS[o + 3])
+    - redis.call('ZCARD', KEYS[o + 3]) - queue_extra(o)
 end
 
 local function queue_known(o, n, ids)
@@ -82,6 +97,7 @@ local function queue_add(o, now_us, n, ids, payloads, priorities, options)
   if padded then
     redis.call('ZADD', KEYS[o + 1], '0', queue_pad)
   end
+  local more = 0
   for from = 1, n, queue_chunk do
     local to = math.min(from + queue_chunk - 1, n)
     local scores, bodies, metas, k, m = {}, {}, {}, 0, 0
@@ -91,6 +107,7 @@ local function queue_add(o, now_us, n, ids, payloads, priorities, options)
       local priority = priorities and priorities[i] or 0
       local extra = queue_sized(options and options[i] or '', payloads[i])
       if priority > 0 or extra ~= '' then
+        more = more + queue_entries(extra) - 1
         score = score - priority * queue_age_us
         metas[m + 1] = id
         metas[m + 2] = '0,' .. priority .. extra .. ';R'
@@ -112,5 +129,8 @@ local function queue_add(o, now_us, n, ids, payloads, priorities, options)
     redis.call('ZREM', KEYS[o + 1], queue_pad)
   end
   redis.call('SET', KEYS[o + 6], string.format('%d', at + n))
+  if more > 0 then
+    redis.pcall('HINCRBY', KEYS[o + 8], 'extra', more)
+  end
   queue_wake(o)
 end

@@ -18,18 +18,18 @@ local function queue_put(first, n, max_length)
 
   local status, seen = {}, {}
   local ready, payloads, priorities, extras, r = {}, {}, {}, {}, 0
-  local later, bodies, metas, places, d = {}, {}, {}, {}, 0
+  local later, bodies, metas, places, d, more = {}, {}, {}, {}, 0, 0
   for i = 1, n do
     local id = ids[i]
     if known[i] or seen[id] then
       status[i] = 'D'
-    elseif room < 1 then
+    elseif room < queue_entries(arg(i, 5)) then
       status[i] = 'F'
     else
       status[i] = 'K'
       seen[id] = true
-      room = room - 1
       local due, priority, options = tonumber(arg(i, 3)), tonumber(arg(i, 4)), arg(i, 5)
+      room = room - queue_entries(options)
       if due <= now_ms then
         r = r + 1
         ready[r], payloads[r], priorities[r], extras[r] = id, arg(i, 2), priority, options
@@ -38,6 +38,7 @@ local function queue_put(first, n, max_length)
         bodies[2 * d + 1], bodies[2 * d + 2] = id, arg(i, 2)
         metas[2 * d + 1], metas[2 * d + 2] = id, queue_meta(0, priority, 'R', '', queue_sized(options, arg(i, 2)))
         d = d + 1
+        more = more + queue_entries(options) - 1
       end
     end
   end
@@ -48,6 +49,9 @@ local function queue_put(first, n, max_length)
     redis.call('HSET', KEYS[4], unpack(bodies, 2 * from - 1, 2 * to))
     redis.call('HSET', KEYS[5], unpack(metas, 2 * from - 1, 2 * to))
   end)
+  if more > 0 then
+    queue_tally('extra', more)
+  end
   if d > 0 then
     -- A sleeper knows the earliest due time of when it fell asleep; an earlier one must wake it.
     local first = queue_first(KEYS[2])

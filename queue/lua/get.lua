@@ -7,7 +7,7 @@
 --       payload, or "0" and ""
 -- Atomic because a task that changes sets between two looks would seem to be in none.
 
-local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {8, 'dead'}}
+local states = {{1, 'ready'}, {2, 'delayed'}, {3, 'leased'}, {10, 'dead'}}
 local reply, k = {}, 0
 queue_each(#ARGV, function(from, to)
   local bodies = redis.call('HMGET', KEYS[4], unpack(ARGV, from, to))

@@ -8,6 +8,6 @@
 -- Atomic so that each task comes with its own meta and body.
 
 local from, to = tonumber(ARGV[2]), tonumber(ARGV[2]) + tonumber(ARGV[3]) - 1
-local range = ARGV[1] == '8' and 'ZREVRANGE' or 'ZRANGE'
+local range = ARGV[1] == '10' and 'ZREVRANGE' or 'ZRANGE'
 local found = redis.call(range, KEYS[tonumber(ARGV[1])], from, to, 'WITHSCORES')
 return queue_list(found, #found / 2)

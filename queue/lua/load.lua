@@ -1,8 +1,8 @@
 -- Returns the load of the queue for admission control: how many tasks wait, for how long, and how many were done.
 --
 -- KEYS  those of fragment_common.lua
--- Returns strings: tasks that count for the maximum length, those of them that are delayed, age of the ready task at
---       the head in microseconds, the present minute since 1970, tasks acknowledged in it
+-- Returns strings: entries of the tasks that count for the maximum length, ready and leased tasks, age of the ready task at
+--       the head in microseconds, the present minute since 1970, entries acknowledged in it
 -- Atomic so that the figures belong to one moment. Cheap, because it is asked many times a second.
 
 local now_us, age = queue_now(), 0
@@ -12,7 +12,7 @@ if head[1] then
   age = math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
 end
 local minute = string.format('%d', math.floor(now_us / 60000000))
-local delayed = redis.call('ZCARD', KEYS[2])
+local active = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[3])
 return {
-  string.format('%d', redis.call('ZCARD', KEYS[1]) + delayed + redis.call('ZCARD', KEYS[3])),
-  string.format('%d', delayed), string.format('%d', age), minute, redis.call('HGET', KEYS[10], 'm' .. minute) or '0'}
+  string.format('%d', active + redis.call('ZCARD', KEYS[2]) + queue_extra(0)),
+  string.format('%d', active), string.format('%d', age), minute, redis.call('HGET', KEYS[8], 'm' .. minute) or '0'}

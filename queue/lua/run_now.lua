@@ -9,22 +9,28 @@ local room, now_us = queue_room(0, tonumber(ARGV[1])), queue_now()
 local status, ready = {}, false
 for i = 2, #ARGV do
   local id = ARGV[i]
-  local set = redis.call('ZSCORE', KEYS[2], id) and 2 or redis.call('ZSCORE', KEYS[8], id) and 8
+  local set = redis.call('ZSCORE', KEYS[2], id) and 2 or redis.call('ZSCORE', KEYS[10], id) and 10
   if not set then
     status[i - 1] = 'M'
-  elseif set == 8 and room < 1 then
-    status[i - 1] = 'F'
   else
-    status[i - 1] = 'K'
-    ready = true
     local _, priority, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
-    redis.call('ZREM', KEYS[set], id)
-    if set == 8 then
-      room = room - 1
-      redis.call('HSET', KEYS[5], id, queue_meta(0, priority, 'R', reason, options))
+    local entries = queue_entries(options)
+    if set == 10 and room < entries then
+      status[i - 1] = 'F'
+    else
+      status[i - 1] = 'K'
+      ready = true
+      redis.call('ZREM', KEYS[set], id)
+      if set == 10 then
+        room = room - entries
+        if entries > 1 then
+          queue_tally('extra', entries - 1)
+        end
+        redis.call('HSET', KEYS[5], id, queue_meta(0, priority, 'R', reason, options))
+      end
+      -- In the order given, behind what arrived before.
+      redis.call('ZADD', KEYS[1], string.format('%d', now_us - #ARGV + i - priority * queue_age_us), id)
     end
-    -- In the order given, behind what arrived before.
-    redis.call('ZADD', KEYS[1], string.format('%d', now_us - #ARGV + i - priority * queue_age_us), id)
   end
 end
 if ready then

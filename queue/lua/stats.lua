@@ -13,11 +13,11 @@ if head[1] then
 end
 local reply = {}
 for i, number in ipairs({redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
-  redis.call('ZCARD', KEYS[8]), age, redis.call('EXISTS', KEYS[9]),
+  redis.call('ZCARD', KEYS[10]), age, redis.call('EXISTS', KEYS[9]),
   math.floor(now_us / 60000000)}) do
   reply[i] = string.format('%d', number)
 end
-for _, text in ipairs(redis.call('HGETALL', KEYS[10])) do
+for _, text in ipairs(redis.call('HGETALL', KEYS[8])) do
   reply[#reply + 1] = text
 end
 return reply

@@ -17,14 +17,14 @@ local status, buried, readied = {}, 0, 0
 for i = 3, #ARGV do
   local id = ARGV[i]
   local states, letter = {}, 'k'
-  for _, s in ipairs({3, 1, 2, 8}) do -- leased, ready, delayed, dead
+  for _, s in ipairs({3, 1, 2, 10}) do -- leased, ready, delayed, dead
     if redis.call('ZSCORE', KEYS[s], id) then
       states[#states + 1] = s
     end
   end
   local body = redis.call('HEXISTS', KEYS[4], id) == 1
   local meta = redis.call('HGET', KEYS[5], id)
-  local attempt, priority, _, _, options = queue_parse(meta)
+  local attempt, priority, tag, _, options = queue_parse(meta)
   if #states > 1 then
     letter = 's'
     if repair then
@@ -39,11 +39,14 @@ for i = 3, #ARGV do
       local _, plain = queue_back(options)
       redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', plain))
       readied = readied + 1
+      if tag == 'D' and queue_entries(options) > 1 then -- it counted as one entry
+        queue_tally('extra', queue_entries(options) - 1)
+      end
     elseif repair then
-      queue_forget({id})
+      queue_forget({id}, {meta})
     end
   end
-  if #states > 0 and states[1] ~= 8 and not body then
+  if #states > 0 and states[1] ~= 10 and not body then
     letter = 'b'
     if repair then
       redis.call('ZREM', KEYS[states[1]], id)

@@ -41,6 +41,7 @@ func newQueueStats(api *access) *cobra.Command {
 			var s struct {
 				Queues []struct {
 					Name      string
+					Orders    int
 					Ready     int
 					Delayed   int
 					Leased    int
@@ -56,13 +57,13 @@ func newQueueStats(api *access) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "QUEUE\tREADY\tDELAYED\tLEASED\tDEAD\tOLDEST\tDONE\tPER SECOND\tWAITED P99\t")
+			fmt.Fprintln(w, "QUEUE\tORDERS\tREADY\tDELAYED\tLEASED\tDEAD\tOLDEST\tDONE\tPER SECOND\tWAITED P99\t")
 			for _, q := range s.Queues {
 				state := ""
 				if q.Paused {
 					state = "paused"
 				}
-				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%d\t%.1f\t%s\t%s\n", q.Name, q.Ready, q.Delayed, q.Leased, q.Dead,
+				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%.1f\t%s\t%s\n", q.Name, q.Orders, q.Ready, q.Delayed, q.Leased, q.Dead,
 					millis(q.Oldest), q.Processed, q.PerSecond, millis(q.Wait), state)
 			}
 			return w.Flush()
@@ -80,10 +81,20 @@ type deadView struct {
 	Task     string `json:"task"`
 	Queue    string `json:"queue"`
 	Type     string `json:"type"`
+	Orders   int    `json:"orders"`
+	OrderID  string `json:"order_id"` // empty unless it is about one order
 	ItemID   string `json:"item_id"`
 	Attempts int    `json:"attempts"`
 	DiedAt   string `json:"died_at"`
 	Reason   string `json:"reason"`
+}
+
+// order names the order that a letter is about, or says how many there are.
+func (l *deadView) order() string {
+	if l.OrderID != "" {
+		return l.OrderID
+	}
+	return fmt.Sprintf("%d orders", l.Orders)
 }
 
 // deadLetters reads up to limit dead letters; 0 for all.
@@ -129,9 +140,10 @@ func newQueueDead(api *access) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "TASK\tQUEUE\tTYPE\tITEM\tATTEMPTS\tDIED\tREASON")
-			for _, l := range letters {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%q\n", l.Task, l.Queue, l.Type, l.ItemID, l.Attempts, l.DiedAt, l.Reason)
+			fmt.Fprintln(w, "TASK\tQUEUE\tTYPE\tORDER\tITEM\tATTEMPTS\tDIED\tREASON")
+			for i := range letters {
+				l := &letters[i]
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%q\n", l.Task, l.Queue, l.Type, l.order(), l.ItemID, l.Attempts, l.DiedAt, l.Reason)
 			}
 			return w.Flush()
 		},
@@ -145,11 +157,11 @@ func newQueueDead(api *access) *cobra.Command {
 func newQueueFate(api *access, verb, short string) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: verb + " [TASK ...]", Short: short,
+		Use: verb + " [TASK or ORDER ...]", Short: short,
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if all == (len(tasks) > 0) {
-				return config.Usage(fmt.Errorf("name the tasks, or use --all; see %s --help", c.CommandPath()))
+				return config.Usage(fmt.Errorf("name the tasks or their orders, or use --all; see %s --help", c.CommandPath()))
 			}
 			r, err := api.dial(c, true)
 			if err != nil {

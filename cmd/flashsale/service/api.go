@@ -14,6 +14,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler"
 	"flashsale/handler/auth"
+	"flashsale/handler/server"
 	"flashsale/order/feed"
 	"flashsale/order/payments"
 	"flashsale/order/privacy"
@@ -70,7 +71,7 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	// The server does not wait for streams, because it has handed over their connections. The
 	// wait for their last bytes comes after its drain, so that both share the time.
 	ps.add(part{name: "order streams", stop: feed.Wait})
-	ps.add(ready.drain.part("api", handler.StrictListener(l), e.server(h)))
+	ps.add(ready.drain.part("api", server.StrictListener(l), e.server(h)))
 	// Stopped first, so that clients of streams reconnect to another process.
 	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
 	if e.role.command == "serve" && s.Demo {

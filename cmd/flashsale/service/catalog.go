@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/catalog"
-	"flashsale/handler"
+	"flashsale/handler/ops"
 	"flashsale/inventory"
 	"flashsale/lock"
 )
@@ -72,6 +72,6 @@ func catalogMetrics(registry prometheus.Registerer, items *catalog.Catalog) {
 }
 
 // catalogCheck makes readiness depend on the catalogue.
-func catalogCheck(items *catalog.Catalog) handler.Check {
-	return handler.Check{Name: "catalog", Probe: items.Ready}
+func catalogCheck(items *catalog.Catalog) ops.Check {
+	return ops.Check{Name: "catalog", Probe: items.Ready}
 }

@@ -185,10 +185,10 @@ func (eng *engine) otherQueues() (named []worker.NamedQueue) {
 	return named
 }
 
-func (eng *engine) tasks() []order.Tasks {
-	tasks := make([]order.Tasks, len(eng.queues))
+func (eng *engine) tasks() []order.Queued {
+	tasks := make([]order.Queued, len(eng.queues))
 	for i, q := range eng.queues {
-		tasks[i] = q
+		tasks[i] = inventory.NewOrders(q)
 	}
 	return tasks
 }

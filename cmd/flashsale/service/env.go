@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/cmd/flashsale/config"
-	"flashsale/handler"
+	"flashsale/handler/server"
 )
 
 // env is what every part of a process needs.
@@ -38,8 +38,8 @@ func (e *env) reporter(room string) func(error) {
 
 // server returns a server that uses the process's log.
 func (e *env) server(h http.Handler) *http.Server {
-	srv := handler.NewServer(h)
-	srv.ErrorLog = handler.ServerLog(e.log)
+	srv := server.New(h)
+	srv.ErrorLog = server.ErrorLog(e.log)
 	return srv
 }
 

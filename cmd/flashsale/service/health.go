@@ -8,7 +8,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/cmd/flashsale/config"
-	"flashsale/handler"
+	"flashsale/handler/ops"
 	"flashsale/order/worker"
 )
 
@@ -19,8 +19,8 @@ type health struct {
 	pulse *pulse // nil without a worker
 }
 
-func (h *health) checks() []handler.Check {
-	return []handler.Check{
+func (h *health) checks() []ops.Check {
+	return []ops.Check{
 		{Name: "draining", Probe: func(context.Context) error { return h.drain.check() }},
 		{Name: "redis", Probe: func(ctx context.Context) error { return h.eng.rdb.Ping(ctx).Err() }},
 		{Name: "database", Probe: h.databaseReady},
@@ -76,16 +76,16 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 
 // serveOps returns the part that serves operators. items is nil without an API.
 func serveOps(e *env, l net.Listener, h *health, monitor *worker.Monitor, items *catalog.Catalog) part {
-	c := handler.OpsConfig{Log: e.log, Ready: h.checks()}
+	c := ops.Config{Log: e.log, Ready: h.checks()}
 	if e.role.api {
 		c.Workers = monitor
 		c.Ready = append(c.Ready, catalogCheck(items))
 	}
 	if p := h.pulse; p != nil {
-		c.Ready = append(c.Ready, handler.Check{Name: "worker", Probe: func(context.Context) error { return p.ready() }})
+		c.Ready = append(c.Ready, ops.Check{Name: "worker", Probe: func(context.Context) error { return p.ready() }})
 		c.Alive = p.alive
 	}
-	srv := e.server(handler.NewOps(e.registry, c))
+	srv := e.server(ops.New(e.registry, c))
 	// A CPU profile takes as long as the request asks.
 	srv.WriteTimeout = 2 * time.Minute
 	// It closes immediately: losing a scrape or a profile at the end does not matter.

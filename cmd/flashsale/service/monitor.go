@@ -41,8 +41,8 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 // backlogCollector exports the result of the monitor's last poll. It makes no calls, so a
 // scrape neither waits for Redis nor loads it. It omits unknown values.
 type backlogCollector struct {
-	monitor                                   *worker.Monitor
-	up, tasks, oldest, died, live, fetchedAgo *prometheus.Desc
+	monitor                                           *worker.Monitor
+	up, orders, tasks, oldest, died, live, fetchedAgo *prometheus.Desc
 }
 
 func newBacklogCollector(m *worker.Monitor) *backlogCollector {
@@ -53,6 +53,8 @@ func newBacklogCollector(m *worker.Monitor) *backlogCollector {
 		monitor: m,
 		up: desc("flashsale_queue_metrics_up",
 			"1 if the metrics of queues and workers are current, 0 if Redis could not be read for 15 seconds; they are then left out."),
+		orders: desc("flashsale_queue_orders",
+			"Orders in the tasks of a queue, in all states. A task has the orders of one batch.", "queue"),
 		tasks: desc("flashsale_queue_tasks",
 			"Tasks in a queue, by state: ready, delayed (not due, or waiting for a retry), leased (in a worker's hands), dead (dead letters).", "queue", "state"),
 		oldest: desc("flashsale_queue_oldest_age_seconds",
@@ -68,7 +70,7 @@ func newBacklogCollector(m *worker.Monitor) *backlogCollector {
 
 // Describe lists the metrics.
 func (c *backlogCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.up, c.tasks, c.oldest, c.died, c.live, c.fetchedAgo} {
+	for _, d := range []*prometheus.Desc{c.up, c.orders, c.tasks, c.oldest, c.died, c.live, c.fetchedAgo} {
 		to <- d
 	}
 }
@@ -86,6 +88,7 @@ func (c *backlogCollector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.up, 1)
 	for i := range l.Queues {
 		q := &l.Queues[i]
+		gauge(c.orders, float64(q.Orders), q.Name)
 		gauge(c.tasks, float64(q.Ready), q.Name, "ready")
 		gauge(c.tasks, float64(q.Delayed), q.Name, "delayed")
 		gauge(c.tasks, float64(q.Leased), q.Name, "leased")

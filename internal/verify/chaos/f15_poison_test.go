@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/internal/verify/history"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -36,14 +38,20 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 	tick := time.NewTicker(5 * time.Second / time.Duration(n))
 	defer tick.Stop()
 	ids := make([]string, n)
-	for i := range ids {
+	for i := range n {
 		ids[i] = fmt.Sprintf("poison-%d", i)
 		task := queue.Task{ID: ids[i], Payload: []byte("garbage")}
-		if i%2 == 1 {
+		switch i % 3 {
+		case 1:
 			// The table refuses an order of zero units. With the default number of attempts the
 			// run would take too long.
 			task.MaxAttempts = 2
 			task.Payload = []byte(strings.Join([]string{"1", r.plan.Items[i%itemsOnSale].ID, "poisoner", "0", "990", "EUR", "0", "", ids[i]}, "\t"))
+		case 2: // two orders in one task
+			also := ids[i] + "-also"
+			task.ID, task.Type, task.Entries = "parcel-"+ids[i], inventory.ParcelType, 2
+			task.Payload = []byte("p1\t\n" + ids[i] + "\tgarbage\n" + also + "\tgarbage, too")
+			ids = append(ids, also)
 		}
 		status, err := q.Enqueue(ctx, task)
 		if err != nil || status[0] != queue.StatusOK {
@@ -62,7 +70,7 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 
 // expectDead compares the dead letters with the poison tasks.
 func expectDead(ctx context.Context, r *run, poison []string) {
-	dead, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
+	dead, err := history.DeadOrders(ctx, r.shop.rdb, ordersKey(""))
 	if err != nil {
 		r.failf("read dead letters: %v", err)
 	}

@@ -131,7 +131,7 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 	if f.Items, err = r.shop.store.items(ctx); err != nil {
 		return nil, err
 	}
-	if f.Dead, err = r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result(); err != nil {
+	if f.Dead, err = history.DeadOrders(ctx, r.shop.rdb, ordersKey("")); err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
 	}
 	c, err := r.caller()

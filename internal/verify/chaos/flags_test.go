@@ -79,7 +79,7 @@ func prepare() (code int, err error) {
 	}
 	out := options.out
 	if out == "" {
-		out = filepath.Join("..", "..", ".cache", "chaos")
+		out = filepath.Join("..", "..", "..", ".cache", "chaos")
 	}
 	if out, err = filepath.Abs(out); err != nil {
 		return 1, err

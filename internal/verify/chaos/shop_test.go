@@ -164,17 +164,20 @@ func lockKey(item string) string   { return partition + "sale:" + item + ":lock"
 func saleKey(item string) string   { return partition + "sale:" + item }
 func ordersKey(part string) string { return partition + "q:orders:" + part }
 
-// underway is the number of orders in the queue that are not dead letters.
+// underway is the number of tasks in the queue of orders that are not dead letters.
 func (s *shop) underway(ctx context.Context) (int64, error) {
-	sum := int64(0)
-	for _, set := range []string{"ready", "leased", "delayed"} {
-		n, err := s.rdb.ZCard(ctx, ordersKey(set)).Result()
-		if err != nil {
-			return 0, err
+	var sets [3]*redis.IntCmd
+	// In one step: a task moves from one set to another.
+	_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for i, set := range []string{"ready", "leased", "delayed"} {
+			sets[i] = p.ZCard(ctx, ordersKey(set))
 		}
-		sum += n
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
-	return sum, nil
+	return sets[0].Val() + sets[1].Val() + sets[2].Val(), nil
 }
 
 // counts reads the number of acknowledged orders and the number of failed attempts, which

@@ -33,18 +33,51 @@ var sabotages = []struct {
 		name: "acknowledges before the commit",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tf.fulfil(ctx, tasks, func(i int, err error) { errs[index[i]] = err })\n",
-			to: `	early := make([]order.Outcome, len(tasks))
+			from: "\tf.fulfil(ctx, purchases.orders, purchases.fates)\n",
+			to: `	early := make([]order.Outcome, len(purchases.orders))
 	for i := range early {
 		early[i] = order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: time.Now().UnixMilli()}
 	}
-	if len(tasks) > 0 {
-		f.tell(ctx, tasks, early)
-		go f.fulfil(context.WithoutCancel(ctx), tasks, func(int, error) {})
+	if len(early) > 0 {
+		f.tell(ctx, purchases.orders, early)
+		go f.fulfil(context.WithoutCancel(ctx), purchases.orders, make([]fate, len(early)))
 	}
 `,
 		}},
 		sell: killWorkerBeforeCommit, found: []string{history.LostConfirmed},
+	},
+	{
+		name: "drops one order of a task",
+		change: []alteration{{
+			file: "order/worker/fulfil.go",
+			from: "\tfor _, a := range inventory.OrdersOf(l.ID, l.Payload) {\n\t\to, err",
+			to: `	orders := inventory.OrdersOf(l.ID, l.Payload)
+	for _, a := range orders[len(orders)/2:] {
+		o, err`,
+		}},
+		sell: killWorkerBeforeCommit, found: []string{history.LostAccepted, history.Vanished, history.Unsold},
+	},
+	{
+		name: "commits a task twice when it is delivered again",
+		change: []alteration{{
+			file: "order/worker/fulfil.go",
+			from: "\tf.fulfil(ctx, purchases.orders, purchases.fates)\n",
+			to: `	f.fulfil(ctx, purchases.orders, purchases.fates)
+	for i := range purchases.tasks {
+		t := &purchases.tasks[i]
+		if t.leased.Attempt == 1 {
+			continue
+		}
+		again := slices.Clone(purchases.orders[t.from:t.to])
+		for k := range again {
+			again[k].ID = again[k].ID[:32] + "f" + again[k].ID[33:]
+			again[k].IdempotencyKey += "2"
+		}
+		f.fulfil(ctx, again, make([]fate, len(again)))
+	}
+`,
+		}},
+		sell: killWorkerBeforeCommit, found: []string{history.Invented, history.Unasked, history.Duplicated, history.Oversold},
 	},
 	{
 		name: "drops the database's condition",
@@ -66,7 +99,14 @@ var sabotages = []struct {
 		name: "takes the stock again when a batch is repeated",
 		change: []alteration{{
 			file: "inventory/lua/purchase.lua",
-			from: "  if order then\n", to: "  if order and string.sub(order, -#id) ~= id then\n",
+			from: "local repeated = queue_known(7, 1, {ARGV[12]})[1]\n",
+			to: `local repeated = false
+for i = 1, n do
+  if known[fields[i]] == ARGV[first + i * per] then
+    known[fields[i]] = false
+  end
+end
+`,
 		}},
 		sell: dropReplies, found: []string{history.Unsold, history.LedgerWrong, history.RedisLeft},
 	},

@@ -418,7 +418,16 @@ func (s *stage) watchFences() (stop func()) {
 func (s *stage) drained() {
 	s.t.Helper()
 	s.eventually("the queue is empty", func() bool {
-		return s.zcard("q:orders:ready")+s.zcard("q:orders:leased")+s.zcard("q:orders:delayed") == 0
+		// In one step: a task moves from one set to another.
+		var sets [3]*redis.IntCmd
+		_, err := s.rdb.TxPipelined(s.ctx, func(p redis.Pipeliner) error {
+			for i, set := range []string{"ready", "leased", "delayed"} {
+				sets[i] = p.ZCard(s.ctx, s.key("q:orders:"+set))
+			}
+			return nil
+		})
+		s.must(err)
+		return sets[0].Val()+sets[1].Val()+sets[2].Val() == 0
 	})
 }
 
@@ -438,7 +447,7 @@ func (s *stage) judge() history.Verdict {
 	it.Loaded = s.rdb.HExists(s.ctx, s.key("sale:"+item), "left").Val()
 	it.Left, it.Fence = s.hget("sale:"+item, "left"), s.hget("sale:"+item, "fence")
 	s.final.Items = []history.Item{it}
-	s.final.Dead, err = s.rdb.ZRange(s.ctx, s.key("q:orders:dead"), 0, -1).Result()
+	s.final.Dead, err = history.DeadOrders(s.ctx, s.rdb, s.key("q:orders:"))
 	s.must(err)
 	rows, err := s.db.QueryContext(s.ctx, "SELECT id, user_id, item_id, quantity, idempotency_key, status, reason FROM orders")
 	if err != nil {
