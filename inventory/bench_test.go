@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 )
 
 // BenchmarkPurchase_RedisCPU reports the processor time that one order costs Redis, by INFO
@@ -83,7 +84,7 @@ func BenchmarkPurchase_RedisCPU(b *testing.B) {
 
 func prepare(b *testing.B, sel *seller, requests []*Request) {
 	b.Helper()
-	parcel, err := newParcelID()
+	parcel, err := accepted.NewTaskID()
 	if err != nil {
 		b.Fatal(err)
 	}

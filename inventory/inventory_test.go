@@ -14,6 +14,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/queue"
 )
 
@@ -340,7 +341,7 @@ func TestInventory_Sequence(t *testing.T) {
 		if first != 7<<50+sequenceBlock+1 || asked != 0 {
 			t.Fatalf("sequence %d after the first purchase, asked %d times", first, asked)
 		}
-		found, err := NewOrders(s.queue).Find(await.Context(t), r.OrderID)
+		found, err := accepted.NewOrders(s.queue).Find(await.Context(t), r.OrderID)
 		if stamp := fmt.Sprintf("1.%d", first); err != nil || found[0].Payload != r.Payload || found[0].Stamp != stamp {
 			t.Errorf("order %+v, %v, want payload %q and stamp %q", found, err, r.Payload, stamp)
 		}

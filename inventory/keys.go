@@ -35,11 +35,6 @@ func QueuePrefix(partition int) string { return tag(partition) + "q:orders:" }
 // It is in the slot of the queue of orders.
 func ExpiryQueuePrefix(partition int) string { return tag(partition) + "q:expiries:" }
 
-// queuedLogKey is the log of the orders that were added to a queue, from which
-// QueuedIndex finds those of a buyer. It is named after the queue, so that it is in
-// the queue's slot.
-func queuedLogKey(queuePrefix string) string { return queuePrefix + "accepted" }
-
 // stockChannel is the channel of a partition's items whose stock or terms changed. Each
 // message is an item's id. It is not a key.
 func stockChannel(partition int) string { return tag(partition) + "stock" }

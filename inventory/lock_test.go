@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 )
 
@@ -96,10 +98,10 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 	t.Helper()
 	keys := newSeller(v, s.item).keys
 	parcel := requests[0].OrderID
-	if len(parcel) == len(orderID{}.text()) {
-		parcel = parcelOf(parcel)
+	if uuid.Validate(parcel) == nil {
+		parcel = accepted.TaskOf(parcel)
 	}
-	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendQueuedRecords(nil, requests),
+	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendRecords(nil, requests),
 		appendKeyHashes(nil, requests), 0, "", 0, parcel, appendLines(nil, requests)}
 	fields := appendFields(nil, requests)
 	for i, r := range requests {

@@ -19,6 +19,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/queue"
 )
@@ -75,7 +76,7 @@ func (s *stored) Queued(ctx context.Context, items []string) (map[string]Queued,
 	for _, item := range items {
 		found[item] = Queued{}
 	}
-	err := NewOrders(s.queue).Scan(ctx, func(a Accepted) error {
+	err := accepted.NewOrders(s.queue).Scan(ctx, func(a accepted.Order) error {
 		o := parseSold(a.OrderID, []byte(a.Payload))
 		q, asked := found[o.item]
 		if asked {
@@ -378,7 +379,7 @@ func (s *shop) state(t testing.TB) state {
 		t.Fatalf("the queue has %d tasks ready and %d bodies", len(ids), len(bodies))
 	}
 	for _, id := range ids {
-		for _, a := range OrdersOf(id, []byte(bodies[id])) {
+		for _, a := range accepted.OrdersOf(id, []byte(bodies[id])) {
 			st.queue = append(st.queue, parseSold(a.OrderID, []byte(a.Payload)))
 		}
 	}
@@ -475,7 +476,7 @@ func (s *shop) take(t testing.TB, n int) []sold {
 	}
 	var out []sold
 	for _, l := range f.Tasks {
-		for _, a := range OrdersOf(l.ID, l.Payload) {
+		for _, a := range accepted.OrdersOf(l.ID, l.Payload) {
 			out = append(out, parseSold(a.OrderID, []byte(a.Payload)))
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 )
 
@@ -331,7 +332,7 @@ func modelBatch(ctx context.Context, t *rapid.T, s *shop, m *model, sel *seller,
 		sent = append(sent, r)
 	}
 	var err error
-	if sel.parcel, err = newParcelID(); err != nil {
+	if sel.parcel, err = accepted.NewTaskID(); err != nil {
 		t.Fatal(err)
 	}
 	runs := 1

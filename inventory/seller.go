@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 )
 
@@ -69,7 +70,7 @@ func newSeller(v *Inventory, item string) *seller {
 	lockKey, waitersKey := v.locks.GuardKeys(s.lockKey)
 	q := v.queues[v.keys.partition(item)]
 	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item),
-		queuedLogKey(q.Prefix()), v.keys.accepted(item)}, q.EnqueueKeys()...)
+		accepted.LogKey(q.Prefix()), v.keys.accepted(item)}, q.EnqueueKeys()...)
 	return s
 }
 
@@ -272,7 +273,7 @@ func (s *seller) sell(batch []*Request) {
 		return
 	}
 	var err error
-	if s.parcel, err = newParcelID(); err != nil {
+	if s.parcel, err = accepted.NewTaskID(); err != nil {
 		s.v.cfg.OnError(err)
 		answer(batch, ErrUnavailable)
 		return
@@ -459,7 +460,7 @@ func (s *seller) endLoading() {
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
 	q := s.v.queues[s.v.keys.partition(s.item)]
 	s.epoch = s.v.epoch.Load()
-	s.records = appendQueuedRecords(s.records[:0], batch)
+	s.records = appendRecords(s.records[:0], batch)
 	s.hashes = appendKeyHashes(s.hashes[:0], batch)
 	s.fields = appendFields(s.fields[:0], batch)
 	s.lines = appendLines(s.lines[:0], batch)

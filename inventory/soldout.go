@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/fnv1a"
 	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 )
@@ -100,7 +101,7 @@ const keyHashSize = 4
 func keyHash(r *Request) uint32 { return keyHashOf(r.Buyer, r.IdempotencyKey) }
 
 func keyHashOf(buyer, key string) uint32 {
-	h := fnv1a(fnv1a(fnv1a(fnvStart, buyer), " "), key)
+	h := fnv1a.Add(fnv1a.Add(fnv1a.Add(fnv1a.Start, buyer), " "), key)
 	return uint32(h ^ h>>32) //nolint:gosec // folded on purpose
 }
 

@@ -12,6 +12,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/internal/embedded"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/migrations"
 	"flashsale/order"
@@ -68,7 +69,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	check(err)
 	locks, err := lock.New(s.rdb, lock.Config{TTL: time.Minute})
 	check(err)
-	tasks := []order.Queued{inventory.NewOrders(s.orders)}
+	tasks := []order.Queued{accepted.NewOrders(s.orders)}
 	source := &sales.Source{Store: db, Tasks: tasks, Partition: func(string) int { return 0 }}
 	// Without a sold-out mark every purchase calls Redis.
 	sold, err := inventory.New(ctx, s.rdb, locks, []*queue.Queue{s.orders}, source, inventory.Config{Patience: time.Minute, MarkLife: time.Nanosecond})

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/queue"
 )
 
 // Task is an accepted purchase on its way through the queue to the database. A task of the
-// queue has those of one batch: see inventory.OrdersOf.
+// queue has those of one batch: see accepted.OrdersOf.
 type Task struct {
 	ID             string
 	ItemID         string
@@ -74,11 +74,11 @@ func (t *Task) Payload() string {
 // ParseTask reads the payload of a task of one order. A malformed payload can never become
 // an order.
 func ParseTask(id string, payload []byte) (Task, error) {
-	return ParseAccepted(inventory.Accepted{OrderID: id, Payload: string(payload)})
+	return ParseAccepted(accepted.Order{OrderID: id, Payload: string(payload)})
 }
 
 // ParseAccepted reads an order of a task. A malformed payload can never become an order.
-func ParseAccepted(a inventory.Accepted) (Task, error) {
+func ParseAccepted(a accepted.Order) (Task, error) {
 	var f [taskFields]string
 	rest, n := a.Payload, 0
 	for ; n < taskFields-1; n++ {
@@ -177,7 +177,7 @@ const (
 
 // IsPurchase reports whether tasks of a type hold orders that are to be committed.
 func IsPurchase(taskType string) bool {
-	return taskType == PurchaseType || taskType == inventory.ParcelType
+	return taskType == PurchaseType || taskType == accepted.TaskType
 }
 
 // ExpiryPrefix starts the id of an expiry task; the id of the task whose orders it expires
@@ -204,18 +204,18 @@ func ParseExpiry(id string, payload []byte) (itemID string, orderIDs []string) {
 	return itemID, strings.Split(list, "\n")
 }
 
-// Queued reads the orders in a task queue: inventory.Orders.
+// Queued reads the orders in a task queue: accepted.Orders.
 type Queued interface {
-	Find(ctx context.Context, ids ...string) ([]inventory.Accepted, error)
-	Scan(ctx context.Context, fn func(inventory.Accepted) error) error
+	Find(ctx context.Context, ids ...string) ([]accepted.Order, error)
+	Scan(ctx context.Context, fn func(accepted.Order) error) error
 	State(ctx context.Context, id string) (queue.State, error)
 	Stats(ctx context.Context) (queue.Stats, error)
 }
 
-// BuyersQueued finds the queued orders of a buyer: inventory.QueuedIndex.
+// BuyersQueued finds the queued orders of a buyer: accepted.Index.
 type BuyersQueued interface {
-	// Orders is inventory.QueuedIndex.Orders.
-	Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (more string, err error)
+	// Orders is accepted.Index.Orders.
+	Orders(ctx context.Context, buyer, before string, limit int, fn func(accepted.Order) bool) (more string, err error)
 }
 
 // TaskIDs returns the ids of tasks.

@@ -19,6 +19,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/recovery"
 	"flashsale/order/store"
@@ -133,7 +134,7 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		if err != nil {
 			return err
 		}
-		tasks[p] = inventory.NewOrders(q)
+		tasks[p] = accepted.NewOrders(q)
 	}
 	path := r.list
 	if path == "" {

@@ -6,7 +6,7 @@
 --      the caller has received, 6 number of purchases n, 7 their records for the log, 24 bytes each,
 --      8 the hashes of their keys, 4 bytes each, 9 the item's version from which the caller made them (0: any),
 --      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has, 12 id of the
---      task for the accepted orders, 13 the task's lines, one per purchase (see parcel.go),
+--      task for the accepted orders, 13 the task's lines, one per purchase (see inventory/accepted),
 --      then per purchase: buyer, its field of KEYS 4, quantity, and the field's value if it is accepted
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
@@ -219,7 +219,7 @@ if taken > 0 then
     records = table.concat(accepted)
   end
   redis.call('XADD', KEYS[6], '*', 'o', records)
-  -- All orders are one task, a parcel: see parcel.go.
+  -- All orders are one task, a parcel: see inventory/accepted.
   local parcel = string.format('p1\t%s.%d\n', ARGV[3], sequence) .. lines
   queue_add(7, now_us, 1, {ARGV[12]}, {parcel}, nil, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
 end

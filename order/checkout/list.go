@@ -3,10 +3,12 @@ package checkout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
 )
@@ -66,7 +68,7 @@ func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Orde
 // queuedOrders reads the first queued orders that a filter selects, one more than fit on
 // the page. floor is the id down to which it has read; see order.BuyersQueued.
 func (s *Service) queuedOrders(ctx context.Context, f order.Filter) (queued []order.Order, floor string, err error) {
-	floor, err = s.Queued.Orders(ctx, f.UserID, f.Before, f.Limit+1, func(a inventory.Accepted) bool {
+	floor, err = s.Queued.Orders(ctx, f.UserID, f.Before, f.Limit+1, func(a accepted.Order) bool {
 		t, err := order.ParseAccepted(a)
 		if err != nil || t.UserID != f.UserID || f.ItemID != "" && t.ItemID != f.ItemID {
 			return false
@@ -74,7 +76,10 @@ func (s *Service) queuedOrders(ctx context.Context, f order.Filter) (queued []or
 		queued = append(queued, t.Queued())
 		return true
 	})
-	return queued, floor, err
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
+	}
+	return queued, floor, nil
 }
 
 // merge returns the orders of both lists, newest first. If an order is in both, the row

@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
@@ -23,7 +24,7 @@ import (
 
 // listing configures the site's service to list queued orders.
 func listing(s *shoptest.Shop) *shoptest.Shop {
-	s.Service.Queued = inventory.NewQueuedIndex(s.Rdb, s.Queue)
+	s.Service.Queued = accepted.NewIndex(s.Rdb, s.Queue)
 	return s
 }
 
@@ -155,7 +156,7 @@ func TestService_List_Committing(t *testing.T) {
 				commit(3, pages%2 == 0)
 				if pages%4 == 0 {
 					add(1) // newer than all listed orders
-					if err := inventory.TrimQueued(await.Context(t), rdb, s.Queue); err != nil {
+					if err := accepted.Trim(await.Context(t), rdb, s.Queue); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -191,7 +192,7 @@ func TestService_List_Dead(t *testing.T) {
 		}
 		alice := order.Filter{UserID: "alice", Limit: 20}
 		wantListed(t, "dead", listed(s, alice, nil), []string{id}, order.StatusQueued)
-		letter, err := order.ParseAccepted(inventory.OrdersOf(id, f.Tasks[0].Payload)[0])
+		letter, err := order.ParseAccepted(accepted.OrdersOf(id, f.Tasks[0].Payload)[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,11 +231,11 @@ type ended struct {
 	task  order.Task
 }
 
-func (e ended) Orders(_ context.Context, _, before string, _ int, fn func(inventory.Accepted) bool) (string, error) {
+func (e ended) Orders(_ context.Context, _, before string, _ int, fn func(accepted.Order) bool) (string, error) {
 	if before == "" {
 		return e.floor, nil
 	}
-	fn(inventory.Accepted{OrderID: e.task.ID, Payload: e.task.Payload()})
+	fn(accepted.Order{OrderID: e.task.ID, Payload: e.task.Payload()})
 	return "", nil
 }
 
@@ -262,7 +263,7 @@ func TestService_List_Unavailable(t *testing.T) {
 
 type unreached struct{}
 
-func (unreached) Orders(context.Context, string, string, int, func(inventory.Accepted) bool) (string, error) {
+func (unreached) Orders(context.Context, string, string, int, func(accepted.Order) bool) (string, error) {
 	return "", inventory.ErrUnavailable
 }
 
@@ -293,7 +294,7 @@ type lateLook struct {
 	before, after func()
 }
 
-func (l lateLook) Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (string, error) {
+func (l lateLook) Orders(ctx context.Context, buyer, before string, limit int, fn func(accepted.Order) bool) (string, error) {
 	l.before()
 	defer l.after()
 	return l.BuyersQueued.Orders(ctx, buyer, before, limit, fn)

@@ -13,6 +13,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/items"
@@ -161,9 +162,9 @@ type between struct {
 	commit func()
 }
 
-func (b between) Find(context.Context, ...string) ([]inventory.Accepted, error) {
+func (b between) Find(context.Context, ...string) ([]accepted.Order, error) {
 	b.commit()
-	return make([]inventory.Accepted, 1), nil
+	return make([]accepted.Order, 1), nil
 }
 
 // failing is a queue and a stock that are unreachable.
@@ -172,7 +173,7 @@ type failing struct {
 	order.Queued
 }
 
-func (failing) Find(context.Context, ...string) ([]inventory.Accepted, error) {
+func (failing) Find(context.Context, ...string) ([]accepted.Order, error) {
 	return nil, ordertest.ErrTest
 }
 

@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/items"
@@ -484,8 +485,8 @@ type stuck struct {
 	seen func()
 }
 
-func (q stuck) Find(_ context.Context, ids ...string) ([]inventory.Accepted, error) {
+func (q stuck) Find(_ context.Context, ids ...string) ([]accepted.Order, error) {
 	q.seen()
 	t := ordertest.Bought(ids[0], "item", "u", "k", 1)
-	return []inventory.Accepted{{OrderID: ids[0], Payload: t.Payload()}}, nil
+	return []accepted.Order{{OrderID: ids[0], Payload: t.Payload()}}, nil
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/await"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/queue"
 )
@@ -17,14 +17,14 @@ func Parcel(id string, tasks ...order.Task) queue.Task {
 		lines[i] = tasks[i].ID + "\t" + tasks[i].Payload()
 	}
 	return queue.Task{
-		ID: id, Type: inventory.ParcelType, Payload: []byte("p1\t\n" + strings.Join(lines, "\n")), Entries: len(tasks),
+		ID: id, Type: accepted.TaskType, Payload: []byte("p1\t\n" + strings.Join(lines, "\n")), Entries: len(tasks),
 	}
 }
 
 // TaskOf returns the id of an order's task.
 func TaskOf(t testing.TB, q *queue.Queue, orderID string) string {
 	t.Helper()
-	found, err := inventory.NewOrders(q).Find(await.Context(t), orderID)
+	found, err := accepted.NewOrders(q).Find(await.Context(t), orderID)
 	if err != nil || found[0].OrderID == "" {
 		t.Fatalf("task of order %s: %+v, %v", orderID, found, err)
 	}
@@ -34,7 +34,7 @@ func TaskOf(t testing.TB, q *queue.Queue, orderID string) string {
 // MustParse parses the payload of a task with one order.
 func MustParse(t *testing.T, id string, payload []byte) order.Task {
 	t.Helper()
-	orders := inventory.OrdersOf(id, payload)
+	orders := accepted.OrdersOf(id, payload)
 	if len(orders) != 1 {
 		t.Fatalf("task %s has %d orders", id, len(orders))
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
 )
@@ -112,7 +113,7 @@ func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 	for before, more := "", true; more; more = before != "" {
 		found := false
 		var err error
-		before, err = s.Queued.Orders(ctx, user, before, 1, func(a inventory.Accepted) bool {
+		before, err = s.Queued.Orders(ctx, user, before, 1, func(a accepted.Order) bool {
 			t, err := order.ParseAccepted(a) // an unreadable task names no buyer
 			if err == nil && t.UserID == user && (item == "" || t.ItemID == item) {
 				found = true
@@ -121,7 +122,7 @@ func (s *Service) noneInFlight(ctx context.Context, user, item string) error {
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("find a buyer's queued orders: %w", err)
+			return fmt.Errorf("find a buyer's queued orders: %w: %w", inventory.ErrUnavailable, err)
 		case found:
 			return ErrOrdersInFlight
 		}

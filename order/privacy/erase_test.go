@@ -18,6 +18,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/items"
@@ -35,12 +36,12 @@ var erasure = Erasure{Actor: "root", Reason: "asked for by letter 7", RequestID:
 
 // newService erases and exports the buyers of a site.
 func newService(s *shoptest.Shop) *Service {
-	return &Service{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}
+	return &Service{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Queued: accepted.NewIndex(s.Rdb, s.Queue), Renamer: s.Stock}
 }
 
 // erasing lets the site list queued orders, and notify those who follow orders.
 func erasing(s *shoptest.Shop) *shoptest.Shop {
-	s.Service.Queued = inventory.NewQueuedIndex(s.Rdb, s.Queue)
+	s.Service.Queued = accepted.NewIndex(s.Rdb, s.Queue)
 	s.Service.ChangeNotifier = checkout.NewChangeNotifier(s.Rdb, s.CollectError)
 	return s
 }
@@ -247,7 +248,7 @@ type blindOnce struct {
 	looked bool
 }
 
-func (b *blindOnce) Orders(ctx context.Context, buyer, before string, limit int, fn func(inventory.Accepted) bool) (string, error) {
+func (b *blindOnce) Orders(ctx context.Context, buyer, before string, limit int, fn func(accepted.Order) bool) (string, error) {
 	if !b.looked {
 		b.looked = true
 		return "", nil
@@ -258,7 +259,7 @@ func (b *blindOnce) Orders(ctx context.Context, buyer, before string, limit int,
 // unreadable is a log of queued orders that cannot be read.
 type unreadable struct{}
 
-func (unreadable) Orders(context.Context, string, string, int, func(inventory.Accepted) bool) (string, error) {
+func (unreadable) Orders(context.Context, string, string, int, func(accepted.Order) bool) (string, error) {
 	return "", inventory.ErrUnavailable
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -62,7 +63,7 @@ const (
 func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
 	pending := make(map[string]order.Task)
 	for _, q := range s.Tasks {
-		err := q.Scan(ctx, func(a inventory.Accepted) error {
+		err := q.Scan(ctx, func(a accepted.Order) error {
 			if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 				return nil
 			}

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/release"
 	"flashsale/order/schema"
@@ -331,7 +332,7 @@ func (x *inspector) weighQueue(ctx context.Context, q order.Queued, items map[st
 // scan adds up the units of the items' queued orders.
 func (x *inspector) scan(ctx context.Context, q order.Queued, items map[string]*inspection) error {
 	page := make([]order.Task, 0, recordsPage)
-	err := q.Scan(ctx, func(a inventory.Accepted) error {
+	err := q.Scan(ctx, func(a accepted.Order) error {
 		if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 			return nil
 		}

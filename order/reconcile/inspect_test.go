@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/privacy"
@@ -62,7 +63,7 @@ type unheld struct {
 	scans int
 }
 
-func (u *unheld) Scan(ctx context.Context, fn func(inventory.Accepted) error) error {
+func (u *unheld) Scan(ctx context.Context, fn func(accepted.Order) error) error {
 	u.scans++
 	if u.stock.holds {
 		return ordertest.ErrTest
@@ -118,7 +119,7 @@ func TestInspection_Queue(t *testing.T) {
 			s.MustPlace(order.Purchase{ItemID: item, UserID: "u", IdempotencyKey: "k", Quantity: 2})
 		}
 		stock := &tally{Examiner: s.Stock}
-		tasks := &unheld{Queued: inventory.NewOrders(s.Queue), stock: stock}
+		tasks := &unheld{Queued: accepted.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
 		r.tasks = []order.Queued{tasks}
@@ -198,7 +199,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		}
 		s.Exec("UPDATE items SET closes_at = 1000, opens_at = 1 WHERE id = ?", s.Item+"-1") // ended long ago
 		stock := &tally{Examiner: s.Stock}
-		tasks := &unheld{Queued: inventory.NewOrders(s.Queue), stock: stock}
+		tasks := &unheld{Queued: accepted.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
 		r.tasks = []order.Queued{tasks}

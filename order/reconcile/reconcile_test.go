@@ -15,6 +15,7 @@ import (
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/shoptest"
@@ -26,7 +27,7 @@ import (
 // ReconcilerOf returns a new one for the site.
 func ReconcilerOf(s *shoptest.Shop) *Reconciler {
 	return NewReconciler(Config{
-		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{inventory.NewOrders(s.Queue)},
+		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{accepted.NewOrders(s.Queue)},
 		Releases: s.Service.Releases,
 	})
 }

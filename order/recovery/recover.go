@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
@@ -150,7 +151,7 @@ func (r *Recoverer) queued(ctx context.Context, items []store.Behind) (map[strin
 		partitions[inventory.PartitionOf(b.ItemID, r.Partitions)] = true
 	}
 	for p := range partitions {
-		err := r.Tasks[p].Scan(ctx, func(a inventory.Accepted) error {
+		err := r.Tasks[p].Scan(ctx, func(a accepted.Order) error {
 			if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 				return nil
 			}

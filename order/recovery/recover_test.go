@@ -14,6 +14,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/items"
 	"flashsale/order/ordertest"
@@ -74,7 +75,7 @@ func recoverItem(s *shoptest.Shop, h *store.HighWater, from RecoverFrom, items [
 	}
 	var done RecoveredItem
 	err := NewRecoverer(RecovererConfig{
-		Store: s.Store, Redis: s.Rdb, Partitions: 1, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, HighWater: h, List: &list, Sync: during, By: order.By{Actor: "root"},
+		Store: s.Store, Redis: s.Rdb, Partitions: 1, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, HighWater: h, List: &list, Sync: during, By: order.By{Actor: "root"},
 	}).Recover(await.Context(s.T), from, items, func(i RecoveredItem) { done = i })
 	actions := make(map[string]int)
 	for line := range strings.Lines(list.String()) {
@@ -365,7 +366,7 @@ func TestRecover_Erased(t *testing.T) {
 	if _, err := s.Service.Cancel(ctx, cancelled.Order.ID, order.Canceller{UserID: "u1"}); err != nil {
 		t.Fatal(err)
 	}
-	erasing := privacy.Service{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}
+	erasing := privacy.Service{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Queued: accepted.NewIndex(s.Rdb, s.Queue), Renamer: s.Stock}
 	if _, err := erasing.EraseBuyer(await.Context(t), "u1", privacy.Erasure{Actor: "root", Reason: "asked for"}); err != nil {
 		t.Fatal(err)
 	}

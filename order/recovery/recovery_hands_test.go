@@ -12,6 +12,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/ordertest"
@@ -65,7 +66,7 @@ func TestRecovery_Rewound_InHands(t *testing.T) {
 		}
 		rewind(t, rdb, old)
 		s.MustPlace(s.Purchase("b", "k", 1, 0))
-		s.Fulfiller.Queued = []worker.Membership{inventory.NewOrders(s.Queue)}
+		s.Fulfiller.Queued = []worker.Membership{accepted.NewOrders(s.Queue)}
 		for i, err := range s.Fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)
@@ -105,7 +106,7 @@ func TestRecovery_Rewound_Twice(t *testing.T) {
 		if err := s.Stock.Reload(await.Context(t), s.Item); err != nil {
 			t.Fatal(err)
 		}
-		s.Fulfiller.Queued = []worker.Membership{inventory.NewOrders(s.Queue)}
+		s.Fulfiller.Queued = []worker.Membership{accepted.NewOrders(s.Queue)}
 		for i, err := range s.Fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)
@@ -125,7 +126,7 @@ func restarted(s *shoptest.Shop, onRestart func(context.Context) error) {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	before := s.Stock
 	s.T.Cleanup(func() { s.End(before.Close) })
-	sales := &sales.Source{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
+	sales := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
 	s.Stock, err = inventory.New(await.Context(s.T), s.Rdb, locks, []*queue.Queue{s.Queue}, sales,
 		inventory.Config{Patience: 20 * time.Second, OnError: s.CollectError, Observe: inventory.Observers{OnRestart: onRestart}.For})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/ordertest"
@@ -362,7 +363,7 @@ func TestRecovery_Lost_InHands(t *testing.T) {
 			t.Fatal(err)
 		}
 		survivor := s.MustPlace(s.Purchase("w", "k", 1, 0)) // queued under the new epoch
-		s.Fulfiller.Queued = []worker.Membership{inventory.NewOrders(s.Queue)}
+		s.Fulfiller.Queued = []worker.Membership{accepted.NewOrders(s.Queue)}
 		for i, err := range s.Fulfiller.Handle(await.Context(t), f.Tasks) {
 			if err != nil {
 				t.Errorf("order %d: %v", i, err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
@@ -15,24 +16,26 @@ import (
 
 // BuyersTasks is the part of the queues that EndedSales uses.
 type BuyersTasks interface {
-	// OfBuyers is inventory.QueuedIndex.OfBuyers.
-	OfBuyers(ctx context.Context, item string, buyers []string, fn func(inventory.Accepted)) error
+	// OfBuyers is accepted.Index.OfBuyers.
+	OfBuyers(ctx context.Context, place int, buyers []string, fn func(accepted.Order)) error
 }
 
 // EndedSales finds the orders of ended sales that are no longer in Redis, in the queue and
 // in the database. It is inventory's Archive.
 type EndedSales struct {
-	store  *store.Store
-	queued BuyersTasks
+	store     *store.Store
+	queued    BuyersTasks
+	partition func(item string) int
 	// one limits the reads to one at a time: purchases and pages need the other
 	// connections. Each read serves a batch, so waiting requests join larger batches and do
 	// not pile up.
 	one chan struct{}
 }
 
-// NewEndedSales returns an EndedSales.
-func NewEndedSales(store *store.Store, queued BuyersTasks) *EndedSales {
-	return &EndedSales{store: store, queued: queued, one: make(chan struct{}, 1)}
+// NewEndedSales returns an EndedSales. partition returns the place of an item's queue in
+// queued.
+func NewEndedSales(store *store.Store, queued BuyersTasks, partition func(item string) int) *EndedSales {
+	return &EndedSales{store: store, queued: queued, partition: partition, one: make(chan struct{}, 1)}
 }
 
 // begin waits until no other read runs, or ctx ends. end lets the next one run.
@@ -64,7 +67,7 @@ func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.
 	for i := range keys {
 		buyers[i] = keys[i].Buyer
 	}
-	err := e.queued.OfBuyers(ctx, item, buyers, func(a inventory.Accepted) {
+	err := e.queued.OfBuyers(ctx, e.partition(item), buyers, func(a accepted.Order) {
 		t, err := order.ParseAccepted(a)
 		if err != nil || t.ItemID != item {
 			return // an unreadable task is not an order
@@ -75,7 +78,7 @@ func (e *EndedSales) Entries(ctx context.Context, item string, keys []inventory.
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 	}
 	end, err := e.begin(ctx)
 	if err != nil {

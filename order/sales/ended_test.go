@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/items"
 	"flashsale/order/ordertest"
@@ -55,7 +56,7 @@ func TestEnded_FromDatabase(t *testing.T) {
 					t.Errorf("ledger in the end: %+v", l)
 				}
 				s.Unloaded("the ledger")
-				if erased, err := (&privacy.Service{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Queued: inventory.NewQueuedIndex(s.Rdb, s.Queue), Renamer: s.Stock}).EraseBuyer(await.Context(t), "bob", privacy.Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
+				if erased, err := (&privacy.Service{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Queued: accepted.NewIndex(s.Rdb, s.Queue), Renamer: s.Stock}).EraseBuyer(await.Context(t), "bob", privacy.Erasure{Actor: "admin"}); err != nil || erased.Orders != 1 {
 					t.Errorf("erasure: %+v, %v", erased, err)
 				}
 				s.Unloaded("an erasure")

@@ -14,6 +14,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/ordertest"
@@ -87,7 +88,7 @@ func TestSales_Sale(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked := 0
-		source := &sales.Source{Store: s, Tasks: []order.Queued{noQueue{}, inventory.NewOrders(q)}, Partition: func(item string) int {
+		source := &sales.Source{Store: s, Tasks: []order.Queued{noQueue{}, accepted.NewOrders(q)}, Partition: func(item string) int {
 			if asked++; item != "item" {
 				t.Errorf("unexpected call for the partition of %s", item)
 			}
@@ -130,7 +131,7 @@ func TestSales_Sale_Errors(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	q := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
-	source := &sales.Source{Store: s, Tasks: []order.Queued{inventory.NewOrders(q)}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s, Tasks: []order.Queued{accepted.NewOrders(q)}, Partition: func(string) int { return 0 }}
 	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, catalog.ErrItemNotFound) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
@@ -146,7 +147,7 @@ func TestSales_Sale_Pages(t *testing.T) {
 	s := storetest.New(t)
 	q := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10_000, 1))
-	source := &sales.Source{Store: s, Tasks: []order.Queued{inventory.NewOrders(q)}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s, Tasks: []order.Queued{accepted.NewOrders(q)}, Partition: func(string) int { return 0 }}
 	total := 0
 	for _, n := range []int{999, 1, 1, 1010} {
 		storetest.MustCommit(t, s, ordertest.Distinct(fmt.Sprintf("n%d-%d-", total, n), "item", n)...)
@@ -259,7 +260,7 @@ func TestService_Rebuild_Refused(t *testing.T) {
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(refused))
 		source := &interrupted{
-			Source: &sales.Source{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }},
+			Source: &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }},
 			by: func() {
 				f, err := s.Queue.Dequeue(await.Context(t), 1)
 				if err != nil || len(f.Tasks) != 1 {
@@ -301,6 +302,6 @@ func TestService_Rebuild_Refused(t *testing.T) {
 // noQueue is a queue that does not answer.
 type noQueue struct{ order.Queued }
 
-func (noQueue) Scan(context.Context, func(inventory.Accepted) error) error { return ordertest.ErrTest }
+func (noQueue) Scan(context.Context, func(accepted.Order) error) error { return ordertest.ErrTest }
 
 func (noQueue) Stats(context.Context) (queue.Stats, error) { return queue.Stats{}, ordertest.ErrTest }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 )
 
@@ -140,7 +141,7 @@ func (r *scanRound) run(ctx context.Context, tasks order.Queued, keep int) {
 	defer close(r.done)
 	groups := make([]inventory.Queued, len(r.items))
 	kept, covered := 0, len(groups)
-	r.err = tasks.Scan(ctx, func(a inventory.Accepted) error {
+	r.err = tasks.Scan(ctx, func(a accepted.Order) error {
 		if strings.HasPrefix(a.OrderID, order.ExpiryPrefix) {
 			return nil
 		}

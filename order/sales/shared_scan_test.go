@@ -9,7 +9,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/storetest"
@@ -25,7 +25,7 @@ type heldScan struct {
 	end   chan struct{}
 }
 
-func (w *heldScan) Scan(ctx context.Context, fn func(inventory.Accepted) error) error {
+func (w *heldScan) Scan(ctx context.Context, fn func(accepted.Order) error) error {
 	w.mu.Lock()
 	w.scans++
 	w.mu.Unlock()
@@ -45,7 +45,7 @@ func (w *heldScan) Scan(ctx context.Context, fn func(inventory.Accepted) error) 
 func TestSales_Queued_Shared(t *testing.T) {
 	t.Parallel()
 	tasks := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
-	q := &heldScan{Queued: inventory.NewOrders(tasks), begun: make(chan struct{}), end: make(chan struct{})}
+	q := &heldScan{Queued: accepted.NewOrders(tasks), begun: make(chan struct{}), end: make(chan struct{})}
 	sales := &Source{Store: storetest.New(t), Tasks: []order.Queued{q}, Partition: func(string) int { return 0 }}
 	var all sync.WaitGroup
 	read := func(i int) {
@@ -84,7 +84,7 @@ func TestSales_Queued_Shared(t *testing.T) {
 // another one of them reads it then.
 func TestSales_Queued_CalledOff(t *testing.T) {
 	t.Parallel()
-	q := &heldScan{Queued: inventory.NewOrders(ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})), begun: make(chan struct{}), end: make(chan struct{})}
+	q := &heldScan{Queued: accepted.NewOrders(ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})), begun: make(chan struct{}), end: make(chan struct{})}
 	sales := &Source{Store: storetest.New(t), Tasks: []order.Queued{q}, Partition: func(string) int { return 0 }}
 	first, cancel := context.WithCancel(await.Context(t))
 	ended := make(chan error, 2)
@@ -129,7 +129,7 @@ func TestScanRound_Bounded(t *testing.T) {
 		names[i] = fmt.Sprint("item-", i)
 		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Distinct(fmt.Sprint("o", i, "-"), names[i], each)...))
 	}
-	s := &sharedScan{tasks: inventory.NewOrders(q), keep: keep, turn: make(chan struct{}, 1)}
+	s := &sharedScan{tasks: accepted.NewOrders(q), keep: keep, turn: make(chan struct{}, 1)}
 	found, err := s.read(await.Context(t), names)
 	if err != nil || len(found) != keep/each || len(found[names[0]].Orders) != each || len(found[names[1]].Orders) != each {
 		t.Fatalf("%d items found, %v, want the first %d with %d orders each", len(found), err, keep/each, each)

@@ -17,6 +17,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/checkout"
@@ -84,9 +85,9 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(locks.Close) })
-	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
+	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
 	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.CollectError
-	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, inventory.NewQueuedIndex(rdb, q))}
+	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, accepted.NewIndex(rdb, q), source.Partition)}
 	cfg.Archive = s.Archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.Store.HighWater().MayLoad(ctx, items)
@@ -102,7 +103,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	}
 	t.Cleanup(func() { s.End(s.Items.Close) })
 	s.Service = checkout.NewService(checkout.Config{
-		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Waiters: s.Waiters,
+		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
 		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
 	})
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}

@@ -80,6 +80,7 @@ func TestStore_ReopensConnection(t *testing.T) {
 	allow := disktest.Deny(t, s.Path(), s.Path()+"-wal")
 	// The pool closes its connection and opens another one at the next call.
 	pool.SetMaxIdleConns(0)
+	await.True(t, "the connection is closed", func() bool { return pool.Stats().OpenConnections == 0 }) // the store may be using it
 	pool.SetMaxIdleConns(1)
 	_, err = s.Commit(await.Context(t), []order.Task{ordertest.Bought("refused", "item", "u", "k", 1)})
 	var se sqlite3.Error

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/release"
@@ -137,7 +138,7 @@ func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
 	switch {
 	case order.IsPurchase(d.Type):
 		l.Type = "purchase"
-		for _, a := range inventory.OrdersOf(d.ID, d.Payload) {
+		for _, a := range accepted.OrdersOf(d.ID, d.Payload) {
 			ids = append(ids, a.OrderID)
 			if t, err := order.ParseAccepted(a); err == nil {
 				l.ItemID = t.ItemID
@@ -187,7 +188,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (rejected bo
 	if !order.IsPurchase(info.Type) {
 		return false, nil // the sweeper expires what is due; other dead letters hold no units
 	}
-	for _, a := range inventory.OrdersOf(info.ID, info.Payload) {
+	for _, a := range accepted.OrdersOf(info.ID, info.Payload) {
 		t, err := order.ParseAccepted(a)
 		if errors.Is(err, order.ErrTaskMalformed) || t.Quantity <= 0 {
 			continue // unreadable: it names no order
@@ -240,7 +241,7 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 // is none.
 func deadTask(ctx context.Context, q *queue.Queue, id string) (*queue.TaskInfo, error) {
 	ids := []string{id}
-	found, err := inventory.NewOrders(q).Find(ctx, id)
+	found, err := accepted.NewOrders(q).Find(ctx, id)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/queue"
@@ -116,7 +116,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 		if !order.IsPurchase(l.Type) {
 			continue
 		}
-		for _, a := range inventory.OrdersOf(l.ID, l.Payload) {
+		for _, a := range accepted.OrdersOf(l.ID, l.Payload) {
 			t, err := order.ParseAccepted(a)
 			if err != nil || t.Quantity <= 0 {
 				continue // a payload that cannot be parsed names no order

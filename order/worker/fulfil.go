@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/release"
@@ -118,17 +119,17 @@ type fate struct {
 // purchaseTask is a leased task and where its orders are.
 type purchaseTask struct {
 	leased   *queue.Leased
-	index    int                  // in the batch
-	from, to int                  // of purchases.orders
-	accepted []inventory.Accepted // in that order, and then those that cannot be read
-	broken   []error              // of the latter
+	index    int              // in the batch
+	from, to int              // of purchases.orders
+	accepted []accepted.Order // in that order, and then those that cannot be read
+	broken   []error          // of the latter
 }
 
 // add adds a task, or returns its verdict if none of its orders can be committed now.
 func (p *purchases) add(l *queue.Leased, index int, stopped *store.HighWater) error {
 	t := purchaseTask{leased: l, index: index, from: len(p.orders)}
-	var unreadable []inventory.Accepted
-	for _, a := range inventory.OrdersOf(l.ID, l.Payload) {
+	var unreadable []accepted.Order
+	for _, a := range accepted.OrdersOf(l.ID, l.Payload) {
 		o, err := order.ParseAccepted(a)
 		if err != nil {
 			unreadable, t.broken = append(unreadable, a), append(t.broken, err)
@@ -187,8 +188,8 @@ func (t *purchaseTask) verdict(orders []order.Task, fates []fate) error {
 	return nil
 }
 
-func single(a inventory.Accepted) queue.Task {
-	id, payload := inventory.SingleTask(a)
+func single(a accepted.Order) queue.Task {
+	id, payload := accepted.SingleTask(a)
 	return queue.Task{ID: id, Payload: payload}
 }
 
@@ -316,7 +317,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	return func(leased []queue.Leased) time.Duration {
 		for i := range leased {
-			for _, a := range inventory.OrdersOf(leased[i].ID, leased[i].Payload) {
+			for _, a := range accepted.OrdersOf(leased[i].ID, leased[i].Payload) {
 				if order.Awaited(a.Payload) {
 					return 0
 				}
@@ -333,7 +334,7 @@ func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, c
 	cfg.OnMissing = f.missing
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
-		f.Queued = append(f.Queued, inventory.NewOrders(q))
+		f.Queued = append(f.Queued, accepted.NewOrders(q))
 		sources = append(sources, queue.Source{Queue: q, Handler: f.Handle, Weight: 4})
 	}
 	for _, q := range expiries {

@@ -7,6 +7,7 @@ import (
 
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/timeouts"
 	"flashsale/queue"
@@ -14,8 +15,8 @@ import (
 
 // Membership reads which orders a queue holds.
 type Membership interface {
-	// Find is inventory.Orders.Find.
-	Find(ctx context.Context, ids ...string) ([]inventory.Accepted, error)
+	// Find is accepted.Orders.Find.
+	Find(ctx context.Context, ids ...string) ([]accepted.Order, error)
 }
 
 // invalidateUncounted invalidates the sales of committed orders that were accepted under an
@@ -72,7 +73,7 @@ func (f *Fulfiller) dropUncounted(ctx context.Context, late []*order.Task) error
 	}
 	var items []string
 	for p, list := range byPartition {
-		known := make([]inventory.Accepted, len(list))
+		known := make([]accepted.Order, len(list))
 		if p < len(f.Queued) {
 			ids := make([]string, len(list))
 			for i, t := range list {
@@ -114,7 +115,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		if !order.IsPurchase(leased[i].Type) {
 			continue
 		}
-		for _, a := range inventory.OrdersOf(leased[i].ID, leased[i].Payload) {
+		for _, a := range accepted.OrdersOf(leased[i].ID, leased[i].Payload) {
 			t, err := order.ParseAccepted(a)
 			if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch || slices.Contains(items, t.ItemID) {
 				continue

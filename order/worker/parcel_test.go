@@ -12,7 +12,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/reconcile/reconciletest"
@@ -90,7 +90,7 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 		}
 		attempts := map[string]int{}
 		for i := range dead {
-			for _, a := range inventory.OrdersOf(dead[i].ID, dead[i].Payload) {
+			for _, a := range accepted.OrdersOf(dead[i].ID, dead[i].Payload) {
 				attempts[a.OrderID] = dead[i].Attempt
 			}
 		}
@@ -117,7 +117,7 @@ func TestFulfiller_Parcel_FullQueue(t *testing.T) {
 		worker.RunWorker(t, f, q, idle)
 		await.True(t, "the one dead letter", func() bool { return ordertest.StatsOf(t, q) == (queue.Stats{Dead: 1}) })
 		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
-		if err != nil || inventory.OrdersOf(dead[0].ID, dead[0].Payload)[0].OrderID != tasks[1].ID {
+		if err != nil || accepted.OrdersOf(dead[0].ID, dead[0].Payload)[0].OrderID != tasks[1].ID {
 			t.Errorf("dead: %+v, %v", dead, err)
 		}
 		if rows := ordertest.AllRows(t, s); len(rows) != 9 {

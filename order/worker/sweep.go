@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"flashsale/internal/pause"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
 	"flashsale/queue"
@@ -46,7 +46,7 @@ type SweeperConfig struct {
 	// Dead are the queues of orders whose dead letters it rejects.
 	Dead []DeadLetters
 	// Logs are the queues of orders from whose logs each sweep removes the orders that have
-	// left the queue; see inventory.TrimQueued.
+	// left the queue; see accepted.Trim.
 	Logs []*queue.Queue
 	// KeepEnded is how long Redis keeps a sale after its end and its payment window; then a
 	// sweep removes it. Default 0: sales are not removed.
@@ -81,7 +81,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	}
 	errs = append(errs, s.returns(ctx, &done), s.free(ctx, &done))
 	for _, q := range s.Logs {
-		errs = append(errs, inventory.TrimQueued(ctx, s.f.rdb, q))
+		errs = append(errs, accepted.Trim(ctx, s.f.rdb, q))
 	}
 	return done, errors.Join(errs...)
 }

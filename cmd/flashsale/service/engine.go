@@ -14,6 +14,7 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/order/recovery"
@@ -188,7 +189,7 @@ func (eng *engine) otherQueues() (named []worker.NamedQueue) {
 func (eng *engine) tasks() []order.Queued {
 	tasks := make([]order.Queued, len(eng.queues))
 	for i, q := range eng.queues {
-		tasks[i] = inventory.NewOrders(q)
+		tasks[i] = accepted.NewOrders(q)
 	}
 	return tasks
 }

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order/checkout"
 	"flashsale/order/items"
@@ -35,7 +36,7 @@ type selling struct {
 	items   *catalog.Catalog
 	service *checkout.Service
 	sales   *items.Service
-	queued  *inventory.QueuedIndex
+	queued  *accepted.Index
 }
 
 // newSelling creates the parts that purchases use. It compares Redis with the database before
@@ -55,13 +56,13 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 		return sh.waiters.Listen(ctx, eng.rdb, eng.store, report)
 	}})
 	source := &sales.Source{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
-	queued := inventory.NewQueuedIndex(eng.rdb, eng.queues...)
+	queued := accepted.NewIndex(eng.rdb, eng.queues...)
 	var rec *recovery.Recovery
 	var cache *catalog.Catalog
 	var catalogue parts
 	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, source, inventory.Config{
 		Partitions: e.settings.Partitions, OnError: e.reporter("inventory"), OnBatch: batchMetrics(e.registry),
-		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued),
+		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued, eng.partition),
 		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
 			rec = newRecovery(e, eng, stock, locks, sh.highWater)
 			var err error

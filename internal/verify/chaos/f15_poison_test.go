@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flashsale/internal/verify/history"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/queue"
 )
 
@@ -49,7 +49,7 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 			task.Payload = []byte(strings.Join([]string{"1", r.plan.Items[i%itemsOnSale].ID, "poisoner", "0", "990", "EUR", "0", "", ids[i]}, "\t"))
 		case 2: // two orders in one task
 			also := ids[i] + "-also"
-			task.ID, task.Type, task.Entries = "parcel-"+ids[i], inventory.ParcelType, 2
+			task.ID, task.Type, task.Entries = "parcel-"+ids[i], accepted.TaskType, 2
 			task.Payload = []byte("p1\t\n" + ids[i] + "\tgarbage\n" + also + "\tgarbage, too")
 			ids = append(ids, also)
 		}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
+	"flashsale/inventory/accepted"
 
-	"flashsale/inventory"
+	"github.com/redis/go-redis/v9"
 )
 
 // DeadOrders returns the ids of the orders whose tasks are dead letters of the queue with this
@@ -23,7 +23,7 @@ func DeadOrders(ctx context.Context, rdb redis.Cmdable, prefix string) ([]string
 	var orders []string
 	for i, task := range tasks {
 		text, _ := payloads[i].(string)
-		for _, o := range inventory.OrdersOf(task, []byte(text)) {
+		for _, o := range accepted.OrdersOf(task, []byte(text)) {
 			orders = append(orders, o.OrderID)
 		}
 	}

@@ -50,8 +50,8 @@ var sabotages = []struct {
 		name: "drops one order of a task",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tfor _, a := range inventory.OrdersOf(l.ID, l.Payload) {\n\t\to, err",
-			to: `	orders := inventory.OrdersOf(l.ID, l.Payload)
+			from: "\tfor _, a := range accepted.OrdersOf(l.ID, l.Payload) {\n\t\to, err",
+			to: `	orders := accepted.OrdersOf(l.ID, l.Payload)
 	for _, a := range orders[len(orders)/2:] {
 		o, err`,
 		}},

@@ -3,7 +3,7 @@ package reconciletest
 
 import (
 	"flashsale/internal/testing/await"
-	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/reconcile"
 	"flashsale/order/shoptest"
@@ -22,7 +22,7 @@ func LedgerOf(s *shoptest.Shop) order.Ledger {
 // New returns a reconciler of a shop.
 func New(s *shoptest.Shop) *reconcile.Reconciler {
 	return reconcile.NewReconciler(reconcile.Config{
-		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{inventory.NewOrders(s.Queue)}, Releases: s.Service.Releases,
+		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Releases: s.Service.Releases,
 	})
 }
 

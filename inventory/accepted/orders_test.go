@@ -1,8 +1,7 @@
-package inventory
+package accepted
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -12,35 +11,6 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
-
-func TestOrdersOf(t *testing.T) {
-	t.Parallel()
-	single := func(id, task, payload string) []Accepted {
-		return []Accepted{{OrderID: id, TaskID: task, Payload: payload}}
-	}
-	for _, c := range []struct {
-		name, task, payload string
-		want                []Accepted
-	}{
-		{"a parcel", "t", "p1\t7.8\na\tx\ty\nb\tz", []Accepted{
-			{OrderID: "a", TaskID: "t", Payload: "x\ty", Stamp: "7.8"}, {OrderID: "b", TaskID: "t", Payload: "z", Stamp: "7.8"},
-		}},
-		{"without a stamp", "t", "p1\t\na\tx", []Accepted{{OrderID: "a", TaskID: "t", Payload: "x"}}},
-		{"one order", "id", "2\tx", single("id", "id", "2\tx")},
-		{"split off a parcel", "o:id", "2\tx", single("id", "o:id", "2\tx")},
-		{"a line without an order", "t", "p1\t7.8\na\tx\nb", single("t", "t", "p1\t7.8\na\tx\nb")},
-		{"no lines", "t", "p1\t7.8\n", single("t", "t", "p1\t7.8\n")},
-		{"nothing", "t", "", single("t", "t", "")},
-	} {
-		if got := OrdersOf(c.task, []byte(c.payload)); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
-	}
-	a := Accepted{OrderID: "id", Payload: "2\tx", Stamp: "7.8"}
-	if id, payload := SingleTask(a); id != "o:id" || string(payload) != "2\tx\t7.8" {
-		t.Errorf("split off: %q %q", id, payload)
-	}
-}
 
 // splitting is a client whose queue splits an order off its task after a command.
 type splitting struct {
@@ -66,10 +36,8 @@ func TestOrders_Moved(t *testing.T) {
 		t.Run(reader.name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-				s := newShop(t, rdb, open(10, 1), 0)
-				v := s.inventory(t, Config{})
-				r := s.request("u", "k", 1)
-				mustBuy(t, v, r)
+				s := newSale(t, rdb)
+				order := s.accept(t, "u")
 				client := redistest.Second(t, rdb)
 				var moved atomic.Bool
 				client.AddHook(&splitting{after: func(cmd redis.Cmder) {
@@ -91,18 +59,18 @@ func TestOrders_Moved(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var last Accepted
+				var last Order
 				if reader.name == "Find" {
-					found, err := NewOrders(q).Find(await.Context(t), r.OrderID)
+					found, err := NewOrders(q).Find(await.Context(t), order)
 					if err != nil {
 						t.Fatal(err)
 					}
 					last = found[0]
-				} else if err := NewOrders(q).Scan(await.Context(t), func(a Accepted) error { last = a; return nil }); err != nil {
+				} else if err := NewOrders(q).Scan(await.Context(t), func(a Order) error { last = a; return nil }); err != nil {
 					t.Fatal(err)
 				}
-				if !moved.Load() || last.OrderID != r.OrderID || last.TaskID != singlePrefix+r.OrderID {
-					t.Errorf("found %+v, moved %v, want order %s in its own task", last, moved.Load(), r.OrderID)
+				if !moved.Load() || last.OrderID != order || last.TaskID != singlePrefix+order {
+					t.Errorf("found %+v, moved %v, want order %s in its own task", last, moved.Load(), order)
 				}
 			})
 		})

@@ -1,4 +1,4 @@
-package inventory
+package accepted
 
 import (
 	"context"
@@ -19,14 +19,14 @@ const (
 	trimEntry = 256
 )
 
-// TrimQueued removes from a queue's log the orders that have left the queue. It processes
+// Trim removes from a queue's log the orders that have left the queue. It processes
 // the log from its beginning, up to the first page with mostly queued orders, so that it
 // does not read a long queue again at each call. It moves the queued orders of the
 // processed pages, dead letters included, to the log's end, so that a few old orders do
 // not keep the others from being removed. Any number of processes may call it
 // concurrently. Errors: those of Redis.
-func TrimQueued(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue) error {
-	key := queuedLogKey(q.Prefix())
+func Trim(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue) error {
+	key := LogKey(q.Prefix())
 	for range trimPages {
 		more, err := trimPageOf(ctx, rdb, q, key)
 		if err != nil {
@@ -39,7 +39,7 @@ func TrimQueued(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue) 
 	return nil
 }
 
-// trimPageOf is one step of TrimQueued. more says whether another step is worthwhile.
+// trimPageOf is one step of Trim. more says whether another step is worthwhile.
 func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, key string) (more bool, err error) {
 	page, err := rdb.XRangeN(ctx, key, "-", "+", trimPage).Result()
 	if err != nil || len(page) == 0 {
@@ -70,7 +70,7 @@ func trimPageOf(ctx context.Context, rdb redis.UniversalClient, q *queue.Queue, 
 		}
 		alive++
 		last := len(again) - 1
-		again[last] = appendQueuedRecord(again[last], buyers[i], ids[i])
+		again[last] = appendRecord(again[last], buyers[i], ids[i])
 	}
 	whole := len(page) == trimPage
 	mostly := 2*alive > len(ids)
