@@ -169,8 +169,8 @@ func TestAdjust_Version(t *testing.T) {
 		s.mustAdjust(t, two)
 		s.mustAdjust(t, three)
 		same(t, after, s.state(t))
-		if after.left(t) != 5 || after.sale["limit"] != "2" {
-			t.Errorf("%d left, limit %s, want 5 and 2", after.left(t), after.sale["limit"])
+		if after.left(t) != 5 || after.sale["per_user_limit"] != "2" {
+			t.Errorf("%d left, limit %s, want 5 and 2", after.left(t), after.sale["per_user_limit"])
 		}
 		// A load reads the changes from the database.
 		s.stock(2, 3)

@@ -38,26 +38,26 @@ func appendRecords(b []byte, batch []*Request) []byte {
 	return b
 }
 
-// appendFields appends, for each request of a batch, its field of the idempotency hash and the
-// field's value. One allocation holds the text of all.
-func appendFields(fields []string, batch []*Request) []string {
+// appendValues appends, for each request of a batch, the value of its buyer if it is the buyer's first order: see
+// fragment_buyer.lua. One allocation holds the text of all.
+func appendValues(values []string, batch []*Request) []string {
 	size := 0
 	for _, r := range batch {
-		size += len(r.Buyer) + 1 + len(r.IdempotencyKey) + maxDigits + 1 + len(r.OrderID)
+		size += 2*maxDigits + len("  :") + len(r.OrderID) + len(r.IdempotencyKey)
 	}
 	text := make([]byte, 0, size)
-	ends := make([]int, 0, 2*len(batch))
+	ends := make([]int, 0, len(batch))
 	for _, r := range batch {
-		text = append(append(append(text, r.Buyer...), ' '), r.IdempotencyKey...)
-		ends = append(ends, len(text))
-		text = append(append(strconv.AppendInt(text, r.Quantity, 10), ':'), r.OrderID...)
+		text = append(strconv.AppendInt(text, r.Quantity, 10), ' ')
+		text = append(strconv.AppendInt(text, r.Quantity, 10), ':')
+		text = append(append(append(text, r.OrderID...), ' '), r.IdempotencyKey...)
 		ends = append(ends, len(text))
 	}
 	all, from := string(text), 0
 	for _, to := range ends {
-		fields, from = append(fields, all[from:to]), to
+		values, from = append(values, all[from:to]), to
 	}
-	return fields
+	return values
 }
 
 // maxDigits is the number of digits of the largest quantity.

@@ -25,7 +25,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 		s := newShop(t, rdb, open(1, 1), 0)
 		z, a, b := s.request("z", "k", 1), s.request("a", "k", 1), s.request("b", "k", 1)
 		scripts := counter{after: func(_ int, err error) error {
-			known, herr := shared.HKeys(t.Context(), keys{1}.idempotency(s.item)).Result()
+			known, herr := shared.HKeys(t.Context(), keys{1}.buyers(s.item)).Result()
 			switch {
 			case herr != nil:
 				t.Error(herr)

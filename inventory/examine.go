@@ -127,7 +127,7 @@ func (v *Inventory) live(ctx context.Context, item string, epoch int64) (Live, i
 }
 
 // liveFields are the fields of a sale's hash that parseLive reads.
-var liveFields = []string{"epoch", "left", "limit", "opens_ms", "closes_ms", "version", "fence", "control", "changing", "sequence"}
+var liveFields = []string{"epoch", "left", "per_user_limit", "opens_ms", "closes_ms", "version", "fence", "control", "changing", "sequence"}
 
 // parseLive reads the values of liveFields, of a sale of this epoch, and the highest
 // fencing token that the sale has seen.
@@ -208,7 +208,19 @@ func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry)
 // EachEntry is [Inventory.EachEntry] for a process that has no Inventory. The sale
 // need not be loaded. Errors: [ErrUnavailable], and fn's.
 func EachEntry(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, fn func([]Entry) error) error {
-	return scan(ctx, rdb, keys{partitions}.idempotency(item), func(pairs []string) error {
+	k := keys{partitions}
+	err := scan(ctx, rdb, k.buyers(item), func(pairs []string) error {
+		page := make([]Entry, 0, len(pairs)/2)
+		for i := 0; i+1 < len(pairs); i += 2 {
+			_, entry := parseBuyer(pairs[i], pairs[i+1])
+			page = append(page, entry)
+		}
+		return fn(page)
+	})
+	if err != nil {
+		return err
+	}
+	return scan(ctx, rdb, k.idempotency(item), func(pairs []string) error {
 		page := make([]Entry, 0, len(pairs)/2)
 		for i := 0; i+1 < len(pairs); i += 2 {
 			buyer, key, _ := strings.Cut(pairs[i], " ")
@@ -223,7 +235,9 @@ func (v *Inventory) EachCount(ctx context.Context, item string, fn func([]BuyerC
 	return scan(ctx, v.rdb, v.keys.buyers(item), func(pairs []string) error {
 		page := make([]BuyerCount, 0, len(pairs)/2)
 		for i := 0; i+1 < len(pairs); i += 2 {
-			page = append(page, BuyerCount{pairs[i], parseUnits(pairs[i+1])})
+			if count, _ := parseBuyer(pairs[i], pairs[i+1]); count.Units != 0 {
+				page = append(page, count)
+			}
 		}
 		return fn(page)
 	})
@@ -257,19 +271,35 @@ func (v *Inventory) Entries(ctx context.Context, item string, keys []EntryKey) (
 
 // Entries is [Inventory.Entries] for a process that has no Inventory.
 func Entries(ctx context.Context, rdb redis.UniversalClient, partitions int, item string, of []EntryKey) ([]Entry, error) {
+	k := keys{partitions}
 	names := make([]string, len(of))
 	for i := range of {
-		names[i] = of[i].field()
+		names[i] = of[i].Buyer
 	}
-	values, err := fields(ctx, rdb, keys{partitions}.idempotency(item), names)
+	values, err := fields(ctx, rdb, k.buyers(item), names)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]Entry, len(of))
+	var further []int // places of orders that are not in their buyers' values
+	names = names[:0]
 	for i, value := range values {
 		out[i] = Entry{EntryKey: of[i]}
+		if text, there := value.(string); !there {
+			continue
+		} else if _, entry := parseBuyer(of[i].Buyer, text); entry.EntryKey == of[i] {
+			out[i] = entry
+			continue
+		}
+		further, names = append(further, i), append(names, of[i].field())
+	}
+	values, err = fields(ctx, rdb, k.idempotency(item), names)
+	if err != nil {
+		return nil, err
+	}
+	for i, value := range values {
 		if text, there := value.(string); there {
-			out[i] = parseEntry(of[i], text)
+			out[further[i]] = parseEntry(of[further[i]], text)
 		}
 	}
 	return out, nil
@@ -285,7 +315,8 @@ func (v *Inventory) Counts(ctx context.Context, item string, buyers []string) ([
 	out := make([]int64, len(buyers))
 	for i, value := range values {
 		if text, there := value.(string); there {
-			out[i] = parseUnits(text)
+			count, _ := parseBuyer(buyers[i], text)
+			out[i] = count.Units
 		}
 	}
 	return out, nil
@@ -316,12 +347,15 @@ func parseEntry(key EntryKey, value string) Entry {
 	return e
 }
 
-func parseUnits(value string) int64 {
-	n, err := strconv.ParseInt(value, 10, 64)
+// parseBuyer reads the value of a buyer: see fragment_buyer.lua.
+func parseBuyer(buyer, value string) (BuyerCount, Entry) {
+	units, rest, _ := strings.Cut(value, " ")
+	order, key, _ := strings.Cut(rest, " ")
+	n, err := strconv.ParseInt(units, 10, 64)
 	if err != nil || n < 0 {
-		return -1
+		n = -1
 	}
-	return n
+	return BuyerCount{buyer, n}, parseEntry(EntryKey{buyer, key}, order)
 }
 
 // Left reads the units left of each item, in order; -1 where the sale is not loaded.

@@ -189,7 +189,7 @@ func TestInventory_Live_Damaged(t *testing.T) {
 			want         Live   // Sale is not compared
 		}{
 			{"epoch", "", Live{}}, {"epoch", "2", Live{}}, {"left", "", Live{}}, {"version", "", Live{}}, {"changing", "x", Live{}},
-			{"left", "many", Live{Loaded: true, Damaged: true}}, {"limit", "1.5", Live{Loaded: true, Damaged: true}},
+			{"left", "many", Live{Loaded: true, Damaged: true}}, {"per_user_limit", "1.5", Live{Loaded: true, Damaged: true}},
 			{"opens_ms", "now", Live{Loaded: true, Damaged: true}}, {"closes_ms", "-", Live{Loaded: true, Damaged: true}},
 			{"version", "7", Live{Loaded: true, Damaged: true}}, {"version", "x.1.0", Live{Loaded: true, Damaged: true}},
 			{"fence", "9000000000000000", Live{Loaded: true, Damaged: true}},
@@ -231,6 +231,9 @@ func TestInventory_Records(t *testing.T) {
 		for i := range held {
 			held[i] = Holding{Buyer: fmt.Sprintf("u%04d", i), IdempotencyKey: "k", OrderID: fmt.Sprintf("o%04d", i), Quantity: 2, Counts: i > 0}
 		}
+		// Two buyers have further orders.
+		held[many-2].Buyer, held[many-1].Buyer = held[1].Buyer, held[3].Buyer
+		held[many-2].IdempotencyKey, held[many-1].IdempotencyKey = "k2", "k 2"
 		s.source.set(func(f *stored) { f.past[s.item] = held })
 		mustExamine(t, v, s.item, true)
 		var entries []Entry
@@ -250,19 +253,19 @@ func TestInventory_Records(t *testing.T) {
 		if err != nil || page > recordsPage {
 			t.Fatalf("pages of up to %d, %v", page, err)
 		}
-		byBuyer := func(a, b Entry) int { return strings.Compare(a.Buyer, b.Buyer) }
-		slices.SortFunc(entries, byBuyer)
+		byOrder := func(a, b Entry) int { return strings.Compare(a.OrderID, b.OrderID) }
+		slices.SortFunc(entries, byOrder)
 		entries = slices.Compact(entries)
 		slices.SortFunc(counts, func(a, b BuyerCount) int { return strings.Compare(a.Buyer, b.Buyer) })
 		counts = slices.Compact(counts)
-		if len(entries) != many || len(counts) != many-1 || counts[0] != (BuyerCount{"u0001", 2}) {
+		if len(entries) != many || len(counts) != many-3 || counts[0] != (BuyerCount{"u0001", 4}) {
 			t.Fatalf("%d entries, %d counts", len(entries), len(counts))
 		}
 		keys := make([]EntryKey, many)
 		buyers := make([]string, many)
 		for i, e := range entries {
 			keys[i], buyers[i] = e.EntryKey, e.Buyer
-			want := Entry{EntryKey{held[i].Buyer, "k"}, true, held[i].OrderID, 2, i == 0}
+			want := Entry{EntryKey{held[i].Buyer, held[i].IdempotencyKey}, true, held[i].OrderID, 2, i == 0}
 			if e != want {
 				t.Errorf("entry %+v, want %+v", e, want)
 			}
@@ -272,7 +275,7 @@ func TestInventory_Records(t *testing.T) {
 			t.Errorf("entries by key: %d, %v", len(again), err)
 		}
 		units, err := v.Counts(await.Context(t), s.item, buyers)
-		if err != nil || len(units) != many || units[0] != 0 || units[1] != 2 || units[many-1] != 2 {
+		if err != nil || len(units) != many || units[0] != 0 || units[1] != 4 || units[2] != 2 || units[many-1] != 4 {
 			t.Errorf("counts by buyer: %v, %v", units, err)
 		}
 		if err := v.EachEntry(await.Context(t), s.item, func([]Entry) error { return errTest }); !errors.Is(err, errTest) {
@@ -298,9 +301,20 @@ func TestParseEntry(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", value, got, want)
 		}
 	}
-	for value, want := range map[string]int64{"0": 0, "7": 7, "-1": -1, "": -1, "1.5": -1} {
-		if got := parseUnits(value); got != want {
-			t.Errorf("%q: %d, want %d", value, got, want)
+	for value, want := range map[string]Entry{
+		"2 2:o k":   {key, true, "o", 2, false},
+		"0 2:o:r k": {key, true, "o", 2, true},
+		"1 1:o k l": {EntryKey{"u", "k l"}, true, "o", 1, false},
+		"":          {EntryKey{"u", ""}, true, "", 0, false},
+		"2":         {EntryKey{"u", ""}, true, "", 0, false},
+	} {
+		if _, got := parseBuyer("u", value); got != want {
+			t.Errorf("%q: %+v, want %+v", value, got, want)
+		}
+	}
+	for value, want := range map[string]int64{"0": 0, "7 7:o k": 7, "-1 1:o k": -1, "": -1, "1.5": -1} {
+		if got, _ := parseBuyer("u", value); got != (BuyerCount{"u", want}) {
+			t.Errorf("%q: %+v, want %d", value, got, want)
 		}
 	}
 }

@@ -292,7 +292,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 		if _, err := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 			killed = tx.ClientKillByFilter(ctx, "TYPE", "pubsub")
 			o := winner
-			tx.Eval(ctx, versionLua+"\n"+releaseLua, []string{v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item)},
+			tx.Eval(ctx, versionLua+"\n"+buyerLua+"\n"+releaseLua, []string{v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item)},
 				1, stockChannel(0), s.item, 1, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)
 			return nil
 		}); err != nil {

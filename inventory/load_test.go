@@ -19,7 +19,7 @@ import (
 func TestInventory_Load_SaleDamaged(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		for _, field := range []string{"epoch", "left", "limit", "opens_ms", "closes_ms", "version"} {
+		for _, field := range []string{"epoch", "left", "per_user_limit", "opens_ms", "closes_ms", "version"} {
 			t.Run(field, func(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, rdb, open(10, 2), 0)

@@ -103,9 +103,12 @@ func sendAs(t *testing.T, v *Inventory, s *shop, value string, fence int64, requ
 	}
 	args := []any{value, fence, v.epoch.Load(), s.queue.MaxLength(), 0, len(requests), appendRecords(nil, requests),
 		appendKeyHashes(nil, requests), 0, "", 0, parcel, appendLines(nil, requests)}
-	fields := appendFields(nil, requests)
+	values := appendValues(nil, requests)
 	for i, r := range requests {
-		args = append(args, r.Buyer, fields[2*i], r.Quantity, fields[2*i+1])
+		args = append(args, r.Buyer, values[i])
+	}
+	for _, r := range requests {
+		args = append(args, r.Quantity)
 	}
 	res, err := purchaseScript.Run(await.Context(t), s.rdb, keys, args...).Result()
 	if err != nil {

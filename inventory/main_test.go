@@ -347,8 +347,10 @@ func mustRefuse(t testing.TB, v *Inventory, r *Request, want error) {
 
 // state is everything Redis holds of a sale.
 type state struct {
-	sale, idempotency, buyers map[string]string
-	queue                     []sold // in the order of arrival
+	sale        map[string]string
+	idempotency map[string]string // the orders, by buyer and key
+	buyers      map[string]string // the units of the buyers who hold any
+	queue       []sold            // in the order of arrival
 }
 
 func (s *shop) state(t testing.TB) state {
@@ -365,6 +367,19 @@ func (s *shop) state(t testing.TB) state {
 			t.Fatal(err)
 		}
 		*h.to = m
+	}
+	for buyer, value := range st.buyers {
+		count, order := parseBuyer(buyer, value)
+		if count.Units < 0 || order.OrderID == "" {
+			t.Fatalf("the value of buyer %s is %q", buyer, value)
+		}
+		if _, twice := st.idempotency[order.field()]; twice {
+			t.Fatalf("order %s of buyer %s is stored twice", order.field(), buyer)
+		}
+		st.idempotency[order.field()] = strings.Fields(value)[1]
+		if st.buyers[buyer] = strconv.FormatInt(count.Units, 10); count.Units == 0 {
+			delete(st.buyers, buyer)
+		}
 	}
 	queueKeys := s.queue.EnqueueKeys()
 	ids, err := s.rdb.ZRange(ctx, queueKeys[0], 0, -1).Result()

@@ -207,7 +207,7 @@ func TestRelease_NotLoaded(t *testing.T) {
 			},
 			"OtherEpoch": func(_ *testing.T, s *shop) { s.source.set(func(src *stored) { src.epoch = 2 }) },
 			"KeyMissing": func(t *testing.T, s *shop) {
-				if err := rdb.Del(await.Context(t), k.idempotency(s.item)).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), k.idempotency(s.item), k.buyers(s.item)).Err(); err != nil {
 					t.Fatal(err)
 				}
 			},

@@ -160,8 +160,7 @@ func TestInventory_Rename_LockLost(t *testing.T) {
 				p.Set(ctx, v.keys.lockKey(s.item), "another:1:x", 0)
 				p.Del(ctx, v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item))
 				p.HSet(ctx, v.keys.sale(s.item), before.sale)
-				p.HSet(ctx, v.keys.idempotency(s.item), before.idempotency)
-				p.HSet(ctx, v.keys.buyers(s.item), before.buyers)
+				p.HSet(ctx, v.keys.buyers(s.item), "old", "2 "+before.idempotency["old k0"]+" k0")
 				return nil
 			})
 			return err

@@ -18,6 +18,8 @@ var (
 	claimLua string
 	//go:embed lua/fragment_version.lua
 	versionLua string
+	//go:embed lua/fragment_buyer.lua
+	buyerLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/suspend.lua
@@ -45,12 +47,12 @@ var (
 // The scripts include the lock's guard and the queue's enqueue, so that the check, the
 // sale and the task are one atomic step.
 var (
-	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + purchaseLua)
-	loadScript     = redis.NewScript(lock.GuardLua + "\n" + loadLua)
+	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + buyerLua + "\n" + purchaseLua)
+	loadScript     = redis.NewScript(lock.GuardLua + "\n" + buyerLua + "\n" + loadLua)
 	claimScript    = redis.NewScript(claimLua)
-	releaseScript  = redis.NewScript(versionLua + "\n" + releaseLua)
+	releaseScript  = redis.NewScript(versionLua + "\n" + buyerLua + "\n" + releaseLua)
 	suspendScript  = redis.NewScript(lock.GuardLua + "\n" + suspendLua)
-	renameScript   = redis.NewScript(lock.GuardLua + "\n" + versionLua + "\n" + renameLua)
+	renameScript   = redis.NewScript(lock.GuardLua + "\n" + versionLua + "\n" + buyerLua + "\n" + renameLua)
 	stateScript    = redis.NewScript(stateLua)
 	freeScript     = redis.NewScript(freeLua)
 	stopScript     = redis.NewScript(stopLua)

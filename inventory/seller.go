@@ -51,7 +51,7 @@ type seller struct {
 	loading *loading  // nil unless the sale is being loaded
 	epoch   int64     // under which the last script was sent
 	args    []any
-	fields  []string // of the batch: for each request its field of the idempotency hash, and the field's value
+	values  []string // of the batch: see appendValues
 	lines   []byte   // of the batch's task
 	records []byte   // of the batch, for the log of queued orders
 	hashes  []byte   // of the batch's keys
@@ -462,7 +462,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.epoch = s.v.epoch.Load()
 	s.records = appendRecords(s.records[:0], batch)
 	s.hashes = appendKeyHashes(s.hashes[:0], batch)
-	s.fields = appendFields(s.fields[:0], batch)
+	s.values = appendValues(s.values[:0], batch)
 	s.lines = appendLines(s.lines[:0], batch)
 	s.askedBuild, s.askedFrom = "", 0
 	if s.accepted != nil {
@@ -472,7 +472,10 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom, s.parcel, s.lines)
 	for i, r := range batch {
 		// By pointer: converting a string to an interface copies it to the heap.
-		args = append(args, &r.Buyer, &s.fields[2*i], &r.Quantity, &s.fields[2*i+1])
+		args = append(args, &r.Buyer, &s.values[i])
+	}
+	for _, r := range batch {
+		args = append(args, &r.Quantity)
 	}
 	s.args = args
 	faultpoint.Reach("inventory.send")

@@ -109,7 +109,7 @@ var ErrIncomplete = errors.New("inventory: a load of the sale was interrupted")
 // values are lost or cannot be read; the sale's orders are stored under other keys.
 // Errors: [ErrUnavailable], [ErrIncomplete].
 func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (sale Sale, whole bool, err error) {
-	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building").Result()
+	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "per_user_limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building").Result()
 	if err != nil {
 		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
 	}

@@ -44,7 +44,7 @@ elseif add < 0 and left + add < 0 then
 end
 
 local values = {'left', string.format('%d', left + add), 'version', version}
-for i, field in ipairs({'limit', 'opens_ms', 'closes_ms', 'control'}) do
+for i, field in ipairs({'per_user_limit', 'opens_ms', 'closes_ms', 'control'}) do
   if ARGV[6 + i] ~= '' then
     values[#values + 1] = field
     values[#values + 1] = ARGV[6 + i]

@@ -1,6 +1,6 @@
 -- Loads a sale from the database's data, page by page, under the item's lock.
 --
--- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash), 6 accepted keys (string)
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash; see fragment_buyer.lua), 6 accepted keys (string)
 -- ARGV 1 lock value, 2 fencing token, 3 step, and for all steps but 'forget' 4 the build: a number that no other build has
 --   'forget'  deletes the sale and its orders
 --   'begin'   deletes them, and begins the build
@@ -55,32 +55,47 @@ elseif step == 'orders' then
       fields[#fields + 1] = ARGV[a] .. ' ' .. ARGV[a + 1]
     end
     local known = redis.call('HMGET', KEYS[4], unpack(fields))
-    local held = redis.call('HMGET', KEYS[5], unpack(buyers))
-    local orders, counts, seen = {}, {}, {}
+    local stored = redis.call('HMGET', KEYS[5], unpack(buyers))
+    local further, held, kept, seen = {}, {}, {}, {}  -- held and kept as in purchase.lua, by buyer
+    for i, buyer in ipairs(buyers) do
+      if stored[i] and not held[buyer] then
+        local units, order, key = sale_buyer(stored[i])
+        held[buyer], kept[buyer] = units, order .. ' ' .. key
+        seen[buyer .. ' ' .. key] = true
+      end
+    end
+    local changed = {}
     for i, field in ipairs(fields) do
       local a = from + (i - 1) * 5
+      local buyer = buyers[i]
       -- Only the first write of a field counts, so that a page sent twice counts once.
       if not known[i] and not seen[field] then
-        seen[field] = true
-        orders[#orders + 1] = field
+        seen[field], changed[buyer] = true, true
+        local order = ARGV[a + 2] .. ':' .. ARGV[a + 3]
+        held[buyer] = held[buyer] or 0
         if ARGV[a + 4] == '1' then
-          orders[#orders + 1] = ARGV[a + 2] .. ':' .. ARGV[a + 3]
-          counts[buyers[i]] = (counts[buyers[i]] or tonumber(held[i] or '0')) + tonumber(ARGV[a + 2])
+          held[buyer] = held[buyer] + tonumber(ARGV[a + 2])
         else
-          orders[#orders + 1] = ARGV[a + 2] .. ':' .. ARGV[a + 3] .. ':r'
+          order = order .. ':r'
+        end
+        if not kept[buyer] then
+          kept[buyer] = order .. ' ' .. ARGV[a + 1]
+        else
+          further[#further + 1] = field
+          further[#further + 1] = order
         end
       end
     end
-    if #orders > 0 then
-      redis.call('HSET', KEYS[4], unpack(orders))
+    if #further > 0 then
+      redis.call('HSET', KEYS[4], unpack(further))
     end
-    local units = {}
-    for buyer, n in pairs(counts) do
-      units[#units + 1] = buyer
-      units[#units + 1] = string.format('%d', n)
+    local values = {}
+    for buyer in pairs(changed) do
+      values[#values + 1] = buyer
+      values[#values + 1] = string.format('%d', held[buyer]) .. ' ' .. kept[buyer]
     end
-    if #units > 0 then
-      redis.call('HSET', KEYS[5], unpack(units))
+    if #values > 0 then
+      redis.call('HSET', KEYS[5], unpack(values))
     end
   end
 elseif step == 'open' then
@@ -93,7 +108,7 @@ elseif step == 'open' then
   local time = redis.call('TIME')
   local sequence, now_us = tonumber(ARGV[12]), tonumber(time[1]) * 1000000 + tonumber(time[2])
   sequence = now_us > sequence and now_us or sequence + 1048576
-  redis.call('HSET', KEYS[3], 'epoch', ARGV[5], 'fence', ARGV[2], 'left', ARGV[6], 'limit', ARGV[7],
+  redis.call('HSET', KEYS[3], 'epoch', ARGV[5], 'fence', ARGV[2], 'left', ARGV[6], 'per_user_limit', ARGV[7],
     'opens_ms', ARGV[8], 'closes_ms', ARGV[9], 'control', ARGV[10], 'version', ARGV[11] .. '.' .. ARGV[4] .. '.0', 'sequence', string.format('%d', sequence))
   redis.call('HDEL', KEYS[3], 'building')
   redis.call('PUBLISH', ARGV[13], ARGV[14])

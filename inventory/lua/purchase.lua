@@ -1,13 +1,14 @@
 -- Sells to a batch of buyers of one item.
 --
--- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash),
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash; see fragment_buyer.lua),
 --      6 log of queued orders (stream), 7 accepted keys (string), 8.. the task queue's keys (EnqueueKeys)
 -- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale that
 --      the caller has received, 6 number of purchases n, 7 their records for the log, 24 bytes each,
 --      8 the hashes of their keys, 4 bytes each, 9 the item's version from which the caller made them (0: any),
 --      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has, 12 id of the
 --      task for the accepted orders, 13 the task's lines, one per purchase (see inventory/accepted),
---      then per purchase: buyer, its field of KEYS 4, quantity, and the field's value if it is accepted
+--      then per purchase its buyer and the field's value in KEYS 5 if it is accepted as the buyer's first, and
+--      then per purchase its quantity
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
 --           more accepted keys, replayed order ids ... }.
@@ -38,7 +39,6 @@
 -- the lock's key has the caller's value, and unless the caller's fencing token is at least the highest that the
 -- sale has seen.
 
-local per = 4      -- arguments per purchase
 local first = 13   -- arguments before the first purchase
 local record = 24  -- bytes of a purchase in the log
 local hash = 4     -- bytes of an accepted key
@@ -50,7 +50,7 @@ if waiting < 0 then
   return {'lost', 0}
 end
 
-local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence')
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'per_user_limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence')
 for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
   if not sale[field] then  -- not loaded, or damaged, which a load corrects
     return {'missing', waiting}
@@ -89,20 +89,51 @@ local item_version, build = string.match(sale[8], '^(%d+)%.(%d+)')
 local outdated = ARGV[9] ~= '0' and ARGV[9] ~= item_version
 
 local n = tonumber(ARGV[6])
-local fields, buyers = {}, {}
+local buyers, stored = {}, {}
 for i = 1, n do
-  local a = first + (i - 1) * per
-  buyers[i] = ARGV[a + 1]
-  fields[i] = ARGV[a + 2]
+  buyers[i] = ARGV[first + 2 * i - 1]
 end
-local known, held = {}, {}  -- by field; by buyer
 for from = 1, n, chunk do
   local to = math.min(from + chunk - 1, n)
-  local orders = redis.call('HMGET', KEYS[4], unpack(fields, from, to))
-  local units = redis.call('HMGET', KEYS[5], unpack(buyers, from, to))
+  local values = redis.call('HMGET', KEYS[5], unpack(buyers, from, to))
   for i = from, to do
-    known[fields[i]] = orders[i - from + 1]
-    held[buyers[i]] = tonumber(units[i - from + 1] or '0')
+    stored[i] = values[i - from + 1]
+  end
+end
+
+-- Most buyers are new, and only once in the batch. Of the others, firsts[i] is the place of the buyer's first purchase
+-- in the batch. By that place: several says that there are more, held how many units the buyer has, and kept the order
+-- in the buyer's value. orders are by buyer and key.
+local by, firsts, several, held, kept = {}, {}, {}, {}, {}
+local orders, unread = {}, {}
+local function field(i)
+  local _, _, key = sale_buyer(ARGV[first + 2 * i])
+  return buyers[i] .. ' ' .. key
+end
+for i = 1, n do
+  local j = by[buyers[i]]
+  if not j then
+    by[buyers[i]], j = i, i
+    if stored[i] then
+      local units, order, key = sale_buyer(stored[i])
+      if not units then
+        return {'missing', waiting}  -- damaged, or of an older version
+      end
+      held[i], kept[i] = units, order .. ' ' .. key
+      orders[buyers[i] .. ' ' .. key] = order
+    end
+  else
+    firsts[i], several[j] = j, true
+  end
+  if stored[i] and not orders[field(i)] then
+    unread[#unread + 1] = field(i)
+  end
+end
+for from = 1, #unread, chunk do
+  local to = math.min(from + chunk - 1, #unread)
+  local values = redis.call('HMGET', KEYS[4], unpack(unread, from, to))
+  for i = from, to do
+    orders[unread[i]] = values[i - from + 1]
   end
 end
 
@@ -110,31 +141,34 @@ end
 -- not be replaced.
 local repeated = queue_known(7, 1, {ARGV[12]})[1]
 for i = 1, n do
-  local order, value = known[fields[i]], ARGV[first + i * per]
-  if order and (order == value or order == value .. ':r') then
-    repeated = true
+  local order = stored[i] and orders[field(i)]
+  if order then
+    local _, own = sale_buyer(ARGV[first + 2 * i])
+    repeated = repeated or order == own or order == own .. ':r'
   end
 end
 
 local room = queue_room(7, tonumber(ARGV[4]))
 redis.call('XLEN', KEYS[6])  -- fails for a key of another type, before the first write
+redis.call('HLEN', KEYS[4])
 local verdicts, replayed = {}, {}
 local places, taken = {}, 0
-local new_orders, touched = {}, {}
+local new, further, changed = {}, {}, {}  -- buyers' values; further orders; places of the other changed values
 for i = 1, n do
-  local a = first + (i - 1) * per
-  local buyer, field, quantity = buyers[i], fields[i], ARGV[a + 3]
+  local quantity = ARGV[first + 2 * n + i]
   local units = tonumber(quantity)
-  -- "<quantity>:<order id>", followed by ":r" once the units were released. The quantity is the fingerprint of
-  -- the request.
-  local order = known[field]
+  local j = firsts[i] or i
+  local order = (stored[i] or firsts[i]) and orders[field(i)]
   local verdict
   if order then
+    -- "<quantity>:<order id>", followed by ":r" once the units were released. The quantity is the fingerprint of the
+    -- request.
+    local _, own = sale_buyer(ARGV[first + 2 * i])
     local colon = string.find(order, ':', 1, true)
     local stands = string.sub(order, colon + 1, string.sub(order, -2) == ':r' and -3 or -1)
     if string.sub(order, 1, colon - 1) ~= quantity then
       verdict = 'K'
-    elseif quantity .. ':' .. stands == ARGV[a + 4] then
+    elseif quantity .. ':' .. stands == own then
       verdict = 'A'
     else
       verdict = 'R'
@@ -144,7 +178,7 @@ for i = 1, n do
     verdict = 'Q'
   elseif shut then
     verdict = shut
-  elseif held[buyer] + units > limit then
+  elseif (held[j] or 0) + units > limit then
     verdict = 'L'
   elseif units > left then
     verdict = 'S'
@@ -157,13 +191,23 @@ for i = 1, n do
   else
     verdict = 'A'
     left = left - units
-    held[buyer] = held[buyer] + units
-    touched[buyer] = true
-    known[field] = ARGV[a + 4]
     taken = taken + 1
     places[taken] = i
-    new_orders[2 * taken - 1] = field
-    new_orders[2 * taken] = ARGV[a + 4]
+    if not stored[i] and not firsts[i] and not several[i] then
+      new[#new + 1] = buyers[i]
+      new[#new + 1] = ARGV[first + 2 * i]
+    else
+      local _, own, key = sale_buyer(ARGV[first + 2 * i])
+      orders[field(i)] = own
+      held[j] = (held[j] or 0) + units
+      changed[j] = true
+      if not kept[j] then
+        kept[j] = own .. ' ' .. key
+      else
+        further[#further + 1] = field(i)
+        further[#further + 1] = own
+      end
+    end
   end
   verdicts[i] = verdict
 end
@@ -192,20 +236,15 @@ if taken > 0 then
   redis.call('APPEND', KEYS[7], hashes)
   sequence = sequence + 1
   redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2], 'sequence', string.format('%d', sequence))
-  for from = 1, 2 * taken, 2 * chunk do
-    redis.call('HSET', KEYS[4], unpack(new_orders, from, math.min(from + 2 * chunk - 1, 2 * taken)))
+  for j in pairs(changed) do
+    new[#new + 1] = buyers[j]
+    new[#new + 1] = string.format('%d', held[j]) .. ' ' .. kept[j]
   end
-  local counts = {}
-  for buyer in pairs(touched) do
-    counts[#counts + 1] = buyer
-    counts[#counts + 1] = string.format('%d', held[buyer])
-    if #counts == 2 * chunk then
-      redis.call('HSET', KEYS[5], unpack(counts))
-      counts = {}
-    end
+  for from = 1, #new, 2 * chunk do
+    redis.call('HSET', KEYS[5], unpack(new, from, math.min(from + 2 * chunk - 1, #new)))
   end
-  if #counts > 0 then
-    redis.call('HSET', KEYS[5], unpack(counts))
+  for from = 1, #further, 2 * chunk do
+    redis.call('HSET', KEYS[4], unpack(further, from, math.min(from + 2 * chunk - 1, #further)))
   end
   -- One entry per batch: one per order would take a third of this script's time.
   local records = ARGV[7]
@@ -228,7 +267,7 @@ local accepted, more = -1, ''
 if left <= 0 and not shut then
   accepted = redis.call('STRLEN', KEYS[7]) / hash
   local from = ARGV[10] == build and tonumber(ARGV[11]) or 0
-  if accepted < redis.call('HLEN', KEYS[4]) then  -- loaded or sold by a version that adds no keys
+  if accepted < redis.call('HLEN', KEYS[4]) + redis.call('HLEN', KEYS[5]) then  -- loaded or sold by a version that adds no keys
     accepted = -1
   elseif from < accepted then
     more = redis.call('GETRANGE', KEYS[7], string.format('%d', hash * from), string.format('%d', hash * from + page - 1))

@@ -1,6 +1,6 @@
 -- Returns the units of orders of one item that were cancelled, expired or refused to its stock.
 --
--- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash), 4 the partition's epoch (string)
+-- KEYS 1 sale (hash), 2 idempotency (hash), 3 buyers (hash; see fragment_buyer.lua), 4 the partition's epoch (string)
 -- ARGV 1 epoch, 2 channel for stock changes, 3 item, 4 number of orders n (100 at the most),
 --      then per order: buyer, idempotency key, order id, quantity
 --
@@ -43,18 +43,23 @@ for i = 1, n do
   fields[i] = ARGV[a + 1] .. ' ' .. ARGV[a + 2]
 end
 local orders = redis.call('HMGET', KEYS[2], unpack(fields))
-local units = redis.call('HMGET', KEYS[3], unpack(buyers))
-local known, held = {}, {}  -- by field; by buyer
+local values = redis.call('HMGET', KEYS[3], unpack(buyers))
+local known, held, kept = {}, {}, {}  -- by field; by buyer: units, and the field and key of the order in the value
 for i = 1, n do
-  known[fields[i]] = orders[i]
-  held[buyers[i]] = tonumber(units[i] or '0')
-  if not held[buyers[i]] then
-    return redis.error_reply('ERR the count of a buyer is damaged')
+  known[fields[i]] = known[fields[i]] or orders[i]
+  local buyer = buyers[i]
+  if values[i] and not held[buyer] then
+    local units, order, key = sale_buyer(values[i])
+    if not units then
+      return redis.error_reply('ERR the value of a buyer is damaged')
+    end
+    held[buyer], kept[buyer] = units, {buyer .. ' ' .. key, key}
+    known[buyer .. ' ' .. key] = order
   end
 end
 
 local verdicts, left = {}, was
-local marks, touched = {}, {}
+local done, marks, touched = false, {}, {}
 for i = 1, n do
   local a = 4 + (i - 1) * 4
   local buyer, field, quantity = buyers[i], fields[i], ARGV[a + 4]
@@ -69,23 +74,26 @@ for i = 1, n do
     verdicts[i] = 'K'
     known[field] = order .. ':r'
     left = left + tonumber(quantity)
-    held[buyer] = math.max(held[buyer] - tonumber(quantity), 0)
-    touched[buyer] = true
-    marks[#marks + 1] = field
-    marks[#marks + 1] = known[field]
+    done = true
+    if held[buyer] then
+      held[buyer] = math.max(held[buyer] - tonumber(quantity), 0)
+      touched[buyer] = true
+    end
+    if not kept[buyer] or kept[buyer][1] ~= field then
+      marks[#marks + 1] = field
+      marks[#marks + 1] = known[field]
+    end
   end
 end
-if #marks == 0 then
+if not done then
   return string.format('%d ', sequence) .. table.concat(verdicts)
 end
 
-redis.call('HSET', KEYS[2], unpack(marks))
 for buyer in pairs(touched) do
-  if held[buyer] > 0 then
-    redis.call('HSET', KEYS[3], buyer, string.format('%d', held[buyer]))
-  else
-    redis.call('HDEL', KEYS[3], buyer)
-  end
+  redis.call('HSET', KEYS[3], buyer, string.format('%d ', held[buyer]) .. known[kept[buyer][1]] .. ' ' .. kept[buyer][2])
+end
+if #marks > 0 then
+  redis.call('HSET', KEYS[2], unpack(marks))
 end
 sequence = sequence + 1
 redis.call('HSET', KEYS[1], 'left', string.format('%d', left), 'sequence', string.format('%d', sequence))

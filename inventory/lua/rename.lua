@@ -1,6 +1,6 @@
 -- Renames a buyer of one item, and the idempotency keys of the buyer's orders.
 --
--- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash)
+-- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash; see fragment_buyer.lua)
 -- ARGV 1 lock value, 2 epoch, 3 step, 4 channel for stock changes, 5 item, 6 the buyer, 7 the new name,
 --      then per order: its key, the new key
 --   'begin'  renames, and marks the sale as being changed if it is loaded: nothing is sold until the mark is gone
@@ -30,14 +30,32 @@ if sale[3] then
 end
 local loaded = sale[1] == ARGV[2] and sale[2] and version and (mark == '' or mark == guard)
 local from, to = ARGV[6], ARGV[7]
-local units = redis.call('HMGET', KEYS[5], from, to)
+local values = redis.call('HMGET', KEYS[5], from, to)
+local units, order, key
+if values[1] then
+  units, order, key = sale_buyer(values[1])
+  if not units then
+    return redis.error_reply('ERR the value of a buyer is damaged')
+  end
+end
+local has, had, hadkey
+if values[2] then
+  has, had, hadkey = sale_buyer(values[2])
+  if not has then
+    return redis.error_reply('ERR the value of a buyer is damaged')
+  end
+end
 
+local renamed  -- the new key of the order in the buyer's value
 local first, chunk = 8, 200  -- the embedded engine's Lua stack is small
 for page = first, #ARGV, chunk do
   local old, new, values, gone = {}, {}, {}, {}
   for a = page, math.min(page + chunk - 2, #ARGV - 1), 2 do
     old[#old + 1] = from .. ' ' .. ARGV[a]
     new[#new + 1] = to .. ' ' .. ARGV[a + 1]
+    if ARGV[a] == key and not renamed then
+      renamed = ARGV[a + 1]
+    end
   end
   local known = redis.call('HMGET', KEYS[4], unpack(old))
   for i = 1, #old do
@@ -52,8 +70,12 @@ for page = first, #ARGV, chunk do
     redis.call('HDEL', KEYS[4], unpack(gone))
   end
 end
-if units[1] then
-  redis.call('HSET', KEYS[5], to, string.format('%d', tonumber(units[1]) + tonumber(units[2] or '0')))
+if units and not has then
+  redis.call('HSET', KEYS[5], to, string.format('%d ', units) .. order .. ' ' .. (renamed or key))
+  redis.call('HDEL', KEYS[5], from)
+elseif units then
+  redis.call('HSET', KEYS[5], to, string.format('%d ', units + has) .. had .. ' ' .. hadkey)
+  redis.call('HSET', KEYS[4], to .. ' ' .. (renamed or key), order)
   redis.call('HDEL', KEYS[5], from)
 end
 

@@ -33,9 +33,8 @@ func TestService_Place_KeyLost(t *testing.T) {
 		s.Work()
 		p := s.Purchase("u", "k", 1, ordertest.Long)
 		first := s.MustPlace(p)
-		field := "u k"
 		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
-		if n, err := rdb.HDel(await.Context(t), tag+"idempotency:"+s.Item, field).Result(); err != nil || n != 1 {
+		if n, err := rdb.HDel(await.Context(t), tag+"buyers:"+s.Item, "u").Result(); err != nil || n != 1 {
 			t.Fatalf("deleted %d keys, %v", n, err)
 		}
 		for range 3 {
@@ -72,7 +71,7 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 	}
 	s.Load() // the refusal dropped the sale
 	tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
-	if n, err := s.Rdb.HDel(await.Context(t), tag+"idempotency:"+s.Item, "u k").Result(); err != nil || n != 1 {
+	if n, err := s.Rdb.HDel(await.Context(t), tag+"buyers:"+s.Item, "u").Result(); err != nil || n != 1 {
 		t.Fatalf("deleted %d keys, %v", n, err)
 	}
 	for range 2 {

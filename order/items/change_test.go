@@ -400,7 +400,7 @@ func TestService_Place_SaleBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5)), PerUserLimit: ordertest.Ptr(int64(2))})
-		if err := rdb.HSet(await.Context(t), saleKey(s.Item), "version", version, "limit", 20).Err(); err != nil {
+		if err := rdb.HSet(await.Context(t), saleKey(s.Item), "version", version, "per_user_limit", 20).Err(); err != nil {
 			t.Fatal(err)
 		}
 		placed := s.MustPlace(s.Purchase("u", "k2", 1, ordertest.Long))

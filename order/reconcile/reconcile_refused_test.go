@@ -127,9 +127,11 @@ func TestReconciler_NotLoaded(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		s.MustPlace(s.Purchase("a", "k", 3, 0))
 		for name, lose := range map[string]func(){
-			"missing":       func() {},
-			"half there":    func() { s.Hset("sale", "left", 1) },
-			"another epoch": func() { s.Hset("sale", "epoch", 1, "limit", 1, "opens_ms", 1, "closes_ms", 0, "version", "1.1.0") },
+			"missing":    func() {},
+			"half there": func() { s.Hset("sale", "left", 1) },
+			"another epoch": func() {
+				s.Hset("sale", "epoch", 1, "per_user_limit", 1, "opens_ms", 1, "closes_ms", 0, "version", "1.1.0")
+			},
 		} {
 			if err := rdb.Del(await.Context(t), s.SaleKey("sale")).Err(); err != nil {
 				t.Fatal(err)

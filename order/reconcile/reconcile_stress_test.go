@@ -157,14 +157,16 @@ func TestReconciler_Pages(t *testing.T) {
 		if l := Clean(s, "many", RepairAll); l != want {
 			t.Errorf("ledger %+v", l)
 		}
-		wrong := map[string]func(){
-			"a late order":        func() { s.Hdel("idempotency", fmt.Sprintf("cu%d k", committed-1)) },
-			"a late count":        func() { s.Hset("buyers", fmt.Sprintf("cu%d", committed-1), 2) },
-			"a late queued order": func() { s.Hdel("idempotency", fmt.Sprintf("qu%d k", queued-1)) },
-		}
-		for name := range maps.Keys(wrong) {
-			wrong[name]()
-			if r := reconcile(s, RepairAll); kinds(r.Drifts) != "holds" || r.Drifts[0].Count != 1 || !r.Clean() {
+		for name, wrong := range map[string]struct {
+			inject func()
+			count  int
+		}{
+			"a late buyer":        {func() { s.Hdel("buyers", fmt.Sprintf("cu%d", committed-1)) }, 2}, // the order and its units
+			"a late count":        {func() { s.SetUnits(fmt.Sprintf("cu%d", committed-1), 2) }, 1},
+			"a late queued order": {func() { s.Hdel("buyers", fmt.Sprintf("qu%d", queued-1)) }, 2},
+		} {
+			wrong.inject()
+			if r := reconcile(s, RepairAll); kinds(r.Drifts) != "holds" || r.Drifts[0].Count != wrong.count || !r.Clean() {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}

@@ -253,28 +253,31 @@ var injectedDrifts = []injectedDrift{
 		Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
 	{"another end", func(s *shoptest.Shop, _ []order.Order) { s.Hset("sale", "closes_ms", 1) },
 		Drift{Kind: DriftVersion, Expected: 1, Found: 1, Count: 1}, "", false},
-	{"buyer counted too high", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "a", 4) },
+	{"buyer counted too high", func(s *shoptest.Shop, _ []order.Order) { s.SetUnits("a", 4) },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "a") },
+	{"buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.SetUnits("a", 0) },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"queued buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "queued") },
+	{"queued buyer forgotten", func(s *shoptest.Shop, _ []order.Order) { s.SetUnits("queued", 0) },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"stranger counted", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "stranger", 2) },
-		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
+	{"stranger counted", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "stranger", "2 2:"+someID+":r k") },
+		Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "", false},
 	{"leaked hold", func(s *shoptest.Shop, _ []order.Order) {
-		s.Hset("idempotency", "ghost k", "2:"+someID)
-		s.Hset("buyers", "ghost", 2)
+		s.Hset("buyers", "ghost", "2 2:"+someID+" k")
 		s.Hset("sale", "left", 91)
 	}, Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "left", false},
-	{"order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "a k") },
+	{"buyer and order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("buyers", "a") },
+		Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "", false},
+	{"further order leaked", func(s *shoptest.Shop, _ []order.Order) { s.Hset("idempotency", "a k2", "1:"+someID) },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"queued order forgotten", func(s *shoptest.Shop, _ []order.Order) { s.Hdel("idempotency", "queued k") },
+	{"another order in its place", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "a", "3 3:"+someID+":r other") },
+		Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "", false},
+	{"another order in the place of a queued one", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "queued", "1 1:"+someID+":r other") },
+		Drift{Kind: DriftHolds, Found: 2, Units: 2, Count: 2}, "", false},
+	{"standing order given back", func(s *shoptest.Shop, o []order.Order) { s.Hset("buyers", "a", "3 3:"+o[0].ID+":r k") },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"standing order given back", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "a k", "3:"+o[0].ID+":r") },
+	{"closed order counted", func(s *shoptest.Shop, o []order.Order) { s.Hset("buyers", "gone", "0 4:"+o[2].ID+" k") },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"closed order counted", func(s *shoptest.Shop, o []order.Order) { s.Hset("idempotency", "gone k", "4:"+o[2].ID) },
-		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
-	{"order unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("idempotency", "a k", "?") },
+	{"order unreadable", func(s *shoptest.Shop, _ []order.Order) { s.Hset("buyers", "a", "3 ? k") },
 		Drift{Kind: DriftHolds, Found: 1, Units: 1, Count: 1}, "", false},
 	{"sold too high", func(s *shoptest.Shop, _ []order.Order) {
 		s.Exec("UPDATE items SET sold = sold + 5 WHERE id = ?", s.Item)
@@ -376,7 +379,7 @@ func TestReconciler_LeakedHold(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 1))
 		s.MustPlace(s.Purchase("other", "k", 1, 0))
-		s.Hset("buyers", "u", 1)
+		s.Hset("buyers", "u", "1 1:"+someID+":r k0")
 		if _, err := s.Service.Place(await.Context(t), s.Purchase("u", "k", 1, 0)); !errors.Is(err, inventory.ErrUserLimit) {
 			t.Fatalf("with a leaked hold: %v, want ErrUserLimit", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -503,6 +504,17 @@ func (s *Shop) Hset(kind string, values ...any) {
 	if err := s.Rdb.HSet(await.Context(s.T), s.SaleKey(kind), values...).Err(); err != nil {
 		s.T.Fatal(err)
 	}
+}
+
+// SetUnits changes how many units the sale says that a buyer holds.
+func (s *Shop) SetUnits(buyer string, units int) {
+	s.T.Helper()
+	value, err := s.Rdb.HGet(await.Context(s.T), s.SaleKey("buyers"), buyer).Result()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	_, order, _ := strings.Cut(value, " ")
+	s.Hset("buyers", buyer, fmt.Sprint(units, " ", order))
 }
 
 // Hdel deletes a field of a hash of the shop's sale.
