@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 )
 
@@ -34,6 +35,70 @@ func TestInventory_Load_SaleDamaged(t *testing.T) {
 					t.Errorf("left %v, %v, want 7", left, err)
 				}
 			})
+		}
+	})
+}
+
+// TestInventory_Load_BuyerDamaged: a sale is loaded again if a purchase finds a buyer's value
+// that it cannot read, such as one of an older version of the program.
+func TestInventory_Load_BuyerDamaged(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, value := range []string{"2", "", "many 2:x k", "2 x k", "2 2:x"} {
+			t.Run(value, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(10, 2), 0)
+				v := s.inventory(t, Config{})
+				first := s.request("a", "k", 1)
+				mustBuy(t, v, first)
+				if err := rdb.HSet(await.Context(t), v.keys.buyers(s.item), "a", value).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if o := buy(t, v, s.request("a", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
+					t.Errorf("the same request again: %+v, want order %s", o, first.OrderID)
+				}
+				mustRefuse(t, v, s.request("a", "k2", 2), ErrUserLimit)
+				if st := s.audit(t); st.left(t) != 9 {
+					t.Errorf("left is %d, want 9", st.left(t))
+				}
+			})
+		}
+	})
+}
+
+// TestPurchase_FurtherOrders: a buyer's orders after the first are found under their keys, and
+// count towards the limit, in one batch and in several.
+func TestPurchase_FurtherOrders(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		s := newShop(t, rdb, open(100, 5), 0)
+		v := s.inventory(t, Config{})
+		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.load(await.Context(t), l, s.item); err != nil {
+			t.Fatal(err)
+		}
+		send := func(want string, requests ...*Request) {
+			t.Helper()
+			taskID, err := accepted.NewTaskID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			name(requests, taskID)
+			if got := sendAs(t, v, s, l.GuardValue(), l.Fence(), requests...).verdicts; got != want {
+				t.Errorf("verdicts %s, want %s", got, want)
+			}
+		}
+		// A repeat, another quantity under the same key, a further order, and one above the limit.
+		send("ARKAAL", s.request("a", "k1", 1), s.request("a", "k1", 1), s.request("a", "k1", 2), s.request("b", "k1", 5),
+			s.request("a", "k2", 2), s.request("a", "k3", 3))
+		send("RRKALL", s.request("a", "k1", 1), s.request("a", "k2", 2), s.request("a", "k2", 1), s.request("a", "k3", 2),
+			s.request("a", "k4", 1), s.request("b", "k2", 1))
+		send("RRR", s.request("a", "k3", 2), s.request("a", "k1", 1), s.request("b", "k1", 5))
+		if st := s.audit(t); st.left(t) != 90 {
+			t.Errorf("left is %d, want 90", st.left(t))
 		}
 	})
 }

@@ -102,8 +102,9 @@ var sabotages = []struct {
 			from: "local repeated = queue_known(7, 1, {ARGV[12]})[1]\n",
 			to: `local repeated = false
 for i = 1, n do
-  if known[fields[i]] == ARGV[first + i * per] then
-    known[fields[i]] = false
+  local _, own = sale_buyer(ARGV[first + 2 * i])
+  if stored[i] and orders[field(i)] == own then
+    orders[field(i)] = nil
   end
 end
 `,

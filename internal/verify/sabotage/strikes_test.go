@@ -58,15 +58,15 @@ func forgetKeys(s *stage) {
 	s.crowd(first)
 	s.drained()
 	// Keep the number of keys, so that a count does not reveal the change.
-	known := s.rdb.HGetAll(s.ctx, s.key("idempotency:"+item)).Val()
+	known := s.rdb.HGetAll(s.ctx, s.key("buyers:"+item)).Val()
 	if len(known) != len(first) {
 		s.t.Fatalf("Redis knows %d keys of %d", len(known), len(first))
 	}
 	p := s.rdb.TxPipeline()
-	p.Del(s.ctx, s.key("idempotency:"+item))
-	for field, order := range known {
-		user, key, _ := strings.Cut(field, " ")
-		p.HSet(s.ctx, s.key("idempotency:"+item), user+" "+strings.ToUpper(key), order)
+	p.Del(s.ctx, s.key("buyers:"+item))
+	for user, value := range known { // "<units> <order> <key>"
+		at := strings.LastIndexByte(value, ' ')
+		p.HSet(s.ctx, s.key("buyers:"+item), user, value[:at]+strings.ToUpper(value[at:]))
 	}
 	_, err := p.Exec(s.ctx)
 	s.must(err)
