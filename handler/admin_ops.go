@@ -23,12 +23,12 @@ type taskService interface {
 	Dead(ctx context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error)
 	// Verify checks every task, and repairs problems if repair is set.
 	Verify(ctx context.Context, repair bool) ([]worker.QueueCheck, error)
-	// Retry makes a dead letter an ordinary task again, and returns the name of its
-	// queue. Errors: worker.ErrTaskNotFound, inventory.ErrOverloaded.
-	Retry(ctx context.Context, id string) (queue string, err error)
-	// Discard removes a dead letter for good, rejects the order it would have made,
-	// and returns the name of its queue. Errors: worker.ErrTaskNotFound.
-	Discard(ctx context.Context, id string) (queue string, err error)
+	// Retry makes a dead letter an ordinary task again, and returns the letter. Errors:
+	// worker.ErrTaskNotFound, inventory.ErrOverloaded.
+	Retry(ctx context.Context, id string) (worker.DeadLetter, error)
+	// Discard removes a dead letter for good, rejects the orders it would have made,
+	// and returns it. Errors: worker.ErrTaskNotFound.
+	Discard(ctx context.Context, id string) (worker.DeadLetter, error)
 }
 
 // workerStatus reports on the processes that commit orders.
@@ -189,17 +189,18 @@ func readPlace(cursor string) (worker.DeadPlace, error) {
 func validTaskID(id string) bool { return request.VisibleASCII(id, 255) }
 
 // fate answers the routes that decide about one dead letter.
-func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (string, error), state string) endpoint {
+func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (worker.DeadLetter, error), state string) endpoint {
 	return func(q *call) error {
 		id := q.c.Param("task")
-		name, err := decide(rs.tasks, q.ctx(), id)
+		letter, err := decide(rs.tasks, q.ctx(), id)
 		if err != nil {
 			return err
 		}
-		rs.log.Info().Str("task", id).Str("queue", name).Str("state", state).Str("sub", q.identity.Subject).
+		rs.log.Info().Str("task", letter.ID).Str("queue", letter.Queue).Int("orders", letter.Orders).Str("state", state).Str("sub", q.identity.Subject).
 			Str("request_id", q.requestID()).Msg("dead letter resolved")
-		q.out = encode.TextField(q.out[:0], `{"task":`, id)
-		q.out = encode.TextField(q.out, `,"queue":`, name)
+		q.out = encode.TextField(q.out[:0], `{"task":`, letter.ID)
+		q.out = encode.TextField(q.out, `,"queue":`, letter.Queue)
+		q.out = encode.IntField(q.out, `,"orders":`, int64(letter.Orders))
 		q.out = append(encode.TextField(q.out, `,"state":`, state), '}')
 		return q.json(200)
 	}

@@ -45,14 +45,14 @@ func (f *fakeTasks) Verify(_ context.Context, repair bool) ([]worker.QueueCheck,
 	return []worker.QueueCheck{{Name: "one", Tasks: 9, Lost: 1, Doubled: 2, Bodiless: 3, Repaired: repair}, {Name: "two"}}, f.err
 }
 
-func (f *fakeTasks) Retry(_ context.Context, id string) (string, error) {
+func (f *fakeTasks) Retry(_ context.Context, id string) (worker.DeadLetter, error) {
 	f.say("retry %s", id)
-	return "one", f.err
+	return worker.DeadLetter{Queue: "one", ID: "task-of-" + id, Orders: 3}, f.err
 }
 
-func (f *fakeTasks) Discard(_ context.Context, id string) (string, error) {
+func (f *fakeTasks) Discard(_ context.Context, id string) (worker.DeadLetter, error) {
 	f.say("discard %s", id)
-	return "one", f.err
+	return worker.DeadLetter{Queue: "one", ID: id, Orders: 1}, f.err
 }
 
 func TestTasks(t *testing.T) {
@@ -76,8 +76,8 @@ func TestTasks(t *testing.T) {
 		{"POST", "/v1/admin/queue/verify?repair=true", "verify true", ""},
 		{"POST", "/v1/admin/queue/verify?repair=false", "verify false", ""},
 		{"POST", taskID + "/retry", "retry x:0197a0f2-3c4d-7abc-8def-0123456789ab",
-			`{"task":"x:0197a0f2-3c4d-7abc-8def-0123456789ab","queue":"one","state":"ready"}`},
-		{"POST", "/v1/admin/dead/a%2Fb/discard", "discard a/b", `{"task":"a/b","queue":"one","state":"discarded"}`},
+			`{"task":"task-of-x:0197a0f2-3c4d-7abc-8def-0123456789ab","queue":"one","orders":3,"state":"ready"}`},
+		{"POST", "/v1/admin/dead/a%2Fb/discard", "discard a/b", `{"task":"a/b","queue":"one","orders":1,"state":"discarded"}`},
 	} {
 		tasks.asked = nil
 		w := s.post(t, q.path, "root", auth.RoleAdmin, "")

@@ -25,6 +25,10 @@ var (
 // ErrQuantity says that a request asks for less than one unit. Nothing was taken.
 var ErrQuantity = errors.New("inventory: quantity must be 1 or more")
 
+// errPayload says that a payload would not fit in its line of the order's task. Nothing was
+// taken.
+var errPayload = errors.New("inventory: Request.Payload has a line break")
+
 // QuantityError says that a request asks for more units than one buyer may hold.
 // Nothing was taken.
 type QuantityError struct {

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -296,6 +297,9 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 func (v *Inventory) Submit(r *Request) error {
 	if r.Quantity < 1 {
 		return ErrQuantity
+	}
+	if strings.IndexByte(r.Payload, '\n') >= 0 {
+		return errPayload
 	}
 	r.since = time.Now()
 	for {

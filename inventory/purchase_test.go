@@ -556,3 +556,13 @@ func TestInventory_Submit_ErrQuantity(t *testing.T) {
 		}
 	}
 }
+
+// TestInventory_Submit_PayloadOfSeveralLines: a payload must not contain the separator of the
+// orders in a task.
+func TestInventory_Submit_PayloadOfSeveralLines(t *testing.T) {
+	t.Parallel()
+	v := newShop(t, redistest.Embedded(t), open(1, 1), 0).inventory(t, Config{})
+	if err := v.Submit(&Request{Quantity: 1, Payload: "a\nb"}); !errors.Is(err, errPayload) {
+		t.Errorf("got %v, want errPayload", err)
+	}
+}

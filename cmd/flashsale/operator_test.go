@@ -45,7 +45,7 @@ func TestCommand_Queue(t *testing.T) {
 	if r := run("dead", "--limit", "1"); strings.Count(r.Output, "no ink") != 1 {
 		t.Errorf("one letter was asked for:\n%s", r.Output)
 	}
-	wantCode(t, 0, run("discard", first.Order.ID), first.Order.ID, "orders-0", "discarded")
+	wantCode(t, 0, run("discard", first.Order.ID), first.Order.ID, "orders-0", "orders: 1", "discarded")
 	wantCode(t, 1, run("discard", first.Order.ID, second.Order.ID), "task_not_found", second.Order.ID)
 	// Bob's was discarded too: a failure for one does not affect the others.
 	for _, o := range []purchase{first, second} {

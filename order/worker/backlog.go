@@ -154,21 +154,21 @@ func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
 	return l
 }
 
-// Retry makes the dead letter with an id, or with the order of that id, an ordinary task again, resets its attempts, and returns the
-// name of its queue. Errors: ErrTaskNotFound, inventory.ErrOverloaded if the queue is full,
-// inventory.ErrUnavailable.
-func (b *Backlog) Retry(ctx context.Context, id string) (name string, err error) {
+// Retry makes the dead letter with an id, or with the order of that id, an ordinary task again,
+// resets its attempts, and returns the letter. Errors: ErrTaskNotFound,
+// inventory.ErrOverloaded if the queue is full, inventory.ErrUnavailable.
+func (b *Backlog) Retry(ctx context.Context, id string) (DeadLetter, error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
 		status, err := q.RunNow(ctx, info.ID)
 		return first(status), err
 	})
 }
 
-// Discard removes the dead letter with an id, or with the order of that id, permanently and returns the name of its queue. If the
-// letter is a purchase, its order is first rejected with the reason "failed": its buyer
-// gets a final status, and its units return to stock. Errors: ErrTaskNotFound, ErrDatabase,
-// inventory.ErrUnavailable.
-func (b *Backlog) Discard(ctx context.Context, id string) (name string, err error) {
+// Discard removes the dead letter with an id, or with the order of that id, permanently and
+// returns it. If it is of purchases, all its orders are first rejected with the reason
+// "failed": their buyers get a final status, and their units return to stock. Errors:
+// ErrTaskNotFound, ErrDatabase, inventory.ErrUnavailable.
+func (b *Backlog) Discard(ctx context.Context, id string) (DeadLetter, error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
 		rejected, err := b.reject(ctx, info)
 		if err != nil {
@@ -212,7 +212,7 @@ func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (rejected bo
 }
 
 // find calls do with the queue that has the dead letter.
-func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) (queue.Status, error)) (string, error) {
+func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *queue.TaskInfo) (queue.Status, error)) (DeadLetter, error) {
 	for _, q := range b.queues {
 		status := queue.StatusUnknown
 		letter, err := deadTask(ctx, q.Queue, id)
@@ -224,17 +224,17 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 		}
 		switch {
 		case err == nil && status == queue.StatusMissing: // another call was faster
-			return "", ErrTaskNotFound
+			return DeadLetter{}, ErrTaskNotFound
 		case err == nil:
-			return q.Name, nil
+			return deadLetter(q.Name, letter), nil
 		case errors.Is(err, queue.ErrFull):
-			return "", fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
+			return DeadLetter{}, fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
 		case errors.Is(err, order.ErrDatabase):
-			return "", err
+			return DeadLetter{}, err
 		}
-		return "", unreachable(q.Name, err)
+		return DeadLetter{}, unreachable(q.Name, err)
 	}
-	return "", ErrTaskNotFound
+	return DeadLetter{}, ErrTaskNotFound
 }
 
 // deadTask returns the dead letter with an id, or that of the order with the id; nil if there

@@ -45,8 +45,8 @@ func TestBacklog_Discard(t *testing.T) {
 		if l != want {
 			t.Errorf("letter %+v, want %+v", l, want)
 		}
-		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
-			t.Fatalf("discard: %q, %v", name, err)
+		if letter, err := b.Discard(await.Context(t), dead.ID); err != nil || letter.Queue != "first" {
+			t.Fatalf("discard: %+v, %v", letter, err)
 		}
 		if o := s.MustGet(dead.ID); o.Status != order.StatusRejected || o.Reason != order.ReasonFailed {
 			t.Errorf("the buyer gets %+v", o)
@@ -115,8 +115,8 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 				t.Errorf("retry: %v", err)
 			}
 		}}
-		if name, err := b.Discard(await.Context(t), dead.ID); err != nil || name != "first" {
-			t.Errorf("discard: %q, %v", name, err)
+		if letter, err := b.Discard(await.Context(t), dead.ID); err != nil || letter.Queue != "first" {
+			t.Errorf("discard: %+v, %v", letter, err)
 		}
 		s.Work()
 		s.Drained()
@@ -138,8 +138,8 @@ func TestBacklog_Retry(t *testing.T) {
 		o := s.MustPlace(s.Purchase("u", "k", 1, 0)).Order
 		s.Kill("x")
 		s.Work()
-		if name, err := b.Retry(await.Context(t), o.ID); err != nil || name != "first" {
-			t.Fatalf("retry: %q, %v", name, err)
+		if letter, err := b.Retry(await.Context(t), o.ID); err != nil || letter.Queue != "first" {
+			t.Fatalf("retry: %+v, %v", letter, err)
 		}
 		s.Drained()
 		if o := s.MustGet(o.ID); o.Status != order.StatusConfirmed {

@@ -179,12 +179,15 @@ func newQueueFate(api *access, verb, short string) *cobra.Command {
 			}
 			var errs []error
 			for _, task := range tasks {
-				var done struct{ Queue, State string }
+				var done struct {
+					Queue, State string
+					Orders       int
+				}
 				if err := r.call(c.Context(), http.MethodPost, "/v1/admin/dead/"+url.PathEscape(task)+"/"+verb, nil, &done); err != nil {
 					errs = append(errs, fmt.Errorf("%s %s: %w", verb, task, err))
 					continue
 				}
-				if _, err := fmt.Fprintf(c.OutOrStdout(), "%s\t%s\t%s\n", task, done.Queue, done.State); err != nil {
+				if _, err := fmt.Fprintf(c.OutOrStdout(), "%s\t%s\torders: %d\t%s\n", task, done.Queue, done.Orders, done.State); err != nil {
 					return err
 				}
 			}
