@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -111,9 +112,13 @@ const (
 	EndpointPrefix = "we_"
 )
 
+// enableRandPool makes uuid read its randomness in larger blocks, because a system call for
+// each event would slow down the commits.
+var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)
+
 // NewID returns a new id with a prefix.
 func NewID(prefix string) (string, error) {
-	order.EnableRandPool()
+	enableRandPool()
 	id, err := uuid.NewV7()
 	if err != nil {
 		return "", fmt.Errorf("make id: %w", err)
