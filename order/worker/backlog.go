@@ -165,7 +165,7 @@ func (b *Backlog) Retry(ctx context.Context, id string) (DeadLetter, error) {
 }
 
 // Discard removes the dead letter with an id, or with the order of that id, permanently and
-// returns it. If it is of purchases, all its orders are first rejected with the reason
+// returns it. If it has purchases, all its orders are first rejected with the reason
 // "failed": their buyers get a final status, and their units return to stock. Errors:
 // ErrTaskNotFound, ErrDatabase, inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (DeadLetter, error) {
