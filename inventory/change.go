@@ -180,11 +180,11 @@ const changeWait = 250 * time.Millisecond
 // has marked.
 func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
 	v.refresh(ctx)
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left").Result()
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "per_user_limit").Result()
 	if err != nil {
 		return false, err
 	}
-	return found[1] != nil && found[0] == strconv.FormatInt(v.epoch.Load(), 10), nil
+	return found[1] != nil && found[2] != nil && found[0] == strconv.FormatInt(v.epoch.Load(), 10), nil
 }
 
 // changeUnloaded changes an item whose sale is not loaded: in the database only. It

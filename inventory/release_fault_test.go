@@ -31,7 +31,6 @@ func TestRelease_WrongTypes(t *testing.T) {
 			"buyers":      {key: k.buyers},
 			"left":        {k.sale, "left"},
 			"version":     {k.sale, "version"},
-			"count":       {k.buyers, "u"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -97,12 +97,15 @@ func (v *Inventory) renameAll(ctx context.Context, l *lock.Lock, item string, r 
 	keys := []string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item)}
 	for from := 0; from < len(r.Keys); from += renamePage {
 		page := r.Keys[from:min(from+renamePage, len(r.Keys))]
-		now := step
-		if step == "end" && from+renamePage < len(r.Keys) {
-			now = "begin"
+		now, last := step, "1"
+		if from+renamePage < len(r.Keys) {
+			last = "0"
+			if step == "end" {
+				now = "begin"
+			}
 		}
-		args := make([]any, 0, 7+2*len(page))
-		args = append(args, l.GuardValue(), v.epoch.Load(), now, stockChannel(v.keys.partition(item)), item, r.Buyer, r.NewBuyer)
+		args := make([]any, 0, 8+2*len(page))
+		args = append(args, l.GuardValue(), v.epoch.Load(), now, stockChannel(v.keys.partition(item)), item, r.Buyer, r.NewBuyer, last)
 		for _, k := range page {
 			args = append(args, k.Key, k.NewKey)
 		}

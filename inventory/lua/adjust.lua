@@ -14,9 +14,9 @@
 -- together. It needs no lock: purchases read the values in their own script, and the version admits each change
 -- once and in order. Every process is notified and drops its sold-out mark.
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing', 'per_user_limit')
 local mark = sale[4] or ''
-if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
+if not sale[2] or not sale[3] or not sale[5] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
   return 'M'
 end
 local at, add = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -1,6 +1,6 @@
 -- Fragment for other scripts. A sale's hash of buyers has one value per buyer, "<units> <order> <key>": how many units
 -- the buyer holds, and one of the buyer's orders with its idempotency key. The others are in the idempotency hash,
--- under "<buyer> <key>". So a buyer with one order, as most are, takes one field.
+-- under "<buyer> <key>". Most buyers have one order, which takes one field.
 --
 -- An order is "<quantity>:<order id>", followed by ":r" once its units were released.
 --

@@ -60,6 +60,9 @@ elseif step == 'orders' then
     for i, buyer in ipairs(buyers) do
       if stored[i] and not held[buyer] then
         local units, order, key = sale_buyer(stored[i])
+        if not units then
+          return redis.error_reply('ERR the value of a buyer is damaged')
+        end
         held[buyer], kept[buyer] = units, order .. ' ' .. key
         seen[buyer .. ' ' .. key] = true
       end

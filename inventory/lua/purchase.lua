@@ -101,15 +101,20 @@ for from = 1, n, chunk do
   end
 end
 
--- Most buyers are new, and only once in the batch. Of the others, firsts[i] is the place of the buyer's first purchase
--- in the batch. By that place: several says that there are more, held how many units the buyer has, and kept the order
--- in the buyer's value. orders are by buyer and key.
-local by, firsts, several, held, kept = {}, {}, {}, {}, {}
-local orders, unread = {}, {}
-local function field(i)
-  local _, _, key = sale_buyer(ARGV[first + 2 * i])
-  return buyers[i] .. ' ' .. key
+-- Most buyers are new, and only once in the batch. Of the other purchases:
+local firsts = {}      -- the place of the buyer's first purchase in the batch, if it is not this one
+local several = {}     -- by that place: the buyer has several in the batch
+local held = {}        -- by that place: the units that the buyer holds
+local kept = {}        -- by that place: order and key in the buyer's value
+local own, keys = {}, {}     -- the order that it would be, and its key
+local orders, unread = {}, {}  -- orders by buyer and key; those that are not in the buyers' values
+local by = {}          -- the place of the first purchase, by buyer
+local function parse(i)
+  local _
+  _, own[i], keys[i] = sale_buyer(ARGV[first + 2 * i])
+  return buyers[i] .. ' ' .. keys[i]
 end
+local fields = {}      -- buyer and key
 for i = 1, n do
   local j = by[buyers[i]]
   if not j then
@@ -125,8 +130,11 @@ for i = 1, n do
   else
     firsts[i], several[j] = j, true
   end
-  if stored[i] and not orders[field(i)] then
-    unread[#unread + 1] = field(i)
+  if stored[i] or firsts[i] then
+    fields[i] = parse(i)
+    if stored[i] and not orders[fields[i]] then
+      unread[#unread + 1] = fields[i]
+    end
   end
 end
 for from = 1, #unread, chunk do
@@ -141,15 +149,14 @@ end
 -- not be replaced.
 local repeated = queue_known(7, 1, {ARGV[12]})[1]
 for i = 1, n do
-  local order = stored[i] and orders[field(i)]
+  local order = stored[i] and orders[fields[i]]
   if order then
-    local _, own = sale_buyer(ARGV[first + 2 * i])
-    repeated = repeated or order == own or order == own .. ':r'
+    repeated = repeated or order == own[i] or order == own[i] .. ':r'
   end
 end
 
 local room = queue_room(7, tonumber(ARGV[4]))
-redis.call('XLEN', KEYS[6])  -- fails for a key of another type, before the first write
+redis.call('XLEN', KEYS[6])  -- these fail for a key of another type, before the first write
 redis.call('HLEN', KEYS[4])
 local verdicts, replayed = {}, {}
 local places, taken = {}, 0
@@ -158,21 +165,20 @@ for i = 1, n do
   local quantity = ARGV[first + 2 * n + i]
   local units = tonumber(quantity)
   local j = firsts[i] or i
-  local order = (stored[i] or firsts[i]) and orders[field(i)]
+  local order = fields[i] and orders[fields[i]]
   local verdict
   if order then
     -- "<quantity>:<order id>", followed by ":r" once the units were released. The quantity is the fingerprint of the
     -- request.
-    local _, own = sale_buyer(ARGV[first + 2 * i])
     local colon = string.find(order, ':', 1, true)
-    local stands = string.sub(order, colon + 1, string.sub(order, -2) == ':r' and -3 or -1)
+    local id = string.sub(order, colon + 1, string.sub(order, -2) == ':r' and -3 or -1)
     if string.sub(order, 1, colon - 1) ~= quantity then
       verdict = 'K'
-    elseif quantity .. ':' .. stands == own then
+    elseif quantity .. ':' .. id == own[i] then
       verdict = 'A'
     else
       verdict = 'R'
-      replayed[#replayed + 1] = stands
+      replayed[#replayed + 1] = id
     end
   elseif units > limit then
     verdict = 'Q'
@@ -197,15 +203,15 @@ for i = 1, n do
       new[#new + 1] = buyers[i]
       new[#new + 1] = ARGV[first + 2 * i]
     else
-      local _, own, key = sale_buyer(ARGV[first + 2 * i])
-      orders[field(i)] = own
+      fields[i] = fields[i] or parse(i)
+      orders[fields[i]] = own[i]
       held[j] = (held[j] or 0) + units
       changed[j] = true
       if not kept[j] then
-        kept[j] = own .. ' ' .. key
+        kept[j] = own[i] .. ' ' .. keys[i]
       else
-        further[#further + 1] = field(i)
-        further[#further + 1] = own
+        further[#further + 1] = fields[i]
+        further[#further + 1] = own[i]
       end
     end
   end

@@ -8,8 +8,8 @@
 --   K released, D released before, or loaded as released,
 --   N the sale is not loaded and no build of it is under way; nothing is left to do, because each later build
 --     reads the database, where the order is closed,
---   M not found: the sale is being built, being changed, stopped or of another epoch, or the order's key is
---     missing, or the partition's data belongs to another epoch; nothing was done, and a build of the sale
+--   M not found: the sale is being built, being changed, stopped, of another epoch or of an older version's layout, or
+--     a buyer's value cannot be read, or the order's key is missing, or the partition's data belongs to another epoch; nothing was done, and a build of the sale
 --     from the database either excludes the order or makes it known,
 --   X the key belongs to another order, or to another quantity; nothing was done
 --
@@ -22,12 +22,12 @@
 -- message, so that every process drops its sold-out mark.
 
 local n = tonumber(ARGV[4])
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence', 'building', 'changing')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'sequence', 'building', 'changing', 'per_user_limit')
 if not sale[2] and not sale[5] and not sale[6] and redis.call('GET', KEYS[4]) == ARGV[1] then
   -- A build that was interrupted by a drop cannot open the sale either: its field is gone.
   return '0 ' .. string.rep('N', n)
 end
-if not sale[2] or not sale[3] or sale[1] ~= ARGV[1] then
+if not sale[2] or not sale[3] or not sale[7] or sale[1] ~= ARGV[1] then
   return '0 ' .. string.rep('M', n)
 end
 local was, version = tonumber(sale[2]), sale_version(sale[3])
@@ -51,7 +51,7 @@ for i = 1, n do
   if values[i] and not held[buyer] then
     local units, order, key = sale_buyer(values[i])
     if not units then
-      return redis.error_reply('ERR the value of a buyer is damaged')
+      return '0 ' .. string.rep('M', n)
     end
     held[buyer], kept[buyer] = units, {buyer .. ' ' .. key, key}
     known[buyer .. ' ' .. key] = order

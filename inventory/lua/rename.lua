@@ -2,7 +2,7 @@
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash; see fragment_buyer.lua)
 -- ARGV 1 lock value, 2 epoch, 3 step, 4 channel for stock changes, 5 item, 6 the buyer, 7 the new name,
---      then per order: its key, the new key
+--      8 '1' if the list of orders ends with this call, then per order: its key, the new key
 --   'begin'  renames, and marks the sale as being changed if it is loaded: nothing is sold until the mark is gone
 --   'end'    renames the rest, and removes the mark
 --   'drop'   is for a caller that has lost the lock after the database was changed: another process may have
@@ -31,23 +31,19 @@ end
 local loaded = sale[1] == ARGV[2] and sale[2] and version and (mark == '' or mark == guard)
 local from, to = ARGV[6], ARGV[7]
 local values = redis.call('HMGET', KEYS[5], from, to)
-local units, order, key
-if values[1] then
-  units, order, key = sale_buyer(values[1])
-  if not units then
+local units, order, key = sale_buyer(values[1] or '')
+local to_units, to_order, to_key = sale_buyer(values[2] or '')
+if (values[1] and not units) or (values[2] and not to_units) then
+  if mark == 'stopped' then
     return redis.error_reply('ERR the value of a buyer is damaged')
   end
-end
-local has, had, hadkey
-if values[2] then
-  has, had, hadkey = sale_buyer(values[2])
-  if not has then
-    return redis.error_reply('ERR the value of a buyer is damaged')
-  end
+  redis.call('UNLINK', KEYS[3], KEYS[4], KEYS[5])  -- damaged, or of an older version; the next load reads the database
+  redis.call('PUBLISH', ARGV[4], ARGV[5])
+  return 'K'
 end
 
 local renamed  -- the new key of the order in the buyer's value
-local first, chunk = 8, 200  -- the embedded engine's Lua stack is small
+local first, chunk = 9, 200  -- the embedded engine's Lua stack is small
 for page = first, #ARGV, chunk do
   local old, new, values, gone = {}, {}, {}, {}
   for a = page, math.min(page + chunk - 2, #ARGV - 1), 2 do
@@ -70,12 +66,14 @@ for page = first, #ARGV, chunk do
     redis.call('HDEL', KEYS[4], unpack(gone))
   end
 end
-if units and not has then
-  redis.call('HSET', KEYS[5], to, string.format('%d ', units) .. order .. ' ' .. (renamed or key))
-  redis.call('HDEL', KEYS[5], from)
-elseif units then
-  redis.call('HSET', KEYS[5], to, string.format('%d ', units + has) .. had .. ' ' .. hadkey)
-  redis.call('HSET', KEYS[4], to .. ' ' .. (renamed or key), order)
+-- The buyer's value is renamed by the call that has its key, so that each key is renamed, or else by the last one.
+if units and (renamed or ARGV[8] == '1') then
+  if to_units then
+    redis.call('HSET', KEYS[5], to, string.format('%d ', units + to_units) .. to_order .. ' ' .. to_key)
+    redis.call('HSET', KEYS[4], to .. ' ' .. (renamed or key), order)
+  else
+    redis.call('HSET', KEYS[5], to, string.format('%d ', units) .. order .. ' ' .. (renamed or key))
+  end
   redis.call('HDEL', KEYS[5], from)
 end
 

@@ -221,8 +221,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 		}
 		err = errors.Join(
 			rdb.HSet(await.Context(t), tag+"sale:"+id, "epoch", epoch, "fence", 1, "left", 500, "per_user_limit", 9, "opens_ms", 0, "closes_ms", 0, "control", "open", "version", "1.1").Err(),
-			rdb.HSet(await.Context(t), tag+"idempotency:"+id, "u k", "1:gone").Err(),
-			rdb.HSet(await.Context(t), tag+"buyers:"+id, "u", 9).Err())
+			rdb.HSet(await.Context(t), tag+"buyers:"+id, "u", "9 1:gone k").Err())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -506,7 +506,7 @@ func (s *Shop) Hset(kind string, values ...any) {
 	}
 }
 
-// SetUnits changes how many units the sale says that a buyer holds.
+// SetUnits sets the units that the sale records for a buyer.
 func (s *Shop) SetUnits(buyer string, units int) {
 	s.T.Helper()
 	value, err := s.Rdb.HGet(await.Context(s.T), s.SaleKey("buyers"), buyer).Result()

@@ -102,9 +102,8 @@ var sabotages = []struct {
 			from: "local repeated = queue_known(7, 1, {ARGV[12]})[1]\n",
 			to: `local repeated = false
 for i = 1, n do
-  local _, own = sale_buyer(ARGV[first + 2 * i])
-  if stored[i] and orders[field(i)] == own then
-    orders[field(i)] = nil
+  if stored[i] and orders[fields[i]] == own[i] then
+    orders[fields[i]] = nil
   end
 end
 `,
