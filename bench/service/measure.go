@@ -23,6 +23,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 // figures are the rounds' throughputs, in answers a second.
@@ -245,18 +246,14 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
-// queued is how many orders are ready or leased.
+// queued is how many orders are in the queue. A task holds the orders of a batch.
 func (m *meter) queued(ctx context.Context) (int64, error) {
-	var queued int64
-	prefix := inventory.QueuePrefix(0)
-	for _, set := range []string{"ready", "leased"} {
-		n, err := m.rdb.ZCard(ctx, prefix+set).Result()
-		if err != nil {
-			return 0, err
-		}
-		queued += n
+	orders, err := queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	if err != nil {
+		return 0, err
 	}
-	return queued, nil
+	now, err := orders.Load(ctx)
+	return int64(now.Length), err
 }
 
 // waitDrained waits until no order is queued and returns how long it took.
