@@ -4,14 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strconv"
-	"time"
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
-	"flashsale/internal/pause"
-	"flashsale/inventory"
 	orderlog "flashsale/inventory/accepted"
 )
 
@@ -20,8 +16,6 @@ const (
 	memoryOrders = 200_000
 	// memoryFirst is the number of orders before them, after which buffers have their usual size.
 	memoryFirst = 10_000
-	// memoryLimit bounds the wait for the worker to finish.
-	memoryLimit = 2 * time.Minute
 )
 
 // footprint is what the data of a rig uses, in bytes.
@@ -104,32 +98,23 @@ func printMemory(s *sizes, orders int64, queued, committed footprint, written fl
 	}
 }
 
-// commitAll runs a worker until it has committed all orders and removed them from the queue's
-// log. It returns how many bytes were written to the database's files, the last checkpoint
-// included.
+// commitAll runs a worker until it has committed all orders, and removes them from the queue's
+// log, as the next sweep would. It returns how many bytes were written to the database's files,
+// the last checkpoint included.
 func (r *rig) commitAll(ctx context.Context) (written float64, err error) {
 	if err := r.work(ctx); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, r.world.worker.Stop()) }()
-	for began := time.Now(); ; {
-		queued, err := r.queued(ctx)
-		if err != nil {
-			return 0, err
-		}
-		logged, err := r.redis.XLen(ctx, orderlog.LogKey(inventory.QueuePrefix(0))).Result()
-		if err != nil {
-			return 0, err
-		}
-		if queued == 0 && logged == 0 {
-			break
-		}
-		if time.Since(began) > memoryLimit {
-			return 0, fmt.Errorf("%d orders are queued and %d entries are in the log after %v", queued, logged, memoryLimit)
-		}
-		if err := pause.OrCause(ctx, 50*time.Millisecond); err != nil {
-			return 0, err
-		}
+	if _, err := r.waitDrained(ctx); err != nil {
+		return 0, err
+	}
+	orders, err := r.orders()
+	if err != nil {
+		return 0, err
+	}
+	if err := orderlog.Trim(ctx, r.redis, orders); err != nil {
+		return 0, err
 	}
 	own, err := r.checkpoint(ctx)
 	return r.world.worker.Written() + own, err

@@ -20,7 +20,6 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
 const (
@@ -124,7 +123,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	if n == 0 {
 		return nil
 	}
-	orders, err := queue.New(r.redis, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	orders, err := r.orders()
 	if err != nil {
 		return err
 	}
