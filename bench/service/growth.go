@@ -18,6 +18,9 @@ import (
 const (
 	// growthRate is the target for the rate of a group's last setting, relative to its first.
 	growthRate = 0.9
+	// growthConnectionsRate is the same for connections. It is lower, because the load generator
+	// shares the cores and slows down with the number of its connections, too.
+	growthConnectionsRate = 0.7
 	// growthSettle is how long the load runs before each measurement.
 	growthSettle = time.Second
 	// growthSaleOrders is the number of orders of a past sale, in the database.
@@ -60,25 +63,26 @@ type growth struct {
 	rotation
 
 	settings growthSettings
-	rows     []*growthRow // of all groups so far
 }
 
 // growthGroup is a list of settings of the same thing.
 type growthGroup struct {
 	name string // for -groups
 	// open starts the rigs of the group and returns its rows, from the smallest setting on.
-	open func(ctx context.Context, g *growth) ([]*growthRow, error)
-	// untargeted says why there is no BAR line; empty: there is one.
-	untargeted string
+	open       func(ctx context.Context, g *growth) ([]*growthRow, error)
+	target     float64 // for the rate of the last setting, relative to the first; 0: no BAR line
+	untargeted string  // why there is no BAR line
+
+	rows []*growthRow // the result of run
 }
 
 // growthGroups returns all groups in the order in which they run.
 func growthGroups() []growthGroup {
 	return []growthGroup{
-		{name: "items", open: openItems},
-		{name: "queued", open: openQueued},
-		{name: "rows", open: openRows},
-		{name: "connections", open: openConnections},
+		{name: "items", open: openItems, target: growthRate},
+		{name: "queued", open: openQueued, target: growthRate},
+		{name: "rows", open: openRows, target: growthRate},
+		{name: "connections", open: openConnections, target: growthConnectionsRate},
 		{
 			name: "processes", open: openProcesses,
 			untargeted: "more API processes need more cores than Redis, the worker and the load leave on a small machine",
@@ -125,51 +129,48 @@ func (s *sizes) grow(ctx context.Context, settings growthSettings) error {
 		return err
 	}
 	var errs []error
-	var rows []*growthRow
-	for _, group := range groups {
+	var all []*growthRow
+	for i, group := range groups {
 		g := &growth{rotation: rotation{s: s}, settings: settings}
-		if err := g.run(ctx, group); err != nil {
+		if groups[i].rows, err = g.run(ctx, group); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", group.name, err))
-			continue
 		}
-		rows = append(rows, g.rows...)
+		all = append(all, groups[i].rows...)
 	}
-	printGrowth(s, rows)
+	printGrowth(s, all)
 	for _, group := range groups {
 		if group.untargeted != "" {
 			s.say("%s have no target: %s", group.name, group.untargeted)
-			rows = slices.DeleteFunc(rows, func(r *growthRow) bool { return r.group == group.name })
+			continue
 		}
-	}
-	for _, r := range compareGrowth(rows) {
-		if r.last {
-			s.atLeast("growth_"+r.row.group+"_rate", r.rate, growthRate)
+		for _, r := range compareGrowth(group.rows) {
+			if r.last {
+				s.atLeast("growth_"+r.row.group+"_rate", r.rate, group.target)
+			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // run measures one group. Its settings take turns.
-func (g *growth) run(ctx context.Context, group growthGroup) (err error) {
+func (g *growth) run(ctx context.Context, group growthGroup) (rows []*growthRow, err error) {
 	defer func() {
 		err = errors.Join(err, g.resume())
 		for _, r := range g.rigs {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	rows, err := group.open(ctx, g)
-	if err != nil {
-		return err
+	if rows, err = group.open(ctx, g); err != nil {
+		return nil, err
 	}
 	for round := range g.s.o.size.turns {
 		for _, row := range runner.Turn(rows, round) {
 			if err := g.turn(ctx, row); err != nil {
-				return fmt.Errorf("%s %s, round %d: %w", row.group, row.setting, round+1, err)
+				return nil, fmt.Errorf("%s %s, round %d: %w", row.group, row.setting, round+1, err)
 			}
 		}
 	}
-	g.rows = rows
-	return nil
+	return rows, nil
 }
 
 // turn measures one setting once.
@@ -193,7 +194,7 @@ func (g *growth) turn(ctx context.Context, row *growthRow) error {
 	if b.Codes[row.answer()] == 0 {
 		return fmt.Errorf("no answer %d: %v", row.answer(), b.Codes)
 	}
-	row.seen.Merge(b)
+	row.add(b)
 	row.sent += b.Next - p.First
 	switch {
 	case row.queued == 0:
@@ -242,7 +243,7 @@ func (g *growth) row(group, setting string, r *rig, items int) *growthRow {
 	for _, also := range r.world.also {
 		p.Also = append(p.Also, also.Addr)
 	}
-	return &growthRow{group: group, setting: setting, rig: r, load: p, seen: load.NewBought()}
+	return &growthRow{group: group, setting: setting, rig: r, load: p}
 }
 
 func openItems(ctx context.Context, g *growth) (rows []*growthRow, err error) {
@@ -328,9 +329,11 @@ type growthRow struct {
 	queued         int  // orders in the queue before a turn; 0: a worker empties it
 	clear          bool // empty the queue after a turn
 
-	seen *load.Bought
-	sent int64         // purchases in all turns, also before and after the measurement
-	took time.Duration // until their orders were committed; 0 without a worker
+	rate, p50, p99 []float64 // one value a turn: answers a second, milliseconds
+
+	others int           // answers with another status
+	sent   int64         // purchases in all turns, also before and after the measurement
+	took   time.Duration // until their orders were committed; 0 without a worker
 }
 
 // answer is the status of the purchases that count.
@@ -339,6 +342,17 @@ func (r *growthRow) answer() int {
 		return http.StatusAccepted
 	}
 	return http.StatusCreated
+}
+
+// add adds what was measured in a turn.
+func (r *growthRow) add(b *load.Bought) {
+	r.rate = append(r.rate, b.Rate(r.answer()))
+	r.p50, r.p99 = append(r.p50, b.Quantile(50)), append(r.p99, b.Quantile(99))
+	for code, n := range b.Codes {
+		if code != r.answer() {
+			r.others += n
+		}
+	}
 }
 
 // growthRatio is a row relative to the first row of its group.
@@ -359,28 +373,22 @@ func compareGrowth(rows []*growthRow) []growthRatio {
 		one := rows[first]
 		ratios[i] = growthRatio{
 			row: r, last: i > first && (i+1 == len(rows) || rows[i+1].group != r.group),
-			rate: r.seen.Rate(r.answer()) / one.seen.Rate(one.answer()), p99: r.seen.Quantile(99) / one.seen.Quantile(99),
+			rate: median(r.rate) / median(one.rate), p99: median(r.p99) / median(one.p99),
 		}
 	}
 	return ratios
 }
 
-// printGrowth prints the table.
+// printGrowth prints the table, with medians over the turns.
 func printGrowth(s *sizes, rows []*growthRow) {
 	s.say("%-15s %9s  answer  accepted/s  to first  p50 ms  p99 ms  to first  committed/s     sold  others", "group", "setting")
 	for _, r := range compareGrowth(rows) {
-		row, seen := r.row, r.row.seen
+		row := r.row
 		committed := "-"
 		if row.took > 0 {
 			committed = fmt.Sprintf("%.0f", float64(row.sent)/row.took.Seconds())
 		}
-		others := 0
-		for code, n := range seen.Codes {
-			if code != row.answer() {
-				others += n
-			}
-		}
 		s.say("%-15s %9s  %6d  %10.0f  %8.2f  %6.1f  %6.1f  %8.2f  %11s  %7d  %6d", row.group, row.setting, row.answer(),
-			seen.Rate(row.answer()), r.rate, seen.Quantile(50), seen.Quantile(99), r.p99, committed, row.sent, others)
+			median(row.rate), r.rate, median(row.p50), median(row.p99), r.p99, committed, row.sent, row.others)
 	}
 }
