@@ -231,10 +231,10 @@ func (g *growth) rig(ctx context.Context, h history, processes int) (*rig, error
 // working is rig with a worker.
 func (g *growth) working(ctx context.Context, h history, processes int) (*rig, error) {
 	r, err := g.rig(ctx, h, processes)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = r.work(ctx)
 	}
-	return r, r.work(ctx)
+	return r, err
 }
 
 // row returns a row of a group that buys the rig's first items.

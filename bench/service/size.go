@@ -32,7 +32,7 @@ func (o *sizeOptions) define(f *flag.FlagSet) {
 	f.BoolVar(&o.on, "size", false, "measure the service as it grows: large, many and ended sales, latency, memory; needs -rounds 0")
 	f.StringVar(&o.only, "only", "", "measurements of -size, separated by commas, of "+strings.Join(sizeNames(), ", ")+"; empty: all")
 	f.Float64Var(&o.scale, "scale", 1, "factor for the sizes of -size, above 0 and at most 1; the targets are meant for 1")
-	f.StringVar(&o.groups, "groups", "", "what grows in -only growth, separated by commas, of "+strings.Join(growthNames(), ", ")+"; empty: all")
+	f.StringVar(&o.groups, "groups", "", "groups of -only growth, separated by commas, of "+strings.Join(growthNames(), ", ")+"; empty: all")
 	f.IntVar(&o.turns, "turns", 3, "how often each setting of -only growth is measured; 1 or more")
 	f.IntVar(&o.rows, "rows", 1_000_000, fmt.Sprintf("largest number of rows in the database of -only growth, times -scale; %d or more", growthFewestRows))
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long -only idle measures; 100ms or more")
