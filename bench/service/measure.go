@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/queue"
 )
 
 // figures are the rounds' throughputs, in answers a second.
@@ -245,34 +247,42 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
-// queued is how many orders are ready or leased.
-func (m *meter) queued(ctx context.Context) (int64, error) {
-	var queued int64
-	prefix := inventory.QueuePrefix(0)
-	for _, set := range []string{"ready", "leased"} {
-		n, err := m.rdb.ZCard(ctx, prefix+set).Result()
-		if err != nil {
-			return 0, err
-		}
-		queued += n
-	}
-	return queued, nil
+// orders is the task queue of the orders.
+func (m *meter) orders() (*queue.Queue, error) {
+	return queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
 }
+
+// queued is how many orders are in the queue. A task holds the orders of a batch.
+func (m *meter) queued(ctx context.Context) (int64, error) {
+	orders, err := m.orders()
+	if err != nil {
+		return 0, err
+	}
+	now, err := orders.Load(ctx)
+	return int64(now.Length), err
+}
+
+// drainStalls is how long the queue may stay as long as it is before a wait for its end fails.
+const drainStalls = time.Minute
 
 // waitDrained waits until no order is queued and returns how long it took.
 func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
+	shortest, since := int64(math.MaxInt64), start
 	for {
 		queued, err := m.queued(ctx)
 		if err != nil {
 			return 0, err
 		}
-		took := time.Since(start)
+		now := time.Now()
 		if queued == 0 {
-			return took, nil
+			return now.Sub(start), nil
 		}
-		if took > time.Minute {
-			return 0, fmt.Errorf("%d orders still queued a minute after the burst", queued)
+		if queued < shortest {
+			shortest, since = queued, now
+		}
+		if now.Sub(since) > drainStalls {
+			return 0, fmt.Errorf("%d orders are queued, and not fewer for %v", queued, drainStalls)
 		}
 		if err := pause.OrCause(ctx, 10*time.Millisecond); err != nil {
 			return 0, err

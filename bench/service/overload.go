@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -11,14 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
 	"flashsale/internal/pause"
-	"flashsale/internal/wire"
 )
 
 const (
@@ -141,75 +138,25 @@ type offered struct {
 // offer sends purchases at a rate, whatever the answers. Latencies count from when a request
 // was due.
 func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offered, error) {
-	target, err := wire.ParseTarget("http://" + m.world.api.Addr)
-	if err != nil {
-		return nil, err
-	}
-	conns := make([]*wire.Conn, overloadConnections)
-	defer func() {
-		for _, c := range conns {
-			if c != nil {
-				_ = c.Close() //nolint:errcheck // every request on it has been answered
-			}
-		}
-	}()
-	for i := range conns {
-		if conns[i], err = wire.Dial(ctx, target); err != nil {
-			return nil, fmt.Errorf("dial: %w", err)
-		}
-	}
+	until := overloadWarm + m.o.phase
 	sum := &offered{codes: make(map[int]int)}
 	var mu sync.Mutex
-	var all sync.WaitGroup
-	var next atomic.Int64
-	start := time.Now()
-	for _, conn := range conns {
-		all.Go(func() {
-			own := offerOn(ctx, m, conn, target, item, perSecond, start, &next)
-			mu.Lock()
-			defer mu.Unlock()
-			for code, n := range own.codes {
-				sum.codes[code] += n
-			}
-			sum.failed += own.failed
-			sum.admitted, sum.refused = append(sum.admitted, own.admitted...), append(sum.refused, own.refused...)
-		})
-	}
-	all.Wait()
-	return sum, ctx.Err()
-}
-
-// offerOn sends the requests of one connection.
-func offerOn(ctx context.Context, m *meter, conn *wire.Conn, t wire.Target, item string, perSecond float64, start time.Time, next *atomic.Int64) *offered {
-	own := &offered{codes: make(map[int]int)}
-	head := "POST /v1/items/" + item + "/orders HTTP/1.1\r\nHost: " + t.Host +
-		"\r\nContent-Type: application/json\r\nContent-Length: 14\r\nIdempotency-Key: over-"
-	var req bytes.Buffer
-	for {
-		i := int(next.Add(1)) - 1
-		due := start.Add(time.Duration(float64(i) / perSecond * float64(time.Second)))
-		if due.Sub(start) > overloadWarm+m.o.phase || pause.OrCause(ctx, time.Until(due)) != nil {
-			return own
-		}
-		req.Reset()
-		req.WriteString(head)
-		req.Write(strconv.AppendInt(req.AvailableBuffer(), int64(i), 10))
-		req.WriteString("\r\nAuthorization: Bearer ")
-		// From the end of the crowd: the buyers at its beginning have bought at the top rate.
-		req.Write(m.crowd.Token(load.Buyers - 1 - i%load.Buyers))
-		req.WriteString("\r\n\r\n{\"quantity\":1}")
-		res, err := conn.Do(req.Bytes())
-		switch end := time.Now(); {
-		case err != nil:
-			own.failed++
-			return own
-		case end.Sub(start) < overloadWarm || end.Sub(start) > overloadWarm+m.o.phase:
-		case res.Status == http.StatusCreated || res.Status == http.StatusAccepted:
-			own.codes[res.Status]++
-			own.admitted = append(own.admitted, end.Sub(due))
+	// From the middle of the crowd: the buyers at its beginning have bought at the top rate.
+	p := load.Purchases{Addr: m.world.api.Addr, Items: []string{item}, Connections: overloadConnections, First: load.Buyers / 2}
+	err := m.crowd.Offer(ctx, p, load.Even(perSecond, until), func(a *load.Answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case a.Err != nil:
+			sum.failed++
+		case a.Done < overloadWarm || a.Done > until:
+		case a.Status == http.StatusCreated || a.Status == http.StatusAccepted:
+			sum.codes[a.Status]++
+			sum.admitted = append(sum.admitted, a.Latency())
 		default:
-			own.codes[res.Status]++
-			own.refused = append(own.refused, end.Sub(due))
+			sum.codes[a.Status]++
+			sum.refused = append(sum.refused, a.Latency())
 		}
-	}
+	})
+	return sum, err
 }

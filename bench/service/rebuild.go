@@ -20,7 +20,6 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
 const (
@@ -124,11 +123,11 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	if n == 0 {
 		return nil
 	}
-	orders, err := queue.New(r.redis, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	orders, err := r.orders()
 	if err != nil {
 		return err
 	}
-	filling, cancel := context.WithTimeout(ctx, shopLimit)
+	filling, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
 	sent := make(chan error, 1)
 	go func() {
@@ -149,7 +148,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 		case err != nil || serr != nil:
 			return errors.Join(err, serr)
 		case st.Entries < n:
-			return fmt.Errorf("%d orders are queued after %v, want %d", st.Entries, shopLimit, n)
+			return fmt.Errorf("%d orders are queued after %v, want %d", st.Entries, fillLimit, n)
 		}
 		return nil
 	}

@@ -67,6 +67,18 @@ func (r *rig) serve(ctx context.Context, settings ...string) (err error) {
 	return err
 }
 
+// serveAlso starts n further API processes, r.world.also.
+func (r *rig) serveAlso(ctx context.Context, n int, settings ...string) error {
+	for range n {
+		p, err := r.world.another(ctx, settings...)
+		if err != nil {
+			return err
+		}
+		r.world.also = append(r.world.also, p)
+	}
+	return nil
+}
+
 // work starts the worker process, r.world.worker. settings are further flags of the
 // service.
 func (r *rig) work(ctx context.Context, settings ...string) (err error) {

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"flashsale/bench/internal/load"
-	"flashsale/bench/internal/process"
+	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
 )
 
@@ -29,8 +27,6 @@ const (
 	shopRounds = 6
 	// shopSettle is how long a shop is loaded before each phase counts.
 	shopSettle = time.Second
-	// shopLimit bounds the time for a backlog to grow or shrink.
-	shopLimit = 15 * time.Minute
 )
 
 // The allowed ratios of the filled shop to the empty one.
@@ -39,13 +35,11 @@ const (
 	shopLatency = 1.1
 )
 
-// twoShops are an empty and a filled shop, each with its own processes. While one is measured,
-// the API and worker of the other are stopped with SIGSTOP: otherwise the filled shop's
-// background work would slow both down and the ratio would hide it.
+// twoShops are an empty and a filled shop, each with its own processes, which take turns.
 type twoShops struct {
-	s             *sizes
+	rotation
+
 	empty, filled *rig
-	next          int64 // number of the next purchase
 }
 
 // measureShop compares purchases of one item in a shop with 10 million orders, 1,000
@@ -74,7 +68,7 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, empty.close()) }()
-	t := &twoShops{s: s, empty: empty, filled: filled}
+	t := &twoShops{rotation: rotation{s: s, rigs: []*rig{empty, filled}}, empty: empty, filled: filled}
 	// Before the rigs are closed: a stopped process does not react to SIGTERM.
 	defer func() { err = errors.Join(err, t.resume()) }()
 	queueLimit := strconv.Itoa(10 * shopQueued)
@@ -92,11 +86,6 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 	return t.backlog(ctx, h.live)
 }
 
-// resume continues both shops.
-func (t *twoShops) resume() error {
-	return errors.Join(t.empty.signal(syscall.SIGCONT), t.filled.signal(syscall.SIGCONT))
-}
-
 // compare lets both shops sell the same item in turn, and prints the ratios over all rounds.
 func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	want := http.StatusCreated
@@ -105,7 +94,7 @@ func (t *twoShops) compare(ctx context.Context, name string, async bool) error {
 	}
 	seen := map[*rig]*load.Bought{t.empty: load.NewBought(), t.filled: load.NewBought()}
 	for round := range shopRounds {
-		for _, r := range t.inTurn(round) {
+		for _, r := range runner.Turn(t.rigs, round) {
 			if err := t.turn(ctx, r, async, seen[r]); err != nil {
 				return fmt.Errorf("round %d: %w", round+1, err)
 			}
@@ -149,15 +138,6 @@ func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *load.Boug
 	return nil
 }
 
-// clear lets a worker empty the queue.
-func (r *rig) clear(ctx context.Context) error {
-	if err := r.work(ctx); err != nil {
-		return err
-	}
-	_, err := r.waitDrained(ctx)
-	return errors.Join(err, r.world.worker.Stop())
-}
-
 // buy sells the item that both shops have.
 func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*load.Bought, error) {
 	b, err := t.s.crowd.Buy(ctx, t.load(r, []string{liveID(0)}, async), d)
@@ -178,7 +158,7 @@ func (t *twoShops) backlog(ctx context.Context, live int) error {
 		return err
 	}
 	began := time.Now()
-	if err := t.fill(ctx, t.filled, liveIDs(live), t.s.scaled(shopQueued)); err != nil {
+	if err := t.fill(ctx, t.filled, t.load(t.filled, liveIDs(live), true), t.s.scaled(shopQueued)); err != nil {
 		return fmt.Errorf("fill the queue: %w", err)
 	}
 	t.s.say("%d orders queued in %.0f s", t.s.scaled(shopQueued), time.Since(began).Seconds())
@@ -193,11 +173,11 @@ func (t *twoShops) backlog(ctx context.Context, live int) error {
 func (t *twoShops) drains(ctx context.Context, n int) error {
 	took := make(map[*rig]time.Duration)
 	for round := range shopDrains {
-		for _, r := range t.inTurn(round) {
+		for _, r := range runner.Turn(t.rigs, round) {
 			if err := t.only(r); err != nil {
 				return err
 			}
-			if err := t.fill(ctx, r, []string{liveID(0)}, n); err != nil {
+			if err := t.fill(ctx, r, t.load(r, []string{liveID(0)}, true), n); err != nil {
 				return fmt.Errorf("fill queue: %w", err)
 			}
 			d, err := r.drain(ctx, n)
@@ -216,48 +196,6 @@ func (t *twoShops) drains(ctx context.Context, n int) error {
 	return nil
 }
 
-// inTurn returns both shops in the order of a round: neither is always the first.
-func (t *twoShops) inTurn(round int) []*rig {
-	if round%2 == 1 {
-		return []*rig{t.filled, t.empty}
-	}
-	return []*rig{t.empty, t.filled}
-}
-
-// only continues one shop and stops the other.
-func (t *twoShops) only(r *rig) error {
-	other := t.empty
-	if r == other {
-		other = t.filled
-	}
-	return errors.Join(other.signal(syscall.SIGSTOP), r.signal(syscall.SIGCONT))
-}
-
-// fill buys until so many orders are queued.
-func (t *twoShops) fill(ctx context.Context, r *rig, items []string, n int) error {
-	began := time.Now()
-	for {
-		queued, err := r.queued(ctx)
-		if err != nil {
-			return err
-		}
-		if queued >= int64(n) {
-			return nil
-		}
-		if time.Since(began) > shopLimit {
-			return fmt.Errorf("%d of %d orders queued after %v", queued, n, shopLimit)
-		}
-		b, err := t.s.crowd.Buy(ctx, t.load(r, items, true), min(time.Second, t.s.o.phase))
-		if err != nil {
-			return err
-		}
-		t.next = b.Next
-		if b.Codes[http.StatusAccepted] == 0 {
-			return fmt.Errorf("no order was accepted: %v", b.Codes)
-		}
-	}
-}
-
 // drain starts a worker and returns how long n orders take to leave the queue, from the moment
 // when the first ones have left it.
 func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
@@ -268,7 +206,7 @@ func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 	if err := r.work(ctx); err != nil {
 		return 0, err
 	}
-	limit := time.Now().Add(shopLimit)
+	limit := time.Now().Add(fillLimit)
 	var began time.Time
 	for {
 		queued, err := r.queued(ctx)
@@ -283,28 +221,10 @@ func (r *rig) drain(ctx context.Context, n int) (time.Duration, error) {
 			return max(time.Since(began), time.Millisecond), nil // few orders may leave at once
 		}
 		if time.Now().After(limit) {
-			return 0, fmt.Errorf("%d of %d orders left the queue within %v", gone, n, shopLimit)
+			return 0, fmt.Errorf("%d of %d orders left the queue within %v", gone, n, fillLimit)
 		}
 		if err := pause.OrCause(ctx, 5*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}
-}
-
-// signal sends a signal to the API process and the worker.
-func (r *rig) signal(sig os.Signal) error {
-	var errs []error
-	for _, c := range []*process.Process{r.world.api, r.world.worker} {
-		if c == nil || c.Gone() {
-			continue
-		}
-		p, err := os.FindProcess(c.PID)
-		if err == nil {
-			err = p.Signal(sig)
-		}
-		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			errs = append(errs, fmt.Errorf("signal %s: %w", c.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }

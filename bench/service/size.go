@@ -21,12 +21,21 @@ type sizeOptions struct {
 	on    bool
 	only  string  // names of measurements, separated by commas; empty: all
 	scale float64 // factor for the numbers of orders, sales and queued tasks
+
+	groups string        // of -only growth, separated by commas; empty: all
+	turns  int           // how often each setting of -only growth is measured
+	rows   int           // largest number of rows in the database of -only growth
+	idle   time.Duration // length of -only idle
 }
 
 func (o *sizeOptions) define(f *flag.FlagSet) {
-	f.BoolVar(&o.on, "size", false, "measure the service with large, many and ended sales; needs -rounds 0")
+	f.BoolVar(&o.on, "size", false, "measure the service as it grows: large, many and ended sales, latency, memory; needs -rounds 0")
 	f.StringVar(&o.only, "only", "", "measurements of -size, separated by commas, of "+strings.Join(sizeNames(), ", ")+"; empty: all")
 	f.Float64Var(&o.scale, "scale", 1, "factor for the sizes of -size, above 0 and at most 1; the targets are meant for 1")
+	f.StringVar(&o.groups, "groups", "", "groups of -only growth, separated by commas, of "+strings.Join(growthNames(), ", ")+"; empty: all")
+	f.IntVar(&o.turns, "turns", 3, "how often each setting of -only growth is measured; 1 or more")
+	f.IntVar(&o.rows, "rows", 1_000_000, fmt.Sprintf("largest number of rows in the database of -only growth, times -scale; %d or more", growthFewestRows))
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long -only idle measures; 100ms or more")
 }
 
 func (o *sizeOptions) validate(rounds int) error {
@@ -36,8 +45,12 @@ func (o *sizeOptions) validate(rounds int) error {
 	if !(o.scale > 0 && o.scale <= 1) {
 		return errors.New("-scale must be above 0 and at most 1")
 	}
-	_, err := chosenSizes(o.only)
-	return err
+	if o.turns < 1 || o.rows < growthFewestRows || o.idle < 100*time.Millisecond {
+		return fmt.Errorf("need -turns of at least 1, -rows of at least %d and -idle of at least 100ms", growthFewestRows)
+	}
+	_, sizesErr := chosenSizes(o.only)
+	_, groupsErr := chosenGroups(o.groups)
+	return errors.Join(sizesErr, groupsErr)
 }
 
 // sizeMeasurement is one entry of -size. run prints explanations with say, and a BAR line for
@@ -58,6 +71,10 @@ func sizeMeasurements() []sizeMeasurement {
 		{"inspect", "how long inspections block a sale, and what reconciliation costs", measureInspect},
 		{"marks", "sold-out answers while units return", measureMarks},
 		{"shop", "purchases in a shop with a long history, against an empty one", measureShop},
+		{"growth", "purchases with more items, queued orders, rows, connections and API processes", measureGrowth},
+		{"latency", "latency of purchases that arrive at a fixed rate, whatever the answers", measureLatency},
+		{"memory", "bytes per order in Redis and in the database", measureMemory},
+		{"idle", "processor time of the processes with nothing to do", measureIdle},
 	}
 }
 

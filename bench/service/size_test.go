@@ -24,10 +24,14 @@ func TestMain(m *testing.M) {
 func TestSizeOptions(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"-rounds 1 -size":              "-rounds 0",
-		"-rounds 0 -size -scale 0":     "-scale",
-		"-rounds 0 -size -scale 1.5":   "-scale",
-		"-rounds 0 -size -only nobody": "unknown measurement",
+		"-rounds 1 -size":               "-rounds 0",
+		"-rounds 0 -size -scale 0":      "-scale",
+		"-rounds 0 -size -scale 1.5":    "-scale",
+		"-rounds 0 -size -only nobody":  "unknown measurement",
+		"-rounds 0 -size -groups rows,": "unknown group",
+		"-rounds 0 -size -turns 0":      "-turns",
+		"-rounds 0 -size -rows 9999":    "-rows",
+		"-rounds 0 -size -idle 1ms":     "-idle",
 	} {
 		err := run(t.Context(), strings.Fields(args), new(bytes.Buffer))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -56,7 +60,7 @@ func needRedis(t *testing.T) {
 func tiny(t *testing.T, out *bytes.Buffer) *sizes {
 	t.Helper()
 	needRedis(t)
-	o := options{connections: 4, phase: shortPhase, fsync: "no", size: sizeOptions{on: true, scale: 0.0001}}
+	o := options{connections: 4, phase: shortPhase, fsync: "no", size: sizeOptions{on: true, scale: 0.0001, turns: 1, idle: shortPhase}}
 	s, err := newSizes(o, out, 50)
 	if err != nil {
 		t.Fatal(err)

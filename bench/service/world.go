@@ -25,12 +25,14 @@ type world struct {
 	redis  *process.Process // of server
 	server *redisserver.Server
 	api    *process.Process
+	also   []*process.Process // further API processes, in addition to api
 	worker *process.Process
 	empty  *process.Process
 	poll   map[string]*process.Process // the polling lock, by interval
 
 	binary string   // the service
 	common []string // settings of its processes
+	others int      // processes started by another
 }
 
 func startWorld(ctx context.Context, o options) (w *world, err error) {
@@ -95,7 +97,8 @@ func startWorld(ctx context.Context, o options) (w *world, err error) {
 func (w *world) another(ctx context.Context, settings ...string) (*process.Process, error) {
 	addr, ops := process.FreeAddr(), process.FreeAddr()
 	settings = append(settings, "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1")
-	p, err := w.start(ctx, "api-2", w.binary, addr, ops, append(append([]string{"api"}, settings...), w.common...)...)
+	w.others++
+	p, err := w.start(ctx, fmt.Sprintf("api-%d", w.others+1), w.binary, addr, ops, append(append([]string{"api"}, settings...), w.common...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +141,7 @@ func (w *world) start(ctx context.Context, name, binary, addr, ops string, args 
 
 func (w *world) close() error {
 	var errs []error
-	for _, c := range append(slices.Collect(maps.Values(w.poll)), w.empty, w.api, w.worker) {
+	for _, c := range append(append(slices.Collect(maps.Values(w.poll)), w.also...), w.empty, w.api, w.worker) {
 		errs = append(errs, c.Stop())
 	}
 	return errors.Join(append(errs, w.server.Stop(), os.RemoveAll(w.dir))...)

@@ -1,5 +1,5 @@
 // Package load generates the purchases of a benchmark: many buyers over keep-alive
-// connections, in a closed loop.
+// connections, in a closed loop or at fixed times.
 package load
 
 import (
@@ -147,11 +147,11 @@ func driveOne(ctx context.Context, conn *wire.Conn, t wire.Target, item string, 
 	return codes, nil
 }
 
-// Purchases is a closed-loop load of purchases. The keys are the numbers from First, and the
-// buyers are those of the crowd in turn, so a sale needs a per_user_limit that lets a buyer
-// buy again.
+// Purchases is a load of purchases. The keys are the numbers from First, and the buyers are
+// those of the crowd in turn, so a sale needs a per_user_limit that lets a buyer buy again.
 type Purchases struct {
 	Addr        string
+	Also        []string // further addresses; the connections are spread over all of them
 	Items       []string // bought in turn
 	Run         int64    // purchases in a row of the same item; 0: one
 	Connections int
@@ -187,6 +187,12 @@ func NewBought() *Bought {
 	return &Bought{Codes: make(map[int]int), Latency: hdrhistogram.New(1, 600_000_000, 2)}
 }
 
+// Add counts one answer.
+func (b *Bought) Add(status int, took time.Duration) {
+	b.Codes[status]++
+	_ = b.Latency.RecordValue(took.Microseconds()) //nolint:errcheck // no answer takes longer than the histogram's range
+}
+
 // Tally counts answers as they come. Use NewTally.
 type Tally struct {
 	mu    sync.Mutex
@@ -201,8 +207,7 @@ func NewTally() *Tally { return &Tally{b: NewBought(), began: time.Now()} }
 func (t *Tally) Add(status int, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.b.Codes[status]++
-	_ = t.b.Latency.RecordValue(took.Microseconds()) //nolint:errcheck // no answer takes longer than the histogram's range
+	t.b.Add(status, took)
 }
 
 // Take returns what was counted since the last take.
@@ -213,66 +218,6 @@ func (t *Tally) Take() *Bought {
 	b.Took = now.Sub(t.began)
 	t.b, t.began = NewBought(), now
 	return b
-}
-
-// Buy sends purchases for a time and returns the answers. The first exchange that fails ends
-// it.
-func (c *Crowd) Buy(ctx context.Context, p Purchases, d time.Duration) (*Bought, error) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	t := NewTally()
-	next, err := c.Send(ctx, p, t.Add)
-	b := t.Take()
-	b.Next = next
-	return b, err
-}
-
-// Send sends purchases until ctx ends, and reports each answer to seen, from several
-// goroutines. It returns the number of the next purchase.
-func (c *Crowd) Send(ctx context.Context, p Purchases, seen func(status int, took time.Duration)) (int64, error) {
-	target, err := wire.ParseTarget("http://" + p.Addr)
-	if err != nil {
-		return p.First, err
-	}
-	var next atomic.Int64
-	next.Store(p.First)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	var failed error
-	var once sync.Once
-	fail := func(err error) {
-		once.Do(func() { failed = err })
-		cancel(err)
-	}
-	for range p.Connections {
-		// Not bound to ctx, so that the answer to a request in flight is read.
-		conn, err := wire.Dial(context.WithoutCancel(ctx), target)
-		if err != nil {
-			fail(fmt.Errorf("dial %s: %w", p.Addr, err))
-			break
-		}
-		all.Go(func() {
-			defer conn.Close() //nolint:errcheck // every request on it has been answered
-			var req bytes.Buffer
-			for { // at least once, however long dialling took
-				i := next.Add(1) - 1
-				c.Request(&req, target, &p, i)
-				began := time.Now()
-				res, err := conn.Do(req.Bytes())
-				if err != nil {
-					fail(fmt.Errorf("purchase %d: %w", i, err))
-					return
-				}
-				seen(res.Status, time.Since(began))
-				if ctx.Err() != nil {
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	return next.Load(), failed
 }
 
 // Request writes purchase number i, with the idempotency key that Key names.
