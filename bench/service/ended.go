@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/internal/pause"
 )
 
@@ -29,7 +30,7 @@ const (
 // and whether purchases load any of it again.
 func measureEnded(ctx context.Context, s *sizes) (err error) {
 	orders := s.scaled(endedOrders)
-	r, err := s.newRig(ctx, history{live: endedSales, liveOrders: orders})
+	r, err := s.newRig(ctx, history.History{Live: endedSales, LiveOrders: orders})
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func measureEnded(ctx context.Context, s *sizes) (err error) {
 	if err := r.serve(ctx); err != nil {
 		return err
 	}
-	if err := r.warm(ctx, liveIDs(endedSales), 4); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(endedSales), 4); err != nil {
 		return err
 	}
 	full, err := r.usedMemory(ctx)
@@ -95,7 +96,7 @@ func (r *rig) endSales(ctx context.Context) (err error) {
 	if _, err := db.ExecContext(ctx, "UPDATE items SET opens_at = MIN(opens_at, ?1 - 1), closes_at = ?1", over); err != nil {
 		return err
 	}
-	for _, item := range liveIDs(endedSales) {
+	for _, item := range history.LiveIDs(endedSales) {
 		if err := r.redis.HSet(ctx, "fs:{p0}:sale:"+item, "closes_ms", over).Err(); err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func (r *rig) freed(ctx context.Context) (int64, error) {
 
 // endedKeys is how many keys of the sales are in Redis.
 func (r *rig) endedKeys(ctx context.Context) (n int64, err error) {
-	for _, item := range liveIDs(endedSales) {
+	for _, item := range history.LiveIDs(endedSales) {
 		there, err := r.redis.Exists(ctx, "fs:{p0}:sale:"+item, "fs:{p0}:idempotency:"+item, "fs:{p0}:buyers:"+item, "fs:{p0}:accepted:"+item).Result()
 		if err != nil {
 			return 0, err
@@ -142,8 +143,8 @@ func (r *rig) endedKeys(ctx context.Context) (n int64, err error) {
 // probeEnded buys of ended sales, and prints how many of their keys are in Redis then.
 func (r *rig) probeEnded(ctx context.Context, s *sizes) error {
 	for i := range endedProbes {
-		item := liveID(i % endedSales)
-		status, body, err := r.send(ctx, r.world.api.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
+		item := history.LiveID(i % endedSales)
+		status, body, err := r.send(ctx, r.world.API.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i, "Idempotency-Key", "k")
 		if err != nil {
 			return err
 		}

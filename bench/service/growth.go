@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/runner"
 )
@@ -207,7 +208,7 @@ func (g *growth) turn(ctx context.Context, row *growthRow) error {
 
 // rig starts a rig with the given history and number of API processes, with all its sales
 // loaded.
-func (g *growth) rig(ctx context.Context, h history, processes int) (*rig, error) {
+func (g *growth) rig(ctx context.Context, h history.History, processes int) (*rig, error) {
 	began := time.Now()
 	r, err := g.s.newRig(ctx, h)
 	if err != nil {
@@ -218,15 +219,15 @@ func (g *growth) rig(ctx context.Context, h history, processes int) (*rig, error
 	if err := errors.Join(r.serve(ctx, limit...), r.serveAlso(ctx, processes-1, limit...)); err != nil {
 		return nil, err
 	}
-	if err := r.warm(ctx, liveIDs(h.live), 4); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(h.Live), 4); err != nil {
 		return nil, err
 	}
-	g.s.say("ready after %.1f s: items on sale %d, rows %d, API processes %d", time.Since(began).Seconds(), h.live, h.orders(), processes)
+	g.s.say("ready after %.1f s: items on sale %d, rows %d, API processes %d", time.Since(began).Seconds(), h.Live, h.Orders(), processes)
 	return r, nil
 }
 
 // working is rig with a worker.
-func (g *growth) working(ctx context.Context, h history, processes int) (*rig, error) {
+func (g *growth) working(ctx context.Context, h history.History, processes int) (*rig, error) {
 	r, err := g.rig(ctx, h, processes)
 	if err == nil {
 		err = r.work(ctx)
@@ -236,8 +237,8 @@ func (g *growth) working(ctx context.Context, h history, processes int) (*rig, e
 
 // row returns a row of a group that buys the rig's first items.
 func (g *growth) row(group, setting string, r *rig, items int) *growthRow {
-	p := load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(items), Connections: g.s.o.connections, Async: true}
-	for _, also := range r.world.also {
+	p := load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(items), Connections: g.s.o.connections, Async: true}
+	for _, also := range r.world.Also {
 		p.Also = append(p.Also, also.Addr)
 	}
 	return &growthRow{group: group, setting: setting, rig: r, load: p}
@@ -245,7 +246,7 @@ func (g *growth) row(group, setting string, r *rig, items int) *growthRow {
 
 func openItems(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 	for _, n := range g.settings.items {
-		r, err := g.working(ctx, history{live: n}, 1)
+		r, err := g.working(ctx, history.History{Live: n}, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -258,7 +259,7 @@ func openItems(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 // because the turn adds orders.
 func openQueued(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 	for i, n := range g.settings.queued {
-		r, err := g.rig(ctx, history{live: 1}, 1)
+		r, err := g.rig(ctx, history.History{Live: 1}, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -275,13 +276,13 @@ func openRows(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 	var committed []*growthRow
 	for _, n := range g.settings.rows {
 		perSale := min(n, growthSaleOrders)
-		h := history{ended: n / perSale, endedOrders: perSale, live: 1}
+		h := history.History{Ended: n / perSale, EndedOrders: perSale, Live: 1}
 		r, err := g.working(ctx, h, 1)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, g.row("rows", strconv.Itoa(h.orders()), r, 1))
-		row := g.row("rows_committed", strconv.Itoa(h.orders()), r, 1)
+		rows = append(rows, g.row("rows", strconv.Itoa(h.Orders()), r, 1))
+		row := g.row("rows_committed", strconv.Itoa(h.Orders()), r, 1)
 		row.load.Async = false
 		committed = append(committed, row)
 	}
@@ -290,7 +291,7 @@ func openRows(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 
 // openConnections opens one rig for all settings.
 func openConnections(ctx context.Context, g *growth) (rows []*growthRow, err error) {
-	r, err := g.working(ctx, history{live: 1}, 1)
+	r, err := g.working(ctx, history.History{Live: 1}, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +310,7 @@ func openConnections(ctx context.Context, g *growth) (rows []*growthRow, err err
 
 func openProcesses(ctx context.Context, g *growth) (rows []*growthRow, err error) {
 	for _, n := range g.settings.processes {
-		r, err := g.working(ctx, history{live: 1}, n)
+		r, err := g.working(ctx, history.History{Live: 1}, n)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
+	"flashsale/bench/internal/world"
 	"flashsale/internal/testing/overlay"
 	"flashsale/internal/testing/repo"
 )
@@ -46,15 +47,15 @@ func measureHot(ctx context.Context, m *meter) (err error) {
 			err = errors.Join(err, p.Stop())
 		}
 	}()
-	unlocked, err := m.world.buildWithoutLock(ctx)
+	unlocked, err := buildWithoutLock(ctx, m.world)
 	if err != nil {
 		return err
 	}
-	contenders := []struct{ name, binary string }{{"lock", m.world.binary}, {"no lock", unlocked}}
+	contenders := []struct{ name, binary string }{{"lock", m.world.Binary}, {"no lock", unlocked}}
 	procs := make(map[string][]*process.Process)
 	for _, c := range contenders {
 		for i := range slices.Max(hotSizes) {
-			p, err := m.world.hotAPI(ctx, fmt.Sprintf("%s-%d", strings.ReplaceAll(c.name, " ", "-"), i), c.binary)
+			p, err := hotAPI(ctx, m.world, fmt.Sprintf("%s-%d", strings.ReplaceAll(c.name, " ", "-"), i), c.binary)
 			if err != nil {
 				return err
 			}
@@ -121,12 +122,12 @@ func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process
 		addrs[i] = p.Addr
 		api -= p.CPU()
 	}
-	redis := -m.world.redis.CPU()
+	redis := -m.world.Redis.CPU()
 	res, err := load.Drive(ctx, addrs, item, m.crowd, m.o.connections, m.o.phase, true)
 	if err != nil {
 		return err
 	}
-	redis += m.world.redis.CPU()
+	redis += m.world.Redis.CPU()
 	for _, p := range procs {
 		api += p.CPU()
 	}
@@ -149,10 +150,10 @@ func hotPhase(ctx context.Context, m *meter, name, item string, procs []*process
 }
 
 // hotAPI starts an API process of the given build.
-func (w *world) hotAPI(ctx context.Context, name, binary string) (*process.Process, error) {
+func hotAPI(ctx context.Context, w *world.World, name, binary string) (*process.Process, error) {
 	addr, ops := process.FreeAddr(), process.FreeAddr()
-	args := append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.common...)
-	p, err := w.start(ctx, "hot-"+name, binary, addr, ops, args...)
+	args := append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1"}, w.Common...)
+	p, err := w.Launch(ctx, "hot-"+name, binary, addr, ops, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -162,8 +163,8 @@ func (w *world) hotAPI(ctx context.Context, name, binary string) (*process.Proce
 	return p, nil
 }
 
-func (w *world) buildWithoutLock(ctx context.Context) (string, error) {
-	dir := filepath.Join(w.dir, "without-lock")
+func buildWithoutLock(ctx context.Context, w *world.World) (string, error) {
+	dir := filepath.Join(w.Dir, "without-lock")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
@@ -29,7 +30,7 @@ const (
 // measureInspect measures inspections of a sale of ten million orders.
 func measureInspect(ctx context.Context, s *sizes) (err error) {
 	n := max(int(10_000_000*s.o.size.scale), 1)
-	r, err := s.newRig(ctx, history{live: 1, liveOrders: n})
+	r, err := s.newRig(ctx, history.History{Live: 1, LiveOrders: n})
 	if err != nil {
 		return err
 	}
@@ -37,10 +38,10 @@ func measureInspect(ctx context.Context, s *sizes) (err error) {
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	if err := r.warm(ctx, liveIDs(1), 1); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(1), 1); err != nil {
 		return err
 	}
-	return r.inspection(ctx, liveID(0), n)
+	return r.inspection(ctx, history.LiveID(0), n)
 }
 
 // inspection measures what a ledger and a reconciliation cost a loaded sale that has
@@ -68,13 +69,13 @@ func (m *meter) inspection(ctx context.Context, item string, n int) error {
 		fmt.Fprintf(m.out, "inspect       %d orders: p99 of purchases %v beside %s, %v without\n", n, slow, c.name, quiet)
 		targets.AtMost(m.out, fmt.Sprintf("%s_blocks_%d_ms", c.name, n), max(slow-quiet, 0).Seconds()*1000, inspectBar)
 	}
-	used := -m.world.api.CPU() - m.world.redis.CPU()
+	used := -m.world.API.CPU() - m.world.Redis.CPU()
 	for range inspectRounds {
 		if err := m.reconcile(ctx, ""); err != nil {
 			return err
 		}
 	}
-	used += m.world.api.CPU() + m.world.redis.CPU()
+	used += m.world.API.CPU() + m.world.Redis.CPU()
 	targets.AtMost(m.out, fmt.Sprintf("reconcile_cpu_%d_percent", n), 100*used.Seconds()/inspectRounds/time.Minute.Seconds(), inspectShare)
 	return nil
 }
@@ -125,7 +126,7 @@ func (m *meter) asAdmin(ctx context.Context, method, path string, to any) error 
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.world.api.Addr+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.world.API.Addr+path, http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 )
 
@@ -37,7 +38,7 @@ var latencyKinds = []struct {
 // independent buyers do, at parts of the highest rate of a closed loop. The latency counts from
 // when a request was due, so a service that stalls cannot delay the requests that would show it.
 func measureLatency(ctx context.Context, s *sizes) (err error) {
-	r, err := s.newRig(ctx, history{live: 1})
+	r, err := s.newRig(ctx, history.History{Live: 1})
 	if err != nil {
 		return err
 	}
@@ -45,11 +46,11 @@ func measureLatency(ctx context.Context, s *sizes) (err error) {
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	if err := r.warm(ctx, liveIDs(1), 1); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(1), 1); err != nil {
 		return err
 	}
 	s.say("answer  of peak  offered/s  answered/s  p50 ms  p99 ms  p99.9 ms  max ms  sent late by p99 ms  others")
-	p := load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(1)}
+	p := load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(1)}
 	half := make(map[int]float64) // p99 by answer
 	for _, kind := range latencyKinds {
 		p.Async = kind.answer == http.StatusAccepted

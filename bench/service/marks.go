@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
 )
@@ -46,7 +47,7 @@ type returning struct {
 // measureMarks compares the rate of sold-out answers while a unit returns every 100 ms with the
 // rate while none does, on 1 and on 4 API processes that share the load.
 func measureMarks(ctx context.Context, s *sizes) (err error) {
-	r, err := s.newRig(ctx, history{})
+	r, err := s.newRig(ctx, history.History{})
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 	if err := sale.sellOut(ctx, s); err != nil {
 		return fmt.Errorf("sell out: %w", err)
 	}
-	procs := []*process.Process{r.world.api}
+	procs := []*process.Process{r.world.API}
 	defer func() {
 		for _, p := range procs[1:] { // the first is the rig's
 			err = errors.Join(err, p.Stop())
@@ -66,7 +67,7 @@ func measureMarks(ctx context.Context, s *sizes) (err error) {
 	}()
 	for _, n := range []int{1, 4} {
 		for len(procs) < n {
-			p, err := r.world.another(ctx)
+			p, err := r.world.Another(ctx)
 			if err != nil {
 				return err
 			}
@@ -87,12 +88,12 @@ func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 		return err
 	}
 	spare := 2 * marksRounds * int(s.o.phase/marksEvery+10)
-	if r.orders, err = r.unpaid(ctx, r.world.api.Addr, r.item, min(spare, units)); err != nil {
+	if r.orders, err = r.unpaid(ctx, r.world.API.Addr, r.item, min(spare, units)); err != nil {
 		return err
 	}
 	for began := time.Now(); ; {
 		b, err := r.crowd.Buy(ctx, load.Purchases{
-			Addr: r.world.api.Addr, Items: []string{r.item}, Connections: s.o.connections, Async: true, First: r.next,
+			Addr: r.world.API.Addr, Items: []string{r.item}, Connections: s.o.connections, Async: true, First: r.next,
 		}, time.Second)
 		if err != nil {
 			return err
@@ -113,7 +114,7 @@ func (r *returning) sellOut(ctx context.Context, s *sizes) (err error) {
 
 // checkSoldOut fails unless nothing is left: a refusal may have other reasons.
 func (r *returning) checkSoldOut(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.world.api.Addr+"/v1/items/"+r.item, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.world.API.Addr+"/v1/items/"+r.item, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (r *returning) phase(ctx context.Context, s *sizes, procs []*process.Proces
 	if err := errors.Join(err, r.redis.ConfigResetStat(ctx).Err()); err != nil {
 		return nil, err
 	}
-	api, redis := -used(procs...), -used(r.world.redis)
+	api, redis := -used(procs...), -used(r.world.Redis)
 	began := time.Now()
 	loads, errs := make([]*load.Bought, len(procs)), make([]error, len(procs))
 	const apart = 1 << 40 // each process has keys of its own
@@ -190,7 +191,7 @@ func (r *returning) phase(ctx context.Context, s *sizes, procs []*process.Proces
 		return nil, err
 	}
 	took := time.Since(began)
-	api, redis = api+used(procs...), redis+used(r.world.redis)
+	api, redis = api+used(procs...), redis+used(r.world.Redis)
 	_, askedNow, err := batches(ctx, procs)
 	if err != nil {
 		return nil, err
@@ -268,7 +269,7 @@ func (r *returning) giveBack(ctx context.Context) (stop func() (int, error)) {
 				done <- ended{n, errors.New("all orders are cancelled")}
 				return
 			}
-			err := r.cancel(context.WithoutCancel(ctx), r.world.api.Addr, r.orders[0], r.holder)
+			err := r.cancel(context.WithoutCancel(ctx), r.world.API.Addr, r.orders[0], r.holder)
 			if err != nil {
 				done <- ended{n, err}
 				return

@@ -21,6 +21,7 @@ import (
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
+	"flashsale/bench/internal/world"
 	"flashsale/handler/auth"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
@@ -35,12 +36,12 @@ type figures struct {
 }
 
 func measure(ctx context.Context, o options, out io.Writer) (err error) {
-	w, err := startWorld(ctx, o)
+	w, err := world.Start(ctx, o.fsync)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
-	rdb := redis.NewClient(&redis.Options{Addr: w.redis.Addr})
+	defer func() { err = errors.Join(err, w.Close()) }()
+	rdb := redis.NewClient(&redis.Options{Addr: w.Redis.Addr})
 	defer rdb.Close() //nolint:errcheck // the server ends next
 	c, err := load.NewCrowd(load.Buyers)
 	if err != nil {
@@ -108,7 +109,7 @@ func (m *meter) printRatios() {
 }
 
 type meter struct {
-	world   *world
+	world   *world.World
 	crowd   *load.Crowd
 	rdb     *redis.Client
 	o       options
@@ -121,7 +122,7 @@ const stock = 100_000_000
 
 func (m *meter) round(ctx context.Context, n int) error {
 	f := &m.figures
-	empty, err := m.phase(ctx, "empty", m.world.empty.Addr, "any", true, http.StatusCreated)
+	empty, err := m.phase(ctx, "empty", m.world.Empty.Addr, "any", true, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop := m.profiles(ctx, "accepted")
-	accepted, err := m.phase(ctx, "accepted", m.world.api.Addr, item, true, http.StatusAccepted)
+	accepted, err := m.phase(ctx, "accepted", m.world.API.Addr, item, true, http.StatusAccepted)
 	if err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	stop = m.profiles(ctx, "committed")
-	committed, err := m.phase(ctx, "committed", m.world.api.Addr, item, false, http.StatusCreated)
+	committed, err := m.phase(ctx, "committed", m.world.API.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	if err := m.createItem(ctx, item, 100, 0); err != nil {
 		return err
 	}
-	soldOut, err := m.phase(ctx, "sold out", m.world.api.Addr, item, false, http.StatusConflict)
+	soldOut, err := m.phase(ctx, "sold out", m.world.API.Addr, item, false, http.StatusConflict)
 	if err != nil {
 		return err
 	}
@@ -180,8 +181,8 @@ func (m *meter) polling(ctx context.Context) error {
 	if err := m.rdb.Set(ctx, "polling:stock:any", stock, 0).Err(); err != nil {
 		return err
 	}
-	for _, interval := range slices.Sorted(maps.Keys(m.world.poll)) {
-		rate, err := m.phase(ctx, "polling "+interval, m.world.poll[interval].Addr, "any", true, http.StatusCreated)
+	for _, interval := range slices.Sorted(maps.Keys(m.world.Polling)) {
+		rate, err := m.phase(ctx, "polling "+interval, m.world.Polling[interval].Addr, "any", true, http.StatusCreated)
 		if err != nil {
 			return err
 		}
@@ -193,7 +194,7 @@ func (m *meter) polling(ctx context.Context) error {
 // phase drives one server and prints the rate of the expected answer, and the processor time
 // per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
-	parts := []*process.Process{m.world.api, m.world.worker, m.world.redis, m.world.empty}
+	parts := []*process.Process{m.world.API, m.world.Worker, m.world.Redis, m.world.Empty}
 	parts = append(parts, &process.Process{Name: "load", PID: os.Getpid()})
 	before := make([]time.Duration, len(parts))
 	for i, p := range parts {
@@ -296,7 +297,7 @@ func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) 
 		return func() error { return nil }
 	}
 	done := make(chan error, 2)
-	for _, c := range []*process.Process{m.world.api, m.world.worker} {
+	for _, c := range []*process.Process{m.world.API, m.world.Worker} {
 		go func() {
 			done <- c.Profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.Name+".prof"), m.o.phase)
 		}()
@@ -321,7 +322,7 @@ func (m *meter) createLimitedItem(ctx context.Context, id string, units, window,
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.api.Addr+"/v1/admin/items", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.API.Addr+"/v1/admin/items", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

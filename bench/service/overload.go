@@ -15,6 +15,7 @@ import (
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
+	"flashsale/bench/internal/world"
 	"flashsale/internal/pause"
 )
 
@@ -50,24 +51,24 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 		}
 	}()
 	go func() { hindered <- hinder(ctx, m) }()
-	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
+	if err := errors.Join(w.Worker.Stop(), w.API.Stop()); err != nil {
 		return err
 	}
 	const item = "overload"
-	if err := w.throttled(ctx, 1_000_000); err != nil {
+	if err := throttled(ctx, w, 1_000_000); err != nil {
 		return err
 	}
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	top, err := m.phase(ctx, "top", w.api.Addr, item, false, http.StatusCreated)
+	top, err := m.phase(ctx, "top", w.API.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(w.worker.Stop(), w.api.Stop()); err != nil {
+	if err := errors.Join(w.Worker.Stop(), w.API.Stop()); err != nil {
 		return err
 	}
-	if err := w.throttled(ctx, max(100, int(top))); err != nil {
+	if err := throttled(ctx, w, max(100, int(top))); err != nil {
 		return err
 	}
 	seen, err := offer(ctx, m, item, overloadTimes*top)
@@ -87,7 +88,7 @@ func measureOverload(ctx context.Context, m *meter) (err error) {
 
 // hinder locks the database for writing, most of the time, until ctx ends.
 func hinder(ctx context.Context, m *meter) (err error) {
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.Dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
 	if err != nil {
 		return err
 	}
@@ -112,20 +113,20 @@ func quantile(sorted []time.Duration, percent int) time.Duration {
 }
 
 // throttled starts an API and a worker that commits one order at a time.
-func (w *world) throttled(ctx context.Context, room int) (err error) {
+func throttled(ctx context.Context, w *world.World, room int) (err error) {
 	limit := strconv.Itoa(room)
 	addr, ops, workOps := process.FreeAddr(), process.FreeAddr(), process.FreeAddr()
-	w.api, err = w.start(ctx, "api", w.binary, addr, ops,
-		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.common...)...)
+	w.API, err = w.Launch(ctx, "api", w.Binary, addr, ops,
+		append([]string{"api", "--addr", addr, "--ops-addr", ops, "--rate-buyer", "-1", "--queue-limit", limit}, w.Common...)...)
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.start(ctx, "worker", w.binary, "", workOps,
-		append([]string{"worker", "--ops-addr", workOps, "--batch", "1", "--linger", "0", "--queue-limit", limit}, w.common...)...)
+	w.Worker, err = w.Launch(ctx, "worker", w.Binary, "", workOps,
+		append([]string{"worker", "--ops-addr", workOps, "--batch", "1", "--linger", "0", "--queue-limit", limit}, w.Common...)...)
 	if err != nil {
 		return err
 	}
-	return w.api.Ready(ctx)
+	return w.API.Ready(ctx)
 }
 
 // offered has the answers of an open loop after its warm-up.
@@ -142,7 +143,7 @@ func offer(ctx context.Context, m *meter, item string, perSecond float64) (*offe
 	sum := &offered{codes: make(map[int]int)}
 	var mu sync.Mutex
 	// From the middle of the crowd: the buyers at its beginning have bought at the top rate.
-	p := load.Purchases{Addr: m.world.api.Addr, Items: []string{item}, Connections: overloadConnections, First: load.Buyers / 2}
+	p := load.Purchases{Addr: m.world.API.Addr, Items: []string{item}, Connections: overloadConnections, First: load.Buyers / 2}
 	err := m.crowd.Offer(ctx, p, load.Even(perSecond, until), func(a *load.Answer) {
 		mu.Lock()
 		defer mu.Unlock()

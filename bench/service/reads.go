@@ -35,11 +35,11 @@ func measureReads(ctx context.Context, m *meter) error {
 	} {
 		var ratios, costs []float64
 		for range m.o.reads {
-			empty, emptyCost, err := readPhase(ctx, m, "read empty", m.world.empty.Addr, what.path)
+			empty, emptyCost, err := readPhase(ctx, m, "read empty", m.world.Empty.Addr, what.path)
 			if err != nil {
 				return err
 			}
-			pages, cost, err := readPhase(ctx, m, "read "+what.name, m.world.api.Addr, what.path)
+			pages, cost, err := readPhase(ctx, m, "read "+what.name, m.world.API.Addr, what.path)
 			if err != nil {
 				return err
 			}
@@ -48,18 +48,18 @@ func measureReads(ctx context.Context, m *meter) error {
 		fmt.Fprintf(m.out, "processor time of the %s's page, in those of the empty handler: %.2f\n", what.name, median(costs))
 		targets.AtLeast(m.out, what.bar, median(ratios), readsBar)
 	}
-	return defences.Print(ctx, m.out, m.world.redis.Addr)
+	return defences.Print(ctx, m.out, m.world.Redis.Addr)
 }
 
 // readPhase reads pages from one server. It returns the reads per second, and the processor
 // time of each in microseconds.
 func readPhase(ctx context.Context, m *meter, name, addr, path string) (rate, cost float64, err error) {
-	before := m.world.api.CPU() + m.world.empty.CPU()
+	before := m.world.API.CPU() + m.world.Empty.CPU()
 	n, took, err := readFor(ctx, addr, path, m.o)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%s: %w", name, err)
 	}
-	used := m.world.api.CPU() + m.world.empty.CPU() - before
+	used := m.world.API.CPU() + m.world.Empty.CPU() - before
 	rate, cost = float64(n)/took.Seconds(), float64(used.Microseconds())/float64(max(n, 1))
 	fmt.Fprintf(m.out, "%-13s %8.0f/s  cpu per request: %.1fus\n", name, rate, cost)
 	return rate, cost, nil

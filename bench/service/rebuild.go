@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/targets"
 	"flashsale/handler/auth"
@@ -63,7 +64,7 @@ func measureRebuild(ctx context.Context, s *sizes) error {
 // rebuild returns the time from a loss to the end of the rebuild, including the time until the
 // loss is detected.
 func (s *sizes) rebuild(ctx context.Context, sales, queued int) (took time.Duration, err error) {
-	r, err := s.newRig(ctx, history{live: sales, liveOrders: rebuildOrders})
+	r, err := s.newRig(ctx, history.History{Live: sales, LiveOrders: rebuildOrders})
 	if err != nil {
 		return 0, err
 	}
@@ -74,7 +75,7 @@ func (s *sizes) rebuild(ctx context.Context, sales, queued int) (took time.Durat
 	if _, err := r.built(ctx, ""); err != nil { // the first start loads them all
 		return 0, err
 	}
-	if err := r.enqueue(ctx, liveIDs(sales), queued); err != nil {
+	if err := r.enqueue(ctx, history.LiveIDs(sales), queued); err != nil {
 		return 0, err
 	}
 	epoch, err := r.redis.Get(ctx, "fs:{p0}:epoch").Result()
@@ -131,7 +132,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	defer cancel()
 	sent := make(chan error, 1)
 	go func() {
-		p := load.Purchases{Addr: r.world.api.Addr, Items: items, Connections: r.o.connections, Async: true, First: 1}
+		p := load.Purchases{Addr: r.world.API.Addr, Items: items, Connections: r.o.connections, Async: true, First: 1}
 		_, err := r.crowd.Send(filling, p, func(int, time.Duration) {})
 		sent <- err
 	}()
@@ -157,7 +158,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 // besideLoads buys an item, and reads an order of it, while large sales are loaded, and pauses
 // one of those sales.
 func (s *sizes) besideLoads(ctx context.Context) (err error) {
-	h := history{live: rebuildLarge, liveOrders: s.scaled(rebuildLoaded)}
+	h := history.History{Live: rebuildLarge, LiveOrders: s.scaled(rebuildLoaded)}
 	r, err := s.newRig(ctx, h)
 	if err != nil {
 		return err
@@ -172,7 +173,7 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	if err := r.createItem(ctx, "other", stock, 0); err != nil {
 		return err
 	}
-	order, err := r.buyOne(ctx, r.world.api.Addr, "other", 0)
+	order, err := r.buyOne(ctx, r.world.API.Addr, "other", 0)
 	if err != nil {
 		return err
 	}
@@ -182,7 +183,7 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 	var all sync.WaitGroup
 	failures := make(chan error, 2)
 	all.Go(func() {
-		p := load.Purchases{Addr: r.world.api.Addr, Items: []string{"other"}, Connections: rebuildConnections, Async: true, First: 1}
+		p := load.Purchases{Addr: r.world.API.Addr, Items: []string{"other"}, Connections: rebuildConnections, Async: true, First: 1}
 		_, err := r.crowd.Send(busy, p, buys.Add)
 		failures <- err
 	})
@@ -191,7 +192,7 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 		return err
 	}
 	quiet, quietReads := buys.Take(), reads.Take()
-	paused, took, err := r.loadAgain(ctx, h.live)
+	paused, took, err := r.loadAgain(ctx, h.Live)
 	during, duringReads := buys.Take(), reads.Take()
 	stop()
 	all.Wait()
@@ -199,7 +200,7 @@ func (s *sizes) besideLoads(ctx context.Context) (err error) {
 		return err
 	}
 	s.say("%d sales of %d orders were loaded again in %.2f s; purchases of another item: p99 %.1f ms before, %.1f ms meanwhile, answers %v; "+
-		"reads of an order: p99 %.1f ms before, %.1f ms meanwhile, answers %v", h.live, h.liveOrders, took.Seconds(),
+		"reads of an order: p99 %.1f ms before, %.1f ms meanwhile, answers %v", h.Live, h.LiveOrders, took.Seconds(),
 		quiet.Quantile(99), during.Quantile(99), during.Codes, quietReads.Quantile(99), duringReads.Quantile(99), duringReads.Codes)
 	s.atMost("beside_loads_purchase_p99_ms", during.Quantile(99), rebuildOtherBar)
 	s.atMost("beside_loads_read_p99_ms", duringReads.Quantile(99), rebuildOtherBar)
@@ -215,7 +216,7 @@ func (r *rig) loadAgain(ctx context.Context, sales int) (paused, took time.Durat
 	if err != nil {
 		return 0, 0, err
 	}
-	ids := liveIDs(sales)
+	ids := history.LiveIDs(sales)
 	began := time.Now()
 	if err := inventory.Invalidate(ctx, r.redis, 1, ids); err != nil {
 		return 0, 0, err
@@ -329,7 +330,7 @@ func measureRecoveries(ctx context.Context, m *meter) error {
 func (m *meter) reopen(ctx context.Context, item string, i int) (time.Duration, error) {
 	began := time.Now()
 	for {
-		status, body, err := m.send(ctx, m.world.api.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i,
+		status, body, err := m.send(ctx, m.world.API.Addr, "/v1/items/"+item+"/orders", `{"quantity":1}`, i,
 			"Idempotency-Key", "k", "Prefer", "respond-async")
 		if err != nil {
 			return 0, err
@@ -352,7 +353,7 @@ func (m *meter) reopen(ctx context.Context, item string, i int) (time.Duration, 
 
 // fill writes n committed orders, each for another buyer.
 func (m *meter) fill(ctx context.Context, item string, n int) (err error) {
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(m.world.Dir, "bench.db")+"?_busy_timeout=60000&_txlock=immediate")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/runner"
 	"flashsale/internal/pause"
@@ -52,9 +53,9 @@ type twoShops struct {
 //   - drained: orders a worker commits per second, from the start with the backlog
 //     and with only as many orders as are counted.
 func measureShop(ctx context.Context, s *sizes) (err error) {
-	h := history{
-		ended: s.scaled(shopEnded), endedOrders: shopEndedOrders,
-		live: s.scaled(shopLive), liveOrders: shopLiveOrders,
+	h := history.History{
+		Ended: s.scaled(shopEnded), EndedOrders: shopEndedOrders,
+		Live: s.scaled(shopLive), LiveOrders: shopLiveOrders,
 	}
 	began := time.Now()
 	filled, err := s.newRig(ctx, h)
@@ -62,8 +63,8 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, filled.close()) }()
-	s.say("%d orders in %d ended and %d open sales written in %.0f s", h.orders(), h.ended, h.live, time.Since(began).Seconds())
-	empty, err := s.newRig(ctx, history{live: 1})
+	s.say("%d orders in %d ended and %d open sales written in %.0f s", h.Orders(), h.Ended, h.Live, time.Since(began).Seconds())
+	empty, err := s.newRig(ctx, history.History{Live: 1})
 	if err != nil {
 		return err
 	}
@@ -77,13 +78,13 @@ func measureShop(ctx context.Context, s *sizes) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(empty.warm(ctx, liveIDs(1), 1), filled.warm(ctx, liveIDs(h.live), 4)); err != nil {
+	if err := errors.Join(empty.warm(ctx, history.LiveIDs(1), 1), filled.warm(ctx, history.LiveIDs(h.Live), 4)); err != nil {
 		return err
 	}
 	if err := t.compare(ctx, "committed", false); err != nil {
 		return fmt.Errorf("committed: %w", err)
 	}
-	return t.backlog(ctx, h.live)
+	return t.backlog(ctx, h.Live)
 }
 
 // compare lets both shops sell the same item in turn, and prints the ratios over all rounds.
@@ -140,7 +141,7 @@ func (t *twoShops) turn(ctx context.Context, r *rig, async bool, into *load.Boug
 
 // buy sells the item that both shops have.
 func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration) (*load.Bought, error) {
-	b, err := t.s.crowd.Buy(ctx, t.load(r, []string{liveID(0)}, async), d)
+	b, err := t.s.crowd.Buy(ctx, t.load(r, []string{history.LiveID(0)}, async), d)
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +150,16 @@ func (t *twoShops) buy(ctx context.Context, r *rig, async bool, d time.Duration)
 }
 
 func (t *twoShops) load(r *rig, items []string, async bool) load.Purchases {
-	return load.Purchases{Addr: r.world.api.Addr, Items: items, Run: shopRun, Connections: t.s.o.connections, Async: async, First: t.next}
+	return load.Purchases{Addr: r.world.API.Addr, Items: items, Run: shopRun, Connections: t.s.o.connections, Async: async, First: t.next}
 }
 
 // backlog compares accepted purchases and the drain, with a backlog in the filled shop.
 func (t *twoShops) backlog(ctx context.Context, live int) error {
-	if err := errors.Join(t.empty.world.worker.Stop(), t.filled.world.worker.Stop()); err != nil {
+	if err := errors.Join(t.empty.world.Worker.Stop(), t.filled.world.Worker.Stop()); err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := t.fill(ctx, t.filled, t.load(t.filled, liveIDs(live), true), t.s.scaled(shopQueued)); err != nil {
+	if err := t.fill(ctx, t.filled, t.load(t.filled, history.LiveIDs(live), true), t.s.scaled(shopQueued)); err != nil {
 		return fmt.Errorf("fill the queue: %w", err)
 	}
 	t.s.say("%d orders queued in %.0f s", t.s.scaled(shopQueued), time.Since(began).Seconds())
@@ -177,7 +178,7 @@ func (t *twoShops) drains(ctx context.Context, n int) error {
 			if err := t.only(r); err != nil {
 				return err
 			}
-			if err := t.fill(ctx, r, t.load(r, []string{liveID(0)}, true), n); err != nil {
+			if err := t.fill(ctx, r, t.load(r, []string{history.LiveID(0)}, true), n); err != nil {
 				return fmt.Errorf("fill queue: %w", err)
 			}
 			d, err := r.drain(ctx, n)
@@ -185,7 +186,7 @@ func (t *twoShops) drains(ctx context.Context, n int) error {
 				return fmt.Errorf("round %d: %w", round+1, err)
 			}
 			took[r] += d
-			if err := r.world.worker.Stop(); err != nil {
+			if err := r.world.Worker.Stop(); err != nil {
 				return err
 			}
 		}

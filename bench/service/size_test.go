@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	service "flashsale/internal/testing/process"
 )
@@ -77,7 +78,7 @@ func tiny(t *testing.T, out *bytes.Buffer) *sizes {
 func TestRig(t *testing.T) {
 	t.Parallel()
 	s := tiny(t, new(bytes.Buffer))
-	h := history{ended: 3, endedOrders: 40, live: 2, liveOrders: 25, buyers: 17}
+	h := history.History{Ended: 3, EndedOrders: 40, Live: 2, LiveOrders: 25, Buyers: 17}
 	r, err := s.newRig(t.Context(), h)
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +91,10 @@ func TestRig(t *testing.T) {
 	if err := r.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.warm(t.Context(), liveIDs(h.live), 2); err != nil {
+	if err := r.warm(t.Context(), history.LiveIDs(h.Live), 2); err != nil {
 		t.Fatal(err)
 	}
-	b, err := s.crowd.Buy(t.Context(), load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(h.live), Connections: 4}, shortPhase)
+	b, err := s.crowd.Buy(t.Context(), load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(h.Live), Connections: 4}, shortPhase)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,10 +107,10 @@ func TestRig(t *testing.T) {
 	}
 	defer db.Close()
 	for query, want := range map[string]int{
-		"SELECT COUNT(*) FROM orders WHERE item_id = '" + endedID(h.ended-1) + "'":                                                    h.endedOrders,
-		"SELECT COUNT(*) FROM items WHERE closes_at > 0 AND closes_at < unixepoch() * 1000":                                           h.ended,
-		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'ended-%'":                                                                    h.ended * h.endedOrders,
-		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'live-%' AND idempotency_key LIKE 'past-%'":                                   h.live * h.liveOrders,
+		"SELECT COUNT(*) FROM orders WHERE item_id = '" + history.EndedID(h.Ended-1) + "'":                                            h.EndedOrders,
+		"SELECT COUNT(*) FROM items WHERE closes_at > 0 AND closes_at < unixepoch() * 1000":                                           h.Ended,
+		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'ended-%'":                                                                    h.Ended * h.EndedOrders,
+		"SELECT COUNT(*) FROM orders WHERE item_id LIKE 'live-%' AND idempotency_key LIKE 'past-%'":                                   h.Live * h.LiveOrders,
 		"SELECT COUNT(*) FROM sqlite_schema WHERE name = 'orders_item'":                                                               1,
 		"SELECT COUNT(*) FROM items WHERE sold <> (SELECT SUM(quantity) FROM buyers WHERE item_id = items.id)":                        0,
 		"SELECT COUNT(*) FROM items WHERE sold <> (SELECT SUM(quantity) FROM orders WHERE item_id = items.id)":                        0,

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
@@ -88,9 +89,9 @@ func soak(ctx context.Context, args []string, out io.Writer) (err error) {
 }
 
 func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
-	h := history{live: 1}
+	h := history.History{Live: 1}
 	if o.orders > 0 {
-		h.ended, h.endedOrders = o.sales, o.orders/o.sales
+		h.Ended, h.EndedOrders = o.sales, o.orders/o.sales
 	}
 	began := time.Now()
 	r, err := s.newRig(ctx, h)
@@ -99,19 +100,19 @@ func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	fmt.Fprintf(s.out, "soak: %v, %d connections, appendfsync %s, %d orders in %d past sales (written in %.0f s), load average %s\n",
-		o.duration, o.connections, o.fsync, h.orders(), h.ended, time.Since(began).Seconds(), loadAverage())
+		o.duration, o.connections, o.fsync, h.Orders(), h.Ended, time.Since(began).Seconds(), loadAverage())
 	settings := strings.Fields(o.settings)
 	if err := errors.Join(r.serve(ctx, settings...), r.work(ctx, settings...)); err != nil {
 		return err
 	}
-	if err := r.warm(ctx, liveIDs(1), 1); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(1), 1); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := &watch{rig: r, tally: load.NewTally(), ended: make(chan error, 1)}
 	go func() {
-		_, err := s.crowd.Send(ctx, load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(1), Connections: o.connections}, w.tally.Add)
+		_, err := s.crowd.Send(ctx, load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(1), Connections: o.connections}, w.tally.Add)
 		w.ended <- err
 	}()
 	err = w.run(ctx, o, s.out)
@@ -172,7 +173,7 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, err error) {
 	seen := load.NewBought()
 	began := time.Now()
-	row.written = -w.rig.world.worker.Written()
+	row.written = -w.rig.world.Worker.Written()
 	for i := 1; ; i++ {
 		// Relative to the start, so that delays do not add up.
 		at := min(time.Duration(i)*time.Second, interval)
@@ -195,7 +196,7 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 			break
 		}
 	}
-	row.written += w.rig.world.worker.Written()
+	row.written += w.rig.world.Worker.Written()
 	row.rate = seen.Rate(http.StatusCreated)
 	row.p50, row.p99, row.max = seen.Quantile(50), seen.Quantile(99), seen.Quantile(100)
 	row.orders = accepted(seen)
@@ -215,10 +216,10 @@ func (w *watch) look(ctx context.Context, row *soakRow) error {
 	if err != nil {
 		return err
 	}
-	world := w.rig.world
+	processes := w.rig.world
 	self := &process.Process{PID: os.Getpid()}
 	for to, bytes := range map[*float64]float64{
-		&row.api: world.api.Resident(), &row.worker: world.worker.Resident(), &row.load: self.Resident(),
+		&row.api: processes.API.Resident(), &row.worker: processes.Worker.Resident(), &row.load: self.Resident(),
 		&row.redis: process.InfoNumber(text, "used_memory"), &row.db: fileSize(w.rig.path()), &row.wal: fileSize(w.rig.path() + "-wal"),
 	} {
 		*to = max(*to, bytes/megabyte)
@@ -237,9 +238,9 @@ func (w *watch) wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case err := <-w.ended:
 		return cmp.Or(err, errors.New("the load ended early"))
-	case <-w.rig.world.api.Ended:
+	case <-w.rig.world.API.Ended:
 		return errors.New("the API process ended")
-	case <-w.rig.world.worker.Ended:
+	case <-w.rig.world.Worker.Ended:
 		return errors.New("the worker ended")
 	}
 }

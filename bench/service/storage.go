@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"flashsale/bench/internal/history"
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/order/worker"
@@ -33,12 +34,12 @@ const (
 // and, batch by batch in turn, in an empty one. It counts the bytes that this process writes
 // to disk: the log, the checkpoints, and the last checkpoint at the end.
 func measureStorage(ctx context.Context, s *sizes) (err error) {
-	full, err := s.newLedgerWriter(ctx, history{ended: s.scaled(1000), endedOrders: saleOrders})
+	full, err := s.newLedgerWriter(ctx, history.History{Ended: s.scaled(1000), EndedOrders: saleOrders})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, full.close()) }()
-	empty, err := s.newLedgerWriter(ctx, history{})
+	empty, err := s.newLedgerWriter(ctx, history.History{})
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ type ledgerWriter struct {
 	took   time.Duration
 }
 
-func (s *sizes) newLedgerWriter(ctx context.Context, h history) (*ledgerWriter, error) {
+func (s *sizes) newLedgerWriter(ctx context.Context, h history.History) (*ledgerWriter, error) {
 	r, err := s.newRig(ctx, h)
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (s *sizes) newLedgerWriter(ctx context.Context, h history) (*ledgerWriter, 
 	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}
-	w := &ledgerWriter{rig: r, store: store, past: h.orders()}
+	w := &ledgerWriter{rig: r, store: store, past: h.Orders()}
 	w.fulfiller = worker.NewFulfiller(store, r.redis, nil, w.fail)
 	return w, nil
 }

@@ -34,7 +34,7 @@ const (
 // heap and stacks after a garbage collection.
 func measureStreams(ctx context.Context, m *meter) error {
 	n := streamsFirst + m.o.streams
-	api, err := m.world.another(ctx, "--max-streams", strconv.Itoa(n))
+	api, err := m.world.Another(ctx, "--max-streams", strconv.Itoa(n))
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
+	"time"
 
+	"flashsale/bench/internal/history"
 	"flashsale/bench/internal/load"
 	"flashsale/bench/internal/process"
+	"flashsale/internal/pause"
 	orderlog "flashsale/inventory/accepted"
 )
 
@@ -34,7 +38,7 @@ func (f footprint) minus(before footprint, orders int64) footprint {
 // measureMemory accepts orders without a worker, lets a worker commit them, and prints how many
 // bytes of memory and of storage each takes, in the queue and afterwards.
 func measureMemory(ctx context.Context, s *sizes) (err error) {
-	r, err := s.newRig(ctx, history{live: 1})
+	r, err := s.newRig(ctx, history.History{Live: 1})
 	if err != nil {
 		return err
 	}
@@ -43,10 +47,10 @@ func measureMemory(ctx context.Context, s *sizes) (err error) {
 	if err := r.serve(ctx, "--queue-limit", strconv.Itoa(growthQueueLimit)); err != nil {
 		return err
 	}
-	if err := r.warm(ctx, liveIDs(1), 1); err != nil {
+	if err := r.warm(ctx, history.LiveIDs(1), 1); err != nil {
 		return err
 	}
-	p := load.Purchases{Addr: r.world.api.Addr, Items: liveIDs(1), Connections: s.o.connections}
+	p := load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(1), Connections: s.o.connections}
 	if err := t.fill(ctx, r, p, s.scaled(memoryFirst)); err != nil {
 		return err
 	}
@@ -105,7 +109,7 @@ func (r *rig) commitAll(ctx context.Context) (written float64, err error) {
 	if err := r.work(ctx); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, r.world.worker.Stop()) }()
+	defer func() { err = errors.Join(err, r.world.Worker.Stop()) }()
 	if _, err := r.waitDrained(ctx); err != nil {
 		return 0, err
 	}
@@ -117,7 +121,7 @@ func (r *rig) commitAll(ctx context.Context) (written float64, err error) {
 		return 0, err
 	}
 	own, err := r.checkpoint(ctx)
-	return r.world.worker.Written() + own, err
+	return r.world.Worker.Written() + own, err
 }
 
 // checkpoint moves the write-ahead log into the database's file, and returns how many bytes
@@ -146,4 +150,78 @@ func (r *rig) footprint(ctx context.Context) (footprint, error) {
 		redis: process.InfoNumber(text, "used_memory"), log: process.InfoNumber(text, "aof_current_size"),
 		database: fileSize(r.path()),
 	}, err
+}
+
+const (
+	// idleShare is how much of a core each process may use with nothing to do.
+	idleShare = 0.01
+	// idleSettle is how long the processes rest after the load before they are measured: they
+	// collect garbage and remove what the load has left.
+	idleSettle = 5 * time.Second
+)
+
+// measureIdle sells under full load, waits until all orders are committed, and measures the
+// processor time that each process uses afterwards, as a share of one core.
+func measureIdle(ctx context.Context, s *sizes) (err error) {
+	r, err := s.newRig(ctx, history.History{Live: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	if err := r.warm(ctx, history.LiveIDs(1), 1); err != nil {
+		return err
+	}
+	p := load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(1), Connections: s.o.connections}
+	for _, p.Async = range []bool{true, false} {
+		b, err := s.crowd.Buy(ctx, p, s.o.phase)
+		if err != nil {
+			return err
+		}
+		p.First = b.Next
+		if _, err := r.waitDrained(ctx); err != nil {
+			return err
+		}
+	}
+	if err := pause.OrCause(ctx, min(idleSettle, s.o.size.idle)); err != nil {
+		return err
+	}
+	shares, err := idleShares(ctx, []*process.Process{r.world.API, r.world.Worker, r.world.Redis}, s.o.size.idle)
+	if err != nil {
+		return err
+	}
+	s.say("processor time in %v after %d orders, of one core:", s.o.size.idle, p.First)
+	names := []string{"api", "worker", "redis"}
+	for i, name := range names {
+		s.say("  %-7s %6.2f %%", name, 100*shares[i])
+	}
+	for i, name := range names {
+		s.atMost("idle_cpu_"+name, shares[i], idleShare)
+	}
+	return nil
+}
+
+// idleShares returns the share of a core that each process uses during d.
+func idleShares(ctx context.Context, parts []*process.Process, d time.Duration) ([]float64, error) {
+	shares := make([]float64, len(parts))
+	began := time.Now()
+	for i, p := range parts {
+		shares[i] = -p.CPU().Seconds()
+	}
+	if shares[0] == 0 {
+		return nil, errors.New("the system does not report the processor time of processes")
+	}
+	if err := pause.OrCause(ctx, d); err != nil {
+		return nil, err
+	}
+	took := time.Since(began).Seconds()
+	for i, p := range parts {
+		if p.Gone() {
+			return nil, fmt.Errorf("%s ended", p.Name)
+		}
+		shares[i] = (shares[i] + p.CPU().Seconds()) / took
+	}
+	return shares, nil
 }

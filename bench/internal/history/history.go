@@ -1,4 +1,5 @@
-package main
+// Package history fills a database with the orders of past and open sales.
+package history
 
 import (
 	"context"
@@ -8,54 +9,57 @@ import (
 	"time"
 )
 
-// history is what a database holds before a measurement: sales that have ended, and
+// History is what a database holds before a measurement: sales that have ended, and
 // sales that are open, with the same number of committed orders in each. The oldest
 // sale comes first; no two orders have the same time. The zero value is an empty shop.
-type history struct {
-	ended, endedOrders int // sales, and orders in each
-	live, liveOrders   int
-	buyers             int // population from which each sale draws; 0: 1,000,000
+type History struct {
+	Ended, EndedOrders int // sales, and orders in each
+	Live, LiveOrders   int
+	Buyers             int // population from which each sale draws; 0: 1,000,000
 }
 
-// orders is how many orders the database holds.
-func (h history) orders() int { return h.ended*h.endedOrders + h.live*h.liveOrders }
+// Orders is how many orders the database holds.
+func (h History) Orders() int { return h.Ended*h.EndedOrders + h.Live*h.LiveOrders }
 
-// endedID and liveID name the sales of a history.
-func endedID(i int) string { return fmt.Sprintf("ended-%06d", i) }
-func liveID(i int) string  { return fmt.Sprintf("live-%06d", i) }
+// EndedID is the id of an ended sale of a history.
+func EndedID(i int) string { return fmt.Sprintf("ended-%06d", i) }
 
-func liveIDs(n int) []string {
+// LiveID is the id of an open sale of a history.
+func LiveID(i int) string { return fmt.Sprintf("live-%06d", i) }
+
+// LiveIDs are the ids of the first n open sales.
+func LiveIDs(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = liveID(i)
+		ids[i] = LiveID(i)
 	}
 	return ids
 }
 
-// historyStock is the stock of each sale of a history, above any demand.
-const historyStock = stock
+// saleStock is the stock of each sale, above any demand.
+const saleStock = 100_000_000
 
 // Both texts are for sales of ?1 orders each, named ?2 and a number, whose orders are
 // the numbers ?3 to ?4. An order's time is ?5 plus its number, in milliseconds, and its
 // buyer one of ?6. The id is a UUID of version 7 with that time.
 const (
-	historyOrders = `WITH RECURSIVE i(n) AS (SELECT ?3 UNION ALL SELECT n + 1 FROM i WHERE n < ?4)
+	insertOrders = `WITH RECURSIVE i(n) AS (SELECT ?3 UNION ALL SELECT n + 1 FROM i WHERE n < ?4)
 		INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, confirmed_at)
 		SELECT printf('%08x-%04x-7000-8000-%012x', (?5 + n) >> 16, (?5 + n) & 65535, n), printf('%s-%06d', ?2, (n - ?3) / ?1),
 			'buyer-' || (1000000 + n * 7919 % ?6), 1, 4900, 'EUR', 'confirmed', 'past-' || n, ?5 + n, ?5 + n FROM i`
-	historyItems = `WITH RECURSIVE i(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM i WHERE k < ?7 - 1)
+	insertItems = `WITH RECURSIVE i(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM i WHERE k < ?7 - 1)
 		INSERT INTO items (id, name, price_minor, currency, initial, total, sold, per_user_limit, opens_at, closes_at, created_at, updated_at)
 		SELECT printf('%s-%06d', ?2, k), printf('%s-%06d', ?2, k), 4900, 'EUR', ?8, ?8, ?1, 1000000,
 			?5 + ?3 + k * ?1, CASE ?9 WHEN 1 THEN ?5 + ?3 + (k + 1) * ?1 + 1 ELSE 0 END, ?5, ?5 FROM i`
-	historyBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
+	countBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
 		SELECT item_id, user_id, SUM(quantity) FROM orders GROUP BY item_id, user_id ORDER BY item_id, user_id`
 )
 
-// write adds the history to a migrated database that no other process has open. It
+// Write adds the history to a migrated database that no other process has open. It
 // gives up durability and rebuilds the indexes of orders at the end, which is faster
 // than inserting into them.
-func (h history) write(ctx context.Context, path string) (err error) {
-	if h.ended == 0 && h.live == 0 {
+func (h History) Write(ctx context.Context, path string) (err error) {
+	if h.Ended == 0 && h.Live == 0 {
 		return nil
 	}
 	db, err := sql.Open("sqlite3", "file:"+path+"?_journal_mode=OFF&_synchronous=OFF&_locking_mode=EXCLUSIVE&_cache_size=-400000")
@@ -68,32 +72,32 @@ func (h history) write(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	people := h.buyers
+	people := h.Buyers
 	if people == 0 {
 		people = 1_000_000
 	}
-	base := time.Now().Add(-24*time.Hour).UnixMilli() - int64(h.orders())
+	base := time.Now().Add(-24*time.Hour).UnixMilli() - int64(h.Orders())
 	first := 0
 	for _, part := range []struct {
 		prefix        string
 		sales, orders int
 		closed        int
-	}{{"ended", h.ended, h.endedOrders, 1}, {"live", h.live, h.liveOrders, 0}} {
+	}{{"ended", h.Ended, h.EndedOrders, 1}, {"live", h.Live, h.LiveOrders, 0}} {
 		last := first + part.sales*part.orders - 1
-		args := []any{part.orders, part.prefix, first, last, base, people, part.sales, historyStock, part.closed}
+		args := []any{part.orders, part.prefix, first, last, base, people, part.sales, saleStock, part.closed}
 		if part.sales > 0 {
-			if _, err := db.ExecContext(ctx, historyItems, args...); err != nil {
+			if _, err := db.ExecContext(ctx, insertItems, args...); err != nil {
 				return fmt.Errorf("insert items: %w", err)
 			}
 		}
 		if last >= first {
-			if _, err := db.ExecContext(ctx, historyOrders, args[:6]...); err != nil {
+			if _, err := db.ExecContext(ctx, insertOrders, args[:6]...); err != nil {
 				return fmt.Errorf("insert orders: %w", err)
 			}
 		}
 		first = last + 1
 	}
-	for _, text := range append([]string{historyBuyers}, indexes...) {
+	for _, text := range append([]string{countBuyers}, indexes...) {
 		if _, err := db.ExecContext(ctx, text); err != nil {
 			return fmt.Errorf("%.60s: %w", text, err)
 		}
