@@ -22,10 +22,12 @@ ARGS ?=
 # holds both versions: a new tool or a new Go builds it again, nothing else does.
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
+BENCHSTAT_VERSION := v0.0.0-20260908200009-22c9c6c9d4da
 TOOLS := $(CURDIR)/.cache/bin
 GO_VERSION = $(shell $(GO) env GOVERSION)
 GOLANGCI_LINT = $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION)-$(GO_VERSION)
 GOVULNCHECK = $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)-$(GO_VERSION)
+BENCHSTAT = $(TOOLS)/benchstat-$(BENCHSTAT_VERSION)-$(GO_VERSION)
 
 COVER := .cache/cover
 ACCEPT := ../shared/accept/accept.py
@@ -35,7 +37,7 @@ TEST_TIMEOUT ?= 15m
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, soak, chaos, loadtest and accept.'
 
@@ -110,6 +112,15 @@ bench: deps ## Measure the speed ratios (ARGS: options of bench/service)
 .PHONY: soak
 soak: deps ## Sell one item at full load for minutes and print a row per minute (ARGS: -duration, -orders, ...)
 	$(BENCH) soak $(ARGS)
+
+# Which benchmarks those are, and how long they run: .ci/bench-micro.sh.
+.PHONY: bench-micro
+bench-micro: deps $(BENCHSTAT) ## Measure functions of the hot path and report changes against bench/micro/baseline.txt
+	GO="$(GO)" BENCHSTAT="$(BENCHSTAT)" .ci/bench-micro.sh
+
+.PHONY: bench-micro-baseline
+bench-micro-baseline: deps ## Replace that baseline with a new measurement; nothing else should run
+	GO="$(GO)" .ci/bench-micro.sh baseline
 
 .PHONY: bench-lock
 bench-lock: deps ## Compare the lock with other libraries (ARGS: options of bench/lock)
@@ -192,6 +203,9 @@ clean: ## Remove what was built, but keep the tools
 
 $(GOLANGCI_LINT):
 	.ci/install-tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint $(GOLANGCI_LINT_VERSION) $@
+
+$(BENCHSTAT):
+	.ci/install-tool.sh golang.org/x/perf/cmd/benchstat $(BENCHSTAT_VERSION) $@
 
 $(GOVULNCHECK):
 	.ci/install-tool.sh golang.org/x/vuln/cmd/govulncheck $(GOVULNCHECK_VERSION) $@

@@ -71,20 +71,53 @@ func benchHandler(b *testing.B, h http.Handler, tokens []string, status int) {
 // BenchmarkPurchaseHandler compares the cost of this package, with nothing behind it, with that
 // of the empty handler. Both exclude the network.
 func BenchmarkPurchaseHandler(b *testing.B) {
-	many := make([]string, 200_000)
-	for i := range many {
-		many[i] = bearer(b, "buyer-"+strconv.Itoa(i), auth.RoleBuyer)
-	}
+	many := bearers(b, 200_000)
 	b.Run("empty", func(b *testing.B) { benchHandler(b, emptyHandler(), many, http.StatusCreated) })
-	edge := func(b *testing.B, orders orderService) http.Handler {
-		return open(b, func(c *Config) {
-			c.Limits = Limits{RateBuyer: 1e9, BurstBuyer: 1 << 30}
-			c.Orders = orders
-		})
+	b.Run("known buyers", func(b *testing.B) { benchHandler(b, openWith(b, quickOrders{}), many[:1000], http.StatusCreated) })
+	b.Run("new buyers", func(b *testing.B) { benchHandler(b, openWith(b, quickOrders{}), many, http.StatusCreated) })
+	b.Run("sold out, known buyers", func(b *testing.B) { benchHandler(b, openWith(b, soldOut{}), many[:1000], http.StatusConflict) })
+}
+
+// BenchmarkHotPath_Handler is a purchase of a known buyer with nothing behind this package.
+func BenchmarkHotPath_Handler(b *testing.B) {
+	benchHandler(b, openWith(b, quickOrders{}), bearers(b, 64), http.StatusCreated)
+}
+
+func BenchmarkHotPath_DecodePurchase(b *testing.B) {
+	body := []byte(`{"quantity":1}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if n, err := decodePurchase(body); n != 1 || err != nil {
+			b.Fatal(n, err)
+		}
 	}
-	b.Run("known buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many[:1000], http.StatusCreated) })
-	b.Run("new buyers", func(b *testing.B) { benchHandler(b, edge(b, quickOrders{}), many, http.StatusCreated) })
-	b.Run("sold out, known buyers", func(b *testing.B) { benchHandler(b, edge(b, soldOut{}), many[:1000], http.StatusConflict) })
+}
+
+func BenchmarkHotPath_AppendOrder(b *testing.B) {
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = appendOrder(buf[:0], &someOrderForBench)
+	}
+}
+
+// bearers returns the Authorization headers of n buyers.
+func bearers(b *testing.B, n int) []string {
+	b.Helper()
+	all := make([]string, n)
+	for i := range all {
+		all[i] = bearer(b, "buyer-"+strconv.Itoa(i), auth.RoleBuyer)
+	}
+	return all
+}
+
+// openWith is a shop with the given orders, in which no buyer reaches the rate limit.
+func openWith(b *testing.B, orders orderService) http.Handler {
+	b.Helper()
+	return open(b, func(c *Config) {
+		c.Limits = Limits{RateBuyer: 1e9, BurstBuyer: 1 << 30}
+		c.Orders = orders
+	})
 }
 
 var someOrderForBench = someOrder(order.Purchase{ItemID: "thing", UserID: "buyer-1", Quantity: 1})

@@ -9,12 +9,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// BenchmarkManager_AcquireRelease takes one uncontended lock after the other, with two
+// BenchmarkHotPath_AcquireRelease takes one uncontended lock after the other, with two
 // round trips each.
-func BenchmarkManager_AcquireRelease(b *testing.B) {
+func BenchmarkHotPath_AcquireRelease(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	m, name := benchManager(b, benchRedis(b))
+	m, name := benchManager(b, redistest.Volatile(b))
 	b.ReportAllocs()
 	for b.Loop() {
 		l, err := m.Acquire(ctx, name)
@@ -32,7 +32,7 @@ func BenchmarkManager_AcquireRelease(b *testing.B) {
 func BenchmarkManager_Handover(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	rdb := benchRedis(b)
+	rdb := redistest.Volatile(b)
 	m, name := benchManager(b, rdb)
 	other, err := New(rdb, slow)
 	if err != nil {
@@ -65,17 +65,6 @@ func BenchmarkManager_Handover(b *testing.B) {
 	if err := <-done; err != nil {
 		b.Error(err)
 	}
-}
-
-// benchRedis is a Redis without AOF, so that the benchmark does not measure the disk.
-func benchRedis(b *testing.B) *redis.Client {
-	rdb := redis.NewClient(redistest.Options(redistest.Real(b, "--appendonly", "no").Addr()))
-	b.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			b.Error(err)
-		}
-	})
-	return rdb
 }
 
 func benchManager(b *testing.B, rdb *redis.Client) (*Manager, string) {

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -58,6 +59,31 @@ func BenchmarkQueue_RedisCPU(b *testing.B) {
 			b.ReportMetric(add/tasks, "enqueue-us/task")
 			b.ReportMetric(rest/tasks, "dequeue+ack-us/task")
 		})
+	}
+}
+
+// BenchmarkHotPath_DequeueAck leases two tasks with the orders of 100 purchases each, and
+// acknowledges them.
+func BenchmarkHotPath_DequeueAck(b *testing.B) {
+	const tasks, entries = 2, 100
+	q := newQueue(b, redistest.Volatile(b), queue.Config{Lease: time.Hour})
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		for range tasks {
+			t := task(b)
+			t.Payload, t.Entries = bytes.Repeat([]byte("x"), 150*entries), entries
+			enqueue(b, q, t)
+		}
+		b.StartTimer()
+		f, err := q.Dequeue(ctx, tasks*entries)
+		if err != nil || len(f.Tasks) != tasks {
+			b.Fatal(len(f.Tasks), err)
+		}
+		if _, err := q.Ack(ctx, f.Tasks...); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

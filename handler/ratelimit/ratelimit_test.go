@@ -49,6 +49,24 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
+// BenchmarkHotPath_Allow counts requests of known buyers.
+func BenchmarkHotPath_Allow(b *testing.B) {
+	l := New(1e9, 1<<30)
+	keys := make([]string, 1024)
+	for i := range keys {
+		keys[i] = "buyer-" + strconv.Itoa(i)
+		if err := l.Allow(keys[i], someTime); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if err := l.Allow(keys[i%len(keys)], someTime); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // The memory is bounded, whatever the number of keys.
 func TestLimiter_MemoryIsBounded(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,22 @@ func TestOrdersOf(t *testing.T) {
 	}
 }
 
+// BenchmarkHotPath_OrdersOf reads a task with 100 orders.
+func BenchmarkHotPath_OrdersOf(b *testing.B) {
+	const taskID, orders = "0197a0f2-3c4d-7abc-8def-012345670000", 100
+	const line = "2\titem-1\tbuyer-0000001\t1\t4900\tEUR\t1790000000000\t0123456789abcdef\t0197a0f2-3c4d-7abc-8def-000000000001"
+	payload := []byte(parcelHead + "1790000000.1048577\n")
+	for i := range orders {
+		payload = AppendLine(payload, i == 0, string(AppendOrderID(nil, taskID, i+1)), line)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := len(OrdersOf(taskID, payload)); got != orders {
+			b.Fatal(got)
+		}
+	}
+}
+
 func TestPackOrderID(t *testing.T) {
 	t.Parallel()
 	const text = "0197a0f2-3c4d-7abc-8def-0123456789ab"

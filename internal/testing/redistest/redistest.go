@@ -185,6 +185,13 @@ func Real(t testing.TB, args ...string) *Server {
 	return s
 }
 
+// Volatile starts a redis-server for this benchmark that writes nothing to disk, and returns a
+// client of it.
+func Volatile(t testing.TB) *redis.Client {
+	t.Helper()
+	return client(t, Real(t, "--appendonly", "no").Addr())
+}
+
 // startWithin bounds the wait for a server's first answer.
 const startWithin = 20 * time.Second
 
