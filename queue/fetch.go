@@ -90,7 +90,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	default:
 	}
 	soon := got.strays <= 0
-	if f.r.cfg.Linger != nil && entries(got.Tasks) < f.batch() {
+	if f.r.cfg.Linger != nil && !got.More && entries(got.Tasks) < f.batch() {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
 		f.nextFetch = time.Now().Add(d)
 		soon = soon && d <= 0

@@ -38,7 +38,7 @@ type RunConfig struct {
 	// Linger returns the minimum time from fetching these tasks to the next fetch, which
 	// then finds a fuller batch. It suits a handler such as a database transaction,
 	// which costs little more for more tasks. It is called after a fetch that found
-	// fewer entries than Batch, but at least one task; an idle worker still starts the first
+	// fewer entries than Batch, but at least one task, and left none ready; an idle worker still starts the first
 	// task at once. It must not keep the slice. More than a second counts as a second.
 	// It is not called for a source with Each. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
