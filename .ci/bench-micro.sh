@@ -19,6 +19,8 @@ mapfile -t packages < <(grep -rl --include='*_test.go' '^func BenchmarkHotPath_'
 mkdir -p "$(dirname "$new")"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+# Of the last minute: other programs make times longer, but not allocations.
+load=$(uptime | sed 's/.*averages*: *//; s/,* .*//')
 echo "measuring ${#packages[@]} packages; this takes about a minute"
 # Names contain the number of processors, and those of two files must agree: hence -cpu.
 if ! CI=true "$go" test -vet=off -timeout 10m -run '^$' -bench '^BenchmarkHotPath_' -benchmem -cpu 2 \
@@ -29,6 +31,7 @@ fi
 {
   echo "go: $("$go" env GOVERSION)"
   echo "cores: $(getconf _NPROCESSORS_ONLN)"
+  echo "load: $load"
   grep -E '^(Benchmark|[a-z]+: )' "$log"
 } >"$new"
 
