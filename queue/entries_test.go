@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -222,6 +224,32 @@ func TestQueue_Split(t *testing.T) {
 		enqueue(t, q, parcels("b", 9)...)
 		if _, err := q.Complete(await.Context(t), queue.Completion{Task: dequeue(t, q, 10).Tasks[0], Split: many}); !errors.Is(err, queue.ErrInvalidTask) {
 			t.Errorf("513 tasks: %v", err)
+		}
+	})
+}
+
+// TestRun_Linger_NothingReady: a fetch that could not fill its batch exactly, because the next
+// task was too large, is followed by another one at once.
+func TestRun_Linger_NothingReady(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, parcels("p", 6, 6, 6)...)
+		lingered := make(chan string, 10)
+		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil },
+			queue.RunConfig{Batch: 8, Workers: 1, Ahead: -1, Linger: func(fetched []queue.Leased) time.Duration {
+				lingered <- fetched[0].ID
+				return 0
+			}, OnError: func(err error) { t.Error(err) }})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		stop()
+		close(lingered)
+		var after []string
+		for id := range lingered {
+			after = append(after, id)
+		}
+		if !slices.Equal(after, []string{"p2"}) {
+			t.Errorf("lingered after %v, want only after the last task", after)
 		}
 	})
 }

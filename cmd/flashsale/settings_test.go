@@ -82,7 +82,7 @@ func TestSettings_FlagBeforeEnvironmentBeforeFile(t *testing.T) {
 			"addr": {"127.0.0.1:8080", "default"}, "ops-addr": {"127.0.0.1:9090", "default"}, "redis": {"embedded", "default"},
 			"db": {"sqlite:flashsale-data/flashsale.db", "default"}, "data-dir": {"flashsale-data", "default"},
 			"token-leeway": {"30s", "default"},
-			"rate-buyer":   {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"256", "default"},
+			"rate-buyer":   {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"512", "default"},
 			"lease": {"5s", "default"}, "demo": {"true", "default"}, "jwt-secret": {`""`, "default"}, "trusted-proxies": {`""`, "default"},
 		}},
 		{"the database follows the data directory", []string{"--data-dir", "elsewhere"}, nil, map[string]want{
