@@ -102,19 +102,19 @@ for from = 1, n, chunk do
 end
 
 -- Most buyers are new, and only once in the batch. Of the other purchases:
-local firsts = {}      -- the place of the buyer's first purchase in the batch, if it is not this one
-local several = {}     -- by that place: the buyer has several in the batch
-local held = {}        -- by that place: the units that the buyer holds
-local kept = {}        -- by that place: order and key in the buyer's value
-local own, keys = {}, {}     -- the order that it would be, and its key
-local orders, unread = {}, {}  -- orders by buyer and key; those that are not in the buyers' values
-local by = {}          -- the place of the first purchase, by buyer
+local by = {}                   -- the place of the first purchase, by buyer
+local firsts = {}               -- that place, if it is not the purchase's own
+local several = {}              -- by that place: the buyer has several in the batch
+local held = {}                 -- by that place: the units that the buyer holds
+local kept = {}                 -- by that place: order and key in the buyer's value
+local own, keys = {}, {}        -- the order that it would be, and its key
+local fields = {}               -- its buyer and key
+local orders, unread = {}, {}   -- orders by buyer and key; those that are not in the buyers' values
 local function parse(i)
   local _
   _, own[i], keys[i] = sale_buyer(ARGV[first + 2 * i])
   return buyers[i] .. ' ' .. keys[i]
 end
-local fields = {}      -- buyer and key
 for i = 1, n do
   local j = by[buyers[i]]
   if not j then

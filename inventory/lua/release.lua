@@ -9,8 +9,8 @@
 --   N the sale is not loaded and no build of it is under way; nothing is left to do, because each later build
 --     reads the database, where the order is closed,
 --   M not found: the sale is being built, being changed, stopped, of another epoch or of an older version's layout, or
---     a buyer's value cannot be read, or the order's key is missing, or the partition's data belongs to another epoch; nothing was done, and a build of the sale
---     from the database either excludes the order or makes it known,
+--     a buyer's value cannot be read, or the order's key is missing, or the partition's data belongs to another
+--     epoch; nothing was done, and a build of the sale from the database either excludes the order or makes it known,
 --   X the key belongs to another order, or to another quantity; nothing was done
 --
 -- Atomic, because the order's mark under its idempotency key (":r") keeps its units from being returned twice:
