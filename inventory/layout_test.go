@@ -99,6 +99,32 @@ func TestInventory_OlderLayout(t *testing.T) {
 	}
 }
 
+// TestInventory_Warm_NotSellable: a sale that purchases would load is loaded by Warm, too.
+func TestInventory_Warm_NotSellable(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 2), 0)
+		v := s.inventory(t, Config{})
+		mustBuy(t, v, s.request("a", "k", 1))
+		sale := v.keys.sale(s.item)
+		for name, spoil := range map[string]func(ctx context.Context) error{
+			"older layout":    func(ctx context.Context) error { return rdb.HDel(ctx, sale, "per_user_limit").Err() },
+			"marked":          func(ctx context.Context) error { return rdb.HSet(ctx, sale, "changing", "another").Err() },
+			"another's epoch": func(ctx context.Context) error { return rdb.HSet(ctx, sale, "epoch", 5).Err() },
+		} {
+			if err := spoil(await.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Warm(await.Context(t), s.item); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if st := s.audit(t); st.sale["per_user_limit"] != "2" || st.sale["changing"] != "" || st.sale["epoch"] != "1" || st.left(t) != 9 {
+				t.Errorf("%s: the sale is %v", name, st.sale)
+			}
+		}
+	})
+}
+
 // TestRelease_BuyerDamaged: nothing is released while a buyer's value cannot be read.
 func TestRelease_BuyerDamaged(t *testing.T) {
 	t.Parallel()

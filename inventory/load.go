@@ -367,13 +367,13 @@ func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) e
 // loadedLeft reads the units left of a sale that was loaded under the present epoch and is
 // not marked by a change. The error is redis.Nil if there is none.
 func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
-	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing").Result()
+	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "per_user_limit").Result()
 	if err != nil {
 		return 0, err
 	}
 	epoch, ok1 := found[0].(string)
 	left, ok2 := found[1].(string)
-	if !ok1 || !ok2 || found[2] != nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
+	if !ok1 || !ok2 || found[2] != nil || found[3] == nil || epoch != strconv.FormatInt(v.epoch.Load(), 10) {
 		return 0, redis.Nil
 	}
 	return strconv.ParseInt(left, 10, 64)

@@ -89,7 +89,7 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 	cmds := make([]*redis.SliceCmd, len(items))
 	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, item := range items {
-			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "sequence", "version")
+			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "sequence", "version", "per_user_limit")
 		}
 		return nil
 	})
@@ -99,7 +99,7 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 	marks := make([]Mark, len(items))
 	for i, c := range cmds {
 		found := c.Val()
-		if len(found) != 5 || found[1] == nil || found[2] != nil || found[0] != strconv.FormatInt(epoch, 10) {
+		if len(found) != 6 || found[1] == nil || found[2] != nil || found[5] == nil || found[0] != strconv.FormatInt(epoch, 10) {
 			continue
 		}
 		sequence, _ := found[3].(string)

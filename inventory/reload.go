@@ -311,16 +311,17 @@ func (v *Inventory) Reload(ctx context.Context, item string) error {
 	})
 }
 
-// Warm loads an item's sale unless it is loaded, and waits for it. If ctx ends first, the
+// Warm loads an item's sale unless purchases find it loaded, and waits for it. If ctx ends first, the
 // load goes on and Warm returns ErrRebuilding; further calls join the load.
 // Errors: those of Reload.
 func (v *Inventory) Warm(ctx context.Context, item string) error {
-	left, err := v.Left(ctx, []string{item})
+	v.refresh(ctx)
+	_, err := v.loadedLeft(ctx, item)
 	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case left[0] >= 0:
+	case err == nil:
 		return nil
+	case !errors.Is(err, redis.Nil):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	loaded := v.warming.DoChan(item, func() (any, error) { return nil, v.warm(item) })
 	select {

@@ -372,8 +372,12 @@ func recoverOrder(ctx context.Context, c store.Conn, row *schema.Item, d *contra
 
 // The statements of a recovery. Each can be repeated.
 const (
+	// If the backup has another order under the buyer's key, the buyer was erased after it
+	// and has used the key again. The recovered order gets its id as the key then.
 	recreateOrder = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
-		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
+		created_at, confirmed_at, expires_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+		CASE WHEN EXISTS (SELECT 1 FROM orders WHERE item_id = ?2 AND user_id = ?3 AND idempotency_key = ?9 AND id <> ?1) THEN ?1 ELSE ?9 END,
+		?10, ?11, ?12, ?13) ON CONFLICT DO NOTHING`
 	closeRecovered = `UPDATE orders SET status = 'cancelled', reason = '` + order.ReasonRecovered + `', closed_at = ?1 WHERE id = ?2 AND ` + store.OrdersHold
 	// It is unknown whether the money was returned, so an operator must check it.
 	payLate = `UPDATE payments SET received_as = 'late', outcome = 'late' WHERE order_id = ?1 AND outcome = 'accepted'`

@@ -378,6 +378,43 @@ func TestRecover_Erased(t *testing.T) {
 	resumes(s, h)
 }
 
+// TestRecover_ErasedAndBack: a buyer was erased after the backup and has bought again under
+// the same name and key. Both orders are kept, although the backup has the first one under
+// that key.
+func TestRecover_ErasedAndBack(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 10, 5))
+	s.HighWater()
+	stop := s.Work()
+	ctx := await.Context(t)
+	first := s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit)).Order
+	s.Drained()
+	old := backup(s)
+	erasing := privacy.Service{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Queued: accepted.NewIndex(s.Rdb, s.Queue), Renamer: s.Stock}
+	if _, err := erasing.EraseBuyer(ctx, "u1", privacy.Erasure{Actor: "root", Reason: "asked for"}); err != nil {
+		t.Fatal(err)
+	}
+	second := s.MustPlace(s.Purchase("u1", "k", 2, ordertest.Limit)).Order
+	if second.ID == first.ID {
+		t.Fatal("the second purchase is a repeat of the first")
+	}
+	s.Drained()
+	stop()
+	h := restore(s, old)
+	if _, actions, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); err != nil || actions["recreated"] != 1 {
+		t.Fatalf("%v, %v", actions, err)
+	}
+	resumes(s, h)
+	for _, want := range []order.Order{first, second} {
+		if o, err := s.Store.Order(ctx, want.ID); err != nil || o.Status != order.StatusConfirmed || o.Quantity != want.Quantity {
+			t.Errorf("order %s: %+v, %v", want.ID, o, err)
+		}
+	}
+	if row := ordertest.ItemOf(t, s.Store, s.Item); row.Sold != 3 {
+		t.Errorf("sold %d, want 3", row.Sold)
+	}
+}
+
 // TestRecover_Incomplete: if Redis has lost a part of its data, the data is not used.
 func TestRecover_Incomplete(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func NewBacklog(store *store.Store, releases *release.Releases, changes *checkou
 // QueueDepth is the state and the counters of one queue.
 type QueueDepth struct {
 	Name    string
-	Orders  int // in the tasks of all states
+	Orders  int // in the tasks of all states; a dead letter counts as one
 	Ready   int // tasks waiting to be taken
 	Delayed int // not due yet, retries included
 	Leased  int // held by a worker
