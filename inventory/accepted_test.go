@@ -101,7 +101,7 @@ func TestPurchase_Index(t *testing.T) {
 		alice = append(alice, s.accept(t, v, s.uuidRequest(t, "alice", "k3", 1))...)
 		wantQueued(t, "after purchases", "alice", alice, warm, fresh())
 		wantQueued(t, "after purchases", "bob", bob, warm, fresh())
-		wantQueued(t, "of nobody", "carol", nil, warm, fresh())
+		wantQueued(t, "of a buyer without orders", "carol", nil, warm, fresh())
 
 		// Refused purchases and repeats add no order.
 		for _, r := range []*Request{s.uuidRequest(t, "bob", "k2", 1), s.uuidRequest(t, "alice", "k1", 2), s.uuidRequest(t, "alice", "k4", 5)} {

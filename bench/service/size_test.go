@@ -28,7 +28,7 @@ func TestSizeOptions(t *testing.T) {
 		"-rounds 1 -size":               "-rounds 0",
 		"-rounds 0 -size -scale 0":      "-scale",
 		"-rounds 0 -size -scale 1.5":    "-scale",
-		"-rounds 0 -size -only nobody":  "unknown measurement",
+		"-rounds 0 -size -only typo":    "unknown measurement",
 		"-rounds 0 -size -groups rows,": "unknown group",
 		"-rounds 0 -size -turns 0":      "-turns",
 		"-rounds 0 -size -rows 9999":    "-rows",
