@@ -14,8 +14,8 @@
 if lock_guard(KEYS[1], KEYS[2], ARGV[1]) < 0 then
   return 'L'
 end
-local sale = redis.call('HMGET', KEYS[3], 'epoch', 'left', 'changing')
-if not sale[2] or sale[1] ~= ARGV[2] or (sale[3] and sale[3] ~= ARGV[1]) then
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'left', 'changing', 'per_user_limit')
+if not sale[2] or not sale[4] or sale[1] ~= ARGV[2] or (sale[3] and sale[3] ~= ARGV[1]) then
   return 'M'
 end
 local left = tonumber(sale[2])
