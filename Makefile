@@ -1,7 +1,8 @@
 # The tasks of this repository. `make help` lists them.
 #
 # Needed: Go (the version go.mod names), a C compiler (SQLite and the race
-# detector are built with cgo), make and bash. `make deps` adds redis-server.
+# detector are built with cgo), make and bash. `make deps-test` adds redis-server, Postgres, PgBouncer,
+# promtool and Chromium.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -39,7 +40,7 @@ TEST_TIMEOUT ?= 15m
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo '  ARGS="..." is passed on to run, test, test-long, test-short, fuzz, bench, soak, chaos, loadtest and accept.'
+	@echo '  ARGS="..." is passed on to run, test, test-postgres, test-long, test-short, fuzz, bench, soak, chaos, loadtest, accept and contract.'
 
 # The newest tag. Without one the program reports the version that Go derives from the
 # repository; see flashsale --version.
@@ -62,21 +63,26 @@ run: build ## Build and start the service with embedded engines
 TEST = CI=true $(GO) test -vet=off -shuffle=on -timeout $(TEST_TIMEOUT)
 
 .PHONY: test
-test: deps ## Run every test but the long ones, on every engine, in random order
+test: deps-test ## Run every test but the long ones, on every engine, in random order
 	$(TEST) $(ARGS) ./...
 	cd bench && $(TEST) $(ARGS) ./...
 
 # Everything once more, with the race detector and the long tests: a superset of test.
 # One package after the other (-p 1): with the detector each keeps all processors busy.
 .PHONY: test-long
-test-long: deps ## Run every test, the long ones too, with the race detector
+test-long: deps-test ## Run every test, the long ones too, with the race detector
 	@# With -p 1 the compiler works on one package at a time, too; so it comes first.
 	$(GO) build -race ./...
 	FLASHSALE_TEST_LONG=1 $(TEST) -race -p 1 $(ARGS) ./...
 	cd bench && $(TEST) -race ./...
 
+# Each package has its own server. The tests of processes start several programs per test.
+.PHONY: test-postgres
+test-postgres: deps deps-postgres ## Run the tests of the database on Postgres instead of SQLite
+	FLASHSALE_TEST_DATABASE=postgres $(TEST) -p 2 $(ARGS) ./order/... ./migrations/... ./cmd/flashsale
+
 .PHONY: test-stress
-test-stress: deps ## Run each package's tests COUNT times (20) beside 8 busy processes (PKG chooses)
+test-stress: deps-test ## Run each package's tests COUNT times (20) beside 8 busy processes (PKG chooses)
 	GO="$(GO)" .ci/stress.sh $(PKG)
 
 .PHONY: test-short
@@ -97,6 +103,25 @@ lint: $(GOLANGCI_LINT) ## Run the linters of .golangci.yml, and check the format
 .PHONY: prose
 prose: ## List constructions that make English hard to read, and count them per 1,000 words
 	$(GO) run ./internal/prose $(ARGS)
+
+# The generator's version is in client/client.go. `go generate` downloads it where it is missing.
+.PHONY: generate
+generate: ## Generate the Go client from openapi.yaml
+	$(GO) generate ./client
+
+.PHONY: generate-check
+generate-check: ## Generate the Go client again and fail if it was not current
+	@before=$$(sha256sum client/client.gen.go client/generated.sha256); $(GO) generate ./client; \
+	  if [[ $$before != $$(sha256sum client/client.gen.go client/generated.sha256) ]]; then \
+	    echo 'client/client.gen.go was not current; it is now' >&2; exit 1; \
+	  fi
+
+# The files of deploy for Docker, Compose and Kubernetes, against a program that it builds.
+.PHONY: deploy-check
+deploy-check: deps $(GOLANGCI_LINT) ## Check the deployment files against the program
+	@.ci/deps.sh prometheus
+	cd deploy/check && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+	cd deploy/check && $(TEST) -count=1 $(ARGS) ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go files
@@ -139,21 +164,21 @@ bench-peers: deps ## Compare the service with other ways to build one, under loa
 
 # One fault after the other: each has the machine to itself. SEED repeats a schedule.
 CHAOS = CI=true $(GO) test -tags chaos -count=1 -timeout 60m -v -run '^Test((Plan|Judge)_.*|Faults)$$$(if $(FAULT),/^($(FAULT))$$)' ./internal/verify/chaos \
-	-args $(if $(SEED),-seed=$(SEED)) $(ARGS)
+	-args $(if $(SEED),-seed=$(SEED)) $(if $(DATABASE),-db=$(DATABASE)) $(ARGS)
 
 .PHONY: chaos
-chaos: deps ## Run the fault suite, each fault once (SEED=n repeats a run, FAULT='F1|F8' chooses)
+chaos: deps ## Run the fault suite, each fault once (SEED=n repeats a run, FAULT='F1|F8' chooses, DATABASE=postgres)
 	$(CHAOS)
 
 .PHONY: chaos-ci
-chaos-ci: deps ## Run the small set of the fault suite
+chaos-ci: deps ## Run the small set of the fault suite (DATABASE=postgres)
 	$(CHAOS) -small
 
 # Builds of the service with one promise's guard taken out, each of which the
 # checker of histories must find.
 .PHONY: chaos-sabotage
-chaos-sabotage: deps ## Show that the fault suite's checker finds sabotaged builds
-	CI=true $(GO) test -tags chaos -count=1 -timeout 20m -v ./internal/verify/sabotage
+chaos-sabotage: deps ## Show that the fault suite's checker finds sabotaged builds (DATABASE=postgres)
+	CI=true $(GO) test -tags chaos -count=1 -timeout 20m -v ./internal/verify/sabotage $(if $(DATABASE),-args -db=$(DATABASE))
 
 .PHONY: chaos-full
 chaos-full: deps ## Run the fault suite at every named point, in several rounds
@@ -169,6 +194,18 @@ accept: deps ## Check the contract from outside, against real processes (ARGS: n
 	@test -f $(ACCEPT) || { echo "$(ACCEPT) is not present; there is nothing to run" >&2; exit 1; }
 	python3 $(ACCEPT) $(ARGS)
 
+# The proxy stands between the acceptance and the service; see internal/verify/contractproxy.
+.PHONY: contract
+contract: deps build ## Run the acceptance through a proxy that checks openapi.yaml (ARGS: names of checks)
+	@test -f $(ACCEPT) || { echo "$(ACCEPT) is not present; there is nothing to run" >&2; exit 1; }
+	$(GO) build -o bin/contractproxy ./internal/verify/contractproxy
+	./bin/contractproxy -bin bin/flashsale -- python3 $(ACCEPT) --bin={bin} $(ARGS)
+
+# They are drawn with the fonts of this machine, so another one draws them slightly differently.
+.PHONY: screenshots
+screenshots: deps-test ## Draw the pictures in docs/images with a service and a browser
+	CI=true $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestScreenshots$$' ./internal/verify/pages -args -screenshots=$(CURDIR)/docs/images
+
 .PHONY: ci
 ci: ## Run what continuous integration runs
 	.ci/run
@@ -177,10 +214,22 @@ ci: ## Run what continuous integration runs
 deps: ## Install redis-server where it is missing
 	@.ci/deps.sh
 
+.PHONY: deps-postgres
+deps-postgres: ## Install Postgres and PgBouncer where they are missing; no service of theirs is started
+	@.ci/deps.sh postgresql
+	@.ci/deps.sh pgbouncer
+
+.PHONY: deps-test
+deps-test: deps deps-postgres ## Install redis-server, Postgres, PgBouncer, Chromium and systemd-analyze, and unpack promtool and prometheus to .cache, where they are missing
+	@.ci/deps.sh prometheus
+	@.ci/deps.sh chromium
+	@.ci/deps.sh systemd || echo 'systemd-analyze cannot be installed; the tests of the units will be skipped' >&2
+
 .PHONY: tidy-check
 tidy-check: ## Fail when go.mod or go.sum is not tidy or a module was altered
 	$(GO) mod tidy -diff
 	cd bench && $(GO) mod tidy -diff
+	cd deploy/check && $(GO) mod tidy -diff
 	$(GO) mod verify
 
 # Not part of ci: it asks a vulnerability database over the network, and its
@@ -190,7 +239,7 @@ vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what the code calls
 	$(GOVULNCHECK) ./...
 
 .PHONY: cover
-cover: deps ## Measure the test coverage over all packages; the page is .cache/cover/index.html
+cover: deps-test ## Measure the test coverage over all packages; the page is .cache/cover/index.html
 	mkdir -p $(COVER)
 	CI=true $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) -coverpkg=./... -coverprofile=$(COVER)/profile ./...
 	$(GO) tool cover -html=$(COVER)/profile -o $(COVER)/index.html

@@ -88,13 +88,13 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 	return c, nil
 }
 
-// Item reads an item for a purchase: its price and limit are at most Life old, or
-// unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
+// Item reads an item for a purchase: its price and limit are at most Life old, or were
+// confirmed by its sale within Life and are at most Fresh and Life together old, or are unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
 // source, the end of ctx, and context.DeadlineExceeded when the wait took too long.
 func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	if r, ok := c.known.GetIfPresent(id); ok {
 		now := time.Now()
-		if v := r.view.Load(); !v.changed && now.Before(v.strictUntil) {
+		if v := r.view.Load(); c.good(v, now, toBuy) {
 			if !now.Before(v.renewAt) {
 				c.renew(r, now, toBuy)
 			}
@@ -107,6 +107,32 @@ func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 		return Item{}, err
 	}
 	return v.Item, nil
+}
+
+// Confirm says which version an item's sale had at the time at. If memory has the same
+// version, it is as good for purchases as if it had been loaded then, so an item that
+// is being bought need not be loaded again for each of its lives. It is loaded again once it is
+// older than Fresh: the sale itself may lack a change, if a process died while it made the change.
+func (c *Catalog) Confirm(id string, version int64, at time.Time) {
+	r, ok := c.known.GetIfPresent(id)
+	if !ok {
+		return
+	}
+	good := func(v *View) bool {
+		// Not for every batch: each copies the view.
+		return !v.changed && v.Item.Version == version && version >= v.least &&
+			at.Add(c.cfg.Life*3/4).After(v.strictUntil) && v.strictUntil.Before(v.LoadedAt.Add(c.cfg.Fresh))
+	}
+	if !good(r.view.Load()) {
+		return
+	}
+	r.swap(func(v *View) bool {
+		if !good(v) {
+			return false
+		}
+		c.boughtFrom(v, at)
+		return true
+	})
 }
 
 // View reads an item for display, with a stock that is at most a second old if Redis
@@ -123,7 +149,7 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 		return c.loaded(ctx, v), nil
 	}
 	v := r.view.Load()
-	if !c.fresh(v, now) {
+	if !c.good(v, now, toShow) {
 		if v.changed || !c.on(Breakdown) {
 			v, err := c.fetch(ctx, id, toShow)
 			switch {

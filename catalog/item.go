@@ -38,6 +38,7 @@ type Item struct {
 	ID            string
 	Name          string
 	Description   string
+	ImageURL      string // the path of the image on the shop's own address; "": none
 	PriceMinor    int64
 	Currency      string // ISO 4217, upper case
 	StockInitial  int64  // units the item was created with

@@ -264,6 +264,8 @@ func (c *Catalog) askListStock(done chan struct{}) {
 	for i, id := range ids {
 		if left[i] >= 0 {
 			c.list.left[id] = left[i]
+		} else { // see setLeft
+			delete(c.list.left, id)
 		}
 	}
 	v := c.list.view.Load() // which may have been replaced meanwhile

@@ -103,9 +103,20 @@ func (c *Catalog) join(id string, k kind, behind *record) *flight {
 		return f
 	}
 	f = &flight{key: key, done: make(chan struct{}), subscription: c.subscriptions.Load(), behind: behind}
+	if _, none := c.unknown.GetIfPresent(id); none && k != toRenew && c.on(Negatives) {
+		f.err = ErrItemNotFound // found since this reader looked
+		close(f.done)
+		return f
+	}
 	if r, ok := c.known.GetIfPresent(id); ok {
+		v := r.view.Load()
+		if behind == nil && c.good(v, time.Now(), k) {
+			f.view = v // another load has ended since this reader looked into memory
+			close(f.done)
+			return f
+		}
 		// After a failover, Redis may return an entry that is known to be old.
-		f.least = r.view.Load().least
+		f.least = v.least
 	}
 	if !c.beginLocked() {
 		f.err = errClosed

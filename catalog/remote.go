@@ -148,10 +148,13 @@ func (r *remote) announce(ctx context.Context, id string) (string, error) {
 	return generation, nil
 }
 
-// farItem is the JSON of an item in Redis; times in Unix milliseconds.
+// farItem is the JSON of an item in Redis; times in Unix milliseconds. Processes of several
+// versions read each other's entries while they are replaced, so a new field is optional, and
+// no field changes its meaning.
 type farItem struct {
 	Name          string  `json:"n"`
 	Description   string  `json:"d,omitempty"`
+	ImageURL      string  `json:"m,omitempty"`
 	PriceMinor    int64   `json:"p"`
 	Currency      string  `json:"c"`
 	StockInitial  int64   `json:"i"`
@@ -166,7 +169,7 @@ type farItem struct {
 
 func encodeItem(i *Item) ([]byte, error) {
 	f := farItem{
-		Name: i.Name, Description: i.Description, PriceMinor: i.PriceMinor, Currency: i.Currency,
+		Name: i.Name, Description: i.Description, ImageURL: i.ImageURL, PriceMinor: i.PriceMinor, Currency: i.Currency,
 		StockInitial: i.StockInitial, StockTotal: i.StockTotal, StockLeft: i.StockLeft, PerUserLimit: i.PerUserLimit,
 		OpensAt: i.OpensAt.UnixMilli(), PaymentWindow: i.PaymentWindow.Milliseconds(), Control: i.Control,
 	}
@@ -182,7 +185,7 @@ func decodeItem(id string, version int64, body string) (Item, error) {
 		return Item{}, fmt.Errorf("read item %s from Redis: %w", id, err)
 	}
 	i := Item{
-		ID: id, Name: f.Name, Description: f.Description, PriceMinor: f.PriceMinor, Currency: f.Currency,
+		ID: id, Name: f.Name, Description: f.Description, ImageURL: f.ImageURL, PriceMinor: f.PriceMinor, Currency: f.Currency,
 		StockInitial: f.StockInitial, StockTotal: f.StockTotal, StockLeft: f.StockLeft, PerUserLimit: f.PerUserLimit,
 		OpensAt: time.UnixMilli(f.OpensAt).UTC(), PaymentWindow: time.Duration(f.PaymentWindow) * time.Millisecond,
 		Control: f.Control, Version: version,

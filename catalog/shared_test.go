@@ -264,7 +264,7 @@ func TestRedis_SecondProcess(t *testing.T) {
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		at := time.UnixMilli(1_900_000_000_123).UTC()
 		want := Item{
-			ID: newID(t), Name: "Näme", Description: "<d>\n", PriceMinor: 1, Currency: "EUR", StockInitial: 2, StockTotal: 3,
+			ID: newID(t), Name: "Näme", Description: "<d>\n", ImageURL: "/ä?a=1&b", PriceMinor: 1, Currency: "EUR", StockInitial: 2, StockTotal: 3,
 			StockLeft: 4, PerUserLimit: 5, OpensAt: at, ClosesAt: at.Add(time.Hour), PaymentWindow: time.Minute,
 			Control: ControlPaused, Version: 7,
 		}

@@ -159,12 +159,13 @@ func (c *Catalog) someLeft(ctx context.Context, ids []string) ([]int64, error) {
 	return c.stock.Left(ctx, ids)
 }
 
-// setLeft updates the stock of a record; a sale that is not loaded keeps its last stock.
+// setLeft updates the stock of a record. A sale that is not loaded keeps its last stock until
+// the item is read from the database again, from which the sale will be loaded.
 func (c *Catalog) setLeft(r *record, left int64) {
+	r.stock.left.Store(left)
 	if left < 0 {
 		return
 	}
-	r.stock.left.Store(left)
 	r.swap(func(v *View) bool {
 		was := v.Item.StockLeft
 		v.Item.StockLeft = left

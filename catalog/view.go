@@ -50,17 +50,35 @@ func (c *Catalog) spread(d time.Duration) time.Duration {
 }
 
 func (c *Catalog) newView(item Item, loadedAt time.Time) *View {
-	return &View{
+	v := &View{
 		Item: item, LoadedAt: loadedAt, subscription: c.subscriptions.Load(), least: item.Version,
-		strictUntil: loadedAt.Add(c.cfg.Life),
-		renewAt:     loadedAt.Add(c.cfg.Life/2 + c.spread(c.cfg.Life/4)),
-		freshUntil:  loadedAt.Add(c.spread(c.cfg.Fresh)),
+		freshUntil: loadedAt.Add(c.spread(c.cfg.Fresh)),
 	}
+	c.boughtFrom(v, loadedAt)
+	return v
+}
+
+// boughtFrom makes a new view good for purchases for one life from that time on.
+func (c *Catalog) boughtFrom(v *View, at time.Time) {
+	v.strictUntil = at.Add(c.cfg.Life)
+	v.renewAt = at.Add(c.cfg.Life/2 + c.spread(c.cfg.Life/4))
 }
 
 // fresh reports whether the view may be shown without a reload.
 func (c *Catalog) fresh(v *View, now time.Time) bool {
 	return !v.changed && now.Before(v.freshUntil) && v.subscription == c.subscriptions.Load()
+}
+
+// good reports whether the view in memory answers a reader without a load.
+func (c *Catalog) good(v *View, now time.Time, k kind) bool {
+	switch k {
+	case toShow:
+		return c.fresh(v, now)
+	case toBuy:
+		return !v.changed && now.Before(v.strictUntil)
+	default:
+		return false
+	}
 }
 
 // with returns a copy of the view that fn has changed.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/handler/encode"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
 	"flashsale/inventory"
@@ -32,7 +34,60 @@ type adminItemRoutes struct {
 	sales   itemService
 	ledgers ledgerService
 	items   itemCatalog
+	cursors sealer
 	itemNow func(item string) time.Time
+}
+
+// states are the states of an item by which the list can be filtered.
+var states = []catalog.State{
+	catalog.StateScheduled, catalog.StateOpen, catalog.StatePaused, catalog.StateSoldOut, catalog.StateClosed,
+}
+
+// errState refuses another state.
+var errState = request.ErrParameter.With("state", "state is scheduled, open, paused, sold_out or closed.")
+
+// list answers GET /v1/admin/items: a page of the items in a state, by id, from memory. The cursor
+// does not depend on the state.
+func (rs *adminItemRoutes) list(q *call) error {
+	limit, err := q.query.Limit()
+	if err != nil {
+		return err
+	}
+	state := catalog.State(q.query.Get("state"))
+	if q.query.Has("state") && !slices.Contains(states, state) {
+		return errState
+	}
+	after := ""
+	if q.query.Has("cursor") {
+		var ok bool
+		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
+			return request.ErrCursor
+		}
+	}
+	v, err := rs.items.List(q.ctx())
+	if err != nil {
+		return err
+	}
+	b, next, n := append(q.out[:0], `{"items":[`...), "", 0
+	for i := placeAfter(v, after); i < len(v.Items); i++ {
+		item := &v.Items[i]
+		now := rs.itemNow(item.ID)
+		if state != "" && item.State(now) != state {
+			continue
+		}
+		if n == limit {
+			next = rs.cursors.makeItemCursor(after)
+			break
+		}
+		if n > 0 {
+			b = append(b, ',')
+		}
+		b = appendItem(b, item, now)
+		after = item.ID
+		n++
+	}
+	q.out = append(encode.TextField(append(b, ']'), `,"next_cursor":`, next), '}')
+	return q.json(200)
 }
 
 // create answers POST /v1/admin/items.
@@ -67,6 +122,7 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 	window := f.Integer("payment_window_seconds", false, 0)
 	opens, hasOpens := f.OptionalText("opens_at")
 	closes, hasCloses := f.OptionalText("closes_at")
+	n.ImageURL, _ = f.OptionalText("image_url")
 	if err := f.Done(); err != nil {
 		return n, err
 	}
@@ -101,6 +157,7 @@ const (
 // hints are the hints for both the creation and the change of an item.
 var hints = map[string]string{
 	"price":          "Use price_minor, in the currency's minor unit (cents).",
+	"image":          "Use image_url, the path of the image on the shop's own address.",
 	"limit":          "Use per_user_limit.",
 	"payment_window": "Use payment_window_seconds.",
 	"server_time":    readOnly,
@@ -131,6 +188,9 @@ func checkNewItem(n *order.NewItem, window int64) error {
 		return problemItemID.With("id", problemItemID.Detail)
 	}
 	if err := checkTexts(&n.Name, &n.Description); err != nil {
+		return err
+	}
+	if err := checkImageURL(n.ImageURL); err != nil {
 		return err
 	}
 	if !request.KnownCurrency(n.Currency) {
@@ -276,6 +336,7 @@ func readItemChange(body []byte) (items.Change, error) {
 	window := f.IntegerIfStated("payment_window_seconds")
 	opens := f.TextIfStated("opens_at")
 	closes, ends := f.OptionalText("closes_at")
+	image, _ := f.OptionalText("image_url")
 	for _, fixed := range fixedFields {
 		f.Know(fixed.name)
 	}
@@ -288,11 +349,17 @@ func readItemChange(body []byte) (items.Change, error) {
 		}
 	}
 	if f.Empty() {
-		return c, request.ErrFieldMissing.With("", "State at least one field to change: name, description, price_minor, "+
+		return c, request.ErrFieldMissing.With("", "State at least one field to change: name, description, image_url, price_minor, "+
 			"per_user_limit, opens_at, closes_at or payment_window_seconds.")
 	}
 	if err := checkTexts(c.Name, c.Description); err != nil {
 		return c, err
+	}
+	if f.Has("image_url") { // null removes the image
+		if err := checkImageURL(image); err != nil {
+			return c, err
+		}
+		c.ImageURL = &image
 	}
 	if err := checkRanges(
 		ranged{"price_minor", c.PriceMinor, 0, maxPriceMinor},

@@ -3,14 +3,12 @@ package handler
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
 	"flashsale/handler/encode"
-	"flashsale/handler/request"
 	"flashsale/order/reconcile"
 	"flashsale/order/worker"
 )
@@ -19,16 +17,9 @@ import (
 type taskService interface {
 	// Depths returns the depths of all queues.
 	Depths(ctx context.Context) ([]worker.QueueDepth, error)
-	// Dead returns a page of dead letters from a place on, and the place of the next page.
-	Dead(ctx context.Context, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error)
 	// Verify checks every task, and repairs problems if repair is set.
 	Verify(ctx context.Context, repair bool) ([]worker.QueueCheck, error)
-	// Retry makes a dead letter an ordinary task again, and returns the letter. Errors:
-	// worker.ErrTaskNotFound, inventory.ErrOverloaded.
-	Retry(ctx context.Context, id string) (worker.DeadLetter, error)
-	// Discard removes a dead letter for good, rejects the orders it would have made,
-	// and returns it. Errors: worker.ErrTaskNotFound.
-	Discard(ctx context.Context, id string) (worker.DeadLetter, error)
+	deadLetters
 }
 
 // workerStatus reports on the processes that commit orders.
@@ -131,79 +122,6 @@ func (rs *queueRoutes) verify(q *call) error {
 	})
 	q.out = append(encode.BoolField(b, `],"clean":`, clean), '}')
 	return q.json(200)
-}
-
-// dead answers GET /v1/admin/dead.
-func (rs *queueRoutes) dead(q *call) error {
-	limit, err := q.query.Limit()
-	if err != nil {
-		return err
-	}
-	var at worker.DeadPlace
-	if q.query.Has("cursor") {
-		if at, err = readPlace(q.query.Get("cursor")); err != nil {
-			return err
-		}
-	}
-	letters, next, err := rs.tasks.Dead(q.ctx(), at, limit)
-	if err != nil {
-		return err
-	}
-	b := encode.List(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
-	cursor := ""
-	if next != nil {
-		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
-	}
-	q.out = append(encode.TextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
-	return q.json(200)
-}
-
-func appendDeadLetter(b []byte, l *worker.DeadLetter) []byte {
-	b = encode.TextField(b, `{"task":`, l.ID)
-	b = encode.TextField(b, `,"queue":`, l.Queue)
-	b = encode.TextField(b, `,"type":`, l.Type)
-	b = encode.IntField(b, `,"orders":`, int64(l.Orders))
-	b = encode.TextIfSet(b, `,"order_id":`, l.OrderID)
-	b = encode.TextIfSet(b, `,"item_id":`, l.ItemID)
-	b = encode.IntField(b, `,"attempts":`, int64(l.Attempts))
-	b = encode.TimeField(b, `,"died_at":`, l.DiedAt)
-	return append(encode.TextField(b, `,"reason":`, l.Reason), '}')
-}
-
-// maxPlace bounds the numbers in a place in the list of dead letters.
-const maxPlace = 1 << 30
-
-// readPlace reads a cursor of the dead letters. It need not be authenticated, because an admin
-// may see all of them.
-func readPlace(cursor string) (worker.DeadPlace, error) {
-	first, second, ok := strings.Cut(cursor, ".")
-	n, err1 := strconv.ParseUint(first, 10, 32)
-	offset, err2 := strconv.ParseUint(second, 10, 32)
-	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
-		return worker.DeadPlace{}, request.ErrCursor
-	}
-	return worker.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
-}
-
-// validTaskID reports whether id is a valid task id.
-func validTaskID(id string) bool { return request.VisibleASCII(id, 255) }
-
-// fate answers the routes that decide about one dead letter.
-func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (worker.DeadLetter, error), state string) endpoint {
-	return func(q *call) error {
-		id := q.c.Param("task")
-		letter, err := decide(rs.tasks, q.ctx(), id)
-		if err != nil {
-			return err
-		}
-		rs.log.Info().Str("task", letter.ID).Str("queue", letter.Queue).Int("orders", letter.Orders).Str("state", state).Str("sub", q.identity.Subject).
-			Str("request_id", q.requestID()).Msg("dead letter resolved")
-		q.out = encode.TextField(q.out[:0], `{"task":`, letter.ID)
-		q.out = encode.TextField(q.out, `,"queue":`, letter.Queue)
-		q.out = encode.IntField(q.out, `,"orders":`, int64(letter.Orders))
-		q.out = append(encode.TextField(q.out, `,"state":`, state), '}')
-		return q.json(200)
-	}
 }
 
 // reconciler compares the items in Redis with those in the database.

@@ -36,10 +36,16 @@ func (e *edge) admit(q *call, params []pathParam) error {
 			return p.refusal
 		}
 	}
-	if r.Body == bodyJSON {
+	switch r.Body {
+	case bodyJSON:
 		if err := request.CheckContent(h); err != nil {
 			return err
 		}
+	case bodyForm:
+		if err := request.CheckForm(h); err != nil {
+			return err
+		}
+	case bodyIgnored, bodyEmpty:
 	}
 	if err := r.Produces.CheckAccept(h); err != nil {
 		return err
@@ -71,9 +77,15 @@ func (e *edge) authorize(q *call) error {
 		return problemForbidden
 	}
 	if len(r.Roles) == 0 {
+		if r.Page {
+			// A page that everyone may read shows who is logged in.
+			if id, err := e.authenticateCookie(q); err == nil {
+				q.identity = id
+			}
+		}
 		return nil
 	}
-	id, err := e.authenticate(q.c.Request.Header)
+	id, err := e.authenticate(q)
 	if err != nil {
 		return err
 	}
@@ -92,7 +104,9 @@ func (q *call) readInput(h http.Header) (err error) {
 		if len(r.AdminQuery) > 0 && q.identity.Role == auth.RoleAdmin {
 			known = slices.Concat(known, r.AdminQuery)
 		}
-		if q.query, err = request.ReadQuery(q.c.Request, known); err != nil {
+		if r.Page {
+			q.query = request.PickQuery(q.c.Request, known)
+		} else if q.query, err = request.ReadQuery(q.c.Request, known); err != nil {
 			return err
 		}
 	}
@@ -112,8 +126,12 @@ func (q *call) readInput(h http.Header) (err error) {
 	if q.in, err = request.ReadBody(q.c.Writer, q.c.Request, q.in, r.MaxBody); err != nil {
 		return err
 	}
-	if r.Body == bodyEmpty {
+	switch r.Body {
+	case bodyEmpty:
 		return request.CheckEmpty(h, q.in)
+	case bodyForm:
+		return q.readForm()
+	case bodyIgnored, bodyJSON:
 	}
 	return nil
 }
@@ -127,15 +145,15 @@ func (e *edge) limit(q *call) error {
 	return e.buyers.Allow(q.identity.Subject, q.start)
 }
 
-// authenticate returns the identity of the sender. Tokens are only read from the Authorization
-// header, because a query string would be logged.
-func (e *edge) authenticate(h http.Header) (auth.Identity, error) {
-	value, present, err := request.Single(h, "Authorization")
+// authenticate returns the identity of the sender. Tokens are read from the Authorization header,
+// and for pages in a browser from a cookie; never from the query string, which would be logged.
+func (e *edge) authenticate(q *call) (auth.Identity, error) {
+	value, present, err := request.Single(q.c.Request.Header, "Authorization")
 	if err != nil {
 		return auth.Identity{}, err
 	}
 	if !present {
-		return auth.Identity{}, problemAuthMissing
+		return e.authenticateCookie(q)
 	}
 	const scheme = "Bearer"
 	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {

@@ -117,7 +117,7 @@ func openWith(b *testing.B, orders orderService) http.Handler {
 	return open(b, func(c *Config) {
 		c.Limits = Limits{RateBuyer: 1e9, BurstBuyer: 1 << 30}
 		c.Orders = orders
-	})
+	}).bare
 }
 
 var someOrderForBench = someOrder(order.Purchase{ItemID: "thing", UserID: "buyer-1", Quantity: 1})

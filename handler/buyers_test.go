@@ -30,6 +30,9 @@ func (f *fakeBuyers) EraseBuyer(_ context.Context, user string, e privacy.Erasur
 	return f.erase(user, e)
 }
 
+// otherOrderID is the id of another order than someOrderID.
+const otherOrderID = "0197a0f2-3c4d-7abc-8def-0123456789ac"
+
 func withBuyers(tb testing.TB) (*shop, *fakeBuyers) {
 	tb.Helper()
 	b := &fakeBuyers{
@@ -53,15 +56,15 @@ func TestExportBuyer(t *testing.T) {
 		{"a late section alone", func(to privacy.BuyerRecords) error { return to.Holdings("thing", 2) },
 			head + `"orders":[],"queued":[],"holdings":[{"item_id":"thing","quantity":2}],"payments":[],"returns":[],"audit":[]}`},
 		{"everything", func(to privacy.BuyerRecords) error {
-			o := order.Order{ID: "o1", ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}
+			o := order.Order{ID: someOrderID, ItemID: "thing", UserID: "alice", Quantity: 1, Currency: "EUR", Status: order.StatusPaid, CreatedAt: someTime, IdempotencyKey: `k"1`}
 			queued := o
 			queued.Status = order.StatusQueued
 			for _, err := range []error{
 				to.Orders(o), to.Orders(o), to.Queued(queued), to.Holdings("thing", 2), to.Holdings("other", 1),
-				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, ID: 3, OrderID: "o1", ItemID: "thing", UserID: "alice",
+				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, ID: 3, OrderID: someOrderID, ItemID: "thing", UserID: "alice",
 					Outcome: order.PaymentRefunded, ReceivedAs: order.PaymentLate, ReceivedAt: someTime, RefundedAt: someTime.Add(time.Second)}),
-				to.Returns(privacy.ReturnRecord{OrderID: "o2", ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
-				to.Audit(order.AuditEntry{ID: 7, At: someTime, Actor: "root", Action: "x", OrderID: "o1", Before: `{"a":1}`, After: "no JSON", RequestID: "r"}),
+				to.Returns(privacy.ReturnRecord{OrderID: otherOrderID, ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
+				to.Audit(order.AuditEntry{ID: 7, At: someTime, Actor: "root", Action: "x", OrderID: someOrderID, Before: `{"a":1}`, After: "no JSON", RequestID: "r"}),
 				to.Audit(order.AuditEntry{ID: 8, At: someTime, Actor: "alice", Action: "y", ItemID: "thing"}),
 			} {
 				if err != nil {
@@ -71,10 +74,10 @@ func TestExportBuyer(t *testing.T) {
 			return nil
 		}, head + `"orders":[` + exported("paid") + `,` + exported("paid") + `],"queued":[` + exported("queued") + `],` +
 			`"holdings":[{"item_id":"thing","quantity":2},{"item_id":"other","quantity":1}],` +
-			`"payments":[{"id":3,"order_id":"o1","item_id":"thing","user_id":"alice","reference":"psp-1","amount_minor":990,"currency":"EUR",` +
+			`"payments":[{"id":3,"order_id":"` + someOrderID + `","item_id":"thing","user_id":"alice","reference":"psp-1","amount_minor":990,"currency":"EUR",` +
 			`"outcome":"refunded","received_as":"late","received_at":"2030-01-02T03:04:05.678Z","refunded_at":"2030-01-02T03:04:06.678Z"}],` +
-			`"returns":[{"order_id":"o2","item_id":"thing","idempotency_key":"k2","quantity":3,"created_at":"2030-01-02T03:04:05.678Z"}],` +
-			`"audit":[{"id":7,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"x","order_id":"o1","before":{"a":1},"after":"no JSON","request_id":"r"},` +
+			`"returns":[{"order_id":"` + otherOrderID + `","item_id":"thing","idempotency_key":"k2","quantity":3,"created_at":"2030-01-02T03:04:05.678Z"}],` +
+			`"audit":[{"id":7,"at":"2030-01-02T03:04:05.678Z","actor":"root","action":"x","order_id":"` + someOrderID + `","before":{"a":1},"after":"no JSON","request_id":"r"},` +
 			`{"id":8,"at":"2030-01-02T03:04:05.678Z","actor":"alice","action":"y","item_id":"thing"}]}`},
 	} {
 		b.export = func(user string, to privacy.BuyerRecords) error {
@@ -92,7 +95,7 @@ func TestExportBuyer(t *testing.T) {
 
 // exported is the order of the test above in the format of an export.
 func exported(status string) string {
-	return `{"id":"o1","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":0,"currency":"EUR","status":"` + status +
+	return `{"id":"` + someOrderID + `","item_id":"thing","user_id":"alice","quantity":1,"unit_price_minor":0,"currency":"EUR","status":"` + status +
 		`","created_at":"2030-01-02T03:04:05.678Z","idempotency_key":"k\"1"}`
 }
 

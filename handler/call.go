@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -12,8 +14,10 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/handler/metrics"
+	"flashsale/handler/problem"
 	"flashsale/handler/request"
 	"flashsale/handler/server"
+	"flashsale/internal/tracing"
 	"flashsale/order"
 )
 
@@ -28,25 +32,39 @@ type call struct {
 	in       []byte // the request's body
 	out      []byte // the answer's body
 	route    *route
-	// The results of the route's checks: the query, If-Match (nil: any version) and the
-	// Idempotency-Key.
+	// The results of the route's checks: the query, If-Match (nil: any version), the
+	// Idempotency-Key and the form.
 	query request.Query
 	match order.Match
 	key   string
+	form  url.Values
+	// showRefusal writes a refusal on the page of the form; nil: a page of its own shows it.
+	showRefusal func(p *problem.Problem) error
 	// counted means that the call is in the count of purchases in flight.
 	counted bool
 	gone    bool // the client has disconnected, or closed its sending side
+	// bought is set when a purchase is answered with 201 or 202.
+	bought      bool
+	committed   bool      // that purchase is in the database
+	committedAt time.Time // of that purchase; zero if unknown
+	orderID     string    // the purchase's
+	// trace is the request's span; nil: it is not sampled.
+	trace *tracing.Request
+	// shard spreads the counters of the metrics: calls are reused by the same processor.
+	shard int
 }
 
 // maxKept is the size, in bytes, of the largest buffer that is kept for the next request.
 const maxKept = 16 << 10
 
-func newCall() *call {
-	return &call{in: make([]byte, 0, maxSmallBody+1), out: make([]byte, 0, 1024)}
+func newCall(shard int) *call {
+	return &call{in: make([]byte, 0, maxSmallBody+1), out: make([]byte, 0, 1024), shard: shard}
 }
 
 func (q *call) release() {
 	q.c, q.id, q.identity, q.query, q.match, q.key = nil, nil, auth.Identity{}, request.Query{}, nil, ""
+	q.form, q.showRefusal = nil, nil
+	q.orderID, q.trace = "", nil
 	q.in, q.out = q.in[:0], q.out[:0]
 	if cap(q.in) > maxKept {
 		q.in = make([]byte, 0, maxSmallBody+1)
@@ -63,11 +81,16 @@ func (q *call) ctx() context.Context { return q.c.Request.Context() }
 func (e *edge) serve(r *route) gin.HandlerFunc {
 	m := e.metrics.Route(r.Path)
 	params := r.params()
+	traced := r.Traced && e.Tracer != nil
+	name := pathTemplate(r.Path)
 	return func(c *gin.Context) {
 		q := e.calls.Get().(*call)
-		q.c, q.start, q.route, q.gone = c, e.Now(), r, false
+		q.c, q.start, q.route, q.gone, q.bought = c, e.Now(), r, false, false
 		defer e.finish(q, m)
 		q.id = e.requestIDs.Of(c.Request)
+		if traced {
+			q.trace = e.Tracer.Request(c.Request, name, q.id[0], q.start)
+		}
 		h := c.Writer.Header()
 		h["X-Request-Id"] = q.id
 		if r.Cache == cacheNever {
@@ -96,22 +119,85 @@ func (e *edge) finish(q *call, m *metrics.Route) {
 			e.write(q, problemInternal)
 		}
 		// Do not reuse the call: the endpoint may still use its buffers.
-		m.Observe(q.c.Writer.Status(), e.Now().Sub(q.start))
+		end := e.Now()
+		m.Observe(q.shard, q.c.Writer.Status(), end.Sub(q.start))
+		if q.trace != nil {
+			q.trace.End(q.c.Writer.Status(), end)
+		}
 		return
 	}
 	status := q.c.Writer.Status()
 	if q.gone {
 		status = statusClientGone
 	}
-	took := e.Now().Sub(q.start)
-	m.Observe(status, took)
+	end := e.Now()
+	took := end.Sub(q.start)
+	m.Observe(q.shard, status, took)
+	if q.bought {
+		e.purchased(q, end, took)
+	}
+	if q.route.Counted && q.bought && e.Purchases != nil {
+		e.Purchases.Answered(q.purchaseStatus(), took)
+	}
+	if q.trace != nil {
+		e.endTrace(q, status, end)
+	}
 	if l := e.Log.Debug(); l != nil {
 		r := q.c.Request
 		l.Str("request_id", q.requestID()).Str("method", r.Method).Str("path", r.URL.Path).
-			Int("status", status).Dur("took_ms", took).Str("sub", q.identity.Subject).Msg("request")
+			Int("status", status).Dur("took_ms", took).Str("sub", q.identity.Subject)
+		if q.bought {
+			l.Str("order_id", q.orderID)
+		}
+		if q.trace != nil {
+			l.Str("trace_id", q.trace.TraceID())
+		}
+		l.Msg("request")
 	}
 	q.release()
 	e.calls.Put(q)
+}
+
+// purchased observes an accepted purchase.
+func (e *edge) purchased(q *call, end time.Time, took time.Duration) {
+	notice := time.Duration(-1)
+	if !q.committedAt.IsZero() {
+		notice = max(end.Sub(q.committedAt), 0)
+	}
+	e.metrics.Purchased(q.shard, q.committed, took, notice)
+}
+
+// purchaseStatus is the status with which the API answers the purchase; a form is answered 303.
+func (q *call) purchaseStatus() int {
+	if q.committed {
+		return http.StatusCreated
+	}
+	return http.StatusAccepted
+}
+
+// endTrace ends the span of a sampled request.
+func (e *edge) endTrace(q *call, status int, end time.Time) {
+	if q.bought {
+		q.trace.Placed(q.orderID)
+		if !q.committedAt.IsZero() {
+			q.trace.Parent().Record("order.notice", q.committedAt, end)
+		}
+	}
+	if q.gone {
+		q.trace.Refused("client_gone")
+	}
+	q.trace.End(status, end)
+}
+
+// pathTemplate returns a route's path as OpenTelemetry writes it, with {item} instead of :item.
+func pathTemplate(path string) string {
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		if name, ok := strings.CutPrefix(p, ":"); ok {
+			parts[i] = "{" + name + "}"
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // by identifies the sender for the audit log.

@@ -71,7 +71,7 @@ func (s sealer) before(q request.Query, list string) (int64, error) {
 func auditList(f order.AuditFilter) string { return "audit\x00" + f.ItemID + "\x00" + f.OrderID }
 
 func paymentList(f order.PaymentFilter) string {
-	return "payments\x00" + string(f.Outcome) + "\x00" + strconv.FormatBool(f.NeedsRefund)
+	return "payments\x00" + string(f.Outcome) + "\x00" + strconv.FormatBool(f.NeedsRefund) + "\x00" + f.Reference
 }
 
 func deliveryList(f webhooks.DeliveryFilter) string {

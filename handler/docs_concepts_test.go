@@ -186,23 +186,27 @@ func (p page) commands() []string {
 	return all
 }
 
-// TestDocs_ReadmeZH: the commands in the Chinese README are all in README.md, its links are
-// valid, and the two link to each other.
+// TestDocs_ReadmeZH: the commands in the Chinese README are all in README.md or in the pages to which
+// it leads for commands, its links are valid, and the two link to each other.
 func TestDocs_ReadmeZH(t *testing.T) {
 	t.Parallel()
 	english, chinese := readPage(t, "README.md"), readPage(t, "README.zh.md")
-	commands, known := chinese.commands(), english.commands()
+	commands, known, texts := chinese.commands(), english.commands(), english.text
+	for _, name := range []string{"docs/operating.md", "docs/api.md", "docs/benchmarks.md"} {
+		more := readPage(t, name)
+		known, texts = append(known, more.commands()...), texts+more.text
+	}
 	if len(commands) < 15 {
 		t.Errorf("README.zh.md has %d lines of commands, want at least 15", len(commands))
 	}
 	for _, c := range commands {
 		if !slices.Contains(known, c) {
-			t.Errorf("README.zh.md has a line in a code block that README.md does not have: %s", c)
+			t.Errorf("README.zh.md has a line in a code block that no English page has: %s", c)
 		}
 	}
 	for _, m := range inlineCode.FindAllStringSubmatch(chinese.text, -1) {
-		if !strings.Contains(english.text, m[1]) {
-			t.Errorf("README.zh.md has a command that README.md does not have: %s", m[1])
+		if !strings.Contains(texts, m[1]) {
+			t.Errorf("README.zh.md has a command that no English page has: %s", m[1])
 		}
 	}
 	for _, l := range chinese.links(chinese.text) {

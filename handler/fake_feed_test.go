@@ -2,6 +2,7 @@ package handler
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/testing/contract"
 	"flashsale/order"
 	"flashsale/order/feed"
 )
@@ -157,6 +159,12 @@ func (s *shop) stream(tb testing.TB, r *http.Request) *httptest.ResponseRecorder
 		if _, err := io.Copy(w.Body, httputil.NewChunkedReader(w.client)); err != nil {
 			tb.Fatalf("read the stream after %q: %v", w.Body, err)
 		}
+	}
+	err := apiContract(tb).Check(&contract.Exchange{
+		Method: r.Method, URL: r.URL, Request: r.Header, Status: w.Code, Header: w.Header(), Body: w.Body.Bytes(),
+	})
+	if err != nil && !errors.Is(err, contract.ErrNoRoute) {
+		tb.Errorf("contract: %v", err)
 	}
 	return w.ResponseRecorder
 }

@@ -60,6 +60,7 @@ func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 	b = encode.TextField(b, `{"id":`, i.ID)
 	b = encode.TextField(b, `,"name":`, i.Name)
 	b = encode.TextField(b, `,"description":`, i.Description)
+	b = encode.TextIfSet(b, `,"image_url":`, i.ImageURL)
 	b = encode.IntField(b, `,"price_minor":`, i.PriceMinor)
 	b = encode.TextField(b, `,"currency":`, i.Currency)
 	b = encode.IntField(b, `,"stock_total":`, i.StockTotal)

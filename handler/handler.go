@@ -12,13 +12,14 @@
 //     verified by handler/auth, rates limited by handler/ratelimit, and headers, parameters and
 //     bodies read by handler/request.
 //   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
-//     for each group of routes; cursors.go: where a page of a list begins.
+//     for each group of routes; stream.go: the connections of event streams; cursors.go: where a page of a list begins.
 //   - formats.go, with handler/encode: the answer. problems.go, with handler/problem: the
 //     refusal that the error table has for an error.
 //
 // To add a route, write a method on the type of its group and add an entry to the
 // table; list its errors in the error table and describe new codes in
-// docs/problems.md. health.go and docs.go serve /healthz, /readyz and the documentation page;
+// docs/problems.md. health.go and docs.go serve /healthz, /readyz and the API reference, whose page
+// is in handler/apidocs;
 // handler/ops is the operators' address.
 //
 // The packages below handler know nothing of its routes, and never import it.
@@ -42,6 +43,7 @@ import (
 	"flashsale/handler/ops"
 	"flashsale/handler/ratelimit"
 	"flashsale/handler/request"
+	"flashsale/internal/tracing"
 	"flashsale/order"
 	"flashsale/order/items"
 )
@@ -116,13 +118,27 @@ type Config struct {
 
 	// Tasks manages the task queues. Default nil: its routes do not exist.
 	Tasks taskService
+	// Timelines gathers what is recorded about an order: a *timeline.Service. Default nil: its
+	// route does not exist.
+	Timelines timelineService
 	// Reconciler answers POST /v1/admin/reconcile. Default nil: the route does not exist.
 	Reconciler reconciler
+	// System answers GET /v1/admin/system. Default nil: the route does not exist.
+	System systemReader
 	// Webhooks manages webhooks. Default nil: the routes do not exist.
 	Webhooks Webhooks
 	// DevTokens signs tokens for POST /dev/tokens. Default nil: the route does not exist. It
 	// must only be set in development mode.
 	DevTokens func(sub, role string, ttl time.Duration) (string, error)
+	// Charge asks the payment provider to collect the price of an order. It returns once the
+	// provider has accepted the request; the provider reports the payment later, through
+	// POST /v1/orders/{order}/payment. A repeat for the same order is safe. Default nil: the
+	// shop page has no pay button.
+	Charge func(ctx context.Context, o order.Order) error
+
+	// LoginURL is where buyers log in who open the shop page without a session: a page of the
+	// shop that sets the cookie flashsale_buyer. Default empty: the shop page asks for a token.
+	LoginURL string
 
 	// Ready are the checks of /readyz. Default none: always ready.
 	Ready []ops.Check
@@ -137,6 +153,9 @@ type Config struct {
 	Admission admission
 	// Streams configures event streams.
 	Streams Streams
+	// Purchases counts the answers to purchases for the live figures: a *figures.Counters.
+	// Default nil: they are not counted.
+	Purchases purchaseObserver
 
 	// CursorKey authenticates the cursors of lists. Processes that serve the same clients need
 	// the same key. Default: a fixed key, which detects damage but not manipulation.
@@ -149,6 +168,10 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// Process begins the request ids that this process generates. Default: a random name.
+	Process string
+	// Tracer samples purchases for traces. Default nil: none is sampled.
+	Tracer *tracing.Tracer
 	// ItemNow is the clock by which an item's sale opens and closes. Purchases use the same
 	// clock. Default: Now.
 	ItemNow func(item string) time.Time
@@ -257,6 +280,7 @@ type edge struct {
 	metrics    *metrics.Metrics
 	inFlight   atomic.Int64
 	calls      sync.Pool
+	made       atomic.Int64 // calls
 }
 
 // New returns the public routes. Serve them with server.New.
@@ -268,9 +292,9 @@ func New(c Config) (http.Handler, error) {
 	e := &edge{
 		Config:     c,
 		refusals:   c.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
-		requestIDs: request.NewIDs(),
-		calls:      sync.Pool{New: func() any { return newCall() }},
+		requestIDs: request.NewIDs(c.Process),
 	}
+	e.calls.New = func() any { return newCall(int(e.made.Add(1))) }
 	if c.Limits.RateBuyer > 0 {
 		e.buyers = ratelimit.New(c.Limits.RateBuyer, c.Limits.BurstBuyer)
 	}

@@ -167,7 +167,7 @@ func (f *fakeSales) CreateItem(_ context.Context, n order.NewItem) (catalog.Item
 	}
 	f.created = append(f.created, n)
 	return catalog.Item{
-		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
+		ID: n.ID, Name: n.Name, Description: n.Description, ImageURL: n.ImageURL, PriceMinor: n.PriceMinor, Currency: n.Currency,
 		StockInitial: n.Stock, StockTotal: n.Stock, StockLeft: n.Stock, PerUserLimit: n.PerUserLimit,
 		OpensAt: n.OpensAt, ClosesAt: n.ClosesAt, PaymentWindow: n.PaymentWindow, Control: catalog.ControlOpen, Version: 1,
 	}, nil
@@ -183,6 +183,7 @@ func (f *fakeSales) Ledger(_ context.Context, item string) (order.Ledger, error)
 // shop is the package's routes with fakes behind them.
 type shop struct {
 	http.Handler
+	bare    http.Handler // without the checks of the contract
 	orders  *fakeOrders
 	sales   *fakeSales
 	changes *fakeChanges
@@ -211,9 +212,10 @@ func open(tb testing.TB, change ...func(*Config)) *shop {
 	for _, f := range change {
 		f(&c)
 	}
-	if s.Handler, err = New(c); err != nil {
+	if s.bare, err = New(c); err != nil {
 		tb.Fatal(err)
 	}
+	s.Handler = underContract(tb, s.bare)
 	return s
 }
 

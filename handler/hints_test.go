@@ -31,6 +31,7 @@ func TestNearNames(t *testing.T) {
 		{"PATCH", `{"quantity":5}`, "quantity", "/restock"},
 		{"PATCH", `{"state":"closed"}`, "state", "/close"},
 		{"PATCH", `{"version":5}`, "version", "If-Match"},
+		{"POST", head + `"image":"/a.jpg"}`, "image", "image_url"},
 		{"PATCH", `{"Name":"x"}`, "Name", "Use name"},
 	} {
 		path, code := "/v1/admin/items", "unknown_field"

@@ -119,7 +119,7 @@ func TestListItems_BadRequests(t *testing.T) {
 	s, _ := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}})
 	cursor := readList(t, getPage(s, "/v1/items")).Next
 	s.orders.list = func(order.Filter) ([]order.Order, string, error) {
-		return []order.Order{{ID: someOrderID}}, someOrderID, nil
+		return []order.Order{someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})}, someOrderID, nil
 	}
 	ofOrders, ok := decodeBody(t, s.get(t, "/v1/orders", "alice", auth.RoleBuyer).Body)["next_cursor"].(string)
 	if !ok || ofOrders == "" {
@@ -127,6 +127,7 @@ func TestListItems_BadRequests(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"limit=0": "limit_range", "limit=101": "limit_range", "limit=-1": "limit_range", "limit=": "limit_range", "limit=x": "limit_range",
+		"limit=%2B1": "limit_range", "limit=01": "limit_range",
 		"cursor=": "cursor_invalid", "cursor=thing-00002": "cursor_invalid", "cursor=" + cursor + "A": "cursor_invalid",
 		"cursor=" + cursor[1:]: "cursor_invalid", "cursor=" + ofOrders: "cursor_invalid",
 		"cursor=" + cursor + "%0A": "cursor_invalid", "cursor=" + strings.Repeat("A", 4096): "cursor_invalid",

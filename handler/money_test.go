@@ -100,6 +100,7 @@ func TestListPayments(t *testing.T) {
 		"?outcome=refunded":                    {Limit: request.DefaultPage, Outcome: order.PaymentRefunded},
 		"?needs_refund=true":                   {Limit: request.DefaultPage, NeedsRefund: true},
 		"?needs_refund=false&outcome=accepted": {Limit: request.DefaultPage, Outcome: order.PaymentAccepted},
+		"?reference=psp-1%2F":                  {Limit: request.DefaultPage, Reference: "psp-1/"},
 		"?needs_refund=true&outcome=duplicate": {Limit: request.DefaultPage, NeedsRefund: true, Outcome: order.PaymentDuplicate},
 	} {
 		m.more = false
@@ -126,7 +127,8 @@ func TestListPayments(t *testing.T) {
 		"?outcome=late&outcome=late": "parameter_invalid", "?cursor=": "cursor_invalid", "?cursor=abc": "cursor_invalid",
 		"?cursor=" + cursor: "cursor_invalid", "?outcome=mismatch&cursor=" + cursor: "cursor_invalid",
 		"?outcome=late&needs_refund=true&cursor=" + cursor: "cursor_invalid", "?cursor=" + audit: "cursor_invalid",
-		"?outcome=late&cursor=" + cursor + "A": "cursor_invalid",
+		"?outcome=late&cursor=" + cursor + "A": "cursor_invalid", "?outcome=late&reference=psp-1&cursor=" + cursor: "cursor_invalid",
+		"?reference=": "parameter_invalid", "?reference=a%20b": "parameter_invalid", "?reference=" + strings.Repeat("x", 256): "parameter_invalid",
 	} {
 		wantProblem(t, s.get(t, "/v1/admin/payments"+query, "root", auth.RoleAdmin).Result(), 400, code)
 	}
@@ -251,7 +253,7 @@ func TestPayOrder_Log(t *testing.T) {
 		order.ErrPaymentLimit: "was not recorded", order.ErrReferenceReused: "", order.ErrNotFound: "", nil: "",
 	} {
 		log.Reset()
-		s.orders.pay = func(string, order.Payment) (order.Order, error) { return order.Order{}, err }
+		s.orders.pay = func(id string, p order.Payment) (order.Order, error) { return paidOrder(id, p), err }
 		s.post(t, "/v1/orders/"+someOrderID+"/payment", "psp", auth.RoleService, body)
 		if got := log.String(); want == "" && strings.Contains(got, "psp-7") || !strings.Contains(got, want) || want != "" && !strings.Contains(got, `"reference":"psp-7"`) {
 			t.Errorf("%v: logged %q, want %q", err, got, want)

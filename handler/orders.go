@@ -253,6 +253,9 @@ func (rs *paymentRoutes) readFilter(q *call) (f order.PaymentFilter, err error) 
 	if f.NeedsRefund, err = q.query.Switch("needs_refund", false); err != nil {
 		return f, err
 	}
+	if f.Reference = q.query.Get("reference"); q.query.Has("reference") && !request.VisibleASCII(f.Reference, maxReference) {
+		return f, request.ErrParameter.With("reference", "reference has 1 to 255 visible ASCII characters.")
+	}
 	if f.Limit, err = q.query.Limit(); err != nil {
 		return f, err
 	}
@@ -320,6 +323,6 @@ func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause
 	default:
 		return
 	}
-	rs.log.Warn().Str("order", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
+	rs.log.Warn().Str("order_id", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
 		Str("request_id", q.requestID()).AnErr("cause", cause).Msg(message)
 }

@@ -10,13 +10,20 @@ import (
 	"flashsale/order"
 )
 
+// paidOrder is an order that a payment has paid.
+func paidOrder(id string, p order.Payment) order.Order {
+	o := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
+	o.ID, o.Status, o.PaidAt, o.PaymentReference = id, order.StatusPaid, someTime, p.Reference
+	return o
+}
+
 func TestPayOrder(t *testing.T) {
 	t.Parallel()
 	s := open(t)
 	var got order.Payment
 	s.orders.pay = func(id string, p order.Payment) (order.Order, error) {
 		got = p
-		return order.Order{ID: id, UserID: "alice", Status: order.StatusPaid, PaymentReference: p.Reference}, nil
+		return paidOrder(id, p), nil
 	}
 	const body = `{"reference":"psp-1","amount_minor":100,"currency":"EUR"}`
 	w := s.post(t, "/v1/orders/"+someOrderID+"/payment", "psp", auth.RoleService, body)
@@ -85,7 +92,9 @@ func TestCancelOrder(t *testing.T) {
 	var got order.Canceller
 	s.orders.cancel = func(id string, by order.Canceller) (order.Order, error) {
 		got = by
-		return order.Order{ID: id, UserID: "alice", Status: order.StatusCancelled, Reason: "buyer"}, nil
+		o := someOrder(order.Purchase{ItemID: "thing", UserID: "alice", Quantity: 1})
+		o.ID, o.Status, o.Reason = id, order.StatusCancelled, order.ReasonBuyer
+		return o, nil
 	}
 	path := "/v1/orders/" + someOrderID + "/cancel"
 	for _, tt := range []struct {

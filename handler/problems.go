@@ -15,6 +15,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/feed"
+	"flashsale/order/figures"
 	"flashsale/order/items"
 	"flashsale/order/privacy"
 	"flashsale/order/store"
@@ -32,13 +33,27 @@ const statusClientGone = 499
 // write sends a problem.
 func (e *edge) write(q *call, p *problem.Problem) {
 	p.SetHeaders(q.c.Writer.Header())
-	q.out = p.AppendBody(q.out[:0], q.requestID()) // a valid id needs no escaping
-	q.c.Writer.WriteHeader(p.Status)
-	if _, err := q.c.Writer.Write(q.out); err != nil {
+	var err error
+	if q.route.Page {
+		err = q.refusalPage(p)
+	}
+	if !q.c.Writer.Written() {
+		q.out = p.AppendBody(q.out[:0], q.requestID()) // a valid id needs no escaping
+		q.c.Writer.WriteHeader(p.Status)
+		_, err = q.c.Writer.Write(q.out)
+	}
+	if err != nil {
 		e.Log.Debug().Str("request_id", q.requestID()).Msg("client disconnected before the response")
 	}
-	if !q.gone {
-		e.metrics.Problem(p.Code)
+	if q.gone {
+		return
+	}
+	e.metrics.Problem(p.Code)
+	if q.route.Counted && e.Purchases != nil {
+		e.Purchases.Refused(p.Code)
+	}
+	if q.trace != nil {
+		q.trace.Refused(p.Code)
 	}
 }
 
@@ -63,7 +78,7 @@ func (e *edge) refuse(q *call, err error) {
 	if p.Status == http.StatusServiceUnavailable {
 		e.refusals.Warn().Str("request_id", q.requestID()).Err(err).Msg("request refused")
 	}
-	e.write(q, p.For(q.route.Keyed, q.c.Request.Method).One())
+	e.write(q, p.For(q.route.Keyed || q.showRefusal != nil, q.c.Request.Method).One())
 }
 
 // The refusals of this package itself.
@@ -183,6 +198,9 @@ var errorTable = []struct {
 	{feed.ErrClosed, problemUnavailable},
 	{feed.ErrTooManyStreams, problem.New(503, "overloaded", "Overloaded",
 		"Too many streams are open; retry later or poll the order.").Among(streamRetry)},
+	{figures.ErrClosed, problemUnavailable},
+	{figures.ErrTooManyWatchers, problem.New(503, "overloaded", "Overloaded",
+		"Too many streams of figures are open on this process; close one, or retry later.").Among(streamRetry)},
 	{feed.ErrTooManyOwnStreams, problem.New(429, "rate_limited", "Too many streams",
 		"You have too many streams open; close one first.").Retry(streamRetry)},
 

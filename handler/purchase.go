@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/handler/metrics"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
 	"flashsale/handler/strictjson"
@@ -29,6 +30,7 @@ type purchaseRoutes struct {
 	items     itemCatalog
 	orders    orderPlacer
 	admission admission // nil: no purchase is refused before its script runs
+	metrics   *metrics.Metrics
 	// The wait of a purchase for its commit: the default, and the maximum.
 	defaultWait, maxWait time.Duration
 }
@@ -40,31 +42,46 @@ func (rs *purchaseRoutes) purchase(q *call) error {
 	if err != nil {
 		return err
 	}
-	// The sale checks the item's limit, because a repeat of an order that was made under a
-	// higher limit gets that order.
-	if quantity < 1 || quantity > maxPerUserLimit {
-		return problemQuantity
-	}
-	what, err := rs.items.Item(q.ctx(), item)
-	if err != nil {
-		return err
-	}
-	prefer := rs.unhurried(item, readPrefer(q.c.Request.Header, rs.defaultWait, rs.maxWait))
-	placed, err := rs.orders.Place(q.ctx(), order.Purchase{
-		ItemID:         item,
-		Item:           what,
-		UserID:         q.identity.Subject,
-		IdempotencyKey: q.key,
-		Quantity:       quantity,
-		Wait:           prefer.wait,
-	})
-	if rs.admission != nil && errors.Is(err, inventory.ErrOverloaded) {
-		return fmt.Errorf("%w: %w", overloadedFor(rs.admission.Wait(item)), err)
-	}
+	prefer := readPrefer(q.c.Request.Header, rs.defaultWait, rs.maxWait)
+	placed, err := rs.place(q, item, quantity, q.key, &prefer)
 	if err != nil {
 		return err
 	}
 	return q.answerPlaced(&placed, prefer)
+}
+
+// place takes the units and queues the order. It reduces the preference to what can be met.
+func (rs *purchaseRoutes) place(q *call, item string, quantity int64, key string, prefer *preference) (order.Placed, error) {
+	// The sale checks the item's limit, because a repeat of an order that was made under a
+	// higher limit gets that order.
+	if quantity < 1 || quantity > maxPerUserLimit {
+		return order.Placed{}, problemQuantity
+	}
+	what, err := rs.items.Item(q.ctx(), item)
+	if err != nil {
+		return order.Placed{}, err
+	}
+	*prefer = rs.unhurried(item, *prefer)
+	if q.trace != nil {
+		q.trace.Purchase(item, quantity)
+	}
+	submitted := time.Now()
+	rs.metrics.Admitted(q.shard, submitted.Sub(q.start))
+	placed, err := rs.orders.Place(q.ctx(), order.Purchase{
+		ItemID:         item,
+		Item:           what,
+		UserID:         q.identity.Subject,
+		IdempotencyKey: key,
+		Quantity:       quantity,
+		Wait:           prefer.wait,
+		SubmittedAt:    submitted,
+		RequestID:      q.requestID(),
+		Trace:          q.trace.Parent(),
+	})
+	if rs.admission != nil && errors.Is(err, inventory.ErrOverloaded) {
+		return placed, fmt.Errorf("%w: %w", overloadedFor(rs.admission.Wait(item)), err)
+	}
+	return placed, err
 }
 
 // unhurried returns the preference that can be met: while commits are late, a client is
@@ -90,9 +107,15 @@ func (q *call) answerPlaced(p *order.Placed, prefer preference) error {
 	if applied := prefer.applied(status == 202); applied != nil {
 		h["Preference-Applied"] = applied
 	}
+	q.placed(p)
 	q.out = appendOrder(q.out[:0], &p.Order)
 	faultpoint.Reach("handler.answer")
 	return q.json(status)
+}
+
+// placed notes the order for metrics, log and trace.
+func (q *call) placed(p *order.Placed) {
+	q.bought, q.committed, q.committedAt, q.orderID = true, p.Committed, p.CommittedAt, p.Order.ID
 }
 
 // decodePurchase reads the body of a purchase, {"quantity":n}. It returns a number that exceeds

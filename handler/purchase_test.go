@@ -38,6 +38,12 @@ func TestPurchase(t *testing.T) {
 	}
 	placed := s.orders.purchases()
 	wantPlaced := order.Purchase{ItemID: "thing", Item: someItem(), UserID: "alice", IdempotencyKey: "key-1", Quantity: 2, Wait: 2 * time.Second}
+	if len(placed) == 1 {
+		if id := w.Header().Get("X-Request-Id"); id == "" || placed[0].RequestID != id || placed[0].SubmittedAt.IsZero() {
+			t.Errorf("placed %+v; its request id is not %q, or its time is missing", placed[0], id)
+		}
+		placed[0].RequestID, placed[0].SubmittedAt = "", time.Time{}
+	}
 	if len(placed) != 1 || placed[0] != wantPlaced {
 		t.Errorf("placed %+v, want %+v once", placed, wantPlaced)
 	}
@@ -487,7 +493,7 @@ func TestPurchase_Allocs(t *testing.T) {
 	if n := testing.AllocsPerRun(200, func() {
 		body.Reset(`{"quantity":1}`)
 		clear(w.header)
-		s.ServeHTTP(w, r)
+		s.bare.ServeHTTP(w, r)
 	}); n > 8 || w.status != http.StatusCreated {
 		t.Errorf("%v allocations with status %d, want at most 8 with 201", n, w.status)
 	}

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -9,12 +10,15 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"flashsale/handler/apidocs"
 	"flashsale/handler/auth"
 	"flashsale/handler/metrics"
+	"flashsale/handler/pages"
+	"flashsale/order"
 )
 
 // fullTable is the table with every route present.
-func fullTable(t *testing.T) []route {
+func fullTable(t testing.TB) []route {
 	t.Helper()
 	m, err := metrics.New(nil)
 	if err != nil {
@@ -27,10 +31,47 @@ func fullTable(t *testing.T) []route {
 	return table
 }
 
+// apiTable is the table without the pages for browsers, which the contract does not describe.
+func apiTable(t *testing.T) []route {
+	t.Helper()
+	return slices.DeleteFunc(fullTable(t), func(r route) bool { return !inContract(&r) })
+}
+
+// inContract reports whether the contract describes the route.
+func inContract(r *route) bool {
+	return !r.Page && !strings.HasPrefix(r.Path, pages.AssetPrefix)
+}
+
+// shownInBrowser returns a function that reports whether the table has only pages at a path.
+func shownInBrowser(tb testing.TB) func(path string) bool {
+	tb.Helper()
+	table := fullTable(tb)
+	return func(path string) bool {
+		shown := false
+		for i := range table {
+			if matches(table[i].Path, path) {
+				if inContract(&table[i]) {
+					return false
+				}
+				shown = true
+			}
+		}
+		return shown
+	}
+}
+
+// matches reports whether a path belongs to a route.
+func matches(pattern, path string) bool {
+	want, got := strings.Split(pattern, "/"), strings.Split(path, "/")
+	return slices.EqualFunc(want, got, func(w, g string) bool { return w == g || strings.HasPrefix(w, ":") })
+}
+
 // somePath returns the route's path with valid parameters.
 func (r *route) somePath() string {
 	return strings.NewReplacer(":item", "thing", ":order", someOrderID, ":user", "alice", ":payment", "41", ":task", "t1",
-		":webhook", "we_"+strings.Repeat("0", 32), ":event", "msg_"+strings.Repeat("0", 32)).Replace(r.Path)
+		":webhook", "we_"+strings.Repeat("0", 32), ":event", "msg_"+strings.Repeat("0", 32),
+		":asset", apidocs.AssetNames()[0],
+		":build", strings.Split(pages.Asset("icon.svg"), "/")[2], ":file", "icon.svg").Replace(r.Path)
 }
 
 func TestRoutes_TableIsConsistent(t *testing.T) {
@@ -65,8 +106,9 @@ func TestRoutes_TableIsConsistent(t *testing.T) {
 func sender(t *testing.T) func(r *route, method string, role auth.Role, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	s := open(t, func(c *Config) {
-		c.Tasks, c.Webhooks = &fakeTasks{}, &fakeWebhooks{}
-		c.Reconciler, c.Streams.Feed = fakeReconciler(nil), &fakeFeed{}
+		c.Tasks, c.Webhooks, c.Timelines, c.System = &fakeTasks{}, &fakeWebhooks{}, &fakeTimelines{}, &fakeSystem{}
+		c.Charge = func(context.Context, order.Order) error { return nil }
+		c.Reconciler, c.Streams.Feed, c.Streams.Figures = fakeReconciler(nil), &fakeFeed{}, newFakeFigures()
 	})
 	return func(r *route, method string, role auth.Role, header ...string) *httptest.ResponseRecorder {
 		req := httptest.NewRequest(method, r.somePath(), http.NoBody)
@@ -84,7 +126,7 @@ func sender(t *testing.T) func(r *route, method string, role auth.Role, header .
 func TestRoutes_Policy(t *testing.T) {
 	t.Parallel()
 	send := sender(t)
-	for _, r := range fullTable(t) {
+	for _, r := range apiTable(t) {
 		if r.Loopback {
 			continue // only exists in development mode
 		}

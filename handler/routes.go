@@ -11,9 +11,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/handler/apidocs"
 	"flashsale/handler/auth"
 	"flashsale/handler/metrics"
 	"flashsale/handler/ops"
+	"flashsale/handler/pages"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
 )
@@ -52,8 +54,15 @@ type route struct {
 	// MaxBody bounds the body, in bytes.
 	MaxBody int
 
+	// Page: a browser shows the answer. Refusals are HTML pages, and a request without a valid
+	// session is sent to the login form.
+	Page bool
+	// Counted: the answers are counted for the live figures.
+	Counted bool
 	// Cache is the response's caching policy.
 	Cache cachePolicy
+	// Traced: a part of the requests is traced, if the process has a Tracer.
+	Traced bool
 	// Handle answers a request that passed the checks.
 	Handle endpoint
 }
@@ -94,6 +103,8 @@ const (
 	bodyEmpty
 	// bodyJSON: the body is application/json, and the handler decodes it.
 	bodyJSON
+	// bodyForm: the body is a form as browsers send it.
+	bodyForm
 )
 
 // cachePolicy is the caching policy of a response; the zero value sends no caching headers.
@@ -123,6 +134,9 @@ var pathParams = []pathParam{
 	{"task", validTaskID, problemTaskID},
 	{"webhook", validEndpointID, problemWebhookID},
 	{"event", validEventID, problemEventID},
+	{"asset", apidocs.HasAsset, problemNoRoute},
+	{"build", pages.IsBuild, problemNoRoute},
+	{"file", pages.HasFile, problemNoRoute},
 }
 
 // params returns the parameters in the route's path. An unknown parameter is an error in the
@@ -163,36 +177,52 @@ var (
 // features are the handlers of all routes. Each only has the dependencies that it needs.
 type features struct {
 	ready      *ops.Readiness
+	docs       docsRoutes
 	signToken  func(sub, role string, ttl time.Duration) (string, error)
+	shop       shopRoutes
+	dashboard  dashboardRoutes
 	items      itemRoutes
 	purchases  purchaseRoutes
 	orders     orderRoutes
 	streams    streamRoutes
+	figures    figuresRoutes
 	adminItems adminItemRoutes
 	queues     queueRoutes
 	buyers     buyerRoutes
 	audit      auditRoutes
 	reconcile  reconcileRoutes
+	system     systemRoutes
 	payments   paymentRoutes
+	timelines  timelineRoutes
 	webhooks   webhookRoutes
 }
 
 func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *features {
 	cursors := sealer{c.CursorKey}
+	shared := streams{Streams: c.Streams, metrics: m, now: c.Now, log: c.Log}
+	purchases := purchaseRoutes{items: c.Items, orders: c.Orders, admission: c.Admission, metrics: m,
+		defaultWait: c.Limits.DefaultWait, maxWait: c.Limits.MaxWait}
+	sessions := sessions{verifier: c.Verifier, signToken: c.DevTokens, loginURL: c.LoginURL, now: c.Now}
 	return &features{
 		ready:     ops.NewReadiness(c.Ready, c.Workers, c.Now, c.Log),
+		docs:      docsRoutes{page: apidocs.New(c.DevTokens != nil)},
 		signToken: c.DevTokens,
-		items:     itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
-		purchases: purchaseRoutes{items: c.Items, orders: c.Orders, admission: c.Admission,
-			defaultWait: c.Limits.DefaultWait, maxWait: c.Limits.MaxWait},
+		shop: shopRoutes{sessions: sessions, items: c.Items, orders: c.Orders, purchases: purchases, cursors: cursors,
+			now: c.Now, itemNow: c.ItemNow, charge: c.Charge, crowd: new(pages.Crowd)},
+		dashboard:  dashboardRoutes{sessions: sessions},
+		items:      itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
+		purchases:  purchases,
 		orders:     orderRoutes{orders: c.Orders, payments: c.Payments, cursors: cursors, log: c.Log},
-		streams:    streamRoutes{Streams: c.Streams, orders: c.Orders, metrics: m, now: c.Now, log: c.Log},
-		adminItems: adminItemRoutes{sales: c.Sales, ledgers: c.Ledgers, items: c.Items, itemNow: c.ItemNow},
+		streams:    streamRoutes{streams: shared, orders: c.Orders},
+		figures:    figuresRoutes{streams: shared, items: c.Items},
+		adminItems: adminItemRoutes{sales: c.Sales, ledgers: c.Ledgers, items: c.Items, cursors: cursors, itemNow: c.ItemNow},
 		queues:     queueRoutes{tasks: c.Tasks, workers: c.Workers, log: c.Log},
 		buyers:     buyerRoutes{buyers: c.Buyers, now: c.Now, log: c.Log},
 		audit:      auditRoutes{log: c.Audit, cursors: cursors},
+		system:     systemRoutes{reader: c.System},
 		reconcile:  reconcileRoutes{reconciler: c.Reconciler, log: c.Log, refusals: refusals},
 		payments:   paymentRoutes{payments: c.Payments, orders: c.Orders, cursors: cursors},
+		timelines:  timelineRoutes{timelines: c.Timelines},
 		webhooks:   webhookRoutes{webhooks: c.Webhooks, cursors: cursors},
 	}
 }
@@ -200,6 +230,8 @@ func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *featur
 // routes are all routes of the public address.
 func (f *features) routes() []route {
 	all := f.publicRoutes()
+	all = append(all, f.shopRoutes()...)
+	all = append(all, f.dashboardRoutes()...)
 	all = append(all, f.adminItemRoutes()...)
 	all = append(all, f.adminRoutes()...)
 	return append(all, f.webhookRoutes()...)
@@ -210,7 +242,9 @@ func (f *features) publicRoutes() []route {
 	return []route{
 		{Method: http.MethodGet, Path: "/healthz", Handle: health},
 		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: ready(f.ready)},
-		{Method: http.MethodGet, Path: "/docs", Produces: request.MediaHTML, Handle: showDocs},
+		{Method: http.MethodGet, Path: "/docs", Produces: request.MediaHTML, Handle: f.docs.show},
+		{Method: http.MethodGet, Path: apidocs.Prefix + ":asset", Handle: f.docs.asset},
+		{Method: http.MethodGet, Path: "/openapi.yaml", Produces: request.MediaYAML, Handle: f.docs.contract},
 		{Method: http.MethodPost, Path: "/dev/tokens", Absent: f.signToken == nil, Loopback: true,
 			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: devToken(f.signToken)},
 
@@ -218,8 +252,9 @@ func (f *features) publicRoutes() []route {
 			Cache: cacheNever, Handle: f.items.list},
 		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: request.MediaJSON,
 			Cache: cacheNever, Handle: f.items.get},
-		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Roles: buyers, Rate: rateAll,
-			Produces: request.MediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Handle: f.purchases.purchase},
+		{Method: http.MethodGet, Path: "/items/:item/image.svg", Cache: cacheNever, Handle: placeholderImage},
+		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Counted: true, Roles: buyers, Rate: rateAll,
+			Produces: request.MediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Traced: true, Handle: f.purchases.purchase},
 
 		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: request.MediaJSON,
 			Query: pageQuery, AdminQuery: []string{"user_id", "item_id", "status"},
@@ -243,6 +278,8 @@ func (f *features) adminItemRoutes() []route {
 			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.control(to)}
 	}
 	return []route{
+		{Method: http.MethodGet, Path: "/v1/admin/items", Roles: admins, Produces: request.MediaJSON,
+			Query: []string{"state", "limit", "cursor"}, Cache: cachePrivate, Handle: f.adminItems.list},
 		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: request.MediaJSON,
 			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.create},
 		{Method: http.MethodGet, Path: one, Roles: admins, Produces: request.MediaJSON,
@@ -268,6 +305,10 @@ func (f *features) adminRoutes() []route {
 		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
 	}
+	many := func(name string, decide endpoint) route {
+		return route{Method: http.MethodPost, Path: dead + name, Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
+	}
 	return []route{
 		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
@@ -275,7 +316,13 @@ func (f *features) adminRoutes() []route {
 			Produces: request.MediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.queues.verify},
 		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Query: pageQuery, Cache: cachePrivate, Handle: f.queues.dead},
+			Produces: request.MediaJSON, Query: []string{"limit", "cursor", "group"}, Cache: cachePrivate, Handle: f.queues.dead},
+		{Method: http.MethodGet, Path: dead + "/groups", Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: request.MediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.groups},
+		{Method: http.MethodGet, Path: dead + "/:task/payload", Absent: f.queues.tasks == nil, Roles: admins,
+			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.queues.letter},
+		many("/retry", f.queues.bulkFate(taskService.RetryMany, "ready")),
+		many("/discard", f.queues.bulkFate(taskService.DiscardMany, "discarded")),
 		fate("/retry", f.queues.fate(taskService.Retry, "ready")),
 		fate("/discard", f.queues.fate(taskService.Discard, "discarded")),
 
@@ -285,6 +332,10 @@ func (f *features) adminRoutes() []route {
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.buyers.erase},
 
+		{Method: http.MethodGet, Path: "/v1/admin/events", Absent: f.figures.Figures == nil, Roles: admins,
+			Produces: request.MediaEvents, Query: []string{"item"}, Handle: f.figures.watch},
+		{Method: http.MethodGet, Path: "/v1/admin/system", Absent: f.system.reader == nil, Roles: admins, Produces: request.MediaJSON,
+			Query: noQuery, Cache: cachePrivate, Handle: f.system.show},
 		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: request.MediaJSON,
 			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: f.audit.list},
 		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: f.reconcile.reconciler == nil, Roles: admins,
@@ -292,13 +343,15 @@ func (f *features) adminRoutes() []route {
 			Cache: cachePrivate, Handle: f.reconcile.reconcile},
 
 		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: request.MediaJSON,
-			Query: []string{"outcome", "needs_refund", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
+			Query: []string{"outcome", "needs_refund", "reference", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
 		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
 			Cache: cachePrivate, Handle: f.payments.markRefunded},
 		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
 			Cache: cachePrivate, Handle: f.payments.refund},
+		{Method: http.MethodGet, Path: "/v1/admin/orders/:order/timeline", Absent: f.timelines.timelines == nil, Roles: admins,
+			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.timelines.show},
 	}
 }
 
@@ -340,9 +393,27 @@ func (e *edge) newRouter(table []route) (http.Handler, error) {
 			r.HEAD(entry.Path, h)
 		}
 	}
-	r.NoRoute(e.serve(&route{Path: "none", Handle: func(*call) error { return problemNoRoute }}))
-	r.NoMethod(e.serve(&route{Path: "none", Handle: func(*call) error { return problemMethod }}))
+	r.NoRoute(e.unserved(func(*call) error { return problemNoRoute }))
+	r.NoMethod(e.unserved(func(q *call) error {
+		if q.route.Page && q.c.Request.Method == http.MethodGet && formPath(q.c.Request.URL.Path) {
+			return q.redirect(parentOf(q.c.Request.URL.Path)) // the address of a form's answer, opened again
+		}
+		return problemMethod
+	}))
 	return r, nil
+}
+
+// unserved answers requests without a route: browsers get a page.
+func (e *edge) unserved(answer endpoint) gin.HandlerFunc {
+	inJSON := e.serve(&route{Path: "none", Handle: answer})
+	asPage := e.serve(&route{Path: "none", Page: true, Handle: answer})
+	return func(c *gin.Context) {
+		if strings.Contains(c.GetHeader("Accept"), "text/html") && !strings.HasPrefix(c.Request.URL.Path, "/v1/") {
+			asPage(c)
+			return
+		}
+		inJSON(c)
+	}
 }
 
 // plainRouter returns a router without redirects and path cleaning, which passes path values

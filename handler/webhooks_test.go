@@ -17,6 +17,7 @@ import (
 
 const (
 	someHook  = "we_0197a0f23c4d7abc8def0123456789ab"
+	otherHook = "we_0197a0f23c4d7abc8def0123456789ac"
 	someEvent = "msg_0197a0f23c4d7abc8def0123456789ac"
 	hookPath  = "/v1/admin/webhooks/" + someHook
 )
@@ -44,8 +45,10 @@ func (f *fakeWebhooks) call(name string, by order.By) error {
 	return f.err
 }
 
+var errNoURL = &webhook.URLError{Detail: "url is empty."}
+
 func (f *fakeWebhooks) Endpoints(context.Context) ([]webhooks.Endpoint, error) {
-	return []webhooks.Endpoint{hookOf(someHook), hookOf("we_2")}, f.call("list", order.By{})
+	return []webhooks.Endpoint{hookOf(someHook), hookOf(otherHook)}, f.call("list", order.By{})
 }
 
 func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (webhooks.Endpoint, error) {
@@ -54,6 +57,9 @@ func (f *fakeWebhooks) Endpoint(_ context.Context, id string) (webhooks.Endpoint
 
 func (f *fakeWebhooks) ChangeEndpoint(_ context.Context, id string, c webhooks.EndpointChange, by order.By) (webhooks.Endpoint, error) {
 	f.changed = c
+	if c.URL != nil && *c.URL == "" {
+		return webhooks.Endpoint{}, errNoURL
+	}
 	return hookOf(id), f.call("change "+id, by)
 }
 
@@ -63,6 +69,9 @@ func (f *fakeWebhooks) DeleteEndpoint(_ context.Context, id string, by order.By)
 
 func (f *fakeWebhooks) CreateEndpoint(_ context.Context, n webhooks.NewEndpoint, by order.By) (webhooks.Endpoint, string, error) {
 	f.created = n
+	if n.URL == "" {
+		return webhooks.Endpoint{}, "", errNoURL
+	}
 	return hookOf(someHook), "whsec_new", f.call("create", by)
 }
 
@@ -129,7 +138,7 @@ func TestWebhooks(t *testing.T) {
 		audited            bool
 	}{
 		{"POST", "/v1/admin/webhooks", `{"url":"https://x.example"}`, 201, hook + `,"secret":"whsec_new"}`, "create", true},
-		{"GET", "/v1/admin/webhooks", "", 200, `{"webhooks":[` + hook + `},` + strings.Replace(hook, someHook, "we_2", 1) + `}]}`, "list", false},
+		{"GET", "/v1/admin/webhooks", "", 200, `{"webhooks":[` + hook + `},` + strings.Replace(hook, someHook, otherHook, 1) + `}]}`, "list", false},
 		{"GET", hookPath, "", 200, hook + `}`, "get " + someHook, false},
 		{"PATCH", hookPath, `{"enabled":false}`, 200, hook + `}`, "change " + someHook, true},
 		{"DELETE", hookPath, "", 204, "", "delete " + someHook, true},
@@ -237,25 +246,31 @@ func TestWebhooks_BadRequests(t *testing.T) {
 func TestWebhooks_Errors(t *testing.T) {
 	t.Parallel()
 	f, call := openHooks(t)
-	for err, want := range map[error]struct {
-		status int
-		code   string
+	const list, deliveries = "/v1/admin/webhooks", hookPath + "/deliveries"
+	for _, tt := range []struct {
+		err          error
+		method, path string
+		status       int
+		code         string
 	}{
-		webhooks.ErrEndpointNotFound:                    {404, "webhook_not_found"},
-		webhooks.ErrEndpointLimit:                       {409, "webhook_limit"},
-		webhooks.ErrEndpointDisabled:                    {409, "webhook_disabled"},
-		webhooks.ErrDeliveryNotFound:                    {404, "delivery_not_found"},
-		order.ErrDatabase:                               {503, "unavailable"},
-		&webhook.URLError{Detail: "url is no URL; no."}: {422, "field_range"},
-		errTest: {500, "internal"},
+		{webhooks.ErrEndpointNotFound, "GET", deliveries, 404, "webhook_not_found"},
+		{webhooks.ErrEndpointLimit, "POST", list, 409, "webhook_limit"},
+		{webhooks.ErrEndpointDisabled, "POST", hookPath + "/test", 409, "webhook_disabled"},
+		{webhooks.ErrDeliveryNotFound, "POST", deliveries + "/" + someEvent + "/redeliver", 404, "delivery_not_found"},
+		{order.ErrDatabase, "GET", deliveries, 503, "unavailable"},
+		{order.ErrDatabase, "POST", list, 503, "unavailable"},
+		{&webhook.URLError{Detail: "url is no URL; no."}, "POST", list, 422, "field_range"},
+		{errTest, "GET", deliveries, 500, "internal"},
+		{errTest, "POST", list, 500, "internal"},
 	} {
-		f.err = fmt.Errorf("ask: %w", err)
-		body := wantProblem(t, call("POST", "/v1/admin/webhooks", `{"url":"u"}`).Result(), want.status, want.code)
-		if want.status == 422 && (body["param"] != "url" || body["detail"] != "url is no URL; no.") {
-			t.Errorf("a bad URL: %v", body)
+		f.err = fmt.Errorf("ask: %w", tt.err)
+		text := ""
+		if tt.path == list {
+			text = `{"url":"u"}`
 		}
-		if want.status != 422 {
-			wantProblem(t, call("GET", hookPath+"/deliveries", "").Result(), want.status, want.code)
+		body := wantProblem(t, call(tt.method, tt.path, text).Result(), tt.status, tt.code)
+		if tt.status == 422 && (body["param"] != "url" || body["detail"] != "url is no URL; no.") {
+			t.Errorf("a bad URL: %v", body)
 		}
 	}
 }

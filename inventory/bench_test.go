@@ -120,7 +120,7 @@ func benchSeller(b *testing.B, rdb redis.UniversalClient) (*shop, *seller) {
 		b.Fatal(err)
 	}
 	sel := newSeller(v, s.item)
-	if err := sel.hold(ctx); err != nil {
+	if _, err := sel.hold(ctx); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(sel.letGo)

@@ -67,7 +67,7 @@ func TestInventory_BreakerOpensOnUnknown(t *testing.T) {
 	rdb, guard, proxy := breakable(t)
 	s := newShop(t, rdb, open(10, 1), 0)
 	// The lock is held while idle: a purchase that had to acquire it would not be sent.
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{Slice: limit})
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, lockConfig), Config{LockIdle: limit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	proxy.DropReplies(true)
 	done := make(chan Outcome, 1)

@@ -46,7 +46,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 			return err
 		}}
 		rdb.AddHook(&scripts)
-		v := s.inventory(t, Config{MaxBatch: 1, MarkLife: time.Hour, Slice: time.Hour})
+		v := s.inventory(t, Config{MaxBatch: 1, MarkLife: time.Hour, LockIdle: time.Hour})
 		sel, err := v.seller(s.item)
 		if err != nil {
 			t.Fatal(err)

@@ -367,7 +367,7 @@ func TestInventory_Change_WhileSelling(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		s := newShop(t, rdb, open(30, 1), 0)
-		processes := []*Inventory{s.inventory(t, Config{Slice: time.Nanosecond}), s.inventory(t, Config{Slice: time.Nanosecond})}
+		processes := []*Inventory{s.inventory(t, Config{LockIdle: time.Nanosecond}), s.inventory(t, Config{LockIdle: time.Nanosecond})}
 		if err := processes[0].Open(await.Context(t), s.item); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,38 @@ const (
 	clockDrift = 500e-6
 )
 
+// scriptClock is the clock of a partition's server as its last purchase script reported it. Its
+// time is behind by that script's round trip, and by the drift of two clocks within its life.
+type scriptClock struct{ heard atomic.Pointer[heardTime] }
+
+type heardTime struct {
+	ms int64
+	at time.Time
+}
+
+const (
+	// scriptClockLife is how long after its last script a scriptClock is used.
+	scriptClockLife = 30 * time.Second
+	// scriptClockPause is how often it is set at most, so that not every batch allocates.
+	scriptClockPause = 100 * time.Millisecond
+)
+
+// now returns the time in ms since 1970, if it is known.
+func (c *scriptClock) now() (ms int64, known bool) {
+	h := c.heard.Load()
+	if h == nil {
+		return 0, false
+	}
+	age := time.Since(h.at)
+	return h.ms + age.Milliseconds(), age < scriptClockLife
+}
+
+func (c *scriptClock) hear(ms int64) {
+	if h := c.heard.Load(); h == nil || time.Since(h.at) >= scriptClockPause || ms < h.ms {
+		c.heard.Store(&heardTime{ms, time.Now()})
+	}
+}
+
 // Clock is the clock by which the purchase script opens and closes sales: that of the
 // Redis server that keeps the item. It adds the time since its last measurement to the
 // time that Redis reported then, so reading it costs no call to Redis, and setting the

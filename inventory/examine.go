@@ -358,28 +358,31 @@ func parseBuyer(buyer, value string) (BuyerCount, Entry) {
 	return BuyerCount{buyer, n}, parseEntry(EntryKey{buyer, key}, order)
 }
 
-// Left reads the units left of each item, in order; -1 where the sale is not loaded.
+// Left reads the units left of each item, in order; -1 where the sale is not loaded, is
+// being changed or cannot be read.
 func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
-	cmds := make([]*redis.StringCmd, len(items))
-	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	cmds := make([]*redis.SliceCmd, len(items))
+	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
 		for i, item := range items {
-			cmds[i] = p.HGet(ctx, v.keys.sale(item), "left")
+			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "left", "changing")
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("read stock: %w", err)
-	}
 	left := make([]int64, len(items))
 	for i, c := range cmds {
-		n, err := c.Int64()
-		switch {
-		case errors.Is(err, redis.Nil):
-			n = -1
-		case err != nil:
+		left[i] = -1
+		found, err := c.Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
 		}
-		left[i] = n
+		if err != nil || found[1] != nil {
+			continue
+		}
+		if text, ok := found[0].(string); ok {
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+				left[i] = n
+			}
+		}
 	}
 	return left, nil
 }

@@ -4,9 +4,9 @@
 //
 // An item is sold under its distributed lock. If every request took the lock, the sale
 // would be serialised at a few hundred purchases a second. Instead, one goroutine per hot
-// item holds the lock across batches. It sends the requests that arrived while the
-// previous script was in flight as one script (group commit), and hands the lock over
-// when other processes wait and its slice is spent.
+// item sends the requests that arrived while the previous script was in flight as one
+// script (group commit). It keeps the lock across batches; if other processes sell the item
+// too, each script holds the lock only while it runs.
 package inventory
 
 import (
@@ -34,12 +34,14 @@ type Config struct {
 	// MaxPending bounds the requests that wait for one item's next script;
 	// beyond it Submit returns ErrOverloaded. Default 8192.
 	MaxPending int
-	// Slice is how long a process sells an item while others wait for its
-	// lock. Default 5 ms.
-	Slice time.Duration
+	// LockIdle is how long a process keeps the lock of an item without requests. Default 5 ms.
+	LockIdle time.Duration
 	// Patience bounds how long a request may wait for its script's outcome:
 	// for the lock, and for a Redis that does not answer. Default 1.5 s.
 	Patience time.Duration
+	// ConfirmReplicas is the number of replicas that must confirm a batch before its purchases
+	// are answered, so that an accepted order survives the loss of its master. Default 0.
+	ConfirmReplicas int
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
@@ -59,6 +61,15 @@ type Config struct {
 	OnError func(error)
 	// OnBatch gets the size and duration of every script sent. Default: ignored.
 	OnBatch func(purchases int, took time.Duration)
+	// OnWait gets how long each purchase waited for its batch. Default: ignored.
+	OnWait func(waited time.Duration)
+	// OnLock gets the size of a batch and how long it waited for its item's lock, 0 if
+	// this process held the lock already or its script found it free. Default: ignored.
+	OnLock func(purchases int, waited time.Duration)
+	// OnAccepted gets the number of orders that a script has accepted, before they are
+	// answered. An order of an earlier request with the same key does not count. It must be
+	// quick and must not block. Default: ignored.
+	OnAccepted func(item string, orders int)
 	// LookLimit bounds the time for which an examination or a change holds an item's
 	// lock, the wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
 	LookLimit time.Duration
@@ -84,12 +95,15 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("inventory: %s is %d, want 1 to %d", f.name, *f.v, f.max)
 		}
 	}
+	if c.ConfirmReplicas < 0 {
+		return c, fmt.Errorf("inventory: ConfirmReplicas is %d, want 0 or more", c.ConfirmReplicas)
+	}
 	for _, f := range []struct {
 		name string
 		v    *time.Duration
 		def  time.Duration
 	}{
-		{"Slice", &c.Slice, 5 * time.Millisecond},
+		{"LockIdle", &c.LockIdle, 5 * time.Millisecond},
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
 		{"LookLimit", &c.LookLimit, defaultLookLimit},
@@ -111,6 +125,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.OnBatch == nil {
 		c.OnBatch = func(int, time.Duration) {}
 	}
+	if c.OnWait == nil {
+		c.OnWait = func(time.Duration) {}
+	}
+	if c.OnLock == nil {
+		c.OnLock = func(int, time.Duration) {}
+	}
+	if c.OnAccepted == nil {
+		c.OnAccepted = func(string, int) {}
+	}
 	return c, nil
 }
 
@@ -130,6 +153,9 @@ type Observers struct {
 	// server was restarted since its last sale, or it is another server, possibly with
 	// older data. If OnRestart fails, nothing is sold.
 	OnRestart func(ctx context.Context) error
+	// OnVersion is called after each purchase script that has found the sale loaded, with the
+	// item's version in it and the time before the script was sent. It must be quick.
+	OnVersion func(item string, version int64, at time.Time)
 }
 
 // For returns the Observers themselves, for Observers that do not need the Inventory.
@@ -144,6 +170,9 @@ func (o Observers) withDefaults() Observers {
 	}
 	if o.OnRestart == nil {
 		o.OnRestart = func(context.Context) error { return nil }
+	}
+	if o.OnVersion == nil {
+		o.OnVersion = func(string, int64, time.Time) {}
 	}
 	return o
 }
@@ -209,6 +238,7 @@ type Inventory struct {
 	queues []*queue.Queue
 	source Source
 	epoch  atomic.Int64
+	clocks []scriptClock // by partition
 	// subscribed says that the subscription to stock changes is up.
 	subscribed atomic.Bool
 
@@ -241,6 +271,7 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	v := &Inventory{
 		cfg: cfg, keys: keys{cfg.Partitions}, rdb: rdb, locks: locks, queues: queues, source: source,
 		sellers: make(map[string]*seller), floors: make(map[string]int64),
+		clocks: make([]scriptClock, cfg.Partitions),
 	}
 	if err := CheckPartitions(ctx, rdb, cfg.Partitions); err != nil {
 		return nil, err
@@ -264,6 +295,11 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 
 // Partition returns the partition of an item.
 func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
+
+// Lock returns the state of an item's lock. Errors: those of lock.Manager.Inspect.
+func (v *Inventory) Lock(ctx context.Context, item string) (lock.Info, error) {
+	return v.locks.Inspect(ctx, v.keys.lock(item))
+}
 
 // defaultLookLimit is the default of Config.LookLimit.
 const defaultLookLimit = 2 * time.Second
@@ -301,7 +337,9 @@ func (v *Inventory) Submit(r *Request) error {
 	if strings.IndexByte(r.Payload, '\n') >= 0 {
 		return errPayload
 	}
-	r.since = time.Now()
+	if r.since = r.SubmittedAt; r.since.IsZero() {
+		r.since = time.Now()
+	}
 	for {
 		s, err := v.seller(r.ItemID)
 		if err != nil {

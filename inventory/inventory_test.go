@@ -60,13 +60,54 @@ func TestInventory_Left(t *testing.T) {
 		if got, err := v.Left(await.Context(t), nil); err != nil || len(got) != 0 {
 			t.Errorf("Left of nothing = %v, %v", got, err)
 		}
-		if err := rdb.HSet(await.Context(t), keys{1}.sale(s.item), "left", "many").Err(); err != nil {
+		// The mark of a change, a value and a key that cannot be read make no other item unreadable.
+		marked, text, list := "marked-"+s.item, "text-"+s.item, "list-"+s.item
+		_, err = rdb.Pipelined(await.Context(t), func(p redis.Pipeliner) error {
+			p.HSet(t.Context(), keys{1}.sale(marked), "left", 3, "changing", "a dead process")
+			p.HSet(t.Context(), keys{1}.sale(text), "left", "many")
+			p.LPush(t.Context(), keys{1}.sale(list), "x")
+			return nil
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := v.Left(await.Context(t), []string{s.item}); err == nil {
-			t.Errorf("Left of a broken sale = %v, want an error", got)
+		got, err = v.Left(await.Context(t), []string{marked, text, list, s.item})
+		if err != nil || !slices.Equal(got, []int64{-1, -1, -1, 8}) {
+			t.Errorf("Left = %v, %v, want [-1 -1 -1 8]", got, err)
 		}
 	})
+}
+
+// serverError is an error reply of Redis.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (e serverError) RedisError()   {}
+
+// refusing is a go-redis hook that replaces the replies of pipelines by an error.
+type refusing struct{ wayOut }
+
+func (*refusing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		for _, c := range cmds {
+			c.SetErr(serverError("LOADING Redis is loading the dataset in memory"))
+		}
+		return nil
+	}
+}
+
+// TestInventory_Left_Loading: a server that answers nothing yet is not one without sales, so that
+// readers keep the last stock.
+func TestInventory_Left_Loading(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	s := newShop(t, rdb, open(10, 2), 0)
+	v := s.inventory(t, Config{})
+	mustBuy(t, v, s.request("u", "k", 2))
+	rdb.AddHook(&refusing{})
+	if left, err := v.Left(await.Context(t), []string{s.item}); err == nil {
+		t.Errorf("Left = %v without an error", left)
+	}
 }
 
 // TestInventory_Examine_StopsSales: nothing is sold while an item is examined.
@@ -157,7 +198,7 @@ func TestNew_Errors(t *testing.T) {
 			"negative":     {Config{Partitions: -1}, 1},
 			"batch":        {Config{MaxBatch: 513}, 1},
 			"pending":      {Config{MaxPending: -1}, 1},
-			"slice":        {Config{Slice: -1}, 1},
+			"lock idle":    {Config{LockIdle: -1}, 1},
 			"patience":     {Config{Patience: -time.Second}, 1},
 			"mark's life":  {Config{MarkLife: -1}, 1},
 			"other number": {Config{Partitions: 3}, 1},

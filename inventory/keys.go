@@ -54,6 +54,9 @@ func committedKey(partition int, lineage string) string {
 	return tag(partition) + "committed:" + lineage
 }
 
+// confirmKey is written before each question whether the replicas have what was written before.
+func confirmKey(partition int) string { return tag(partition) + "confirm" }
+
 func (k keys) committed(item, lineage string) string {
 	return committedKey(k.partition(item), lineage)
 }

@@ -213,7 +213,7 @@ func testScriptModel(t *testing.T) {
 				rt.Fatal(err)
 			}
 			sel := newSeller(v, s.item) // without its goroutine: the test takes its place
-			if err := sel.hold(ctx); err != nil {
+			if _, err := sel.hold(ctx); err != nil {
 				rt.Fatal(err)
 			}
 			defer sel.letGo()
@@ -384,7 +384,7 @@ func testPurchaseProperty(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			sale := open(rapid.Int64Range(0, 60).Draw(rt, "stock"), rapid.Int64Range(1, 5).Draw(rt, "limit"))
 			s := newShop(t, rdb, sale, 0)
-			cfg := Config{MaxBatch: rapid.IntRange(1, 20).Draw(rt, "MaxBatch"), Slice: time.Nanosecond}
+			cfg := Config{MaxBatch: rapid.IntRange(1, 20).Draw(rt, "MaxBatch"), LockIdle: time.Nanosecond}
 			processes := []*Inventory{s.inventoryOn(t, rdb, locks[0], cfg), s.inventoryOn(t, rdb, locks[1], cfg)}
 			n := rapid.IntRange(1, 60).Draw(rt, "requests")
 			requests := make([]*Request, n)

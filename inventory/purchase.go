@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flashsale/internal/tracing"
 )
 
 // Request is one purchase. It must not be changed until Done was called.
@@ -29,6 +31,13 @@ type Request struct {
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.
 	Done func(Outcome)
+	// RequestID is the id of the buyer's request, for the log.
+	RequestID string
+	// Trace is the request's span if the purchase is sampled, otherwise nil.
+	Trace *tracing.Parent
+	// SubmittedAt is when the purchase was submitted; its patience counts from there. Zero:
+	// when Submit is called.
+	SubmittedAt time.Time
 
 	since time.Time // when it was submitted
 }
@@ -102,14 +111,12 @@ func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
 	if len(reply.verdicts) != len(batch) {
 		return fmt.Errorf("purchase script gave %d verdicts for %d requests", len(reply.verdicts), len(batch))
 	}
-	replays := 0
-	for i := range len(reply.verdicts) {
-		if reply.verdicts[i] == 'R' {
-			replays++
-		}
-	}
+	replays := strings.Count(reply.verdicts, "R")
 	if replays != len(reply.replayed) {
 		return fmt.Errorf("purchase script gave %d orders for %d replays", len(reply.replayed), replays)
+	}
+	if n := strings.Count(reply.verdicts, "A"); n > 0 {
+		s.v.cfg.OnAccepted(s.item, n)
 	}
 	replays = 0
 	var again []*Request

@@ -185,7 +185,7 @@ func TestInventory_ReloadAll_SoldMeanwhile(t *testing.T) {
 		s := newShop(t, rdb, open(10, 5), 0)
 		items := s.loadables(4)
 		v := s.inventory(t, Config{})
-		other := s.inventory(t, Config{Slice: time.Millisecond})
+		other := s.inventory(t, Config{LockIdle: time.Millisecond})
 		bought := map[string]*Request{}
 		meanwhile := sync.OnceFunc(func() {
 			for _, it := range items[:2] {

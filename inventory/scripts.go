@@ -47,7 +47,7 @@ var (
 // The scripts include the lock's guard and the queue's enqueue, so that the check, the
 // sale and the task are one atomic step.
 var (
-	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + queue.EnqueueLua + "\n" + buyerLua + "\n" + purchaseLua)
+	purchaseScript = redis.NewScript(lock.GuardLua + "\n" + lock.InstantLua + "\n" + queue.EnqueueLua + "\n" + buyerLua + "\n" + purchaseLua)
 	loadScript     = redis.NewScript(lock.GuardLua + "\n" + buyerLua + "\n" + loadLua)
 	claimScript    = redis.NewScript(claimLua)
 	releaseScript  = redis.NewScript(versionLua + "\n" + buyerLua + "\n" + releaseLua)

@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
+	"flashsale/internal/tracing"
 	"flashsale/inventory/accepted"
 	"flashsale/lock"
 )
@@ -42,35 +43,46 @@ type seller struct {
 	floor atomic.Int64
 
 	// The rest belongs to the run goroutine.
-	lockKey string
-	keys    []string
-	held    *lock.Lock
-	since   time.Time // when the present slice began
-	down    bool      // Redis did not answer for the previous batch
-	stopped time.Time // when a load was last refused with ErrStopped
-	loading *loading  // nil unless the sale is being loaded
-	epoch   int64     // under which the last script was sent
-	args    []any
-	values  []string // of the batch: see appendValues
-	lines   []byte   // of the batch's task
-	records []byte   // of the batch, for the log of queued orders
-	hashes  []byte   // of the batch's keys
-	spare   []*Request
+	partition int
+	lockKey   string
+	keys      []string
+	held      *lock.Lock
+	since     time.Time // when the lock was acquired
+	shared    time.Time // when another process was last seen to use the item
+	refusedAt time.Time // when the first of several instant batches in a row was refused; zero: none was
+	nextPause time.Duration
+	mustHold  bool          // the next script waits for the lock
+	queued    time.Duration // how long the last wait for the lock took; 0 after an instant batch
+	sent      time.Time     // when the last script was sent
+	replied   time.Time     // when its reply came, or was given up
+	lockValue string        // for the next script; empty for an instant batch
+	fence     int64         // its fencing token; of an instant batch its end in ms of Redis's clock
+	down      bool          // Redis did not answer for the previous batch
+	stopped   time.Time     // when a load was last refused with ErrStopped
+	loading   *loading      // nil unless the sale is being loaded
+	epoch     int64         // under which the last script was sent
+	args      []any
+	values    []string // of the batch: see appendValues
+	lines     []byte   // of the batch's task
+	records   []byte   // of the batch, for the log of queued orders
+	hashes    []byte   // of the batch's keys
+	spare     []*Request
 	// accepted has the sale's accepted keys as far as this process has received them; nil
 	// until nothing is left. The last script was asked for the keys of askedBuild from
 	// number askedFrom on.
 	accepted   *keySet
 	askedBuild string
 	askedFrom  int64
-	parcel     string // id of the task for the batch's orders
+	parcel     string          // id of the task for the batch's orders
+	trace      *tracing.Shared // of the batch; nil unless one of its purchases is sampled
 }
 
 func newSeller(v *Inventory, item string) *seller {
-	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), lockKey: v.keys.lock(item)}
-	lockKey, waitersKey := v.locks.GuardKeys(s.lockKey)
-	q := v.queues[v.keys.partition(item)]
+	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), partition: v.keys.partition(item), lockKey: v.keys.lock(item)}
+	lockKey, waitersKey, fenceKey := v.locks.InstantKeys(s.lockKey)
+	q := v.queues[s.partition]
 	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item),
-		accepted.LogKey(q.Prefix()), v.keys.accepted(item)}, q.EnqueueKeys()...)
+		accepted.LogKey(q.Prefix()), v.keys.accepted(item), fenceKey}, q.EnqueueKeys()...)
 	return s
 }
 
@@ -153,7 +165,7 @@ func (s *seller) run() {
 			clear(batch)
 			continue
 		}
-		// Nothing to sell: keep the lock for one slice, since the next request is
+		// Nothing to sell: keep the lock for a moment, since the next request is
 		// probably close, and then release it. With a sold-out mark, further requests do
 		// not need the lock.
 		if s.loading == nil && s.mark.Load() != nil {
@@ -161,7 +173,7 @@ func (s *seller) run() {
 		}
 		wait := idleLife
 		if s.held != nil {
-			wait = s.v.cfg.Slice
+			wait = s.v.cfg.LockIdle
 		}
 		idle.Reset(wait)
 		select {
@@ -170,7 +182,7 @@ func (s *seller) run() {
 			wait = 0
 		case <-idle.C:
 			if s.held != nil {
-				// A load needs the lock. Check for its end again after another slice.
+				// A load needs the lock. Check for its end again later.
 				if s.loading == nil || s.loading.ended() {
 					s.letGo()
 				}
@@ -226,35 +238,6 @@ func (s *seller) done(idle bool) bool {
 	return true
 }
 
-func (s *seller) letGo() {
-	if s.held == nil {
-		return
-	}
-	s.endLoading()
-	if err := s.held.Release(s.v.life); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrNotHeld) {
-		s.v.cfg.OnError(fmt.Errorf("let go of item %s: %w", s.item, err))
-	}
-	s.held = nil
-}
-
-// hold makes sure that this process holds the item's lock.
-func (s *seller) hold(ctx context.Context) error {
-	if s.held != nil && s.held.Context().Err() == nil {
-		return nil
-	}
-	s.letGo()
-	faultpoint.Reach("inventory.locking")
-	// ctx belongs to one batch, and the lock is kept for the next ones.
-	until, _ := ctx.Deadline() // a batch always has one
-	l, err := s.v.locks.Acquire(s.v.life, s.lockKey, lock.WithWaitLimit(max(time.Until(until), 1)))
-	if err != nil {
-		return err
-	}
-	faultpoint.Reach("inventory.locked")
-	s.held, s.since = l, time.Now()
-	return nil
-}
-
 // Pauses between attempts to send a batch whose outcome is unknown.
 const (
 	resendMin = 5 * time.Millisecond
@@ -264,7 +247,8 @@ const (
 // sell sends one batch until its outcome is known or its patience is spent.
 // Sending it again is safe: the script recognises the orders that it has accepted before.
 func (s *seller) sell(batch []*Request) {
-	batch = s.dropStale(batch)
+	taken := time.Now()
+	batch, sampled := s.dropStale(batch, taken)
 	if len(batch) == 0 {
 		return
 	}
@@ -279,8 +263,13 @@ func (s *seller) sell(batch []*Request) {
 		return
 	}
 	name(batch, s.parcel)
+	if sampled {
+		s.beginTrace(batch, taken)
+		defer s.endTrace()
+	}
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
+	s.sinceRefusal() // of a batch that failed
 	unknown := false // whether an earlier attempt may have taken effect
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := s.try(ctx, batch)
@@ -299,7 +288,7 @@ func (s *seller) sell(batch []*Request) {
 		if errors.Is(err, errAgain) && ctx.Err() == nil {
 			continue
 		}
-		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, err))
+		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, about(batch, err)))
 		// While Redis is known to be away, a batch fails after one attempt instead of
 		// after its whole patience.
 		if s.down || !pause.For(ctx, wait/2+rand.N(wait/2)) {
@@ -313,8 +302,9 @@ func (s *seller) sell(batch []*Request) {
 // errUnknown says that the script was sent and its reply did not arrive.
 var errUnknown = errors.New("inventory: outcome unknown")
 
-// errAgain says that the sale has just been loaded and the batch can be sent again.
-var errAgain = errors.New("inventory: sale loaded, send again")
+// errAgain says that the batch can be sent again: the sale has just been loaded, or the script of
+// an instant batch has refused.
+var errAgain = errors.New("inventory: send again")
 
 // definite reports whether an error of try answers the batch and is not retried.
 func definite(err error) bool {
@@ -322,18 +312,20 @@ func definite(err error) bool {
 }
 
 // dropStale answers the requests whose patience ran out while they waited for earlier
-// batches. Nothing was sent for them.
-func (s *seller) dropStale(batch []*Request) []*Request {
-	limit := time.Now().Add(-s.v.cfg.Patience)
-	fresh := batch[:0]
+// batches. Nothing was sent for them. sampled says that one of the others is sampled.
+func (s *seller) dropStale(batch []*Request, now time.Time) (fresh []*Request, sampled bool) {
+	fresh = batch[:0]
 	for _, r := range batch {
-		if r.since.Before(limit) {
+		waited := now.Sub(r.since)
+		if waited > s.v.cfg.Patience {
 			r.Done(Outcome{Err: ErrOverloaded})
 			continue
 		}
+		s.v.cfg.OnWait(waited)
 		fresh = append(fresh, r)
+		sampled = sampled || r.Trace != nil
 	}
-	return fresh
+	return fresh, sampled
 }
 
 // stoppedLife is how long purchases of a stopped sale are refused from memory. Each check
@@ -342,7 +334,8 @@ const stoppedLife = 250 * time.Millisecond
 
 // try sends the batch once. It returns nil when every request was answered.
 func (s *seller) try(ctx context.Context, batch []*Request) error {
-	if err := s.hold(ctx); err != nil {
+	waited, err := s.prepare(ctx)
+	if err != nil {
 		if errors.Is(err, lock.ErrWaitTimeout) {
 			if s.v.beingLoaded(s.item) {
 				return fmt.Errorf("%w: by another process: %w", ErrRebuilding, err)
@@ -351,10 +344,21 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		}
 		return err
 	}
+	instant := s.lockValue == ""
+	if !instant {
+		s.waited(batch, waited, s.since)
+	}
 	drops := s.drops.Load()
 	reply, err := s.send(ctx, batch)
 	if err != nil {
 		return err
+	}
+	if instant && reply.status != "ok" {
+		return s.instantRefused(ctx, reply.status)
+	}
+	if instant {
+		s.queued = 0
+		s.waited(batch, s.sinceRefusal(), s.sent)
 	}
 	switch reply.status {
 	case "ok":
@@ -379,11 +383,25 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	if err := s.deliver(batch, &reply); err != nil {
 		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
-	s.floor.Store(max(s.floor.Load(), reply.sequence))
-	if reply.waiting > 0 && (reply.left <= 0 || time.Since(s.since) >= s.v.cfg.Slice) {
+	floor := s.floor.Load()
+	if reply.waiting > 0 || floor > 0 && reply.sequence > floor+1 {
+		s.shared = time.Now() // another process waits for the lock, or has taken or returned units
+	}
+	s.floor.Store(max(floor, reply.sequence))
+	s.v.clocks[s.partition].hear(reply.nowMS)
+	s.v.observers.OnVersion(s.item, itemVersionOf(reply.version), s.sent)
+	if s.isShared() {
 		s.letGo()
 	}
 	return nil
+}
+
+// waited reports how long a batch has waited for the item's lock.
+func (s *seller) waited(batch []*Request, d time.Duration, until time.Time) {
+	s.v.cfg.OnLock(len(batch), d)
+	if s.trace != nil && d > 0 {
+		s.trace.Step("lock.wait", until.Add(-d), until, nil)
+	}
 }
 
 // loading is a load of a sale that is under way.
@@ -458,7 +476,7 @@ func (s *seller) endLoading() {
 }
 
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
-	q := s.v.queues[s.v.keys.partition(s.item)]
+	q := s.v.queues[s.partition]
 	s.epoch = s.v.epoch.Load()
 	s.records = appendRecords(s.records[:0], batch)
 	s.hashes = appendKeyHashes(s.hashes[:0], batch)
@@ -468,7 +486,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	if s.accepted != nil {
 		s.askedBuild, s.askedFrom = s.accepted.build, s.accepted.known
 	}
-	args := append(s.args[:0], s.held.GuardValue(), s.held.Fence(), s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
+	args := append(s.args[:0], s.lockValue, s.fence, s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
 		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom, s.parcel, s.lines)
 	for i, r := range batch {
 		// By pointer: converting a string to an interface copies it to the heap.
@@ -480,18 +498,31 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	s.args = args
 	faultpoint.Reach("inventory.send")
 	start := time.Now()
-	res, err := purchaseScript.EvalSha(ctx, s.v.rdb, s.keys, args...).Result()
+	s.sent = start
+	res, err := s.evaluate(ctx, purchaseScript.EvalSha, args)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		// Scripts are neither in the append-only file nor on replicas. So a server that
 		// has this script has not restarted since a process compared it with the database.
 		if err := s.v.observers.OnRestart(ctx); err != nil {
 			return purchaseReply{}, fmt.Errorf("%w: the server was restarted: %w", ErrRebuilding, err)
 		}
-		res, err = purchaseScript.Eval(ctx, s.v.rdb, s.keys, args...).Result()
+		res, err = s.evaluate(ctx, purchaseScript.Eval, args)
 	}
+	s.replied = time.Now()
 	faultpoint.Reach("inventory.sent")
 	clear(args)
-	s.v.cfg.OnBatch(len(batch), time.Since(start))
+	reply, err := readReply(res, err)
+	if s.lockValue != "" || err != nil || reply.status == "ok" { // not for a refused instant batch, which is sent again
+		s.v.cfg.OnBatch(len(batch), s.replied.Sub(start))
+		if s.trace != nil {
+			s.trace.Step("redis.script", start, s.replied, err)
+		}
+	}
+	return reply, err
+}
+
+// readReply reads the outcome of a purchase script. Errors: errUnknown if it may have run.
+func readReply(res any, err error) (purchaseReply, error) {
 	var refused redis.Error
 	switch {
 	case errors.As(err, &refused), // Redis's reply: the script did not run, or failed before its first write

@@ -56,6 +56,10 @@ func (w *wayOut) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if !ok {
 			return next(ctx, cmd)
 		}
+		// The stage's clock stops while a script runs, and the engine's does not.
+		if latest, ok := argv[1].(int64); ok && argv[0] == "" {
+			argv[1] = latest + limit.Milliseconds()
+		}
 		w.mu.Lock()
 		w.sent = append(w.sent, sending{time.Since(w.began), size, fmt.Sprint(argv[0])})
 		call := len(w.sent)
@@ -117,8 +121,9 @@ type told struct {
 type stage struct {
 	*wayOut
 	*shop
-	v     *Inventory
-	locks *lock.Manager
+	v       *Inventory
+	another func() *Inventory // of another process
+	locks   *lock.Manager
 
 	answers sync.Mutex
 }
@@ -152,17 +157,22 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 		if err != nil {
 			t.Fatal(err)
 		}
-		st.v = &Inventory{
-			cfg: cfg, keys: keys{1}, rdb: rdb, locks: newLocks(t, rdb, polling), queues: []*queue.Queue{st.queue},
-			source: st.source, sellers: make(map[string]*seller), floors: make(map[string]int64),
-		}
-		st.v.epoch.Store(1)
-		st.v.life, st.v.stop = context.WithCancel(t.Context())
-		t.Cleanup(func() {
-			if err := st.v.Close(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
+		st.another = func() *Inventory {
+			v := &Inventory{
+				clocks: make([]scriptClock, 1), observers: Observers{}.withDefaults(),
+				cfg: cfg, keys: keys{1}, rdb: rdb, locks: newLocks(t, rdb, polling), queues: []*queue.Queue{st.queue},
+				source: st.source, sellers: make(map[string]*seller), floors: make(map[string]int64),
 			}
-		})
+			v.epoch.Store(1)
+			v.life, v.stop = context.WithCancel(t.Context())
+			t.Cleanup(func() {
+				if err := v.Close(context.WithoutCancel(t.Context())); err != nil {
+					t.Error(err)
+				}
+			})
+			return v
+		}
+		st.v = st.another()
 		if err := st.v.Open(await.Context(t), st.item); err != nil {
 			t.Fatal(err)
 		}
@@ -208,10 +218,10 @@ func (st *stage) want(t *testing.T, what string, a *told, err error, at time.Dur
 const ms = time.Millisecond
 
 // TestSeller_Time_Idle: an idle seller sends a request immediately, and releases the lock
-// after a slice without requests.
+// after LockIdle without requests.
 func TestSeller_Time_Idle(t *testing.T) {
 	t.Parallel()
-	inOwnTime(t, Config{Slice: 5 * ms}, open(10, 1), func(t *testing.T, st *stage) {
+	inOwnTime(t, Config{LockIdle: 5 * ms}, open(10, 1), func(t *testing.T, st *stage) {
 		st.after(time.Second)
 		a := st.submit(t, "a")
 		synctest.Wait()
@@ -219,12 +229,12 @@ func TestSeller_Time_Idle(t *testing.T) {
 		st.after(time.Second + 5*ms - 1)
 		key := st.v.keys.lock(st.item)
 		if l, err := st.locks.TryAcquire(t.Context(), key); !errors.Is(err, lock.ErrTaken) {
-			t.Fatalf("within the slice the lock is to be had: %v, %v", l, err)
+			t.Fatalf("acquired the lock before LockIdle has passed: %v, %v", l, err)
 		}
 		st.after(time.Second + 5*ms)
 		l, err := st.locks.TryAcquire(t.Context(), key)
 		if err != nil {
-			t.Fatalf("after the slice: %v", err)
+			t.Fatalf("after LockIdle: %v", err)
 		}
 		if err := l.Release(t.Context()); err != nil {
 			t.Error(err)
@@ -256,12 +266,13 @@ func TestSeller_Time_Batches(t *testing.T) {
 	})
 }
 
-// TestSeller_Time_Slice: a busy seller keeps the lock while no other process waits for it, and
-// hands it over once another waits and the slice is spent, not before.
-func TestSeller_Time_Slice(t *testing.T) {
+// TestSeller_Time_Waiter: a busy seller keeps the lock while no other process waits for it. When
+// one does, the script in flight is the last; while the other holds the lock nothing is sold, and
+// afterwards the seller does without the lock until it has been alone for a while.
+func TestSeller_Time_Waiter(t *testing.T) {
 	t.Parallel()
-	const slice, script, until = 20 * ms, 2 * ms, 200 * ms
-	inOwnTime(t, Config{Slice: slice}, open(1000, 1), func(t *testing.T, st *stage) {
+	const script, came, held, until = 2 * ms, 100 * ms, 10 * ms, 500 * ms
+	inOwnTime(t, Config{}, open(1000, 1), func(t *testing.T, st *stage) {
 		st.set(nil, takes(script))
 		var answers []*told
 		var got time.Duration
@@ -269,22 +280,12 @@ func TestSeller_Time_Slice(t *testing.T) {
 		for at := time.Duration(0); at < until; at += ms {
 			st.after(at)
 			answers = append(answers, st.submit(t, fmt.Sprint("u", at)))
-			if at != until/2 {
-				continue
+			if at == came {
+				go func() {
+					defer close(other)
+					got = st.lockFor(t, held)
+				}()
 			}
-			go func() {
-				defer close(other)
-				l, err := st.locks.Acquire(t.Context(), st.v.keys.lock(st.item))
-				if err != nil {
-					t.Errorf("acquire: %v", err)
-					return
-				}
-				got = time.Since(st.began)
-				<-time.After(10 * ms)
-				if err := l.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}()
 		}
 		st.after(2 * until)
 		<-other
@@ -292,62 +293,192 @@ func TestSeller_Time_Slice(t *testing.T) {
 			if a.times != 1 || a.outcome != (Outcome{}) {
 				t.Errorf("request %d was answered %d times, %+v", i, a.times, a.outcome)
 			}
+			if a.at > got+script && a.at < got+held {
+				t.Errorf("request %d was accepted at %s, and the other had the lock from %s on", i, a.at, got)
+			}
 		}
-		// Its slice is long over when the other process comes, so the script in flight is the
-		// last; the other polls every one and a half milliseconds at the most.
-		if wait := got - until/2; wait < 0 || wait > 2*script+2*ms {
-			t.Errorf("the other waited for %s", wait)
+		// The other polls every one and a half milliseconds at the most.
+		if got < came || got > came+2*script+2*ms {
+			t.Errorf("the other had the lock at %s", got)
 		}
-		guards := map[string]time.Duration{}
+		var guards []string
 		for _, s := range st.sendings() {
-			if _, known := guards[s.guard]; !known {
-				guards[s.guard] = s.at
+			if s.at >= got+sharedFor && s.guard == "" && guards[len(guards)-1] != "" {
+				t.Errorf("an instant batch at %s", s.at)
 			}
-			if s.at > got && s.at < got+10*ms {
-				t.Errorf("a script was sent at %s, and the other had the lock from %s on", s.at, got)
+			if len(guards) == 0 || guards[len(guards)-1] != s.guard {
+				guards = append(guards, s.guard)
 			}
 		}
-		if len(guards) != 2 {
-			t.Errorf("the seller held the lock %d times, want twice: %v", len(guards), guards)
+		if len(guards) != 3 || guards[0] == "" || guards[1] != "" || guards[2] == "" {
+			t.Errorf("lock values of the scripts: %q, want one, none, and another", guards)
 		}
 		st.audit(t)
 	})
 }
 
-// TestSeller_Time_SliceNotSpent: the lock is kept for a slice even if another process waits
-// from the beginning.
-func TestSeller_Time_SliceNotSpent(t *testing.T) {
+// lockFor takes the item's lock as another process would, and releases it after that time. It
+// returns when it had the lock.
+func (st *stage) lockFor(t *testing.T, held time.Duration) (at time.Duration) {
+	l, err := st.locks.Acquire(t.Context(), st.v.keys.lock(st.item))
+	if err != nil {
+		t.Errorf("acquire: %v", err)
+		return 0
+	}
+	at = time.Since(st.began)
+	<-time.After(held)
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return at
+}
+
+// TestSeller_Time_Convoy: many processes sell an item, and wait for a change of it. Afterwards they
+// soon sell without the lock again, and do not keep taking turns with it.
+func TestSeller_Time_Convoy(t *testing.T) {
 	t.Parallel()
-	const slice, script = 20 * ms, 3 * ms
-	inOwnTime(t, Config{Slice: slice}, open(1000, 1), func(t *testing.T, st *stage) {
+	const processes, script, held = 8, 20 * ms, 200 * ms
+	inOwnTime(t, Config{}, open(1_000_000, 1), func(t *testing.T, st *stage) {
 		st.set(nil, takes(script))
-		st.submit(t, "first")
-		synctest.Wait()
+		ctx, stop := context.WithCancel(t.Context())
+		var buyers sync.WaitGroup
+		for p := range processes {
+			v := st.v
+			if p > 0 {
+				v = st.another()
+			}
+			buyers.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					if o, err := v.Purchase(t.Context(), st.request(fmt.Sprintf("u%d-%d", p, n), "k", 1)); err != nil || o != (Outcome{}) {
+						t.Errorf("process %d: %+v, %v", p, o, err)
+						return
+					}
+				}
+			})
+		}
+		st.after(300 * ms)
+		st.lockFor(t, held)
+		st.after(1500 * ms)
+		before := len(st.sendings())
+		st.after(1700 * ms)
+		last := st.sendings()[before:]
+		stop()
+		buyers.Wait()
+		locked := 0
+		for _, s := range last {
+			if s.guard != "" {
+				locked++
+			}
+		}
+		// Each process sends a script every 20 ms.
+		if want := processes * int(200*ms/script); locked > 0 || len(last) < want*9/10 {
+			t.Errorf("%d scripts, %d of them with the lock; want %d without it", len(last), locked, want)
+		}
+		st.audit(t)
+	})
+}
+
+// TestSeller_Time_Shared: a seller that sees the scripts of another process releases the lock at
+// once. While another process then holds the lock, it tries again a few times with growing
+// pauses, and waits for the lock in the end.
+func TestSeller_Time_Shared(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{}, open(1000, 1), func(t *testing.T, st *stage) {
+		st.share(t)
 		var got time.Duration
 		other := make(chan struct{})
 		go func() {
 			defer close(other)
-			l, err := st.locks.Acquire(t.Context(), st.v.keys.lock(st.item))
-			if err != nil {
-				t.Errorf("acquire: %v", err)
-				return
-			}
-			got = time.Since(st.began)
-			if err := l.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			got = st.lockFor(t, 100*ms)
 		}()
-		for at := ms; at < 2*slice; at += ms {
-			st.after(at)
-			st.submit(t, fmt.Sprint("u", at))
-		}
+		synctest.Wait()
+		a := st.submit(t, "refused")
+		synctest.Wait()
+		st.after(300 * ms)
 		<-other
-		if got < slice || got > slice+script+2*ms {
-			t.Errorf("the other had the lock after %s, want the slice of %s and the script under way", got, slice)
+		if got != 0 {
+			t.Errorf("the other had the lock at %s, and not at once", got)
 		}
-		st.after(time.Second)
+		if a.times != 1 || a.outcome != (Outcome{}) || a.at < 100*ms || a.at > 102*ms {
+			t.Errorf("answered %d times, %+v at %s; want once, accepted when the other has released the lock", a.times, a.outcome, a.at)
+		}
+		sent := st.sendings()
+		pauses := []time.Duration{ms, 2 * ms, 4 * ms, 8 * ms, retryPause}
+		if n := len(sent); n != 2+len(pauses)+1+1 || sent[n-1].guard == "" {
+			t.Fatalf("%d scripts were sent: %+v", n, sent)
+		}
+		for i, want := range pauses {
+			from, to := sent[2+i], sent[3+i]
+			if from.guard != "" || to.guard != "" || to.at-from.at != want {
+				t.Errorf("try %d: %+v, then %+v; want instant batches %s apart", i+1, from, to, want)
+			}
+		}
 		st.audit(t)
 	})
+}
+
+// TestSeller_Time_ClockSetBack: if the clock of Redis was set back, an instant batch of a shared
+// item is refused, and is sent with the lock immediately.
+func TestSeller_Time_ClockSetBack(t *testing.T) {
+	t.Parallel()
+	inOwnTime(t, Config{}, open(1000, 1), func(t *testing.T, st *stage) {
+		st.share(t)
+		_, _, fenceKey := st.locks.InstantKeys(st.v.keys.lock(st.item))
+		if err := st.rdb.Set(t.Context(), fenceKey, "8999999999999999", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.rdb.HDel(t.Context(), st.v.keys.sale(st.item), "fence").Err(); err != nil {
+			t.Fatal(err)
+		}
+		before := len(st.sendings())
+		a := st.submit(t, "a")
+		synctest.Wait()
+		st.want(t, "the request", a, nil, time.Since(st.began))
+		if sent := st.sendings()[before:]; len(sent) != 2 || sent[0].guard != "" || sent[1].guard == "" || sent[1].at != sent[0].at {
+			t.Errorf("scripts %+v; want one without and one with the lock", sent)
+		}
+	})
+}
+
+// TestSeller_Time_WaitEnds: the wait of a batch that failed does not count for the next one.
+func TestSeller_Time_WaitEnds(t *testing.T) {
+	t.Parallel()
+	const patience = 100 * ms
+	var waits []time.Duration
+	cfg := Config{Patience: patience, OnLock: func(_ int, waited time.Duration) { waits = append(waits, waited) }}
+	inOwnTime(t, cfg, open(1000, 1), func(t *testing.T, st *stage) {
+		st.share(t)
+		other := make(chan struct{})
+		go func() {
+			defer close(other)
+			st.lockFor(t, 2*patience)
+		}()
+		synctest.Wait()
+		failed := st.submit(t, "failed")
+		st.after(time.Second)
+		<-other
+		if failed.times != 1 || failed.outcome.Err == nil {
+			t.Fatalf("while another process holds the lock: %+v", failed)
+		}
+		waits = nil
+		st.submit(t, "next")
+		synctest.Wait()
+		if !slices.Equal(waits, []time.Duration{0}) {
+			t.Errorf("waits for the free lock: %v", waits)
+		}
+	})
+}
+
+// share sells two units, and makes the seller see scripts of another process.
+func (st *stage) share(t *testing.T) {
+	t.Helper()
+	st.submit(t, "alone")
+	synctest.Wait()
+	if err := st.rdb.HIncrBy(t.Context(), st.v.keys.sale(st.item), "sequence", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	st.submit(t, "shared")
+	synctest.Wait()
 }
 
 // TestSeller_Time_Stale: a request whose patience ends while it waits for earlier scripts is

@@ -26,8 +26,13 @@ const stoppedMark = "stopped"
 // changes nothing. See [KeepRevisions].
 func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, lineage string, revisions map[string]int64) {
 	k := keys{partitions}
+	members := make(map[string][]redis.Z, 1)
 	for item, revision := range revisions {
-		p.ZAddArgs(ctx, k.committed(item, lineage), redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(revision), Member: item}}})
+		key := k.committed(item, lineage)
+		members[key] = append(members[key], redis.Z{Score: float64(revision), Member: item})
+	}
+	for key, list := range members {
+		p.ZAddArgs(ctx, key, redis.ZAddArgs{GT: true, Members: list})
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,8 @@ var (
 // not be used concurrently.
 type api struct {
 	target wire.Target
-	auth   string // Authorization value, or empty
+	auth   string        // Authorization value, or empty
+	bound  time.Duration // of one call; 0: answerTimeout
 	conn   *wire.Conn
 	q      wire.Request
 }
@@ -51,7 +53,8 @@ func (r reply) decode(v any) error {
 	return nil
 }
 
-// call sends one request, on a connection that is used again.
+// call sends one request, on a connection that is used again. A GET is sent once more if that
+// connection fails.
 func (a *api) call(ctx context.Context, method, route string, body []byte) (reply, error) {
 	q := a.q.Start(method, a.target, route)
 	if a.auth != "" {
@@ -67,22 +70,36 @@ func (a *api) call(ctx context.Context, method, route string, body []byte) (repl
 	if err != nil {
 		return reply{}, err
 	}
-	if a.conn == nil || !a.conn.Usable() {
+	kept := a.conn != nil
+	res, err := a.exchange(ctx, req)
+	if err != nil && kept && method == "GET" && ctx.Err() == nil {
+		// The service may have closed the connection since the last call.
 		a.close()
-		dctx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		if a.conn, err = wire.Dial(dctx, a.target); err != nil {
-			return reply{}, err
-		}
-		a.conn.Timeout = answerTimeout
+		res, err = a.exchange(ctx, req)
 	}
-	stop := context.AfterFunc(ctx, a.closer())
-	defer stop()
-	res, err := a.conn.Do(req)
 	if err != nil {
 		return reply{}, fmt.Errorf("%s %s: %w", method, route, errors.Join(err, context.Cause(ctx)))
 	}
 	return reply{method + " " + route, res.Status, append([]byte(nil), res.Body...)}, nil
+}
+
+// exchange sends a request, if necessary on a new connection.
+func (a *api) exchange(ctx context.Context, req []byte) (*wire.Response, error) {
+	if a.conn == nil || !a.conn.Usable() {
+		a.close()
+		bound := cmp.Or(a.bound, answerTimeout)
+		dctx, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
+		conn, err := wire.Dial(dctx, a.target)
+		if err != nil {
+			return nil, err
+		}
+		conn.Timeout = bound
+		a.conn = conn
+	}
+	stop := context.AfterFunc(ctx, a.closer())
+	defer stop()
+	return a.conn.Do(req)
 }
 
 func (a *api) closer() func() {
@@ -97,42 +114,90 @@ func (a *api) close() {
 	}
 }
 
-// openSale creates the plan's item and waits until it can be bought.
-func (a *api) openSale(ctx context.Context, p *plan, timeout time.Duration) error {
-	body, err := json.Marshal(map[string]any{
+// itemState is what the load test reads of an item.
+type itemState struct {
+	State  string    `json:"state"`
+	Opens  time.Time `json:"opens_at"`
+	Server time.Time `json:"server_time"`
+}
+
+// openSale creates the plan's item and waits until it can be bought, or, if the plan has a
+// lobby, until it is shown. It returns when the sale opens by our clock.
+func (a *api) openSale(ctx context.Context, p *plan, timeout time.Duration) (time.Time, error) {
+	item := map[string]any{
 		"id": p.item, "name": "Load test", "description": "Created by the load test.",
 		"price_minor": 990, "currency": "EUR", "stock": p.stock, "per_user_limit": p.limit,
-	})
-	if err != nil {
-		return fmt.Errorf("open the sale: %w", err)
 	}
+	if p.opening > 0 {
+		skew, err := a.skew(ctx)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("open the sale: %w", err)
+		}
+		item["opens_at"] = time.Now().Add(skew + p.opening + setUp).UTC().Format(time.RFC3339Nano)
+	}
+	body, err := json.Marshal(item)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("open the sale: %w", err)
+	}
+	asked := time.Now()
 	res, err := a.call(ctx, "POST", "/v1/admin/items", body)
 	if err != nil {
-		return fmt.Errorf("open the sale: %w", err)
+		return time.Time{}, fmt.Errorf("open the sale: %w", err)
 	}
-	var item struct {
-		State string `json:"state"`
+	answered := time.Now()
+	var state itemState
+	if err := res.decode(&state); err != nil {
+		return time.Time{}, fmt.Errorf("open the sale: %w", err)
 	}
-	if err := res.decode(&item); err != nil {
-		return fmt.Errorf("open the sale: %w", err)
+	opens := answered
+	if p.opening > 0 {
+		if state.Opens.IsZero() || state.Server.IsZero() {
+			return time.Time{}, fmt.Errorf("open the sale: %w: %s: the answer has no opens_at or no server_time", errAPI, res.what)
+		}
+		// The service's clock is read in the middle of the call.
+		opens = asked.Add(answered.Sub(asked)/2 + state.Opens.Sub(state.Server))
 	}
-	err = poll(ctx, timeout, 20*time.Millisecond, func() (bool, error) {
+	return opens, a.awaitItem(ctx, p, timeout)
+}
+
+// awaitItem waits until the item can be bought, or, if the plan has a lobby, is shown.
+func (a *api) awaitItem(ctx context.Context, p *plan, timeout time.Duration) error {
+	var state itemState
+	err := poll(ctx, timeout, 20*time.Millisecond, func() (bool, error) {
 		res, err := a.call(ctx, "GET", "/v1/items/"+p.item, nil)
 		if err != nil {
 			return false, err
 		}
-		if err := res.decode(&item); err != nil {
+		if err := res.decode(&state); err != nil {
 			return false, err
 		}
-		return item.State == "open", nil
+		return state.State == "open" || p.opening > 0 && state.State == "scheduled", nil
 	})
 	if errors.Is(err, errPollTimeout) {
-		return fmt.Errorf("%w: state %q after %s", errNotOpen, item.State, timeout)
+		return fmt.Errorf("%w: state %q after %s", errNotOpen, state.State, timeout)
 	}
 	if err != nil {
 		return fmt.Errorf("open the sale: %w", err)
 	}
 	return nil
+}
+
+// skew is about how far the service's clock is ahead of ours; 0 if no item shows it.
+func (a *api) skew(ctx context.Context) (time.Duration, error) {
+	res, err := a.call(ctx, "GET", "/v1/items?limit=1", nil)
+	if err != nil {
+		return 0, err
+	}
+	var page struct {
+		Items []itemState `json:"items"`
+	}
+	if err := res.decode(&page); err != nil {
+		return 0, err
+	}
+	if len(page.Items) == 0 || page.Items[0].Server.IsZero() {
+		return 0, nil
+	}
+	return time.Until(page.Items[0].Server), nil
 }
 
 // ledger reads the item's conservation equation.

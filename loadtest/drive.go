@@ -20,9 +20,10 @@ const (
 	maxRetries = 20
 	firstPause = 50 * time.Millisecond // before a retry where the service states no time
 	longPause  = 2 * time.Second
-	// staleAfter is how long a connection may idle before it is replaced:
-	// a server may close an idle connection just as a request leaves on it.
-	staleAfter = 5 * time.Second
+	// staleAfter is how long a connection may idle before it is replaced: a server may close
+	// an idle connection just as a request leaves on it. The service gives the first request
+	// of a connection 4 s.
+	staleAfter = 3 * time.Second
 )
 
 // outcome is the result of one shot.
@@ -46,7 +47,9 @@ type result struct {
 	answers        map[answerKey]int64
 	retriedBusy    int64 // attempts repeated after 429 or 503
 	retriedUnknown int64 // attempts repeated because the outcome was unknown
+	retriedEarly   int64 // attempts repeated because the sale was not open yet
 	elapsed        time.Duration
+	reads          readResult
 }
 
 // driver sends a plan's requests.
@@ -62,12 +65,16 @@ type driver struct {
 	// victims are killed while the crowd buys so many orders.
 	victims []victim
 	orders  int
+	// opens is when the sale opens, if the plan has a lobby.
+	opens time.Time
+	rec   *recorder // nil: drive makes one
 
 	strikes        *strikes
 	sched          *schedule
 	outcomes       []outcome
 	retriedBusy    atomic.Int64
 	retriedUnknown atomic.Int64
+	retriedEarly   atomic.Int64
 }
 
 // drive opens the connections, sends everything, and returns when each request has its
@@ -87,28 +94,51 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 			w.hangUp()
 		}
 	}()
+	d.outcomes = make([]outcome, len(d.plan.shots))
+	d.strikes = newStrikes(d.victims, d.orders, len(workers), len(d.targets))
+	if d.rec == nil {
+		d.rec = newRecorder(d.plan)
+	}
+	lobby := new(lobby)
+	if d.plan.opening > 0 {
+		d.begin(d.opens.Add(-d.plan.opening))
+		lobby = d.openLobby(ctx)
+		defer lobby.leave()
+		opened := time.AfterFunc(time.Until(d.opens), func() { d.live.enter("buying") })
+		defer opened.Stop()
+		if err := untilConnect(ctx, d.opens); err != nil {
+			return nil, err
+		}
+	}
 	if err := connect(ctx, workers); err != nil {
 		return nil, err
 	}
-	d.outcomes = make([]outcome, len(d.plan.shots))
-	d.strikes = newStrikes(d.victims, d.orders, len(workers), len(d.targets))
-	d.sched = newSchedule(time.Now(), d.plan.shots)
-	d.strikes.begin(d.sched.start, d.live)
+	if d.plan.opening == 0 {
+		d.begin(time.Now())
+	}
 	var wg sync.WaitGroup
 	for _, w := range workers {
 		wg.Go(func() { w.work(ctx) })
 	}
 	wg.Wait()
 	r := &result{
-		outcomes: d.outcomes, answers: make(map[answerKey]int64), elapsed: time.Since(d.sched.start),
-		retriedBusy: d.retriedBusy.Load(), retriedUnknown: d.retriedUnknown.Load(),
+		outcomes: d.outcomes, answers: make(map[answerKey]int64), elapsed: time.Since(d.sched.start) - d.plan.opening,
+		retriedBusy: d.retriedBusy.Load(), retriedUnknown: d.retriedUnknown.Load(), retriedEarly: d.retriedEarly.Load(),
 	}
 	for _, w := range workers {
 		for k, n := range w.counts {
 			r.answers[k] += n
 		}
 	}
+	r.reads = lobby.leave()
 	return r, context.Cause(ctx)
+}
+
+// begin sets the start of the run.
+func (d *driver) begin(start time.Time) {
+	d.sched = newSchedule(start, d.plan.shots)
+	d.rec.begin(start)
+	d.strikes.begin(start, d.live)
 }
 
 // connect opens every worker's connection before the start, as a proxy in front
@@ -166,6 +196,8 @@ func (w *worker) work(ctx context.Context) {
 		}
 		end := time.Now()
 		w.counts[answerKey{a.status, a.code}]++
+		w.d.rec.sent(sent)
+		w.d.rec.answered(end, &a)
 		w.d.strikes.seen(&a, attempt{w.at, sent, w.written, end})
 		w.d.note(t, a, sent, end)
 		if a.status == 0 {
@@ -205,8 +237,16 @@ func (w *worker) send(ctx context.Context, t ticket) answer {
 	if err != nil {
 		return failed(err)
 	}
-	return read(res, expected{d.plan.item, d.plan.buyers[buy.buyer], d.plan.quantity})
+	a := read(res, expected{d.plan.item, d.plan.buyers[buy.buyer], d.plan.quantity})
+	if d.plan.opening > 0 && a.code == codeNotOpen {
+		a.kind, a.retryAfter = kindBusy, retryAfter(res.Header("Retry-After"))
+	}
+	return a
 }
+
+// codeNotOpen is the answer to a purchase before the opening. With a lobby, it can come
+// when two clocks differ; the buyer then tries again.
+const codeNotOpen = "sale_not_open"
 
 // dial replaces the worker's connection.
 func (w *worker) dial(ctx context.Context) error {
@@ -222,7 +262,7 @@ func (w *worker) dial(ctx context.Context) error {
 	if len(w.d.victims) > 0 {
 		conn.OnSent = func() {
 			w.written = time.Now()
-			w.d.strikes.sent(w.at)
+			w.d.strikes.sent(ctx, w.at)
 		}
 	}
 	w.conn, w.used = conn, time.Now()
@@ -254,9 +294,12 @@ func (d *driver) note(t ticket, a answer, sent, end time.Time) {
 	if a.kind == kindBusy || a.kind == kindUnknown {
 		next := done + pause(t.attempt, a.retryAfter)
 		if t.attempt < maxRetries && next <= due+d.timeout {
-			if a.kind == kindBusy {
+			switch {
+			case a.code == codeNotOpen:
+				d.retriedEarly.Add(1)
+			case a.kind == kindBusy:
 				d.retriedBusy.Add(1)
-			} else {
+			default:
 				d.retriedUnknown.Add(1)
 			}
 			d.live.retried.Add(1)
@@ -265,6 +308,7 @@ func (d *driver) note(t ticket, a answer, sent, end time.Time) {
 		}
 	}
 	d.outcomes[t.shot] = outcome{answer: a, attempts: t.attempt + 1, latency: done - due, service: end.Sub(sent), done: done}
+	d.rec.settled(end, d.plan.shots[t.shot].purchase, a.kind, done-due)
 	d.live.settle(a.kind)
 	d.sched.settle()
 }

@@ -101,8 +101,8 @@ func TestCounters_Line(t *testing.T) {
 	if got, want := c.line(), "buying: 3 of 4 answered, 1 accepted, 1 refused, 7 retried, 1 failed, 0 rows"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	view := screen{c: c, width: 40}.View().Content
-	if !strings.Contains(view, "75 %") || !strings.Contains(view, "buying: 3 of 4") {
+	view := screen{c: c, rec: newRecorder(new(plan)), width: 40}.View().Content
+	if !strings.Contains(view, "75 %") || !strings.Contains(view, "buying") || !strings.Contains(view, "3 of 4 answered") {
 		t.Errorf("view %q", view)
 	}
 }

@@ -42,6 +42,9 @@ type fake struct {
 	queued      bool  // answers 202
 	slowLedger  int   // returns so many ledgers that lag behind
 	late        bool  // writes rows some time after the answer, as a worker does
+	tooSlow     bool  // opens a little later than it states
+	noPage      bool  // answers readers of the item's page 503 once it is open
+	hostile     bool  // refuses with a code that is HTML
 
 	t       testing.TB
 	db      *sql.DB
@@ -53,6 +56,7 @@ type fake struct {
 
 	mu      sync.Mutex
 	item    struct{ ID string }
+	opens   time.Time
 	stock   int64
 	limit   int64
 	sold    int64
@@ -60,8 +64,12 @@ type fake struct {
 	byBuyer map[string]int64
 	seen    map[string]int
 	orders  int
+	pages   int
 	prefer  map[string]int
 }
+
+// hostileCode ends a script, an attribute and an element if it is not escaped.
+const hostileCode = `</script><script>alert(1)</script>'><b x=`
 
 // serve starts the fake.
 func (f *fake) serve(t testing.TB) *fake {
@@ -85,6 +93,8 @@ func (f *fake) serve(t testing.TB) *fake {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/admin/items", f.admin(f.create))
 	mux.HandleFunc("GET /v1/items/{item}", f.show)
+	mux.HandleFunc("GET /v1/items", f.items)
+	mux.HandleFunc("GET /v1/admin/queue", f.admin(f.queue))
 	mux.HandleFunc("POST /v1/items/{item}/orders", f.buy)
 	mux.HandleFunc("GET /v1/admin/items/{item}/ledger", f.admin(f.ledger))
 	mux.HandleFunc("GET /v1/orders", f.admin(f.list))
@@ -127,7 +137,8 @@ func (f *fake) create(w http.ResponseWriter, r *http.Request) {
 	var item struct {
 		ID           string
 		Stock        int64
-		PerUserLimit int64 `json:"per_user_limit"`
+		PerUserLimit int64     `json:"per_user_limit"`
+		Opens        time.Time `json:"opens_at"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&item); err != nil {
 		f.problem(w, 400, "json_invalid")
@@ -135,12 +146,46 @@ func (f *fake) create(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.item.ID, f.stock, f.limit = item.ID, item.Stock, item.PerUserLimit
-	f.answer(w, 201, map[string]any{"id": item.ID, "state": "scheduled"})
+	f.item.ID, f.stock, f.limit, f.opens = item.ID, item.Stock, item.PerUserLimit, item.Opens
+	f.answer(w, 201, f.page())
+	if f.tooSlow {
+		f.opens = f.opens.Add(200 * time.Millisecond)
+	}
 }
 
-func (f *fake) show(w http.ResponseWriter, r *http.Request) {
-	f.answer(w, 200, map[string]any{"id": r.PathValue("item"), "state": "open"})
+// page is the item as readers see it. The fake's lock is held.
+func (f *fake) page() map[string]any {
+	now := time.Now()
+	state := "open"
+	if now.Before(f.opens) {
+		state = "scheduled"
+	}
+	return map[string]any{"id": f.item.ID, "state": state, "stock_left": f.stock - f.sold, "opens_at": f.opens, "server_time": now}
+}
+
+func (f *fake) show(w http.ResponseWriter, _ *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pages++
+	if f.noPage && f.pages > 1 { // the first one is read before the start
+		f.problem(w, 503, "unavailable")
+		return
+	}
+	f.answer(w, 200, f.page())
+}
+
+func (f *fake) items(w http.ResponseWriter, _ *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answer(w, 200, map[string]any{"items": []any{f.page()}, "next_cursor": ""})
+}
+
+func (f *fake) queue(w http.ResponseWriter, _ *http.Request) {
+	f.answer(w, 200, map[string]any{"queues": []any{
+		map[string]any{"name": "orders-0", "orders": 3, "oldest_age_ms": 1.5},
+		map[string]any{"name": "orders-1", "orders": 4, "oldest_age_ms": 2.5},
+		map[string]any{"name": "expiries-0", "orders": 100, "oldest_age_ms": 9000},
+	}})
 }
 
 func (f *fake) token(w http.ResponseWriter, r *http.Request) {
@@ -190,6 +235,11 @@ func (f *fake) buy(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	f.prefer[r.Header.Get("Prefer")]++
 	f.seen[key]++
+	if time.Now().Before(f.opens) {
+		w.Header().Set("Retry-After", "1")
+		f.problem(w, 409, "sale_not_open")
+		return
+	}
 	if f.busyFirst && f.seen[key] == 1 {
 		w.Header().Set("Retry-After", "0")
 		f.problem(w, 503, "overloaded")
@@ -214,6 +264,10 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 		f.problem(w, 409, "user_limit")
 		return
 	case f.sold+quantity > f.stock+f.oversell, f.stopAt > 0 && f.sold+quantity > f.stopAt:
+		if f.hostile {
+			f.problem(w, 409, hostileCode)
+			return
+		}
 		f.problem(w, 409, "sold_out")
 		return
 	}

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"flashsale/internal/flagvalue"
+	"flashsale/internal/postgresurl"
 	"flashsale/internal/wire"
 )
 
@@ -19,6 +22,7 @@ const (
 	profileBurst  = "burst"  // every request is due at the start
 	profileRamp   = "ramp"   // the rate rises evenly from nothing to --rate
 	profileSteady = "steady" // --rate from the first request to the last
+	profileFlash  = "flash"  // a lobby of readers, a burst at the opening, stragglers
 )
 
 const secretEnv = "FLASHSALE_JWT_SECRET"
@@ -35,14 +39,22 @@ type options struct {
 	Quantity int64
 
 	Profile     string
-	Rate        float64 // requests per second
-	Duplicates  float64 // fraction of buyers
-	Greedy      float64 // fraction of buyers
+	Rate        float64       // requests per second
+	Lobby       time.Duration // flash: from the start to the opening
+	Readers     int           // flash: readers in the lobby
+	ReadEvery   time.Duration // flash: mean time between two reads of a reader
+	Stragglers  float64       // flash: fraction of the purchases
+	Tail        time.Duration // flash: time after the opening in which the stragglers come
+	Duplicates  float64       // fraction of buyers
+	Greedy      float64       // fraction of buyers
 	Connections int
 	Async       bool
 	Seed        uint64
 
-	Split bool // start a deployment and kill parts of it
+	Split bool          // start a deployment and kill parts of it
+	Kill  []string      // what to kill, and when: see parseHit
+	Down  time.Duration // how long a process of Kill is down
+	hits  []hit         // parsed from Kill
 
 	JSON    bool
 	Report  string
@@ -60,7 +72,7 @@ func (e *usageError) Error() string {
 	if e.option == "" {
 		return e.fix
 	}
-	return fmt.Sprintf("--%s %q: %s", e.option, e.value, e.fix)
+	return fmt.Sprintf("--%s %q: %s", e.option, postgresurl.Redact(e.value), e.fix)
 }
 
 func flags(o *options) *pflag.FlagSet {
@@ -70,19 +82,26 @@ func flags(o *options) *pflag.FlagSet {
 	f.Int64Var(&o.Stock, "stock", 1_000, "units on sale")
 	f.Int64Var(&o.Limit, "limit", 1, "units one buyer may have")
 	f.Int64Var(&o.Quantity, "quantity", 1, "units of one purchase")
-	f.StringVar(&o.Profile, "profile", profileBurst, "burst (all at once), ramp (rising to --rate) or steady (at --rate)")
+	f.StringVar(&o.Profile, "profile", profileBurst, "burst (all at once), ramp (rising to --rate), steady (at --rate) or flash (readers before the opening, a burst, stragglers)")
 	f.Float64Var(&o.Rate, "rate", 2_000, "requests per second of the ramp's end and of steady")
+	f.DurationVar(&o.Lobby, "lobby", 5*time.Second, "flash: how long readers wait for the opening")
+	f.IntVar(&o.Readers, "readers", 500, "flash: readers who reload the item's page before the opening")
+	f.DurationVar(&o.ReadEvery, "read-every", time.Second, "flash: mean time between two reads of a reader")
+	f.Float64Var(&o.Stragglers, "stragglers", 0.1, "flash: fraction of the purchases, 0 to 1, that come after the burst")
+	f.DurationVar(&o.Tail, "tail", 5*time.Second, "flash: how long after the opening the last straggler comes")
 	f.Float64Var(&o.Duplicates, "duplicates", 0, "fraction of buyers, 0 to 1, who send their request twice in parallel with the same key")
 	f.Float64Var(&o.Greedy, "greedy", 0, "fraction of buyers, 0 to 1, who send one purchase more than their limit allows, each with its own key")
 	f.IntVar(&o.Connections, "connections", 256, "connections, opened before the start; unless set, --split opens no more than a quarter of the orders that can be sold")
 	f.BoolVar(&o.Async, "async", false, "ask for 202 as soon as the order is queued (Prefer: respond-async)")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the buyers' order and of the choice of duplicates")
 	f.BoolVar(&o.Split, "split", false, "start a deployment instead of one process: redis-server, two APIs and two workers; one of each is killed during the burst")
+	f.StringSliceVar(&o.Kill, "kill", nil, "with --split: kill these processes instead, and start them again: worker@50% kills all workers once half of the orders are acknowledged; also worker1, worker2, api1")
+	f.DurationVar(&o.Down, "down", 2*time.Second, "how long a process of --kill is down")
 	f.StringVar(&o.Target, "target", "", "URL of a running service; without it the service is built and started here")
 	f.StringVar(&o.AdminToken, "admin-token", "", "admin's token for --target; without it one is signed or asked of /dev/tokens")
 	f.StringVar(&o.Secret, "jwt-secret", "", "key of the service at --target, to sign tokens here (better set as "+secretEnv+")")
 	f.StringVar(&o.Redis, "redis", "", "Redis of the service started here, for example redis://127.0.0.1:6379/0 (default embedded)")
-	f.StringVar(&o.DB, "db", "", "database, for example sqlite:PATH: of the service started here, or where to check the one at --target")
+	f.StringVar(&o.DB, "db", "", "database, sqlite:PATH or postgres://user@host/database (an empty one): of the service started here, or where to check the one at --target")
 	f.DurationVar(&o.Timeout, "timeout", 60*time.Second, "longest wait for the service to start, for one request's retries, and for the last order's row")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON document to standard output")
 	f.StringVar(&o.Report, "report", "", "write a self-contained HTML report to this file")
@@ -107,8 +126,16 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.Secret == "" {
 		o.Secret = os.Getenv(secretEnv)
 	}
-	if f.Changed("rate") && o.Profile == profileBurst {
+	if f.Changed("rate") && (o.Profile == profileBurst || o.Profile == profileFlash) {
 		return o, &usageError{"rate", f.Lookup("rate").Value.String(), "a burst has no rate; add --profile steady or --profile ramp"}
+	}
+	for _, name := range []string{"lobby", "readers", "read-every", "stragglers", "tail"} {
+		if f.Changed(name) && o.Profile != profileFlash {
+			return o, &usageError{name, f.Lookup(name).Value.String(), "is for --profile flash"}
+		}
+	}
+	if f.Changed("down") && len(o.Kill) == 0 {
+		return o, &usageError{"down", o.Down.String(), "is for --kill"}
 	}
 	if o.Split && !f.Changed("connections") {
 		// With more connections, everything could be sold before the kills.
@@ -158,8 +185,8 @@ func (o *options) check() error {
 		return bad("limit", o.Limit, "must be 1 to 1000")
 	case o.Quantity < 1 || o.Quantity > o.Limit:
 		return bad("quantity", o.Quantity, fmt.Sprintf("must be 1 to the limit, %d; raise --limit for more", o.Limit))
-	case o.Profile != profileBurst && o.Profile != profileRamp && o.Profile != profileSteady:
-		return bad("profile", o.Profile, "must be burst, ramp or steady")
+	case !slices.Contains([]string{profileBurst, profileRamp, profileSteady, profileFlash}, o.Profile):
+		return bad("profile", o.Profile, "must be burst, ramp, steady or flash")
 	case !(o.Rate >= 0.1 && o.Rate <= 1e6): // this way round NaN is refused too
 		return bad("rate", o.Rate, "must be 0.1 to 1000000 requests per second")
 	case !(o.Duplicates >= 0 && o.Duplicates <= 1):
@@ -171,7 +198,56 @@ func (o *options) check() error {
 	case o.Timeout < 100*time.Millisecond || o.Timeout > time.Hour:
 		return bad("timeout", o.Timeout, "must be 100ms to 1h")
 	}
+	if err := errors.Join(o.checkFlash(), o.checkKills()); err != nil {
+		return err
+	}
 	return o.checkPlaces()
+}
+
+// maxReads bounds the reads of a lobby.
+const maxReads = 1_000_000
+
+// checkFlash checks the options of the profile flash.
+func (o *options) checkFlash() error {
+	bad := func(option string, value any, fix string) error {
+		return &usageError{option, fmt.Sprint(value), fix}
+	}
+	switch {
+	case o.Lobby < 100*time.Millisecond || o.Lobby > time.Hour:
+		return bad("lobby", o.Lobby, "must be 100ms to 1h")
+	case o.Readers < 0 || o.Readers > 100_000:
+		return bad("readers", o.Readers, "must be 0 to 100000")
+	case o.ReadEvery < 10*time.Millisecond || o.ReadEvery > time.Hour:
+		return bad("read-every", o.ReadEvery, "must be 10ms to 1h")
+	case float64(o.Readers)*float64(o.Lobby)/float64(o.ReadEvery) > maxReads:
+		return bad("readers", o.Readers, fmt.Sprintf("makes more than %d reads in a lobby of %s; lower --readers or raise --read-every", maxReads, o.Lobby))
+	case !(o.Stragglers >= 0 && o.Stragglers <= 1):
+		return bad("stragglers", o.Stragglers, "must be a fraction from 0 to 1")
+	case o.Tail < 0 || o.Tail > time.Hour:
+		return bad("tail", o.Tail, "must be 0s to 1h")
+	}
+	return nil
+}
+
+// checkKills checks and parses --kill.
+func (o *options) checkKills() (err error) {
+	if len(o.Kill) == 0 {
+		return nil
+	}
+	if !o.Split {
+		return &usageError{"kill", o.Kill[0], "needs --split, whose processes it kills"}
+	}
+	if o.Down < 0 || o.Down > o.Timeout/2 {
+		return &usageError{"down", o.Down.String(), fmt.Sprintf("must be 0s to half of --timeout, %s", o.Timeout/2)}
+	}
+	o.hits = make([]hit, len(o.Kill))
+	for i, text := range o.Kill {
+		if o.hits[i], err = parseHit(text); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(o.hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
+	return checkHits(o.hits)
 }
 
 // checkPlaces checks the options that name files and addresses.
@@ -186,8 +262,12 @@ func (o *options) checkPlaces() error {
 			return fmt.Errorf("close %s: %w", o.Report, err)
 		}
 	}
-	if o.DB != "" && !strings.HasPrefix(o.DB, "sqlite:") && !strings.HasPrefix(o.DB, "postgres://") && !strings.HasPrefix(o.DB, "postgresql://") {
-		return &usageError{"db", o.DB, "must be sqlite:PATH or postgres://…"}
+	if postgresurl.Is(o.DB) {
+		if wrong, fix := postgresurl.Check(o.DB); wrong != "" {
+			return &usageError{"db", o.DB, wrong + "; " + fix}
+		}
+	} else if o.DB != "" && !strings.HasPrefix(o.DB, "sqlite:") {
+		return &usageError{"db", o.DB, "must be sqlite:PATH or postgres://user@host/database"}
 	}
 	if o.DB == "sqlite:" {
 		return &usageError{"db", o.DB, "the path is missing: sqlite:PATH"}

@@ -46,6 +46,8 @@ func TestRun_WrongUsage(t *testing.T) {
 		{[]string{"--bogus"}, []string{"--bogus", "--help"}},
 		{[]string{"burst"}, []string{`"burst"`, "--help"}},
 		{[]string{"--db", "mysql://h/d"}, []string{"--db", `"mysql://h/d"`, "sqlite:PATH"}},
+		{[]string{"--db", "postgres://shop:hunter2@h"}, []string{"--db", `"postgres://shop:xxxxx@h"`, "no database"}},
+		{[]string{"--db", "postgres://shop:hunter2/x@h/shop"}, []string{"--db", `"postgres://shop:xxxxx@h/shop"`, "% code"}},
 		{[]string{"--db", "sqlite:"}, []string{"--db", "path is missing"}},
 		{[]string{"--target", "localhost"}, []string{"--target", `"localhost"`, "http://"}},
 		{[]string{"--target", "http://h", "--redis", "embedded"}, []string{"--redis", `"embedded"`, "--target"}},
@@ -54,6 +56,19 @@ func TestRun_WrongUsage(t *testing.T) {
 		{[]string{"--split", "--target", "http://h"}, []string{"--target", `"http://h"`, "--split"}},
 		{[]string{"--split", "--redis", "embedded"}, []string{"--redis", `"embedded"`, "--split"}},
 		{[]string{"--split", "--admin-token", "t"}, []string{"--admin-token", "--target"}},
+		{[]string{"--profile", "flash", "--rate", "100"}, []string{"--rate", `"100"`, "--profile steady"}},
+		{[]string{"--lobby", "1s"}, []string{"--lobby", `"1s"`, "--profile flash"}},
+		{[]string{"--profile", "flash", "--lobby", "1ms"}, []string{"--lobby", `"1ms"`, "100ms"}},
+		{[]string{"--profile", "flash", "--readers", "-1"}, []string{"--readers", `"-1"`, "0 to"}},
+		{[]string{"--profile", "flash", "--readers", "100000", "--lobby", "1h"}, []string{"--readers", "more than 1000000 reads"}},
+		{[]string{"--profile", "flash", "--read-every", "1ms"}, []string{"--read-every", `"1ms"`, "10ms"}},
+		{[]string{"--profile", "flash", "--stragglers", "NaN"}, []string{"--stragglers", `"NaN"`, "fraction"}},
+		{[]string{"--profile", "flash", "--tail", "-1s"}, []string{"--tail", `"-1s"`, "0s to"}},
+		{[]string{"--kill", "worker@50%"}, []string{"--kill", `"worker@50%"`, "--split"}},
+		{[]string{"--split", "--kill", "redis@50%"}, []string{"--kill", `"redis@50%"`, "worker1"}},
+		{[]string{"--split", "--kill", "worker@50%,worker1@60%"}, []string{"--kill", "killed twice"}},
+		{[]string{"--split", "--kill", "worker@50%", "--down", "1h"}, []string{"--down", `"1h0m0s"`, "--timeout"}},
+		{[]string{"--down", "1s"}, []string{"--down", `"1s"`, "--kill"}},
 		{[]string{"--split", "--quantity", "0"}, []string{"--quantity", `"0"`, "1 to"}},
 	}
 	for _, tt := range tests {
@@ -112,7 +127,7 @@ func TestRun_Help(t *testing.T) {
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitPassed || errs.Len() > 0 {
 		t.Errorf("exit %d, %s", code, errs.String())
 	}
-	for _, option := range strings.Fields("--buyers --stock --limit --rate --profile --duplicates --quantity --connections --async --seed --json --report --redis --db --target --admin-token --timeout --split") {
+	for _, option := range strings.Fields("--buyers --stock --limit --rate --profile --duplicates --quantity --connections --async --seed --json --report --redis --db --target --admin-token --timeout --split --lobby --readers --read-every --stragglers --tail --kill --down") {
 		if !strings.Contains(out.String(), option) {
 			t.Errorf("help lacks %s", option)
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"strconv"
 	"time"
 )
@@ -17,6 +19,10 @@ type plan struct {
 	buyers    []string
 	purchases []purchase
 	shots     []shot // in the order of their due times
+	// opening is when the sale opens, after the start of the run; 0: before the start.
+	opening time.Duration
+	// reads are when the readers of the lobby ask for the item, after the start.
+	reads []time.Duration
 }
 
 // purchase is one intended purchase. Every request for it carries the same key.
@@ -60,7 +66,39 @@ func newPlan(o *options, runID string) *plan {
 		}
 	}
 	p.spread(o)
+	if o.Profile == profileFlash {
+		p.flash(o)
+	}
 	return p
+}
+
+// reaction is how long after the opening the burst arrives. No buyer is faster, and a
+// request that is early, because two clocks differ by a few milliseconds, is refused.
+const reaction = 20 * time.Millisecond
+
+// flash adds a lobby of readers before the opening, and makes the last buyers late.
+func (p *plan) flash(o *options) {
+	p.opening = o.Lobby
+	late := len(p.purchases) - int(math.Round(o.Stragglers*float64(len(p.purchases))))
+	first := sort.Search(len(p.shots), func(i int) bool { return p.shots[i].purchase >= late })
+	for i := range p.shots {
+		p.shots[i].due = p.opening + reaction
+		if i >= first {
+			// The rate falls evenly to nothing, so a fraction u has come after T*(1-sqrt(1-u)).
+			u := float64(p.shots[i].purchase-late+1) / float64(len(p.purchases)-late)
+			p.shots[i].due += time.Duration((1 - math.Sqrt(1-u)) * float64(o.Tail))
+		}
+	}
+	rng := rand.New(rand.NewPCG(o.Seed, 0x6c6f626279))
+	for range o.Readers {
+		// Each reader comes at some time within the first period and then polls with jitter.
+		at := time.Duration(rng.Float64() * float64(o.ReadEvery))
+		for at < o.Lobby {
+			p.reads = append(p.reads, at)
+			at += time.Duration((0.75 + 0.5*rng.Float64()) * float64(o.ReadEvery))
+		}
+	}
+	slices.Sort(p.reads)
 }
 
 // spread gives each request its due time. A repeat is due with the original.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/term"
 )
 
@@ -49,32 +48,40 @@ func (c *counters) share() float64 {
 	return 0
 }
 
-func (c *counters) line() string {
-	phase := ""
+// phaseName is the name of the present phase.
+func (c *counters) phaseName() string {
 	if p := c.phase.Load(); p != nil {
-		phase = *p
+		return *p
 	}
+	return ""
+}
+
+func (c *counters) figures() string {
+	return fmt.Sprintf("%d of %d answered, %d accepted, %d refused, %d retried, %d failed, %d rows",
+		c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load(), c.persisted.Load())
+}
+
+func (c *counters) line() string {
 	if c.total.Load() == 0 {
-		return phase
+		return c.phaseName()
 	}
-	return fmt.Sprintf("%s: %d of %d answered, %d accepted, %d refused, %d retried, %d failed, %d rows",
-		phase, c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load(), c.persisted.Load())
+	return c.phaseName() + ": " + c.figures()
 }
 
 // display shows the counters until the returned function is called, which returns when the
 // display no longer uses the terminal.
-func display(ctx context.Context, w io.Writer, c *counters) (stop func()) {
+func display(ctx context.Context, w io.Writer, c *counters, rec *recorder) (stop func()) {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb" {
 		// A terminal without a known size cannot be drawn on.
 		if width, height, err := term.GetSize(f.Fd()); err == nil && width > 0 && height > 0 {
-			return displayTerminal(f, c)
+			return displayTerminal(f, screen{c: c, rec: rec, width: width, height: height})
 		}
 	}
-	return displayLines(ctx, w, c)
+	return displayLines(ctx, w, c, rec)
 }
 
 // displayLines prints one line a second.
-func displayLines(ctx context.Context, w io.Writer, c *counters) (stop func()) {
+func displayLines(ctx context.Context, w io.Writer, c *counters, rec *recorder) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -84,7 +91,7 @@ func displayLines(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				if _, err := fmt.Fprintln(w, c.line()); err != nil {
+				if _, err := fmt.Fprintln(w, c.line()+rec.sofar().line()); err != nil {
 					return // the output is closed; the run goes on for its verdict
 				}
 			case <-ctx.Done():
@@ -98,11 +105,10 @@ func displayLines(ctx context.Context, w io.Writer, c *counters) (stop func()) {
 	}
 }
 
-// displayTerminal redraws a bar and the figures in place. It reads nothing from the
-// terminal: Ctrl-C stays a signal, and an input that is missing or not a terminal cannot
-// block it.
-func displayTerminal(f *os.File, c *counters) (stop func()) {
-	p := tea.NewProgram(screen{c: c, width: 80},
+// displayTerminal redraws the figures in place. It reads nothing from the terminal: Ctrl-C
+// stays a signal, and an input that is missing or not a terminal cannot block it.
+func displayTerminal(f *os.File, s screen) (stop func()) {
+	p := tea.NewProgram(s,
 		tea.WithOutput(f), tea.WithInput(nil), tea.WithoutSignalHandler(), tea.WithEnvironment(quietEnvironment()))
 	done := make(chan struct{})
 	go func() {
@@ -112,6 +118,11 @@ func displayTerminal(f *os.File, c *counters) (stop func()) {
 		}
 	}()
 	return func() {
+		// After Ctrl-C the terminal has written ^C somewhere in the last frame. A change of
+		// size draws all of it again.
+		if width, height, err := term.GetSize(f.Fd()); err == nil {
+			p.Send(tea.WindowSizeMsg{Width: width, Height: height})
+		}
 		p.Quit()
 		bound := time.NewTimer(2 * time.Second)
 		defer bound.Stop()
@@ -137,49 +148,4 @@ func quietEnvironment() []string {
 		env = append(env, "NO_COLOR="+v)
 	}
 	return env
-}
-
-// screen is the display's model.
-type screen struct {
-	c     *counters
-	width int
-}
-
-type redraw struct{}
-
-func nextRedraw() tea.Cmd {
-	return tea.Tick(100*time.Millisecond, func(time.Time) tea.Msg { return redraw{} })
-}
-
-// Init starts the clock of the display.
-func (s screen) Init() tea.Cmd { return nextRedraw() }
-
-// Update records the terminal's width and schedules the next redraw.
-func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	switch msg := msg.(type) {
-	case tea.WindowSizeMsg:
-		s.width = msg.Width
-	case redraw:
-		return s, nextRedraw()
-	}
-	return s, nil
-}
-
-var (
-	barDone = lipgloss.NewStyle().Foreground(lipgloss.Color("2"))
-	barRest = lipgloss.NewStyle().Foreground(lipgloss.Color("8"))
-	faint   = lipgloss.NewStyle().Faint(true)
-)
-
-// View draws the bar with the counters below it.
-func (s screen) View() tea.View {
-	bar := max(10, min(60, s.width-8))
-	share := s.c.share()
-	filled := min(bar, int(share*float64(bar)))
-	line := s.c.line()
-	if s.width > 0 && len(line) > s.width {
-		line = line[:s.width] // the line is ASCII
-	}
-	return tea.NewView(barDone.Render(strings.Repeat("█", filled)) + barRest.Render(strings.Repeat("░", bar-filled)) +
-		fmt.Sprintf(" %3.0f %%\n", share*100) + faint.Render(line) + "\n")
 }

@@ -1,110 +1,162 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
 	"html/template"
-	"math"
 	"os"
-	"strings"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"flashsale/loadtest/chart"
 )
 
 //go:embed report.html
 var reportPage string
 
-var reportTemplate = template.Must(template.New("report").Parse(reportPage))
+var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"ms":    chart.Milliseconds,
+	"count": func(n int64) string { return chart.Number(float64(n), 0) },
+}).Parse(reportPage))
 
-// The plot's size and margins in SVG units.
+// The sizes of the drawings: one for windows and paper, one for phones. A single one would
+// have labels that cannot be read on a phone.
 const (
-	plotWidth, plotHeight = 860.0, 340.0
-	plotLeft, plotRight   = 70.0, 20.0
-	plotTop, plotBottom   = 20.0, 40.0
+	wideWidth, wideLeft     = 900, 72
+	narrowWidth, narrowLeft = 380, 62
 )
 
-// plot is a latency distribution by percentile. The percentiles are spread by
-// their nines, so that the tail has as much room as the body.
-type plot struct {
-	Width, Height            float64
-	Left, Right, Top, Bottom float64 // edges of the drawing area
-	XTicks, YTicks           []tick
-	Curves                   []curve
+// figure is a chart of the report in both sizes.
+type figure struct {
+	*chart.Chart
+	Wide, Narrow *chart.Drawing
 }
 
-type tick struct {
-	At    float64
-	Label string
-}
-
-type curve struct {
-	Name, Points, Color string
-	LegendY             float64
-}
-
-// newPlot draws the curves of all requests and of the accepted ones.
-func newPlot(all, accepted *hdrhistogram.Histogram) plot {
-	p := plot{Width: plotWidth, Height: plotHeight, Left: plotLeft, Right: plotWidth - plotRight, Top: plotTop, Bottom: plotHeight - plotBottom}
-	// The last percentile shown is the one that still has a request beyond it.
-	nines := max(1, math.Log10(float64(max(all.TotalCount(), 1))))
-	top := niceCeiling(float64(max(all.Max(), 1)) / 1000)
-	x := func(n float64) float64 { return p.Left + (p.Right-p.Left)*n/nines }
-	y := func(ms float64) float64 { return p.Bottom - (p.Bottom-p.Top)*ms/top }
-	for _, t := range []tick{{0, "0"}, {math.Log10(2), "50"}, {1, "90"}, {2, "99"}, {3, "99.9"}, {4, "99.99"}, {5, "99.999"}} {
-		if t.At <= nines {
-			p.XTicks = append(p.XTicks, tick{x(t.At), t.Label + " %"})
-		}
+func newFigure(c *chart.Chart, height float64) figure {
+	if c.Blank() {
+		return figure{Chart: c}
 	}
-	for i := range 6 {
-		ms := top * float64(i) / 5
-		p.YTicks = append(p.YTicks, tick{y(ms), fmt.Sprintf("%.3g ms", ms)})
-	}
-	for i, c := range []struct {
-		name, color string
-		h           *hdrhistogram.Histogram
-	}{{"all requests", "#2563eb", all}, {"accepted", "#16a34a", accepted}} {
-		if c.h.TotalCount() == 0 {
-			continue
-		}
-		var points strings.Builder
-		const steps = 200
-		for s := range steps + 1 {
-			n := nines * float64(s) / steps
-			ms := float64(c.h.ValueAtQuantile(100*(1-math.Pow(10, -n)))) / 1000
-			fmt.Fprintf(&points, "%.1f,%.1f ", x(n), y(ms))
-		}
-		p.Curves = append(p.Curves, curve{c.name, points.String(), c.color, p.Top + 16 + 18*float64(i)})
-	}
-	return p
+	return figure{c, c.Draw(wideWidth, height, wideLeft, true), c.Draw(narrowWidth, min(height, 180), narrowLeft, false)}
 }
 
-// niceCeiling rounds up to 1, 2 or 5 times a power of ten.
-func niceCeiling(v float64) float64 {
-	unit := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, m := range []float64{1, 2, 5} {
-		if v <= m*unit {
-			return m * unit
-		}
-	}
-	return 10 * unit
+// setting is a row of a table of names and values.
+type setting struct{ Name, Value string }
+
+// report is what the page shows.
+type report struct {
+	*summary
+	Figures       []figure
+	Checks        []check
+	Distributions []distribution
+	Facts         []string
+	Settings      []setting
+	Computer      []setting
+	Date          string
+	JSON          *summary // the whole result, as --json prints it
 }
 
-// writeReport writes the HTML report. It refers to nothing outside the file.
+// writeReport writes the HTML report. It refers to nothing outside the file, and holds the
+// summary as JSON.
 func (s *summary) writeReport(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	page := struct {
-		*summary
-		Plot          plot
-		Distributions []distribution
-		Facts         []string
-	}{s, newPlot(s.latency, s.accepted), s.distributions(), s.facts()}
-	if err := reportTemplate.Execute(f, page); err != nil {
+	if err := reportTemplate.Execute(f, s.report()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
+}
+
+func (s *summary) report() *report {
+	return &report{
+		summary: s, Figures: s.figures(), Checks: s.checks(), Distributions: s.distributions(), Facts: s.facts(),
+		Settings: s.settings(), Computer: s.Machine.settings(), Date: s.Started.Format("2006-01-02 15:04:05 UTC"), JSON: s,
+	}
+}
+
+// settings are the options of the run.
+func (s *summary) settings() []setting {
+	l := &s.Load
+	n := func(v int64) string { return chart.Number(float64(v), 0) }
+	out := []setting{
+		{"profile", l.Profile}, {"buyers", n(int64(l.Buyers))}, {"stock", n(l.Stock)}, {"limit per buyer", n(l.Limit)},
+		{"units of a purchase", n(l.Quantity)},
+	}
+	if l.Rate > 0 {
+		out = append(out, setting{"rate", chart.Count(l.Rate) + " requests/s"})
+	}
+	if f := l.Flash; f != nil {
+		out = append(out,
+			setting{"lobby", fmt.Sprintf("%s readers for %s, each about every %s", n(int64(f.Readers)), chart.Milliseconds(f.LobbyMS), chart.Milliseconds(f.ReadEveryMS))},
+			setting{"stragglers", fmt.Sprintf("%s of the purchases, within %s after the opening", chart.Percent(100*f.Stragglers), chart.Milliseconds(f.TailMS))})
+	}
+	out = append(out,
+		setting{"duplicates", chart.Percent(100 * l.Duplicates)}, setting{"greedy", chart.Percent(100 * l.Greedy)},
+		setting{"connections", n(int64(l.Connections))}, setting{"respond-async", yesNo(l.Async)}, setting{"seed", fmt.Sprint(l.Seed)})
+	for _, k := range l.Kill {
+		out = append(out, setting{"kill", k + ", down for " + chart.Milliseconds(l.DownMS)})
+	}
+	out = append(out, setting{"service version", cmp.Or(s.Service, "not stated by the service")})
+	return append(out, setting{"target", l.Target}, setting{"item", l.Item}, setting{"orders read from", s.CheckedIn})
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (m *machine) settings() []setting {
+	var out []setting
+	if m.CPU != "" {
+		out = append(out, setting{"CPU", m.CPU})
+	}
+	out = append(out, setting{"cores", fmt.Sprint(m.Cores)})
+	if m.MemoryGB > 0 {
+		out = append(out, setting{"memory", chart.Significant(m.MemoryGB) + " GiB"})
+	}
+	return append(out, setting{"system", m.OS + ", " + m.Arch}, setting{"Go", m.Go})
+}
+
+// check is one promise with its result.
+type check struct {
+	Name, Meaning string
+	Count         int64
+	Passed        bool
+}
+
+// checkMeanings are the checks of every run, in the order of the verdict's line.
+var checkMeanings = []setting{
+	{"oversold", "units sold beyond the stock"},
+	{"lost", "acknowledged orders without a row"},
+	{"duplicated", "keys with more than one order"},
+	{"over_limit", "buyers with more units than the limit"},
+	{"unsold", "units left that buyers wanted"},
+	{"invented", "rows of no purchase"},
+	{"contradicted", "refused purchases that have an order"},
+	{"malformed", "acknowledgements that do not match the purchase"},
+	{"ledger", "ledgers that do not balance or disagree with the rows"},
+}
+
+// checks lists every check with its result, and further failures of the run.
+func (s *summary) checks() []check {
+	failed := make(map[string]int64, len(s.Verdict.Failures))
+	for _, f := range s.Verdict.Failures {
+		failed[f.Name] = f.Count
+	}
+	var out []check
+	for _, m := range checkMeanings {
+		count, broken := failed[m.Name]
+		delete(failed, m.Name)
+		out = append(out, check{m.Name, m.Value, count, !broken})
+	}
+	for _, f := range s.Verdict.Failures {
+		if _, further := failed[f.Name]; further {
+			out = append(out, check{f.Name, "the run proves nothing, or ended badly: see below", f.Count, false})
+		}
+	}
+	return out
 }

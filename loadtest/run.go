@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +82,7 @@ func prepare(ctx context.Context, o *options, say func(string, ...any)) (at plac
 		if err != nil {
 			return place{}, nil, err
 		}
-		return d.place(), d.stop, nil
+		return d.place(o), d.stop, nil
 	default:
 		svc, err := startService(ctx, o, say)
 		if err != nil {
@@ -110,6 +112,7 @@ type place struct {
 	urls       []string // one or more; the crowd buys at all of them
 	db, secret string
 	victims    []victim // processes to kill under the load
+	version    string   // of the service, empty: unknown
 }
 
 // targets parses the URLs.
@@ -144,7 +147,7 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	defer admin.close()
 	src, err := openSource(ctx, at.db, admin)
 	if err != nil {
-		return nil, &usageError{"db", at.db, err.Error() + "; give the database file of the service under test, or leave --db away to check through the API"}
+		return nil, &usageError{"db", at.db, err.Error() + "; give the database of the service under test, or leave --db away to check through the API"}
 	}
 	defer closeQuietly(closerFunc(src.close))
 
@@ -161,19 +164,34 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	if err := d.checkTokens(); err != nil {
 		return nil, err
 	}
-	if err := admin.openSale(ctx, p, o.Timeout); err != nil {
+	if d.opens, err = admin.openSale(ctx, p, o.Timeout); err != nil {
 		return nil, err
 	}
-	say("sale %s is open: %d units, %d buyers, %d requests, profile %s", p.item, o.Stock, o.Buyers, len(p.shots), o.Profile)
+	state := "is open"
+	if p.opening > 0 {
+		state = fmt.Sprintf("opens in %s", time.Until(d.opens).Round(100*time.Millisecond))
+	}
+	say("sale %s %s: %d units, %d buyers, %d requests, profile %s", p.item, state, o.Stock, o.Buyers, len(p.shots), o.Profile)
 	return at.crowd(ctx, o, d, src, admin, stderr)
 }
 
 // crowd sends the requests, waits for the sale to become quiet, and judges.
 func (at place) crowd(ctx context.Context, o *options, d *driver, src source, admin *api, stderr io.Writer) (*summary, error) {
+	d.rec = newRecorder(d.plan)
 	d.live.total.Store(int64(len(d.plan.shots)))
 	d.live.enter("buying")
-	hide := display(ctx, stderr, d.live)
+	hide := display(ctx, stderr, d.live, d.rec)
 	defer hide()
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel() // ends the wait for a process that is started again
+		if d.strikes != nil {
+			d.strikes.wait()
+		}
+	}()
+	stopProbes := newProber(admin, d.plan.item, d.rec).start(ctx)
+	defer stopProbes()
 	r, err := d.drive(ctx, o.Connections)
 	if err != nil {
 		return nil, fmt.Errorf("no verdict: %w", err)
@@ -184,14 +202,38 @@ func (at place) crowd(ctx context.Context, o *options, d *driver, src source, ad
 	if err != nil {
 		return nil, fmt.Errorf("no verdict: check the orders: %w", err)
 	}
+	d.strikes.wait()
+	stopProbes()
 	s := summarize(o, d.plan, r)
-	s.Load.Target = strings.Join(at.urls, ", ")
+	s.Load.Target, s.Started, s.Machine, s.Service = strings.Join(at.urls, ", "), began.UTC(), thisMachine(), at.version
 	s.conclude(judge(seen, end.rows, end.ledger), end, src.name())
 	var void finding
 	if s.Kills, void = d.strikes.report(); void.count > 0 {
 		s.fail("void", void)
 	}
+	s.Series = d.timeline(s, r)
 	return s, nil
+}
+
+// timeline ends the recording and returns the series of the run.
+func (d *driver) timeline(s *summary, r *result) *series {
+	var marks []mark
+	if d.plan.opening > 0 {
+		marks = append(marks, mark{seconds(d.plan.opening), "opening"})
+	}
+	for i := range s.Kills {
+		k := &s.Kills[i]
+		marks = append(marks, mark{k.At, k.Process + " killed"})
+		if k.Back != nil {
+			marks = append(marks, mark{*k.Back, k.Process + " ready again"})
+			d.rec.down(k.Process+" down", d.sched.start.Add(duration(k.At)), d.sched.start.Add(duration(*k.Back)))
+		}
+	}
+	if last := r.elapsed + d.plan.opening; d.rec.worthMarking(last) {
+		marks = append(marks, mark{seconds(last), "last answer"})
+	}
+	slices.SortStableFunc(marks, func(a, b mark) int { return cmp.Compare(a.At, b.At) })
+	return d.rec.finish(marks)
 }
 
 // closerFunc lets a function be closed like an io.Closer.

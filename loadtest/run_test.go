@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -197,15 +200,45 @@ func TestRun_JSONAndReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<svg", "<polyline", "409 sold_out", doc.Line} {
+	checkReport(t, page, out)
+	for _, want := range []string{"<polyline", "409 sold_out", doc.Line} {
 		if !bytes.Contains(page, []byte(want)) {
 			t.Errorf("report lacks %q", want)
 		}
 	}
-	for _, outside := range []string{"src=", "href=", "url(", "@import", "<script", "ZgotmplZ"} {
+}
+
+// checkReport checks what holds for every report: it needs nothing but itself, runs
+// nothing, has every section, no number with an exponent on an axis, and holds what --json
+// printed.
+func checkReport(t *testing.T, page []byte, printed string) {
+	t.Helper()
+	for _, part := range []string{`id="rate"`, `id="latency"`, `id="hdr"`, `id="stock"`, `id="queue"`, `id="age"`, `id="refusals"`,
+		"Events", "Checks", "Settings", "Machine of the load test", "Answers"} {
+		if !bytes.Contains(page, []byte(part)) {
+			t.Errorf("report lacks %q", part)
+		}
+	}
+	const data = `<script type="application/json" id="result">`
+	for _, outside := range []string{"src=", "href=", "url(", "@import", "ZgotmplZ", "NaN", "onload"} {
 		if bytes.Contains(page, []byte(outside)) {
 			t.Errorf("report has %q", outside)
 		}
+	}
+	if n := bytes.Count(page, []byte("<script")); n != 1 {
+		t.Errorf("%d scripts, want the data only", n)
+	}
+	if bad := regexp.MustCompile(`<text[^>]*>[^<]*\de[+-]?\d[^<]*</text>`).Find(page); bad != nil {
+		t.Errorf("a label has an exponent: %s", bad)
+	}
+	_, rest, _ := bytes.Cut(page, []byte(data))
+	embedded, _, _ := bytes.Cut(rest, []byte("</script>"))
+	var got, want any
+	if err := errors.Join(json.Unmarshal(embedded, &got), json.Unmarshal([]byte(printed), &want)); err != nil {
+		t.Fatalf("%v\n%.300s", err, embedded)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Error("the data of the report differs from the output of --json")
 	}
 }
 

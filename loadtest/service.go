@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"flashsale/internal/postgresurl"
 	"flashsale/internal/testing/freeport"
 	"flashsale/internal/testing/repo"
 )
@@ -22,6 +23,8 @@ type service struct {
 	db     string // as for --db, with an absolute path
 	secret string
 	dir    string
+	// version of the program; empty: unknown
+	version string
 }
 
 // startService builds the service and starts it in a fresh directory. The
@@ -39,6 +42,9 @@ func startService(ctx context.Context, o *options, say func(string, ...any)) (s 
 	}()
 	bin, err := buildService(ctx, dir, say)
 	if err != nil {
+		return nil, err
+	}
+	if started.version, err = versionOf(ctx, bin); err != nil {
 		return nil, err
 	}
 	if err := started.start(bin, o); err != nil {
@@ -93,27 +99,38 @@ func (s *service) start(bin string, o *options) error {
 	if s.db, err = absoluteDB(o.DB, s.dir); err != nil {
 		return err
 	}
-	args := []string{
-		"serve", "--addr", addr, "--ops-addr", ops, "--db", s.db, "--data-dir", s.dir, "--rate-buyer", rateBuyer,
-	}
+	args := append([]string{"serve", "--addr", addr, "--ops-addr", ops}, databaseArgs(s.db)...)
+	args = append(args, "--data-dir", s.dir, "--rate-buyer", rateBuyer)
 	if o.Redis != "" {
 		args = append(args, "--redis", o.Redis)
 	}
 	cmd := exec.Command(bin, args...) //nolint:noctx // it must outlive an interrupt: it is ended by SIGTERM in end
-	cmd.Dir, cmd.Env = s.dir, serviceEnv(s.secret)
+	cmd.Dir, cmd.Env = s.dir, serviceEnv(s.secret, s.db)
 	return s.program.start(cmd)
 }
 
 // serviceEnv is the environment of a service started here. It leaves out the settings of
 // our own environment, which may be meant for another service.
-func serviceEnv(secret string) []string {
+func serviceEnv(secret, db string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "FLASHSALE_") {
 			env = append(env, kv)
 		}
 	}
+	if postgresurl.Is(db) {
+		env = append(env, "FLASHSALE_DB="+db)
+	}
 	return append(env, secretEnv+"="+secret)
+}
+
+// databaseArgs are the arguments that name the database. A URL may have a password, which
+// every user of the machine could read on the command line: serviceEnv passes it.
+func databaseArgs(db string) []string {
+	if postgresurl.Is(db) {
+		return nil
+	}
+	return []string{"--db", db}
 }
 
 // absoluteDB is the --db of the child, which runs in another directory.
@@ -138,4 +155,19 @@ func (s *service) stop() error {
 }
 
 // place is the target of the load.
-func (s *service) place() place { return place{urls: []string{s.url}, db: s.db, secret: s.secret} }
+func (s *service) place() place {
+	return place{urls: []string{s.url}, db: s.db, secret: s.secret, version: s.version}
+}
+
+// versionOf asks a program for its version: the first line, without the program's name.
+func versionOf(ctx context.Context, bin string) (string, error) {
+	out, err := exec.CommandContext(ctx, bin, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask the service for its version: %w", err)
+	}
+	line, _, found := strings.Cut(string(out), "\n")
+	if !found {
+		return "", nil
+	}
+	return strings.TrimPrefix(line, "flashsale "), nil
+}

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // to read the service's database
+	_ "github.com/jackc/pgx/v5/stdlib" // to read the service's database
+	_ "github.com/mattn/go-sqlite3"    // to read the service's database
+
+	"flashsale/internal/postgresurl"
 )
 
 // settled is the state of the sale once it is quiet, or when waiting ended.
@@ -142,41 +145,47 @@ type source interface {
 	close() error
 }
 
-// sqliteSource reads the database's file without the service.
-type sqliteSource struct {
-	path string
-	db   *sql.DB
+// sqlSource reads the database without the service.
+type sqlSource struct {
+	setting string // as for --db
+	db      *sql.DB
 }
 
 // openSQLite opens the file read-only, so that the check cannot change the database.
-func openSQLite(ctx context.Context, path string) (*sqliteSource, error) {
+func openSQLite(ctx context.Context, path string) (*sqlSource, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	dsn := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: "mode=ro&_busy_timeout=5000&_query_only=true"}
-	db, err := sql.Open("sqlite3", dsn.String())
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
-	}
-	if err := db.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), db.Close())
-	}
-	return &sqliteSource{path, db}, nil
+	return openSQL(ctx, "sqlite3", dsn.String(), "sqlite:"+path)
 }
 
-func (s *sqliteSource) name() string { return "the database, sqlite:" + s.path }
+// openSQL opens a database. Its name in reports and errors has no password.
+func openSQL(ctx context.Context, driver, dsn, setting string) (*sqlSource, error) {
+	s := &sqlSource{setting: postgresurl.Redact(setting)}
+	var err error
+	if s.db, err = sql.Open(driver, dsn); err != nil {
+		return nil, fmt.Errorf("open database %s: %w", s.setting, err)
+	}
+	if err := s.db.PingContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %s: %w", s.setting, err), s.db.Close())
+	}
+	return s, nil
+}
 
-func (s *sqliteSource) close() error { return s.db.Close() }
+func (s *sqlSource) name() string { return "the database, " + s.setting }
 
-func (s *sqliteSource) count(ctx context.Context, item string) (n int64, err error) {
-	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE item_id = ?`, item).Scan(&n); err != nil {
+func (s *sqlSource) close() error { return s.db.Close() }
+
+func (s *sqlSource) count(ctx context.Context, item string) (n int64, err error) {
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE item_id = $1`, item).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count orders: %w", err)
 	}
 	return n, nil
 }
 
-func (s *sqliteSource) rows(ctx context.Context, item string) (out []row, err error) {
-	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE item_id = ?`, item)
+func (s *sqlSource) rows(ctx context.Context, item string) (out []row, err error) {
+	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE item_id = $1`, item)
 	if err != nil {
 		return nil, fmt.Errorf("read orders: %w", err)
 	}
@@ -214,6 +223,9 @@ func (s apiSource) rows(ctx context.Context, item string) ([]row, error) {
 func openSource(ctx context.Context, db string, target *api) (source, error) {
 	if path, ok := strings.CutPrefix(db, "sqlite:"); ok {
 		return openSQLite(ctx, path)
+	}
+	if postgresurl.Is(db) {
+		return openSQL(ctx, "pgx", db, db)
 	}
 	return apiSource{target}, nil
 }

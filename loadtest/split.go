@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +31,19 @@ type deployment struct {
 
 	redis    *redisserver.Server
 	redisURL string
-	apis     []*program
+	apis     []*half
 	urls     []string // of the apis
-	workers  []*program
+	workers  []*half
+	timeout  time.Duration // for a process to become ready
+	version  string        // of the program; empty: unknown
+}
+
+// half is one API or worker of a deployment. After a restart its program is the new one.
+type half struct {
+	*program
+	args  []string // of the command line
+	ready string   // URL that answers 200 once it is ready
+	route string
 }
 
 // startDeployment builds the service and starts a deployment in a fresh
@@ -51,6 +62,9 @@ func startDeployment(ctx context.Context, o *options, say func(string, ...any)) 
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	d := &deployment{dir: dir, bin: bin, secret: newSecret()}
+	if d.version, err = versionOf(ctx, bin); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
 	say("starting redis-server, %d APIs and %d workers", halves, halves)
 	if err := d.start(ctx, o); err != nil {
 		return nil, abandon(err, d.end, dir)
@@ -64,19 +78,20 @@ func (d *deployment) start(ctx context.Context, o *options) (err error) {
 	if d.db, err = absoluteDB(o.DB, d.dir); err != nil {
 		return err
 	}
-	if err := d.startRedis(ctx, o.Timeout); err != nil {
+	d.timeout = o.Timeout
+	if err := d.startRedis(ctx); err != nil {
 		return err
 	}
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
-	return d.startHalves(ctx, o.Timeout)
+	return d.startHalves(ctx)
 }
 
 // startRedis starts a redis-server on a free port, with the settings on which an
 // acknowledged order depends, and returns once it answers.
-func (d *deployment) startRedis(ctx context.Context, timeout time.Duration) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (d *deployment) startRedis(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	if d.redis, err = redisserver.Start(ctx, redisserver.Config{Dir: d.dir}); err != nil {
 		return err
@@ -86,8 +101,8 @@ func (d *deployment) startRedis(ctx context.Context, timeout time.Duration) (err
 }
 
 func (d *deployment) migrate(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, d.bin, "migrate", "up", "--db", d.db, "--data-dir", d.dir)
-	cmd.Dir, cmd.Env = d.dir, serviceEnv(d.secret)
+	cmd := exec.CommandContext(ctx, d.bin, append([]string{"migrate", "up", "--data-dir", d.dir}, databaseArgs(d.db)...)...)
+	cmd.Dir, cmd.Env = d.dir, serviceEnv(d.secret, d.db)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate the database: %w\n%s", errors.Join(err, context.Cause(ctx)), out)
 	}
@@ -95,59 +110,112 @@ func (d *deployment) migrate(ctx context.Context) error {
 }
 
 // startHalves starts the APIs and the workers, and returns once all are ready.
-func (d *deployment) startHalves(ctx context.Context, timeout time.Duration) error {
-	var waits []func() error
+func (d *deployment) startHalves(ctx context.Context) error {
 	for i := range halves {
 		addr, err := freeport.Addr()
 		if err != nil {
 			return err
 		}
-		url := "http://" + addr
-		api, _, err := d.startHalf("api", i, "--addr", addr, "--rate-buyer", rateBuyer)
+		api, err := d.startHalf("api", i, "--addr", addr, "--rate-buyer", rateBuyer)
 		if err != nil {
 			return err
 		}
-		d.apis, d.urls = append(d.apis, api), append(d.urls, url)
-		waits = append(waits, func() error { return api.awaitReady(ctx, url, "/readyz", timeout) })
-		worker, ops, err := d.startHalf("worker", i)
+		api.ready, api.route = "http://"+addr, "/readyz"
+		d.apis, d.urls = append(d.apis, api), append(d.urls, api.ready)
+		worker, err := d.startHalf("worker", i)
 		if err != nil {
 			return err
 		}
 		d.workers = append(d.workers, worker)
-		// A worker has no other address.
-		waits = append(waits, func() error { return worker.awaitReady(ctx, ops, "/metrics", timeout) })
 	}
-	for _, wait := range waits {
-		if err := wait(); err != nil {
+	return d.awaitHalves(ctx, slices.Concat(d.apis, d.workers))
+}
+
+// startHalf starts one API or worker. A worker is ready once it serves its metrics: it has
+// no other address.
+func (d *deployment) startHalf(command string, i int, args ...string) (*half, error) {
+	addr, err := freeport.Addr()
+	if err != nil {
+		return nil, err
+	}
+	h := &half{
+		program: newProgram(fmt.Sprintf("%s %d", command, i+1), d.dir),
+		args:    slices.Concat([]string{command, "--ops-addr", addr}, databaseArgs(d.db), []string{"--data-dir", d.dir, "--redis", d.redisURL}, args),
+		ready:   "http://" + addr, route: "/metrics",
+	}
+	return h, d.startProgram(h)
+}
+
+func (d *deployment) startProgram(h *half) error {
+	cmd := exec.Command(d.bin, h.args...) //nolint:noctx // it must outlive an interrupt: it is ended by SIGTERM in end
+	cmd.Dir, cmd.Env = d.dir, serviceEnv(d.secret, d.db)
+	return h.start(cmd)
+}
+
+func (d *deployment) awaitHalves(ctx context.Context, all []*half) error {
+	for _, h := range all {
+		if err := h.awaitReady(ctx, h.ready, h.route, d.timeout); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startHalf starts one API or worker and returns it with the URL of its metrics.
-func (d *deployment) startHalf(command string, i int, args ...string) (p *program, ops string, err error) {
-	addr, err := freeport.Addr()
-	if err != nil {
-		return nil, "", err
+// again starts killed processes again, with their command lines, and returns once they are
+// ready.
+func (d *deployment) again(ctx context.Context, all []*half) error {
+	for _, h := range all {
+		<-h.exited // it was killed
+		log := h.log + ".again"
+		h.program = newProgram(h.name, d.dir)
+		h.log = log
+		if err := d.startProgram(h); err != nil {
+			return err
+		}
 	}
-	args = append([]string{command, "--ops-addr", addr, "--db", d.db, "--data-dir", d.dir, "--redis", d.redisURL}, args...)
-	p = newProgram(fmt.Sprintf("%s %d", command, i+1), d.dir)
-	cmd := exec.Command(d.bin, args...) //nolint:noctx // it must outlive an interrupt: it is ended by SIGTERM in end
-	cmd.Dir, cmd.Env = d.dir, serviceEnv(d.secret)
-	if err := p.start(cmd); err != nil {
-		return nil, "", err
-	}
-	return p, "http://" + addr, nil
+	return d.awaitHalves(ctx, all)
 }
 
-// place is the target of the load, and the processes that are killed during it: the first
-// API and the first worker. The sale is opened and checked through the last API.
-func (d *deployment) place() place {
-	return place{
-		urls: d.urls, db: d.db, secret: d.secret,
-		victims: []victim{{name: d.apis[0].name, target: 0, kill: d.apis[0].kill}, {name: d.workers[0].name, target: anyTarget, kill: d.workers[0].kill}},
+// place is the target of the load, and the processes that are killed during it. The sale is
+// opened and checked through the last API.
+func (d *deployment) place(o *options) place {
+	at := place{urls: d.urls, db: d.db, secret: d.secret, version: d.version}
+	if len(o.hits) == 0 {
+		// Nothing is started again: the other API and the other worker take over.
+		api, worker := d.apis[0], d.workers[0]
+		at.victims = []victim{{name: api.name, target: 0, kill: api.kill}, {name: worker.name, target: anyTarget, kill: worker.kill}}
 	}
+	for _, h := range o.hits {
+		at.victims = append(at.victims, d.victim(h, o.Down))
+	}
+	return at
+}
+
+// victim finds the processes of a --kill.
+func (d *deployment) victim(h hit, down time.Duration) victim {
+	v := victim{target: anyTarget, share: h.at, down: down}
+	var all []*half
+	switch h.what {
+	case "worker":
+		all = d.workers
+		v.name = "all workers"
+	case "worker1":
+		all = d.workers[:1]
+	case "worker2":
+		all = d.workers[1:2]
+	case "api1":
+		all, v.target = d.apis[:1], 0
+	}
+	v.name = cmp.Or(v.name, all[0].name)
+	v.kill = func() error {
+		var errs []error
+		for _, p := range all {
+			errs = append(errs, p.kill())
+		}
+		return errors.Join(errs...)
+	}
+	v.again = func(ctx context.Context) error { return d.again(ctx, all) }
+	return v
 }
 
 // end ends every process that was started: the APIs, then the workers, which commit the

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,18 +35,67 @@ func TestRun_Split(t *testing.T) {
 	t.Parallel()
 	needRedis(t)
 	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{"--split", "--buyers", "400", "--stock", "200", "--duplicates", "0.2", "--json"}, &out, &errs)
+	code := run(t.Context(), []string{"--split", "--buyers", "1600", "--stock", "800", "--duplicates", "0.2", "--json"}, &out, &errs)
 	var s summary
 	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
 		t.Fatalf("exit %d: %v\n%s\n%s", code, err, out.String(), errs.String())
 	}
-	want := "PASS accepted=200 persisted=200 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"
+	want := "PASS accepted=800 persisted=800 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"
 	if code != exitPassed || s.Line != want || lastLine(errs.String()) != want {
 		t.Errorf("exit %d\n%s\n%s", code, out.String(), errs.String())
 	}
-	if len(s.Kills) != 2 || s.Kills[0].Process != "api 1" || s.Kills[1].Process != "worker 1" || s.Load.Connections != 50 {
+	if len(s.Kills) != 2 || s.Kills[0].Process != "api 1" || s.Kills[1].Process != "worker 1" || s.Load.Connections != 200 {
 		t.Errorf("kills %+v with %d connections", s.Kills, s.Load.Connections)
 	}
+}
+
+// The workers are killed in the middle and come back: everything is sold, and the report
+// has the gap, the recovery and their marks.
+func TestRun_Kill(t *testing.T) {
+	t.Parallel()
+	needRedis(t)
+	path := filepath.Join(t.TempDir(), "report.html")
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"--split", "--kill", "worker@50%", "--down", "1s", "--async", "--buyers", "400", "--stock", "400",
+		"--profile", "steady", "--rate", "200", "--json", "--report", path}, &out, &errs)
+	var s summary
+	if err := json.Unmarshal(out.Bytes(), &s); err != nil {
+		t.Fatalf("exit %d: %v\n%s\n%s", code, err, out.String(), errs.String())
+	}
+	if want := "PASS accepted=400 persisted=400 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"; code != exitPassed || s.Line != want {
+		t.Fatalf("exit %d\n%s\n%s", code, s.Line, errs.String())
+	}
+	k := s.Kills
+	if len(k) != 1 || k[0].Process != "all workers" || k[0].AcceptedBefore < 200 || k[0].Back == nil || *k[0].Back <= k[0].At {
+		t.Fatalf("kills %+v", k)
+	}
+	var names []string
+	for _, m := range s.Series.Marks {
+		names = append(names, m.What)
+	}
+	// The last answer may come before the workers do.
+	if names[0] != "all workers killed" || !slices.Contains(names, "all workers ready again") {
+		t.Errorf("marks: %q", names)
+	}
+	var most int64
+	for _, p := range s.Series.Points {
+		if p.Queued != nil && p.At > k[0].At {
+			most = max(most, *p.Queued)
+		}
+	}
+	if !slices.Contains(s.Series.Outages, outage{"all workers down", k[0].At, *k[0].Back}) {
+		t.Errorf("outages %v", s.Series.Outages)
+	}
+	// 200 orders come in the second without a worker.
+	if most < 50 {
+		t.Errorf("at most %d orders were queued after the kill", most)
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkReport(t, page, out.String())
+	checkSeries(t, &s)
 }
 
 func TestRun_SplitWithoutRedis(t *testing.T) {
@@ -109,7 +159,7 @@ func TestDeployment_Interrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	at := d.place()
+	at := d.place(o)
 	kill := at.victims[0].kill
 	at.victims[0].kill = func() error {
 		cancel()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,12 @@ type victim struct {
 	name   string
 	target int          // index of its URL, or anyTarget
 	kill   func() error // returns once the process executes nothing
+	// share is the part of the orders after which it is killed; 0: see newStrikes.
+	share float64
+	// again starts it again after the time down, and returns once it is ready; nil: it stays
+	// dead.
+	again func(context.Context) error
+	down  time.Duration
 }
 
 // kill is the result of one kill.
@@ -27,6 +34,9 @@ type kill struct {
 	// InFlight counts the requests in flight during the kill: those that a killed API did
 	// not answer, or those sent before the kill of a worker and answered after it.
 	InFlight int64 `json:"in_flight"`
+	// At is when it was killed, after the start; Back when it was ready again, nil: never.
+	At   float64  `json:"at_s"`
+	Back *float64 `json:"back_s,omitempty"`
 }
 
 // strike kills one victim once a number of orders are acknowledged.
@@ -40,6 +50,7 @@ type strike struct {
 
 	began    atomic.Int64 // when kill was called, in ns after the start; 0: not yet
 	ended    atomic.Int64 // when kill had returned, the same
+	back     atomic.Int64 // when it was ready again, the same
 	inFlight atomic.Int64
 	later    atomic.Int64
 
@@ -47,6 +58,8 @@ type strike struct {
 	sends  int64 // since the strike was due
 	before int64
 	err    error
+	// againErr is why it is not ready again. It is valid after wait.
+	againErr error
 }
 
 // strikes are the kills of a run, if any.
@@ -54,10 +67,12 @@ type strikes struct {
 	list  []*strike
 	start time.Time
 	live  *counters
+
+	restarts sync.WaitGroup
 }
 
-// newStrikes spreads the kills of the victims over the first half of a sale of so
-// many orders: with two, at one and at two fifths of them. The connections are
+// newStrikes spreads the kills of the victims that do not say when over the first half of a
+// sale of so many orders: with two, at one and at two fifths of them. The connections are
 // spread evenly over the targets.
 func newStrikes(victims []victim, orders, connections, targets int) *strikes {
 	s := new(strikes)
@@ -66,9 +81,13 @@ func newStrikes(victims []victim, orders, connections, targets int) *strikes {
 		if v.target != anyTarget {
 			reach /= targets
 		}
-		s.list = append(s.list, &strike{
-			victim: v, after: int64(max(1, orders*(i+1)/(2*len(victims)+1))), amid: int64(max(1, reach/2)),
-		})
+		after := orders * (i + 1) / (2*len(victims) + 1)
+		amid := reach / 2
+		if v.share > 0 {
+			after = int(v.share * float64(orders))
+			amid = min(amid, orders/100) // so that the kill comes when it was asked for
+		}
+		s.list = append(s.list, &strike{victim: v, after: int64(max(1, after)), amid: int64(max(1, amid))})
 	}
 	return s
 }
@@ -76,12 +95,15 @@ func newStrikes(victims []victim, orders, connections, targets int) *strikes {
 // begin sets when the load starts, and where its progress is counted and shown.
 func (s *strikes) begin(start time.Time, live *counters) { s.start, s.live = start, live }
 
+// wait returns once every process that is started again is ready, or is not going to be.
+func (s *strikes) wait() { s.restarts.Wait() }
+
 // sent notes that a request has been sent, whose answer is not read yet, and carries
-// out the strikes that are due.
-func (s *strikes) sent(target int) {
+// out the strikes that are due. The context bounds the restarts.
+func (s *strikes) sent(ctx context.Context, target int) {
 	for _, k := range s.list {
 		if k.ended.Load() == 0 && s.live.accepted.Load() >= k.after {
-			s.due(k, target)
+			s.due(ctx, k, target)
 		}
 	}
 }
@@ -90,7 +112,7 @@ func (s *strikes) sent(target int) {
 // request was sent, which cannot have been answered yet. During the kill no answer is read
 // and at most one request is sent on each connection, so that units are left for the time
 // after a slow kill.
-func (s *strikes) due(k *strike, target int) {
+func (s *strikes) due(ctx context.Context, k *strike, target int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ended.Load() != 0 || k.target != anyTarget && k.target != target {
@@ -103,9 +125,30 @@ func (s *strikes) due(k *strike, target int) {
 	k.before = s.live.accepted.Load()
 	k.err = k.kill()
 	k.ended.Store(int64(time.Since(s.start)))
-	if k.err == nil {
-		s.live.enter("buying after the kill of " + k.name)
+	if k.err != nil {
+		return
 	}
+	s.live.enter("buying after the kill of " + k.name)
+	if k.again != nil {
+		s.restarts.Go(func() { k.againErr = s.restart(ctx, k) })
+	}
+}
+
+// restart starts a killed process again after its time down.
+func (s *strikes) restart(ctx context.Context, k *strike) error {
+	down := time.NewTimer(k.down)
+	defer down.Stop()
+	select {
+	case <-down.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := k.again(ctx); err != nil {
+		return err
+	}
+	k.back.Store(int64(time.Since(s.start)))
+	s.live.enter("buying after the return of " + k.name)
+	return nil
 }
 
 // attempt is the target and the times of an attempt: when it began, when its request was
@@ -135,24 +178,33 @@ func (s *strikes) seen(a *answer, t attempt) {
 }
 
 // report returns the result of each kill, and, if the run proves nothing, the reason. It
-// is called after the end of the load.
+// is called after the end of the load, and after wait.
 func (s *strikes) report() (kills []kill, void finding) {
 	for _, k := range s.list {
 		if k.began.Load() == 0 {
-			void.add(1, "%s was never killed: that was to be once %d orders were acknowledged, and %d were", k.name, k.after, s.live.accepted.Load())
+			void.add(1, "never killed: %s; that was to be once %d orders were acknowledged, and %d were", k.name, k.after, s.live.accepted.Load())
 			continue
 		}
 		if k.err != nil {
 			void.add(1, "%v", k.err)
 			continue
 		}
-		seen := kill{k.name, k.before, k.later.Load(), k.inFlight.Load()}
+		seen := kill{
+			Process: k.name, AcceptedBefore: k.before, AcceptedAfter: k.later.Load(), InFlight: k.inFlight.Load(),
+			At: seconds(time.Duration(k.began.Load())),
+		}
+		switch {
+		case k.againErr != nil:
+			void.add(1, "%s did not start again: %v", k.name, k.againErr)
+		case k.again != nil:
+			seen.Back = new(seconds(time.Duration(k.back.Load())))
+		}
 		kills = append(kills, seen)
 		if seen.InFlight == 0 {
 			void.add(1, "the kill of %s met no request in flight", k.name)
 		}
 		if seen.AcceptedAfter == 0 {
-			void.add(1, "no request sent after %s was killed got an order; use a larger --stock or fewer --connections", k.name)
+			void.add(1, "no request sent after the kill of %s got an order; use a larger --stock or fewer --connections", k.name)
 		}
 	}
 	return kills, void
@@ -160,6 +212,10 @@ func (s *strikes) report() (kills []kill, void finding) {
 
 // sentence describes the kill in the summary.
 func (k *kill) sentence() string {
-	return fmt.Sprintf("killed %s after %d acknowledgements, with %d requests in flight; requests sent later got %d",
+	text := fmt.Sprintf("killed %s after %d acknowledgements, with %d requests in flight; requests sent later got %d",
 		k.Process, k.AcceptedBefore, k.InFlight, k.AcceptedAfter)
+	if k.Back != nil {
+		text += fmt.Sprintf("; killed at %.2f s, ready again at %.2f s", k.At, *k.Back)
+	}
+	return text
 }

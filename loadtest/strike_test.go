@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
 	"strings"
@@ -33,7 +34,7 @@ func (l *timeline) due(target, strike int) int {
 		if l.list[strike].began.Load() != 0 {
 			return n
 		}
-		l.sent(target)
+		l.sent(context.Background(), target)
 	}
 	return -1
 }
@@ -53,7 +54,7 @@ func TestStrikes_CarriedOutByProgress(t *testing.T) {
 	kill := func(name string) func() error {
 		return func() error { killed = append(killed, name); return nil }
 	}
-	l := newTimeline([]victim{{"api", 0, kill("api")}, {"worker", anyTarget, kill("worker")}}, 50, 16, 2)
+	l := newTimeline([]victim{{name: "api", target: 0, kill: kill("api")}, {name: "worker", target: anyTarget, kill: kill("worker")}}, 50, 16, 2)
 	l.accept(9)
 	if n := l.due(0, 0); n != -1 {
 		t.Errorf("killed after 9 of 50 orders, with request %d", n)
@@ -105,7 +106,7 @@ func TestStrikes_Report(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			l := newTimeline([]victim{{"victim", tt.target, func() error { return tt.kill }}}, 3, 2, 2)
+			l := newTimeline([]victim{{name: "victim", target: tt.target, kill: func() error { return tt.kill }}}, 3, 2, 2)
 			l.accept(1)
 			if l.due(0, 0) < 0 {
 				t.Fatal("never killed")
@@ -119,7 +120,7 @@ func TestStrikes_Report(t *testing.T) {
 			}
 		})
 	}
-	l := newTimeline([]victim{{"victim", 0, func() error { return nil }}}, 300, 2, 2)
+	l := newTimeline([]victim{{name: "victim", kill: func() error { return nil }}}, 300, 2, 2)
 	if kills, void := l.report(); len(kills) != 0 || void.count != 1 || !strings.Contains(void.examples[0], "never killed") {
 		t.Errorf("a kill that never came: %+v, %+v", kills, void)
 	}
@@ -133,7 +134,7 @@ func struck(t *testing.T, f *fake, kill func(first *httptest.Server) error) *sum
 	o := options4test(t, "--target", f.url, "--buyers", "200", "--stock", "50", "--connections", "16", "--timeout", "5s", "--admin-token", fakeAdmin)
 	at := place{
 		urls: []string{first.URL, f.url}, db: f.dsn, secret: fakeSecret,
-		victims: []victim{{"first", 0, func() error { return kill(first) }}},
+		victims: []victim{{name: "first", kill: func() error { return kill(first) }}},
 	}
 	s, err := at.test(t.Context(), o, t.Logf, t.Output())
 	if err != nil {

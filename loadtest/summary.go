@@ -25,6 +25,12 @@ type summary struct {
 	CheckedIn string   `json:"checked_in"`
 	Notes     []string `json:"notes,omitempty"`
 
+	Started time.Time `json:"started_at"`
+	// Machine is the one that sent the load.
+	Machine machine `json:"machine"`
+	// Service is the version of the service; empty: unknown.
+	Service string `json:"service_version,omitempty"`
+
 	Load     loadFacts     `json:"load"`
 	Answers  []answerCount `json:"answers"`
 	Requests int64         `json:"requests"`
@@ -33,23 +39,31 @@ type summary struct {
 	// answer or one with an unknown outcome.
 	RetriedBusy    int64 `json:"retried_busy"`
 	RetriedUnknown int64 `json:"retried_unknown"`
-	GaveUp         int64 `json:"gave_up"`
+	// RetriedEarly counts the repeats of purchases that came before the opening.
+	RetriedEarly int64 `json:"retried_early,omitempty"`
+	GaveUp       int64 `json:"gave_up"`
 
 	ElapsedSeconds    float64 `json:"elapsed_seconds"`
 	RequestsPerSecond float64 `json:"requests_per_second"`
-	// AcceptedPerSecond is distinct orders over the time to the last of them.
+	// AcceptedPerSecond is distinct orders over the time to the last of them. With a lobby,
+	// both rates count from the opening.
 	AcceptedPerSecond float64 `json:"accepted_per_second"`
 	// Latency counts from when a request was due, Service from when its last attempt was
 	// sent; AcceptedLatency is the Latency of accepted requests.
 	Latency         quantiles `json:"latency"`
 	AcceptedLatency quantiles `json:"accepted_latency"`
-	Service         quantiles `json:"service_time"`
+	ServiceTime     quantiles `json:"service_time"`
+	// Percentiles are more of the same distributions.
+	Percentiles []percentile `json:"percentiles"`
+	// Reads are those of the lobby.
+	Reads *readResult `json:"reads,omitempty"`
 	// DrainMS is the time from the last answer until every acknowledged order
 	// had a row; null if that did not happen.
 	DrainMS *float64 `json:"drain_ms"`
 	Ledger  *ledger  `json:"ledger"`
 	// Kills are those of --split.
-	Kills []kill `json:"kills,omitempty"`
+	Kills  []kill  `json:"kills,omitempty"`
+	Series *series `json:"series"`
 
 	latency, accepted *hdrhistogram.Histogram // for the report's plot
 }
@@ -69,6 +83,20 @@ type loadFacts struct {
 	Connections int     `json:"connections"`
 	Async       bool    `json:"async"`
 	Seed        uint64  `json:"seed"`
+
+	Flash *flashFacts `json:"flash,omitempty"`
+	// Kill and DownMS repeat --kill and --down.
+	Kill   []string `json:"kill,omitempty"`
+	DownMS float64  `json:"down_ms,omitempty"`
+}
+
+// flashFacts are the options of the profile flash.
+type flashFacts struct {
+	LobbyMS     float64 `json:"lobby_ms"`
+	Readers     int     `json:"readers"`
+	ReadEveryMS float64 `json:"read_every_ms"`
+	Stragglers  float64 `json:"stragglers"`
+	TailMS      float64 `json:"tail_ms"`
 }
 
 // answerCount counts the attempts that got one answer. Status 0: none came.
@@ -112,11 +140,19 @@ func summarize(o *options, p *plan, r *result) *summary {
 			Duplicates: o.Duplicates, Greedy: o.Greedy, Connections: o.Connections, Async: o.Async, Seed: o.Seed,
 		},
 		Requests: int64(len(p.shots)), RetriedBusy: r.retriedBusy, RetriedUnknown: r.retriedUnknown,
+		RetriedEarly:   r.retriedEarly,
 		ElapsedSeconds: r.elapsed.Seconds(),
 		latency:        newHistogram(), accepted: newHistogram(),
 	}
-	if o.Profile != profileBurst {
+	switch o.Profile {
+	case profileRamp, profileSteady:
 		s.Load.Rate = o.Rate
+	case profileFlash:
+		s.Load.Flash = &flashFacts{millis(o.Lobby), o.Readers, millis(o.ReadEvery), o.Stragglers, millis(o.Tail)}
+		s.Reads = &r.reads
+	}
+	if len(o.Kill) > 0 {
+		s.Load.Kill, s.Load.DownMS = o.Kill, millis(o.Down)
 	}
 	service := newHistogram()
 	orders := make(map[string]time.Duration) // when each order was first acknowledged
@@ -136,13 +172,14 @@ func summarize(o *options, p *plan, r *result) *summary {
 			// Counted with the answers.
 		}
 	}
-	s.Latency, s.AcceptedLatency, s.Service = quantilesOf(s.latency), quantilesOf(s.accepted), quantilesOf(service)
+	s.Latency, s.AcceptedLatency, s.ServiceTime = quantilesOf(s.latency), quantilesOf(s.accepted), quantilesOf(service)
+	s.Percentiles = percentilesOf(s.latency, s.accepted)
 	s.RequestsPerSecond = rate(s.Requests, r.elapsed)
 	var lastOrder time.Duration
 	for _, at := range orders {
 		lastOrder = max(lastOrder, at)
 	}
-	s.AcceptedPerSecond = rate(int64(len(orders)), lastOrder)
+	s.AcceptedPerSecond = rate(int64(len(orders)), lastOrder-p.opening)
 	for k, n := range r.answers {
 		s.Answers = append(s.Answers, answerCount{k.status, k.code, n})
 		s.Attempts += n
@@ -239,8 +276,30 @@ func (s *summary) distributions() []distribution {
 	return []distribution{
 		{"latency, from due", s.Latency},
 		{"of the accepted", s.AcceptedLatency},
-		{"service time", s.Service},
+		{"service time", s.ServiceTime},
 	}
+}
+
+// percentile is one row of the percentiles of both latencies.
+type percentile struct {
+	Percent  float64  `json:"percent"`
+	All      float64  `json:"all_ms"`
+	Accepted *float64 `json:"accepted_ms"` // nil: nothing was accepted
+}
+
+// percentilesOf returns the percentiles up to the last that has a request beyond it.
+func percentilesOf(all, accepted *hdrhistogram.Histogram) (out []percentile) {
+	for _, p := range []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99, 99.999, 100} {
+		if p < 100 && float64(all.TotalCount())*(100-p) < 100 {
+			continue
+		}
+		row := percentile{Percent: p, All: float64(all.ValueAtQuantile(p)) / 1000}
+		if accepted.TotalCount() > 0 {
+			row.Accepted = new(float64(accepted.ValueAtQuantile(p)) / 1000)
+		}
+		out = append(out, row)
+	}
+	return out
 }
 
 // facts are the sentences of the summary.
@@ -250,6 +309,12 @@ func (s *summary) facts() []string {
 	if s.RetriedBusy+s.RetriedUnknown+s.GaveUp > 0 {
 		facts = append(facts, fmt.Sprintf("repeated with the same key: %d after 429 or 503, %d after an unknown outcome; given up: %d",
 			s.RetriedBusy, s.RetriedUnknown, s.GaveUp))
+	}
+	if s.RetriedEarly > 0 {
+		facts = append(facts, fmt.Sprintf("repeated because the sale was not open yet: %d", s.RetriedEarly))
+	}
+	if s.Reads != nil {
+		facts = append(facts, fmt.Sprintf("%d reads before the opening, p99 %.1f ms, %d failed", s.Reads.Requests, s.Reads.Latency.P99, s.Reads.Failures))
 	}
 	if s.DrainMS != nil {
 		facts = append(facts, fmt.Sprintf("every acknowledged order was a row %.0f ms after the last answer", *s.DrainMS))

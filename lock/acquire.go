@@ -147,8 +147,12 @@ func (m *Manager) acquire(ctx context.Context, resource string, wait bool, opts 
 func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock, err error) {
 	m.join(a)
 	defer m.removeWaiter(a)
+	if waiting {
+		m.waiting.Add(1)
+	}
 	defer func() {
 		if waiting {
+			m.waiting.Add(-1)
 			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
 		}
 	}()
@@ -165,6 +169,9 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 		case errors.Is(err, ErrClosed):
 			return nil, err
 		case errors.Is(err, ErrTaken):
+			if !waiting {
+				m.waiting.Add(1)
+			}
 			waiting, failure = true, nil
 		case errors.Is(err, ErrForeignKey):
 			m.giveBack(ctx, a, nil)

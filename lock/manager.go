@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -29,6 +30,9 @@ type Manager struct {
 	work    sync.WaitGroup // loops, running acquires, clean-ups
 	wake    wakeup
 	dog     watchdog
+
+	// waiting counts the acquires that wait for a lock that another holds.
+	waiting atomic.Int64
 
 	mu       sync.Mutex
 	closed   bool
@@ -112,6 +116,16 @@ func (m *Manager) GuardKeys(resource string) (lockKey, waitersKey string) {
 	return k[keyLock], k[keyWaiters]
 }
 
+// InstantKeys returns the keys that a script passes to lock_instant (see [InstantLua]); all
+// must be in its KEYS. They are empty for an invalid name.
+func (m *Manager) InstantKeys(resource string) (lockKey, waitersKey, fenceKey string) {
+	k, err := keysOf(m.cfg.Prefix, resource)
+	if err != nil {
+		return "", "", ""
+	}
+	return k[keyLock], k[keyWaiters], k[keyFence]
+}
+
 // Held lists the locks that this manager holds by its local state, sorted by resource:
 // one handle of each.
 func (m *Manager) Held() []*Lock {
@@ -126,6 +140,10 @@ func (m *Manager) Held() []*Lock {
 	slices.SortFunc(locks, func(a, b *Lock) int { return cmp.Compare(a.h.resource, b.h.resource) })
 	return locks
 }
+
+// Waiting returns the number of acquires of this manager that wait for a lock which another
+// holder has.
+func (m *Manager) Waiting() int { return int(m.waiting.Load()) }
 
 // ReleaseAll releases every lock that this manager holds, with all handles, eight
 // concurrently. The error joins those of the releases; a lock that had already ended

@@ -274,3 +274,33 @@ func FuzzKeysOf(f *testing.F) {
 		}
 	})
 }
+
+// TestManager_Waiting: acquires that wait for another holder are counted until they end, whether
+// they get the lock or not.
+func TestManager_Waiting(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		name := resource(t)
+		m := newManager(t, rdb, slow)
+		l := mustAcquire(t, m, name)
+		if n := m.Waiting(); n != 0 {
+			t.Errorf("%d wait for a free lock", n)
+		}
+		leaves, cancel := context.WithCancel(ctx)
+		first, second := acquireAsync(leaves, m, name), acquireAsync(ctx, m, name)
+		await.True(t, "two waiters", func() bool { return m.Waiting() == 2 })
+		cancel()
+		if r := awaitResult(t, first); !errors.Is(r.err, context.Canceled) {
+			t.Errorf("the cancelled waiter: %+v", r)
+		}
+		await.True(t, "one waiter", func() bool { return m.Waiting() == 1 })
+		if err := l.Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if r := awaitResult(t, second); r.err != nil {
+			t.Errorf("the other: %v", r.err)
+		}
+		await.True(t, "no waiter", func() bool { return m.Waiting() == 0 })
+	})
+}

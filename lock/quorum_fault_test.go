@@ -119,16 +119,19 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 	if err := before.Release(ctx); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("release: err = %v, want ErrNoQuorum", err)
 	}
-	for what, acquire := range map[string]func() error{
-		"try":         func() error { _, err := m.TryAcquire(ctx, name); return err },
-		"acquire":     func() error { _, err := m.Acquire(ctx, name); return err },
-		"acquire all": func() error { _, err := m.AcquireAll(ctx, []string{name, resource(t)}); return err },
+	for what, acquire := range map[string]func(m *Manager) error{
+		"try":         func(m *Manager) error { _, err := m.TryAcquire(ctx, name); return err },
+		"acquire":     func(m *Manager) error { _, err := m.Acquire(ctx, name); return err },
+		"acquire all": func(m *Manager) error { _, err := m.AcquireAll(ctx, []string{name, resource(t)}); return err },
 	} {
-		// Leftovers of one try would make the next one find the lock taken.
+		// Leftovers of one try would make the next one find the lock taken. A try returns before
+		// the slower nodes have answered; closing its manager waits for them.
 		nodes[:2].awaitFree(t, name)
-		if err := acquire(); !errors.Is(err, ErrNoQuorum) {
+		m := nodes.manager(t, cfg)
+		if err := acquire(m); !errors.Is(err, ErrNoQuorum) {
 			t.Errorf("%s: err = %v, want ErrNoQuorum", what, err)
 		}
+		closeQuorum(t, m)
 	}
 	if _, err := m.Inspect(ctx, name); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("inspect: err = %v, want ErrNoQuorum", err)

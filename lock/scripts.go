@@ -17,6 +17,20 @@ import (
 //go:embed lua/guard.lua
 var GuardLua string
 
+// InstantLua is a fragment for scripts that hold a free lock only while they run, which
+// saves the calls to acquire and release it. Prepended to a script, it defines
+//
+//	lock_instant(lock_key, waiters_key, fence_key)
+//	lock_instant_end(fence_key, fence)
+//
+// The first returns the fencing token of this holding; nil if the lock is held or waited for:
+// then try again later, or acquire it with [Manager.Acquire]; false if it must be acquired,
+// because the clock of Redis was set back. A script that changes data calls the second.
+// The keys come from [Manager.InstantKeys].
+//
+//go:embed lua/instant.lua
+var InstantLua string
+
 var (
 	//go:embed lua/handover.lua
 	handoverLua string

@@ -12,9 +12,10 @@ import (
 	"io/fs"
 
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 )
 
-//go:embed sqlite/*.sql
+//go:embed sqlite/*.sql postgres/*.sql
 var files embed.FS
 
 // ErrPending means that the database's schema is older than this program.
@@ -29,30 +30,45 @@ type Step struct {
 
 // Migrator applies the migrations of one dialect to one database.
 type Migrator struct {
-	db *sql.DB
-	p  *goose.Provider
+	db       *sql.DB
+	dialect  dialect
+	versions versions
+	p        *goose.Provider
 }
 
-// New returns a Migrator. The only dialect is "sqlite".
+// New returns a Migrator. The dialects are "sqlite" and "postgres".
 func New(db *sql.DB, dialect string) (*Migrator, error) {
-	if dialect != "sqlite" {
-		return nil, fmt.Errorf("migrations: unknown dialect %q", dialect)
+	d, err := dialectOf(dialect)
+	if err != nil {
+		return nil, err
 	}
 	sub, err := fs.Sub(files, dialect)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, sub)
+	table, err := database.NewStore(d.goose, goose.DefaultTablename)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	return &Migrator{db: db, p: p}, nil
+	options, err := d.options()
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	m := &Migrator{db: db, dialect: d, versions: versions{table, d}}
+	if m.p, err = goose.NewProvider(goose.DialectCustom, db, sub, append(options, goose.WithStore(m.versions))...); err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	return m, nil
 }
 
-// Up applies every pending migration and returns how many it applied.
+// Up applies every pending migration and returns how many it applied. If none is pending, it
+// neither writes nor waits for a process that migrates the database.
+//
+// In Postgres the waiting needs a session: while a migration is pending, the database's URL must
+// not lead to a pooler that gives each transaction another one.
 func (m *Migrator) Up(ctx context.Context) (int, error) {
 	var done []*goose.MigrationResult
-	err := onDisk(ctx, m.db, func() (err error) {
+	err := m.dialect.around(ctx, m.db, func() (err error) {
 		done, err = m.p.Up(ctx)
 		return err
 	})
@@ -64,7 +80,7 @@ func (m *Migrator) Up(ctx context.Context) (int, error) {
 
 // Down undoes the newest migration. It reports false when there was none.
 func (m *Migrator) Down(ctx context.Context) (bool, error) {
-	err := onDisk(ctx, m.db, func() error {
+	err := m.dialect.around(ctx, m.db, func() error {
 		_, err := m.p.Down(ctx)
 		return err
 	})
@@ -77,30 +93,9 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// onDisk runs fn with the connection's temporary storage on disk. SQLite keeps the original
-// pages of a statement that it may have to roll back; for a statement that rewrites a table,
-// they are as large as the table. A pool of more than one connection keeps SQLite's default,
-// which is the disk.
-func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
-	const disk = 1
-	var before int
-	if err := db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&before); err != nil {
-		return err
-	}
-	set := func(ctx context.Context, value int) error {
-		_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA temp_store = %d", value))
-		return err
-	}
-	if err := set(ctx, disk); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, set(context.WithoutCancel(ctx), before)) }()
-	return fn()
-}
-
 // Check returns ErrPending unless every migration is applied. It does not write.
 func (m *Migrator) Check(ctx context.Context) error {
-	begun, err := begun(ctx, m.db)
+	begun, err := m.dialect.begun(ctx, m.db)
 	if err != nil {
 		return err
 	}
@@ -124,8 +119,12 @@ type Querier interface {
 
 // Version is the number of the newest migration applied to a database, by this program or by a
 // newer one; 0: none. It does not write.
-func Version(ctx context.Context, db Querier) (int64, error) {
-	begun, err := begun(ctx, db)
+func Version(ctx context.Context, db Querier, dialect string) (int64, error) {
+	d, err := dialectOf(dialect)
+	if err != nil {
+		return 0, err
+	}
+	begun, err := d.begun(ctx, db)
 	if err != nil || !begun {
 		return 0, err
 	}
@@ -139,6 +138,9 @@ func Version(ctx context.Context, db Querier) (int64, error) {
 
 // Latest is the number of this program's newest migration for a dialect.
 func Latest(dialect string) (int64, error) {
+	if _, err := dialectOf(dialect); err != nil {
+		return 0, err
+	}
 	names, err := fs.Glob(files, dialect+"/*.sql")
 	if err != nil {
 		return 0, fmt.Errorf("migrations: %w", err)
@@ -154,38 +156,27 @@ func Latest(dialect string) (int64, error) {
 	return latest, nil
 }
 
-// begun reports whether goose's version table exists. Asking goose for the state would create
-// it.
-func begun(ctx context.Context, db Querier) (bool, error) {
-	var tables int
-	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?", goose.DefaultTablename).Scan(&tables)
-	if err != nil {
-		return false, fmt.Errorf("migrate status: %w", err)
-	}
-	return tables > 0, nil
-}
-
-// Status lists every migration of this program, oldest first. It does not write.
+// Status lists every migration of this program, oldest first. It does not write, and does not
+// wait for a process that migrates the database.
 func (m *Migrator) Status(ctx context.Context) ([]Step, error) {
-	begun, err := begun(ctx, m.db)
+	begun, err := m.dialect.begun(ctx, m.db)
 	if err != nil {
 		return nil, err
 	}
-	if !begun {
-		sources := m.p.ListSources()
-		steps := make([]Step, 0, len(sources))
-		for _, s := range sources {
-			steps = append(steps, Step{Version: s.Version, Name: s.Path})
+	applied := make(map[int64]bool)
+	if begun {
+		list, err := m.versions.ListMigrations(ctx, m.db)
+		if err != nil {
+			return nil, fmt.Errorf("migrate status: %w", err)
 		}
-		return steps, nil
+		for _, row := range list {
+			applied[row.Version] = row.IsApplied
+		}
 	}
-	list, err := m.p.Status(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("migrate status: %w", err)
-	}
-	steps := make([]Step, 0, len(list))
-	for _, s := range list {
-		steps = append(steps, Step{Version: s.Source.Version, Name: s.Source.Path, Applied: s.State == goose.StateApplied})
+	sources := m.p.ListSources()
+	steps := make([]Step, 0, len(sources))
+	for _, s := range sources {
+		steps = append(steps, Step{Version: s.Version, Name: s.Path, Applied: applied[s.Version]})
 	}
 	return steps, nil
 }

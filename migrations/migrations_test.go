@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // the driver of the only dialect
+	_ "github.com/mattn/go-sqlite3" // the driver of the dialect "sqlite"
 
 	"flashsale/internal/testing/await"
 )
@@ -248,7 +248,7 @@ func TestMigrator_Up_Fails(t *testing.T) {
 
 func TestNew_UnknownDialect(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"", "postgres", "SQLite", "../sqlite"} {
+	for _, dialect := range []string{"", "mysql", "SQLite", "Postgres", "../sqlite"} {
 		if m, err := New(nil, dialect); err == nil {
 			t.Errorf("dialect %q: %v, want an error", dialect, m)
 		}
@@ -299,7 +299,7 @@ func TestVersion(t *testing.T) {
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
 	want := func(version int64) {
 		t.Helper()
-		if got, err := Version(await.Context(t), db); err != nil || got != version {
+		if got, err := Version(await.Context(t), db, "sqlite"); err != nil || got != version {
 			t.Errorf("version %d, error %v, want %d", got, err, version)
 		}
 	}
@@ -324,26 +324,27 @@ func TestVersion(t *testing.T) {
 	want(0)
 }
 
-// database is a database file with its migrator, for tests that migrate it up and down.
-type database struct {
-	t  *testing.T
-	db *sql.DB
+// testDatabase is a database with its migrator, for tests that migrate it up and down.
+type testDatabase struct {
+	t       *testing.T
+	db      *sql.DB
+	dialect string
 	*Migrator
 }
 
 // openDatabase returns an empty database. query has the parameters of its address.
-func openDatabase(t *testing.T, query string) *database {
+func openDatabase(t *testing.T, query string) *testDatabase {
 	t.Helper()
 	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), query)
-	return &database{t: t, db: db, Migrator: newMigrator(t, db)}
+	return &testDatabase{t: t, db: db, dialect: "sqlite", Migrator: newMigrator(t, db)}
 }
 
-func (d *database) exec(statement string) error {
+func (d *testDatabase) exec(statement string) error {
 	_, err := d.db.ExecContext(await.Context(d.t), statement)
 	return err
 }
 
-func (d *database) must(statement string) {
+func (d *testDatabase) must(statement string) {
 	d.t.Helper()
 	if err := d.exec(statement); err != nil {
 		d.t.Fatalf("%s: %v", statement, err)
@@ -351,7 +352,7 @@ func (d *database) must(statement string) {
 }
 
 // lines returns the rows of a query with one text column.
-func (d *database) lines(query string) (out []string) {
+func (d *testDatabase) lines(query string) (out []string) {
 	d.t.Helper()
 	rows, err := d.db.QueryContext(await.Context(d.t), query)
 	if err != nil {
@@ -371,14 +372,14 @@ func (d *database) lines(query string) (out []string) {
 	return out
 }
 
-func (d *database) wantLines(query string, want ...string) {
+func (d *testDatabase) wantLines(query string, want ...string) {
 	d.t.Helper()
 	if got := d.lines(query); !slices.Equal(got, want) {
 		d.t.Errorf("%s:\n%q, want\n%q", query, got, want)
 	}
 }
 
-func (d *database) up() {
+func (d *testDatabase) up() {
 	d.t.Helper()
 	if n, err := d.Up(await.Context(d.t)); err != nil || n < 1 {
 		d.t.Fatalf("up: %d, %v", n, err)
@@ -386,14 +387,14 @@ func (d *database) up() {
 }
 
 // downBelow undoes the migrations from the newest to the given one.
-func (d *database) downBelow(version int64) {
+func (d *testDatabase) downBelow(version int64) {
 	d.t.Helper()
 	ctx := await.Context(d.t)
 	for {
 		if done, err := d.Down(ctx); err != nil || !done {
 			d.t.Fatalf("down: %v, %v", done, err)
 		}
-		current, err := Version(ctx, d.db)
+		current, err := Version(ctx, d.db, d.dialect)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -408,7 +409,7 @@ const paymentsStep = 6
 
 // withPayments returns a database before paymentsStep, with the paid orders a, b and c
 // and three payments.
-func withPayments(t *testing.T) *database {
+func withPayments(t *testing.T) *testDatabase {
 	t.Helper()
 	d := openDatabase(t, "")
 	d.up()
@@ -495,7 +496,7 @@ func TestMigrator_Lineage(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			if version, err = Version(ctx, db); err != nil {
+			if version, err = Version(ctx, db, "sqlite"); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -14,6 +14,7 @@ type NewItem struct {
 	ID            string
 	Name          string
 	Description   string
+	ImageURL      string // the caller checks its form
 	PriceMinor    int64
 	Currency      string
 	Stock         int64

@@ -11,6 +11,9 @@ import (
 type Notice struct {
 	ID string
 	Outcome
+	// CommittedAt is when the order was committed, in Unix microseconds by the shop's clock; 0:
+	// unknown.
+	CommittedAt int64
 }
 
 // ErrNoticeMalformed says that a message has lines that are no notices.
@@ -40,14 +43,30 @@ func AppendNotice(b []byte, n *Notice) []byte {
 	return append(b, '\n')
 }
 
-// ParseNotices calls fn for each line of a message.
+// AppendCommittedAt writes a line with the time of the commit of the notices that follow it, in
+// Unix microseconds. Earlier versions cannot read it: it is only for processes whose orders have
+// a request id.
+func AppendCommittedAt(b []byte, micros int64) []byte {
+	return append(strconv.AppendInt(append(b, '@'), micros, 10), '\n')
+}
+
+// ParseNotices calls fn for each notice of a message.
 func ParseNotices(message string, fn func(Notice)) error {
+	committedAt := int64(0)
 	for line := range strings.Lines(message) {
+		if micros, ok := strings.CutPrefix(line, "@"); ok {
+			at, err := strconv.ParseInt(strings.TrimSuffix(micros, "\n"), 10, 64)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrNoticeMalformed, err)
+			}
+			committedAt = at
+			continue
+		}
 		f := strings.Split(strings.TrimSuffix(line, "\n"), " ")
 		if len(f) != 6 {
 			return fmt.Errorf("%w: %d fields", ErrNoticeMalformed, len(f))
 		}
-		n := Notice{ID: f[0], Outcome: Outcome{Status: Status(f[1]), Reason: f[2]}}
+		n := Notice{ID: f[0], Outcome: Outcome{Status: Status(f[1]), Reason: f[2]}, CommittedAt: committedAt}
 		for i, at := range [...]*int64{&n.ConfirmedAt, &n.ExpiresAt, &n.ClosedAt} {
 			ms, err := strconv.ParseInt(f[3+i], 10, 64)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/internal/tracing"
 )
 
 // Status is the state of an order.
@@ -71,6 +72,12 @@ type Purchase struct {
 	// durably queued. With an engine that loses its data on restart, Place always waits for
 	// the commit.
 	Wait time.Duration
+	// SubmittedAt is when the request was found to be valid. Zero: when Place submits it.
+	SubmittedAt time.Time
+	// RequestID is the id of the request, for the log of the worker; see Task.RequestID.
+	RequestID string
+	// Trace is the request's span if the purchase is sampled, otherwise nil.
+	Trace *tracing.Parent
 }
 
 // Placed is the outcome of an accepted purchase.
@@ -81,6 +88,8 @@ type Placed struct {
 	Committed bool
 	// Replayed says that an earlier request with the same key created the order.
 	Replayed bool
+	// CommittedAt is when the order was committed, by this host's clock; zero if unknown.
+	CommittedAt time.Time
 }
 
 // Filter selects orders for a list, newest first.

@@ -98,6 +98,7 @@ type PaymentRecord struct {
 type PaymentFilter struct {
 	Outcome     PaymentOutcome // empty: any
 	NeedsRefund bool           // only those that pay no order and are not refunded
+	Reference   string         // empty: any; at most one payment has a reference
 	// Before is the id of the last payment of the previous page; 0: from the start.
 	Before int64
 	Limit  int // 1 to 100

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/internal/requestid"
 	"flashsale/inventory/accepted"
 	"flashsale/queue"
 )
@@ -22,7 +23,13 @@ type Task struct {
 	UnitPriceMinor int64
 	Currency       string
 	CreatedAt      int64 // Unix milliseconds
-	Origin         string
+	// Origin is the API process in which a request waits for the commit; empty: none does.
+	Origin string
+	// RequestID is the id of the request, for the log. It has only letters, digits and ".", "_"
+	// and "-". Empty: the order was accepted by a version that did not store it.
+	RequestID string
+	// Trace is the trace of a sampled purchase, tracing.Parent.String; empty: not sampled.
+	Trace          string
 	IdempotencyKey string
 	// Epoch and Sequence are set when Redis accepts the order: the epoch of the state in
 	// Redis, and the number of the script call in the sale. 0 before that.
@@ -60,9 +67,68 @@ func AppendTask(b []byte, t *Task) []byte {
 	b = append(b, '\t')
 	b = strconv.AppendInt(b, t.CreatedAt, 10)
 	b = append(b, '\t')
-	b = append(b, t.Origin...)
+	b = appendSource(b, t)
 	b = append(b, '\t')
 	return append(b, t.IdempotencyKey...)
+}
+
+// appendSource writes the field about the request. Earlier versions take it as opaque text, the
+// process to notify; a further field would make them reject the order. Its forms:
+//
+//	<process>            a request waits there; its id is unknown
+//	<process>-<number>   a request with this id waits
+//	<process>/<id>       a request waits, whose id is the client's
+//	~<id>                no request waits
+//
+// A sampled purchase has a semicolon and its trace after that. The generated ids begin with the
+// name of their process, so an id costs few bytes.
+func appendSource(b []byte, t *Task) []byte {
+	switch {
+	case t.RequestID == "":
+		b = append(b, t.Origin...)
+	case t.Origin == "":
+		b = append(append(b, '~'), t.RequestID...)
+	case generatedBy(t.Origin, t.RequestID):
+		b = append(b, t.RequestID...)
+	default:
+		b = append(append(append(b, t.Origin...), '/'), t.RequestID...)
+	}
+	if t.Trace != "" {
+		b = append(append(b, ';'), t.Trace...)
+	}
+	return b
+}
+
+// generatedBy reports whether a process has generated a request id.
+func generatedBy(process, id string) bool {
+	return len(id) > len(process)+1 && id[len(process)] == '-' && id[:len(process)] == process
+}
+
+// parseSource reads what appendSource has written. Errors: ErrTaskMalformed.
+func (t *Task) parseSource(source string) error {
+	text, ok := source, true
+	if end := strings.IndexByte(source, ';'); end >= 0 {
+		text, t.Trace = source[:end], source[end+1:]
+		ok = t.Trace != ""
+	}
+	dash, slash := strings.IndexByte(text, '-'), strings.IndexByte(text, '/')
+	switch {
+	case text != "" && text[0] == '~':
+		t.RequestID = text[1:]
+		ok = ok && t.RequestID != ""
+	case slash >= 0 && (dash < 0 || slash < dash):
+		t.Origin, t.RequestID = text[:slash], text[slash+1:]
+		ok = ok && slash > 0 && t.RequestID != "" && !generatedBy(t.Origin, t.RequestID)
+	case dash >= 0:
+		t.Origin, t.RequestID = text[:dash], text
+		ok = ok && dash > 0 && dash < len(text)-1
+	default:
+		t.Origin = text
+	}
+	if !ok {
+		return fmt.Errorf("%w: source %q", ErrTaskMalformed, source)
+	}
+	return nil
 }
 
 // Payload encodes the task for the queue.
@@ -98,8 +164,11 @@ func ParseAccepted(a accepted.Order) (Task, error) {
 	if stamped && f[0] == unstamped {
 		return Task{}, fmt.Errorf("%w: version %q has a stamp", ErrTaskMalformed, f[0])
 	}
-	t := Task{ID: a.OrderID, ItemID: f[1], UserID: f[2], Currency: f[5], Origin: f[7], IdempotencyKey: key}
-	var err error
+	t := Task{ID: a.OrderID, ItemID: f[1], UserID: f[2], Currency: f[5], IdempotencyKey: key}
+	err := t.parseSource(f[sourceField])
+	if err != nil {
+		return Task{}, err
+	}
 	if stamped {
 		if t.Epoch, t.Sequence, err = parseStamp(stamp); err != nil {
 			return Task{}, err
@@ -144,20 +213,30 @@ func parseWhole(text string) (int64, error) {
 	return n, nil
 }
 
-// originField is the index of the origin among a payload's fields.
-const originField = 7
+// sourceField is the index of the source among a payload's fields.
+const sourceField = 7
 
 // Awaited reports whether a request waits for the order's commit: then the payload names
 // the request's process. An unreadable payload is not awaited.
 func Awaited(payload string) bool {
-	for range originField {
+	for range sourceField {
 		_, rest, ok := strings.Cut(payload, "\t")
 		if !ok {
 			return false
 		}
 		payload = rest
 	}
-	return len(payload) > 0 && payload[0] != '\t'
+	return len(payload) > 0 && payload[0] != '\t' && payload[0] != '~' && payload[0] != ';'
+}
+
+// Ref names the order and its request in errors.
+func (t *Task) Ref() requestid.Order {
+	return requestid.Order{OrderID: t.ID, RequestID: t.RequestID}
+}
+
+// About returns err with the ids of tasks; see package requestid.
+func About(err error, tasks []Task) error {
+	return requestid.About(err, len(tasks), func(i int) requestid.Order { return tasks[i].Ref() })
 }
 
 // Queued returns the order while its task is in the queue.

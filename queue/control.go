@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -33,14 +34,14 @@ var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': State
 // the next extension of the lease; the effects until then remain. Errors: those of
 // Redis; the result then ends before the failing step, whose outcome is unknown.
 func (q *Queue) Cancel(ctx context.Context, ids ...string) ([]State, error) {
-	return byID(ctx, q, "cancel", cancelScript, "0", ids, cancelStates)
+	return byID(ctx, q, "cancel", cancelScript, []any{"0"}, ids, cancelStates)
 }
 
 // DeleteDead removes dead letters for good, up to 512 in one step. Per id: StatusOK,
 // or StatusMissing if it is not a dead letter. Errors: those of Redis; the result
 // then ends before the failing step.
 func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error) {
-	return byID(ctx, q, "delete", cancelScript, "1", ids, map[byte]Status{'x': StatusOK, 'M': StatusMissing})
+	return byID(ctx, q, "delete", cancelScript, []any{"1"}, ids, map[byte]Status{'x': StatusOK, 'M': StatusMissing})
 }
 
 // RunNow makes delayed tasks and dead letters ready, in the given order and up to 512
@@ -50,18 +51,28 @@ func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error)
 // Errors: ErrFull with at least one StatusFull, and those of Redis; the result then
 // ends before the failing step.
 func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
-	status, err := byID(ctx, q, "run now", runNowScript, q.cfg.MaxLength, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
+	return q.runNow(ctx, "run now", "", ids)
+}
+
+// RetryDead is [Queue.RunNow] for dead letters that died no later than by: it leaves delayed
+// tasks, and letters that died again meanwhile, as they are. Their status is StatusMissing.
+func (q *Queue) RetryDead(ctx context.Context, by time.Time, ids ...string) ([]Status, error) {
+	return q.runNow(ctx, "retry dead", by.UnixMilli(), ids)
+}
+
+func (q *Queue) runNow(ctx context.Context, op string, by any, ids []string) ([]Status, error) {
+	status, err := byID(ctx, q, op, runNowScript, []any{q.cfg.MaxLength, by}, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
 	if err == nil {
-		err = refused("run now", status)
+		err = refused(op, status)
 	}
 	return status, err
 }
 
 // byID runs a script on the tasks with these ids, a bounded number per call.
-func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how any, ids []string, from map[byte]S) ([]S, error) {
+func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how []any, ids []string, from map[byte]S) ([]S, error) {
 	out := make([]S, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
-		args := append(make([]any, 0, 1+len(chunk)), how)
+		args := append(make([]any, 0, len(how)+len(chunk)), how...)
 		for _, id := range chunk {
 			args = append(args, id)
 		}

@@ -63,7 +63,7 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 }
 
 // fetchedHead is the number of fields before the tasks in a reply.
-const fetchedHead = 5
+const fetchedHead = 6
 
 func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
 	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
@@ -81,6 +81,7 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
 	}
 	f.birth = reply[2]
+	waits := reply[5]
 	reply = reply[fetchedHead:]
 	f.Tasks = make([]Leased, 0, len(reply)/3)
 	holds := make([]hold, len(reply)/3)
@@ -101,7 +102,33 @@ func parseFetched(reply []string, token string, until time.Time) (Fetched, error
 			Priority: priority, Options: options, LeaseUntil: until, hold: &holds[len(f.Tasks)],
 		})
 	}
-	return f, nil
+	return f, setWaits(f.Tasks, waits)
+}
+
+// setWaits sets when the tasks were fetched and how long they had been ready. waits is as
+// dequeue.lua writes it; a task without a payload is in it only by its number.
+func setWaits(tasks []Leased, waits string) error {
+	now, i := time.Now(), 0
+	for waits != "" {
+		var part string
+		part, waits, _ = strings.Cut(waits, ",")
+		number, micros, _ := strings.Cut(part, ":")
+		last, err := strconv.Atoi(number)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrReply, err)
+		}
+		waited, err := strconv.ParseInt(micros, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrReply, err)
+		}
+		for ; i < min(last, len(tasks)); i++ {
+			tasks[i].Waited = time.Duration(waited) * time.Microsecond
+		}
+	}
+	for i := range tasks {
+		tasks[i].FetchedAt = now
+	}
+	return nil
 }
 
 // parseHead reads "attempt,priority[,option]*".

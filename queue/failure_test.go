@@ -219,6 +219,12 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	}
 	_, err = q.DeadAfter(ctx, queue.DeadPlace{}, later, 10)
 	note(err)
+	_, err = q.NotesAfter(ctx, queue.DeadPlace{}, 10)
+	note(err)
+	_, err = q.CountDead(ctx, queue.DeadPlace{}, later)
+	note(err)
+	_, err = q.RetryDead(ctx, later, "none")
+	note(err)
 	_, err = q.Get(ctx, "later", "none")
 	note(err)
 	note(q.Scan(ctx, func(string, []byte) error { return nil }))

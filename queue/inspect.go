@@ -75,34 +75,6 @@ func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]Tas
 	return parseInfos(state, reply)
 }
 
-// DeadPlace is a position in the dead letters of a queue, which are ordered by time of
-// death. The zero value is before all of them.
-type DeadPlace struct {
-	At time.Time
-	ID string
-}
-
-// DeadAfter lists up to limit (1 to 512) dead letters after a place that died no later
-// than by, earliest first. The place for the next page is At and ID of the last one
-// listed. Letters removed between pages do not shift the list; if the letter at the
-// place was removed, others of its millisecond may be listed again. The cost depends
-// only on the page, not on the number of dead letters.
-// Errors: ErrConfig for values out of bounds, and those of Redis.
-func (q *Queue) DeadAfter(ctx context.Context, place DeadPlace, by time.Time, limit int) ([]TaskInfo, error) {
-	if limit < 1 || limit > chunkTasks {
-		return nil, fmt.Errorf("list dead tasks: %w: limit %d, want 1 to %d", ErrConfig, limit, chunkTasks)
-	}
-	at := int64(-1)
-	if place != (DeadPlace{}) {
-		at = place.At.UnixMilli()
-	}
-	reply, err := q.run(ctx, deadScript, at, place.ID, by.UnixMilli(), limit).StringSlice()
-	if err != nil {
-		return nil, fmt.Errorf("list dead tasks: %w", err)
-	}
-	return parseInfos(StateDead, reply)
-}
-
 // parseInfos reads the reply of list.lua.
 func parseInfos(state State, reply []string) ([]TaskInfo, error) {
 	const fields = 1 + infoFields

@@ -197,8 +197,15 @@ func TestQueue_StatsWaits(t *testing.T) {
 		arrived(t, rdb, q, three, 9, "b")
 		arrived(t, rdb, q, thirty, 0, "c")
 		arrived(t, rdb, q, long, 0, "d")
-		if l := dequeue(t, q, 10).Tasks; len(l) != 4 {
+		waited := map[string]time.Duration{"a": half, "b": three, "c": thirty, "d": long}
+		l := dequeue(t, q, 10).Tasks
+		if len(l) != 4 {
 			t.Fatal(names(l))
+		}
+		for i := range l {
+			if want := waited[l[i].ID]; bucket(l[i].Waited) != bucket(want) || l[i].Waited < want || l[i].FetchedAt.IsZero() {
+				t.Errorf("%s waited %v until %v, want %v", l[i].ID, l[i].Waited, l[i].FetchedAt, want)
+			}
 		}
 		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1, bucket(three): 1, bucket(long): 2})
 
@@ -324,6 +331,10 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 				t.Fatalf("took %d of %d", len(l), n)
 			}
 			ack(t, q, l...)
+			var each queue.Waits
+			for i := range l {
+				each[bucket(l[i].Waited)]++
+			}
 			w := counted(t, q).Waits
 			if got := w.Total() - before.Total(); got != int64(n) {
 				t.Fatalf("%d waits counted of %d", got, n)
@@ -337,6 +348,9 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 				i := bucket(d)
 				if got := float64(w[i] - before[i]); math.Abs(got-float64(want)) > off {
 					t.Fatalf("of %d tasks %v waited %v, want %d or %v more or less", n, got, d, want, off)
+				}
+				if got := each[i]; got != w[i]-before[i] {
+					t.Fatalf("of %d tasks %d say that they waited %v, and %d were counted", n, got, d, w[i]-before[i])
 				}
 			}
 		}

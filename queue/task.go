@@ -165,6 +165,12 @@ type Leased struct {
 	// LeaseUntil is the earliest end of the lease, on this process's monotonic
 	// clock. It is counted from before the request was sent.
 	LeaseUntil time.Time
+	// FetchedAt is when the reply with the task arrived, by this process's clock.
+	FetchedAt time.Time
+	// Waited is how long the task had been ready then, by the Redis server's clock. Of a
+	// fetch with more than 16 tasks, 16 are measured, and each other one gets the time of a
+	// task near it.
+	Waited time.Duration
 	// hold is this process's state of the lease. Copies of the task share it.
 	hold *hold
 }

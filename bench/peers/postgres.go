@@ -9,6 +9,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 	"gorm.io/gorm/logger"
+
+	"flashsale/internal/testing/postgresserver"
 )
 
 // postgresConnections is the size of the pool. More would only wait for the same row.
@@ -23,7 +25,7 @@ const postgresConnections = 32
 func postgresContender() contender {
 	return contender{
 		name: "postgres", approach: "SELECT ... FOR UPDATE and INSERT in one Postgres transaction", answer: http.StatusCreated,
-		patience: defaultPatience, prepare: preparePostgres, missing: missingPostgres,
+		patience: defaultPatience, prepare: preparePostgres, missing: postgresserver.Missing,
 		open: openPostgresSeller,
 	}
 }
@@ -116,17 +118,21 @@ func (p postgresSeller) close(context.Context) error {
 	return pool.Close()
 }
 
-// preparePostgres starts a Postgres server for the rig.
+// postgresSettings are Postgres's own defaults, where those of package postgresserver differ.
+var postgresSettings = []string{"max_connections=100", "shared_buffers=128MB", "dynamic_shared_memory_type=posix"}
+
+// preparePostgres starts a Postgres server for the rig, which syncs every commit.
 func preparePostgres(ctx context.Context, s *rig) (err error) {
-	if s.postgres, err = startPostgres(ctx); err != nil {
+	if s.postgres, err = postgresserver.Start(ctx, postgresserver.Config{Sync: true, Settings: postgresSettings}); err != nil {
 		return err
 	}
-	if s.db, err = sql.Open("pgx", s.postgres.url()); err != nil {
+	url := s.postgres.URL(postgresserver.Superuser)
+	if s.db, err = sql.Open("pgx", url); err != nil {
 		return err
 	}
 	if _, err := s.db.ExecContext(ctx, schema); err != nil {
 		return err
 	}
 	s.stock = sqlStock{s.db}
-	return s.serveSelf("", s.postgres.url())
+	return s.serveSelf("", url)
 }

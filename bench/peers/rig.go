@@ -11,6 +11,7 @@ import (
 
 	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/server"
+	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/redisserver"
 )
 
@@ -23,7 +24,7 @@ type rig struct {
 
 	// Set by contender.prepare; redis and postgres only if the contender needs them.
 	redis    *redisserver.Server
-	postgres *postgresServer
+	postgres *postgresserver.Server
 	db       *sql.DB // to read the orders
 	stock    stock
 	programs []program
@@ -185,5 +186,5 @@ func (s *rig) close() error {
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
 	}
-	return errors.Join(append(errs, s.redis.Stop(), s.postgres.close(), os.RemoveAll(s.dir))...)
+	return errors.Join(append(errs, s.redis.Stop(), s.postgres.Close(), os.RemoveAll(s.dir))...)
 }

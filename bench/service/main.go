@@ -59,24 +59,27 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&o.visible, "visible", 0, "repetitions of measuring how soon another process sells a returned unit; 0: skip")
 	f.DurationVar(&o.spread, "spread", time.Minute, "time over which the orders of -expiry fall due")
 	f.IntVar(&o.streams, "streams", 0, "event streams of which to measure the memory that each costs; 0: leave it out")
+	f.IntVar(&o.pages, "pages", 0, "open shop pages whose effect on the throughput is measured; 0: leave it out")
 	f.IntVar(&o.reads, "reads", 0, "rounds of reading an item's page against an empty handler, and the table of the cache's defences; 0: leave it out")
-	f.IntVar(&o.hot, "hot", 0, "rounds of selling one hot item on 1, 2 and 4 API processes, with its lock and without; 0: leave it out")
+	f.IntVar(&o.hot, "hot", 0, "rounds of selling one hot item on 1, 2, 4 and 8 API processes; 0: leave it out")
 	recovery := f.String("recovery", "", "orders of a sale, as in 10000,1000000, of which to measure how soon it is open after Redis lost everything; empty: leave it out")
 	f.BoolVar(&o.overload, "overload", false, "measure, last, what several times the top rate leaves of the throughput")
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
+	o.databases.define(f)
+	o.capacity.define(f)
 	o.size.define(f)
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if err := o.size.validate(o.rounds); err != nil {
+	if err := errors.Join(o.size.validate(o.rounds), o.databases.validate(), o.capacity.validate(o.rounds)); err != nil {
 		return err
 	}
 	var err error
 	if o.recovery, err = parseSizes(*recovery); err != nil {
 		return err
 	}
-	if o.visible < 0 || o.reads < 0 || o.streams < 0 || o.hot < 0 {
-		return errors.New("need -visible, -reads, -streams and -hot of 0 or more")
+	if o.visible < 0 || o.reads < 0 || o.streams < 0 || o.hot < 0 || o.pages < 0 {
+		return errors.New("need -visible, -reads, -streams, -pages and -hot of 0 or more")
 	}
 	if o.expiry < 0 || o.expiry > load.Buyers || o.spread < time.Second {
 		return fmt.Errorf("need -expiry from 0 to %d, over a second or more", load.Buyers)
@@ -104,9 +107,12 @@ type options struct {
 	reads       int
 	hot         int
 	streams     int
+	pages       int
 	recovery    []int
 	spread      time.Duration
 	size        sizeOptions
+	databases   databaseOptions
+	capacity    capacityOptions
 }
 
 // median of the values; 0 when there are none.

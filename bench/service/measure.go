@@ -36,7 +36,7 @@ type figures struct {
 }
 
 func measure(ctx context.Context, o options, out io.Writer) (err error) {
-	w, err := world.Start(ctx, o.fsync)
+	w, err := world.Start(ctx, world.Config{Fsync: o.fsync})
 	if err != nil {
 		return err
 	}
@@ -60,6 +60,21 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.reads > 0 {
 		if err := measureReads(ctx, m); err != nil {
 			return fmt.Errorf("reads: %w", err)
+		}
+	}
+	if o.pages > 0 {
+		if err := measurePages(ctx, m); err != nil {
+			return fmt.Errorf("pages: %w", err)
+		}
+	}
+	if o.databases.rounds > 0 {
+		if err := measureDatabases(ctx, m); err != nil {
+			return fmt.Errorf("databases: %w", err)
+		}
+	}
+	if o.capacity.rounds > 0 {
+		if err := measureCapacity(ctx, m); err != nil {
+			return fmt.Errorf("capacity: %w", err)
 		}
 	}
 	if o.hot > 0 {

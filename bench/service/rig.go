@@ -90,15 +90,20 @@ func (r *rig) work(ctx context.Context, settings ...string) (err error) {
 	if r.world.Worker, err = r.world.Launch(ctx, "worker", r.world.Binary, "", ops, args...); err != nil {
 		return err
 	}
+	return workerReady(ctx, r.world.Worker)
+}
+
+// workerReady waits until a worker answers with its metrics.
+func workerReady(ctx context.Context, w *process.Process) (err error) {
 	for range 500 {
-		if _, err = process.Get(ctx, "http://"+ops+"/metrics"); err == nil {
+		if _, err = process.Get(ctx, "http://"+w.Ops+"/metrics"); err == nil {
 			return nil
 		}
 		if err := pause.OrCause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("worker was not ready within 10 s: %w", err)
+	return fmt.Errorf("%s was not ready within 10 s: %w", w.Name, err)
 }
 
 // start starts the API process and the worker with their default settings.

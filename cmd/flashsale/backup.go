@@ -24,7 +24,7 @@ func newBackup() *cobra.Command {
 			"It contains buyers' data. It does not contain Redis, the settings or the keys.",
 		Example: "  flashsale backup /var/backups/flashsale/shop-$(date -u +%Y%m%dT%H%M%SZ).db",
 		RunE: func(c *cobra.Command, args []string) error {
-			s, path, err := sqliteFile(c, "copy a PostgreSQL database with pg_dump --format=custom")
+			s, path, err := sqliteFile(c, "copy a Postgres database with pg_dump --format=custom, see docs/backup.md")
 			if err != nil {
 				return err
 			}
@@ -48,14 +48,14 @@ func oneFile(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// sqliteFile returns the settings and the path of the database. For PostgreSQL, which has its
+// sqliteFile returns the settings and the path of the database. For Postgres, which has its
 // own tools for this, it returns an error with the fix.
 func sqliteFile(c *cobra.Command, postgresFix string) (*config.Settings, string, error) {
 	s, err := config.Merge(c.Flags())
 	if err != nil {
 		return nil, "", err
 	}
-	if strings.HasPrefix(s.DB, "postgres://") || strings.HasPrefix(s.DB, "postgresql://") {
+	if s.Postgres() {
 		return nil, "", config.BadSetting("db", s.DB, c.CommandPath()+" works on SQLite files", postgresFix)
 	}
 	if err := s.Validate(); err != nil {

@@ -124,6 +124,7 @@ func (s *shoppers) further(t *testing.T, n int64) {
 // each backup is a consistent state with every order that was answered before the backup began.
 func TestBackup_UnderLoadIsConsistent(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1_000_000, 1)
 		buyers := openShop(c, item, 16)
@@ -157,6 +158,7 @@ func TestBackup_UnderLoadIsConsistent(t *testing.T) {
 // A signal during the copy leaves no file.
 func TestBackup_InterruptedLeavesNoFile(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))
 	fill(t, s.dbPath, "full", 5000)
@@ -180,6 +182,7 @@ func TestBackup_InterruptedLeavesNoFile(t *testing.T) {
 // exist, or is the unchanged previous backup.
 func TestBackup_KilledKeepsThePreviousBackup(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	wantCode(t, 0, s.run("migrate", "up"))
 	fill(t, s.dbPath, "full", 5000)

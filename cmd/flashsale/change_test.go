@@ -57,7 +57,7 @@ func (s *shop) stockLedger(item string) (total, restocks int64) {
 	var initial, sum, last int64
 	err := s.db.QueryRowContext(s.t.Context(), `SELECT initial, total, COALESCE(SUM(quantity), 0), COUNT(quantity),
 		COALESCE((SELECT total_after FROM stock_changes WHERE item_id = items.id ORDER BY id DESC LIMIT 1), initial)
-		FROM items LEFT JOIN stock_changes ON item_id = items.id WHERE items.id = ?`, item).Scan(&initial, &total, &sum, &restocks, &last)
+		FROM items LEFT JOIN stock_changes ON item_id = items.id WHERE items.id = ?1 GROUP BY items.id`, item).Scan(&initial, &total, &sum, &restocks, &last)
 	if err != nil {
 		s.t.Fatalf("read the ledger of the total: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/testing/contract"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/wire"
 )
@@ -21,8 +22,9 @@ import (
 // net/http would, for a POST with an Idempotency-Key, and hide the failures that the tests
 // check.
 type client struct {
-	t      *testing.T
-	target wire.Target
+	t        *testing.T
+	target   wire.Target
+	contract *contract.Contract // nil: the operators' address
 
 	mu   sync.Mutex
 	idle []idleConn
@@ -42,7 +44,9 @@ const maxIdle = 30 * time.Second
 
 func dial(t *testing.T, p *process.P) *client {
 	t.Helper()
-	return dialAddr(t, p.URL())
+	c := dialAddr(t, p.URL())
+	c.contract = apiContract(t)
+	return c
 }
 
 // dialAddr is dial for any address, given as a URL.
@@ -167,6 +171,7 @@ func (c *client) do(method, path, token, body string, headers ...string) (answer
 		return answer{}, err
 	}
 	a, err := read(res)
+	c.underContract(method, path, token, body, headers, res)
 	if !conn.Usable() {
 		return a, conn.Close()
 	}
@@ -191,7 +196,7 @@ func read(res *wire.Response) (answer, error) {
 		if err == nil && (a.Header["Content-Type"] != "application/problem+json" || a.Problem.Code == "" || a.Problem.RequestID == "") {
 			err = fmt.Errorf("a refusal is not problem+json with code and request id: %d %s", a.Status, a.Body)
 		}
-	case strings.Contains(a.Body, `"item_id"`) && strings.HasPrefix(a.Body, `{"id"`):
+	case strings.Contains(a.Body, `"item_id"`) && strings.HasPrefix(a.Body, `{"id":"`):
 		err = json.Unmarshal(res.Body, &a.Order)
 	}
 	return a, err

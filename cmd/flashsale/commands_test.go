@@ -19,7 +19,7 @@ var commands = [][]string{
 	{}, {"serve"}, {"api"}, {"worker"}, {"migrate"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
 	{"item", "resume"}, {"item", "close"}, {"order"}, {"order", "refund"}, {"payment"}, {"payment", "list"}, {"payment", "refunded"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
-	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
+	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"top"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
 	{"backup"}, {"restore"},
 }
 
@@ -74,6 +74,7 @@ func TestCommand_Completion(t *testing.T) {
 
 func TestCommand_WrongUsage(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	for _, q := range []struct {
 		args []string
 		word string
@@ -103,6 +104,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 // TestCommand_Migrate migrates up, down and up again, and checks the status.
 func TestCommand_Migrate(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	wantCode(t, 1, s.run("migrate", "status"), "does not exist", s.dbPath, "flashsale migrate up")
 	if err := os.WriteFile(s.dbPath, nil, 0o600); err != nil {
@@ -131,6 +133,7 @@ func TestCommand_Migrate(t *testing.T) {
 // none.
 func TestCommand_CreatesNothing(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	closed := process.FreeAddr(t)
 	redis := "redis://" + closed + "/0"
@@ -182,10 +185,15 @@ func TestCommand_Item(t *testing.T) {
 	wantCode(t, 0, create("drop-1", "--addr", addr), "drop-1", "open", "7", "4900 EUR")
 	unstated := s.run("item", "create", "--id", "drop-3", "--name", "Drop 3", "--stock", "7", "--server", p.URL())
 	wantCode(t, 2, unstated, "--payment-window", "15m", "none")
-	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s"), "drop-9")
-	for id, want := range map[string]string{"drop-1": `"payment_window_seconds":0,`, "drop-9": `"payment_window_seconds":90,`} {
-		if a := c.admin("GET", "/v1/admin/items/"+id, nil); a.Status != 200 || !strings.Contains(a.Body, want) {
-			t.Errorf("%s: %s, want %s", id, a.Body, want)
+	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s", "--image", "/images/a.jpg"), "drop-9", "Drop 1  /images/a.jpg")
+	for id, want := range map[string][]string{
+		"drop-1": {`"payment_window_seconds":0,`, `"description":"","price_minor"`},
+		"drop-9": {`"payment_window_seconds":90,`, `"image_url":"/images/a.jpg",`},
+	} {
+		for _, part := range want {
+			if a := c.admin("GET", "/v1/admin/items/"+id, nil); a.Status != 200 || !strings.Contains(a.Body, part) {
+				t.Errorf("%s: %s, want %s", id, a.Body, part)
+			}
 		}
 	}
 	token := c.token("root", auth.RoleAdmin)
@@ -353,8 +361,8 @@ func TestAddresses_ServeOnlyTheirRoutes(t *testing.T) {
 	}
 	// Creating the item takes its lock once; the purchase takes it again or still holds it.
 	metrics, err := dialAddr(t, api.OpsURL()).do("GET", "/metrics", "", "")
-	for _, line := range []string{"flashsale_lock_wait_seconds_count ", `flashsale_lock_events_total{event="lost"} 0`} {
-		if err != nil || !strings.Contains(metrics.Body, line) || strings.Contains(metrics.Body, "flashsale_lock_wait_seconds_count 0\n") {
+	for _, line := range []string{"flashsale_lock_wait_duration_seconds_count ", `flashsale_lock_events_total{event="lost"} 0`} {
+		if err != nil || !strings.Contains(metrics.Body, line) || strings.Contains(metrics.Body, "flashsale_lock_wait_duration_seconds_count 0\n") {
 			t.Errorf("the API's metrics of its locks lack %q: error %v\n%s", line, err, grep(metrics.Body, "flashsale_lock"))
 		}
 	}

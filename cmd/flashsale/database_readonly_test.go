@@ -52,6 +52,7 @@ func refusesToStart(t *testing.T, spec process.Spec, says ...string) {
 // without write permission.
 func TestDatabase_OtherUserIsExplained(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	otherUser(t)
 	s := newRedisShop(t)
 	// Only the test binary's user can enter the folder above it.
@@ -96,6 +97,7 @@ func TestDatabase_OtherUserIsExplained(t *testing.T) {
 // the disk is writable.
 func TestDatabase_ReadOnlyMountIsExplained(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	disk := disktest.New(t, 32<<20)
 	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
 	s.dbPath = filepath.Join(disk.Path(), "shop.db")
@@ -118,6 +120,7 @@ func TestDatabase_ReadOnlyMountIsExplained(t *testing.T) {
 // no order accepted in the meantime is lost.
 func TestDatabase_RecoversFromReadOnly(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	engines(t, noLimit, func(t *testing.T, s *shop, c *client) {
 		item := s.newItem(c, 1000, 1)
 		all := []purchase{c.buy(item, "before", "k", untilCommitted...)}

@@ -49,7 +49,7 @@ func (f *follower) connect(p *process.P) int {
 		r.Header.Set("Last-Event-ID", f.last)
 	}
 	// No connection is kept, so that none belongs to a process that is gone.
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r) //nolint:bodyclose // the clean-up below closes it
+	resp, err := (&http.Client{Transport: underContract(f.t, &http.Transport{DisableKeepAlives: true})}).Do(r) //nolint:bodyclose // the clean-up below closes it
 	if err != nil {
 		f.t.Fatalf("follow order: %v", err)
 	}

@@ -68,7 +68,7 @@ func TestWorker_KilledInExpiry(t *testing.T) {
 				t.Fatalf("the worker died elsewhere: %d noted, %d left", s.owed(), back)
 			}
 			s.worker(lease(shortLease)...)
-			eventually(t, "another worker takes over", takeOver, func() (bool, any) {
+			eventually(t, "another worker takes over", soon, func() (bool, any) {
 				st := s.stats()
 				return st.Ready+st.Leased+st.Delayed == 0 && s.owed() == 0, st
 			})

@@ -99,7 +99,7 @@ func (w *witness) end(s *shop, limit int64) *history.Final {
 	it := history.Item{ID: w.item, Initial: l.Initial, Limit: limit, Ledger: &history.Ledger{
 		Initial: l.Initial, Restocked: l.Restocked, Left: l.Left, Held: l.Held, Sold: l.Sold, Balanced: l.Balanced,
 	}}
-	err := s.db.QueryRowContext(w.t.Context(), "SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?", w.item).Scan(&it.Restocked)
+	err := s.db.QueryRowContext(w.t.Context(), "SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1", w.item).Scan(&it.Restocked)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -163,6 +163,7 @@ func TestIdentity_SettingsMustSeparateRoles(t *testing.T) {
 // The doctor recommends separate keys, but does not fail.
 func TestIdentity_DoctorNotesASharedKey(t *testing.T) {
 	needProcesses(t)
+	needSynced(t)
 	s := newShop(t)
 	buyers := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	const note = "note keys buyers and admins share a key"

@@ -29,7 +29,7 @@ func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) er
 		if err != nil {
 			return err
 		}
-		return fn(c, m)
+		return backend.SchemaError(s, fn(c, m))
 	}
 }
 
@@ -85,5 +85,5 @@ func newMigrate() *cobra.Command {
 			}
 			return m.Check(c.Context())
 		})}
-	return config.Group("migrate", "Change the database schema", up, down, status)
+	return config.Group("migrate", "Change the database schema", up, down, status, newMigrateCopy())
 }

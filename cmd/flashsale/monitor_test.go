@@ -65,6 +65,7 @@ const (
 // accepted orders are not committed because no worker runs, and when that is over.
 func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	needProcesses(t)
+	needSynced(t)
 	s := newRedisShop(t)
 	api := s.api()
 	c := dial(t, api)

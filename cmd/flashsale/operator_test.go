@@ -61,13 +61,21 @@ func TestCommand_Queue(t *testing.T) {
 	if _, err := s.tasks.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true, Reason: "no ink"}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, 0, run("retry", "--all"), f.Tasks[0].ID, "ready")
+	groups := run("dead", "--groups")
+	wantCode(t, 0, groups, f.Tasks[0].ID, "no ink")
+	group := strings.Fields(strings.Split(groups.Output, "\n")[1])[0]
+	wantCode(t, 0, run("dead", "--group", group), f.Tasks[0].ID, "no ink")
+	wantCode(t, 0, run("dead", third.Order.ID), f.Tasks[0].ID, third.Order.ID, "carol")
+	wantCode(t, 1, run("discard", "--all"), "Discard all 1 dead letters", "not confirmed")
+	wantCode(t, 0, run("discard", "--all", "--yes", "--before", "2020-01-01T00:00:00Z"), "0 dead letters done")
+	wantCode(t, 0, run("retry", "--group", "0000000000000000"), "0 dead letters done")
+	wantCode(t, 0, run("retry", "--group", group), "1 dead letters done with 1 orders")
 	s.worker()
 	if got := c.settle(item, c.buy(item, "carol", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != third.Order.ID {
 		t.Errorf("retried: %s %s, want order %s", got.verdict(), got.Order.ID, third.Order.ID)
 	}
 	wantCode(t, 0, run("verify"), "orders-0")
-	for _, args := range [][]string{{"retry"}, {"discard", "x", "--all"}, {"stats", "now"}, {"dead", "--limit", "-1"}, {"verify", "it"}, {"burn"}} {
+	for _, args := range [][]string{{"retry"}, {"discard", "x", "--all"}, {"retry", "--all", "--group", "x"}, {"dead", "x", "--groups"}, {"stats", "now"}, {"dead", "--limit", "-1"}, {"verify", "it"}, {"burn"}} {
 		wantCode(t, 2, run(args...))
 	}
 	wantCode(t, 1, run("stats", "--token", "nonsense"), "token_malformed")
@@ -111,6 +119,7 @@ func squeezed(r process.Result) process.Result {
 
 func TestCommand_Doctor(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	empty := newShop(t)
 	wantCode(t, 0, squeezed(empty.run("doctor")), "ok keys", "warn database", "migrate up", "embedded")
 	if left, err := filepath.Glob(filepath.Join(empty.dir, "*")); err != nil || len(left) != 0 {

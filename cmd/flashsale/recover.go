@@ -23,6 +23,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/recovery"
 	"flashsale/order/store"
+	"flashsale/order/transfer"
 	"flashsale/queue"
 )
 
@@ -85,8 +86,8 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 			err = errors.Join(err, done())
 		}
 	}()
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		return config.FailedSetting("redis", s.Redis, "no answer ("+err.Error()+")", "start it, or correct the address")
+	if err := backend.CheckRedis(ctx, s.Redis, rdb); err != nil {
+		return err
 	}
 	partitions, err := inventory.RecordedPartitions(ctx, rdb)
 	if err != nil {
@@ -104,7 +105,10 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := backend.CheckSchema(ctx, store); err != nil {
+	var marked *transfer.Unusable
+	if err := backend.CheckSchema(ctx, store); errors.As(err, &marked) {
+		return config.FailedSetting("db", s.DB, marked.Cause, marked.Fix)
+	} else if err != nil {
 		return err
 	}
 	return r.decide(c, store, rdb, partitions)

@@ -22,7 +22,7 @@ func newRestore() *cobra.Command {
 			"database is in place, complete; run it again.",
 		Example: "  flashsale restore /var/backups/flashsale/shop-20260102T030405Z.db",
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			s, path, err := sqliteFile(c, "restore a PostgreSQL database with pg_restore")
+			s, path, err := sqliteFile(c, "restore a Postgres database with pg_restore, see docs/backup.md")
 			if err != nil {
 				return err
 			}

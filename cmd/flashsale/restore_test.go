@@ -18,6 +18,7 @@ import (
 // process continues.
 func TestRestore_RefusedWhileRunning(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newRedisShop(t)
 	s.letGo()
 	worker, api := s.worker(), s.api(noLimit...)
@@ -57,6 +58,7 @@ func TestRestore_RefusedWhileRunning(t *testing.T) {
 // restore.
 func TestRestore_ExcludesServe(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	s.letGo()
 	p := s.serve()
@@ -72,6 +74,7 @@ func TestRestore_ExcludesServe(t *testing.T) {
 // stock according to the backup. If there is a Redis, its data is lost as well.
 func TestRestore_ServiceSellsTheRest(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	test := func(t *testing.T, s *shop, start func() []*process.P) {
 		s.letGo()
 		running := start()
@@ -121,6 +124,7 @@ func TestRestore_ServiceSellsTheRest(t *testing.T) {
 // After restoring an older schema, the command names the migration as the next step.
 func TestRestore_OlderSchemaNamesTheMigration(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	s.letGo()
 	wantCode(t, 0, s.run("migrate", "up"))
@@ -137,6 +141,7 @@ func TestRestore_OlderSchemaNamesTheMigration(t *testing.T) {
 // exists completely, and the restore can be repeated.
 func TestRestore_KilledLeavesOneDatabase(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	for place, renamed := range map[string]bool{"restore.copying": false, "restore.detached": false, "restore.linked": false, "restore.renamed": true} {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
@@ -183,6 +188,7 @@ func TestRestore_KilledLeavesOneDatabase(t *testing.T) {
 // A database restored by root belongs to the service's user, who can start the service.
 func TestRestore_KeepsTheOwner(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	otherUser(t)
 	s := newShop(t)
 	s.letGo()

@@ -77,6 +77,7 @@ type rolledBack struct {
 
 func newRolledBack(t *testing.T, window int) *rolledBack {
 	t.Helper()
+	needSQLite(t)
 	s := newRedisShop(t)
 	w, p := s.worker(), s.api()
 	c := dial(t, p)
@@ -238,6 +239,7 @@ func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 // backup.
 func TestRollback_RecoversReturnsRestocksAndChanges(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newRedisShop(t)
 	w, p := s.worker(), s.api()
 	c := dial(t, p)

@@ -28,7 +28,7 @@ func newRoot() *cobra.Command {
 	config.DefineFlags(root.PersistentFlags())
 	root.AddCommand(
 		newServe(), newAPI(), newWorker(),
-		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), newToken(), newConfig(), newDoctor(),
+		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), admin.Top(), newToken(), newConfig(), newDoctor(),
 		newBackup(), newRestore(), newRecover(),
 	)
 	return root

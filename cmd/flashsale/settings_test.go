@@ -81,8 +81,8 @@ func TestSettings_FlagBeforeEnvironmentBeforeFile(t *testing.T) {
 		{"nothing", nil, nil, map[string]want{
 			"addr": {"127.0.0.1:8080", "default"}, "ops-addr": {"127.0.0.1:9090", "default"}, "redis": {"embedded", "default"},
 			"db": {"sqlite:flashsale-data/flashsale.db", "default"}, "data-dir": {"flashsale-data", "default"},
-			"token-leeway": {"30s", "default"},
-			"rate-buyer":   {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"512", "default"},
+			"token-leeway": {"30s", "default"}, "mock-payments-addr": {"127.0.0.1:0", "default"}, "trace-endpoint": {`""`, "default"}, "trace-sample": {"0.01", "default"},
+			"rate-buyer": {"20", "default"}, "rate-address": {"0", "default"}, "batch": {"512", "default"},
 			"lease": {"5s", "default"}, "demo": {"true", "default"}, "jwt-secret": {`""`, "default"}, "trusted-proxies": {`""`, "default"},
 		}},
 		{"the database follows the data directory", []string{"--data-dir", "elsewhere"}, nil, map[string]want{
@@ -129,6 +129,7 @@ func TestSettings_TokenLeeway(t *testing.T) {
 // TestSettings_SecretsAreNeverPrinted sets secrets in every possible way; none is printed.
 func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	const hidden = "hunter2-hunter2-hunter2-hunter2-hunter2"
 	file := writeFile(t, "shop.yaml", "jwt-secret: "+hidden+"\nredis: redis://user:"+hidden+"@127.0.0.1:1/0\n")
 	closed := process.FreeAddr(t)
@@ -147,6 +148,14 @@ func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 		{"Redis that does not answer", "serve", []string{"--jwt-secret", hidden, "--redis", "redis://:" + hidden + "@" + closed + "/0"}, nil, 1},
 		{"Redis of no known kind", "serve", []string{"--redis", "mysql://u:" + hidden + "@127.0.0.1:1"}, nil, 2},
 		{"database of no known kind", "serve", []string{"--db", "mysql://u:" + hidden + "@127.0.0.1:1/shop"}, nil, 2},
+		{"Postgres in settings", "config", []string{"--db", "postgres://shop:" + hidden + "@127.0.0.1:1/shop?sslpassword=" + hidden}, nil, 0},
+		{"Postgres in the environment", "config", nil, []string{"FLASHSALE_DB=postgresql://shop:" + hidden + "@127.0.0.1:1/shop", "PGPASSWORD=" + hidden}, 0},
+		{"Postgres with an ambiguous password", "serve", []string{"--db", "postgres://shop:" + hidden + "/x@127.0.0.1:1/shop"}, nil, 2},
+		{"Postgres without a host", "serve", []string{"--db", "postgres://shop:" + hidden}, nil, 2},
+		{"Postgres that does not answer", "serve", []string{"--db", "postgres://shop:" + hidden + "@" + closed + "/shop"}, nil, 1},
+		{"Postgres that does not answer the doctor", "doctor", []string{"--db", "postgres://shop:" + hidden + "@" + closed + "/shop"}, nil, 1},
+		{"Postgres that does not answer a migration", "migrate", []string{"up", "--db", "postgres://shop:" + hidden + "@" + closed + "/shop"}, nil, 1},
+		{"Postgres and backup", "backup", []string{"copy.db", "--db", "postgres://shop:" + hidden + "@" + closed + "/shop"}, nil, 2},
 		{"key set that does not answer", "serve", []string{"--addr", "127.0.0.1:0", "--ops-addr", "", "--jwks", "http://u:" + hidden + "@" + closed + "/keys"}, nil, 1},
 	} {
 		t.Run(q.name, func(t *testing.T) {
@@ -169,12 +178,15 @@ var badSettings = []bad{
 	{"ops-addr", "nonsense"}, {"ops-addr", "127.0.0.1:-1"},
 	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"},
 	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "mysql://127.0.0.1:1/shop"},
+	{"db", "postgres://"}, {"db", "postgres://shop@127.0.0.1"}, {"db", "postgres://shop@127.0.0.1/shop?sslmode=maybe"},
+	{"db", "postgres://shop@127.0.0.1/shop?pool_max_conns=9"},
 	{"jwt-secret", "short"},
 	{"issuer", " https://id.example"}, {"subject-claim", "exp"}, {"role-claim", "a..b"}, {"role-claim", "aud"},
 	{"role-map", "admin"}, {"role-map", "king=x"}, {"role-map", "service=*"}, {"service-key", "both"},
 	{"admin-issuer", "https://id.example"}, {"admin-audience", "back-office"},
 	{"token-leeway", "-1s"}, {"token-leeway", "5m1s"}, {"token-leeway", "30"},
 	{"partitions", "0"}, {"partitions", "-1"}, {"partitions", "1025"}, {"partitions", "1.5"}, {"partitions", "many"},
+	{"confirm-replicas", "-1"}, {"confirm-replicas", "101"}, {"confirm-replicas", "some"}, {"confirm-replicas", "1"},
 	{"rate-buyer", "0"}, {"rate-buyer", "fast"}, {"rate-buyer", "NaN"}, {"rate-buyer", "Inf"},
 	{"rate-address", "-1"}, {"rate-address", "fast"}, {"rate-address", "NaN"}, {"rate-address", "Inf"},
 	{"trusted-proxies", "nonsense"}, {"trusted-proxies", "10.0.0.0/33"}, {"trusted-proxies", "10.0.0.1,example.org"},
@@ -193,6 +205,10 @@ var badSettings = []bad{
 	{"keep-ended", "0"}, {"keep-ended", "59s"}, {"keep-ended", "8761h"}, {"keep-ended", "always"},
 	{"webhook-allow", "nonsense"}, {"webhook-allow", "10.0.0.0/33"},
 	{"webhook-workers", "0"}, {"webhook-workers", "1025"}, {"webhook-workers", "many"},
+	{"mock-payments-addr", "on"}, {"mock-payments-addr", "0.0.0.0:8090"}, {"mock-payments-addr", "shop.example:8090"}, {"mock-payments-addr", "127.0.0.1:65536"},
+	{"trace-endpoint", "localhost:4318"}, {"trace-endpoint", "grpc://localhost:4317"}, {"trace-endpoint", "http://"},
+	{"trace-endpoint", "http://localhost:4318/?x=1"},
+	{"trace-sample", "-0.1"}, {"trace-sample", "1.1"}, {"trace-sample", "NaN"}, {"trace-sample", "some"},
 	{"config", "missing.yaml"},
 }
 
@@ -285,6 +301,7 @@ func mustEnd(t *testing.T, want int, spec process.Spec, words ...string) {
 // TestStart_InvalidSettingsAreRefused starts processes with invalid settings.
 func TestStart_InvalidSettingsAreRefused(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newRedisShop(t)
 	empty := "sqlite:" + filepath.Join(t.TempDir(), "empty.db")
 	redis := "redis://" + s.server.Addr() + "/0"
@@ -312,6 +329,7 @@ func TestStart_InvalidSettingsAreRefused(t *testing.T) {
 // The service can start while Redis loads its data, as after a restart of both.
 func TestStart_WaitsWhileRedisLoads(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newRedisShop(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -361,6 +379,7 @@ func TestStart_OtherPartitionsAreRefused(t *testing.T) {
 // use.
 func TestStart_PlacesInUseAreRefused(t *testing.T) {
 	needProcesses(t)
+	needSQLite(t)
 	s := newShop(t)
 	first := s.serve()
 	second := func(args ...string) process.Spec { return s.spec("serve", args) }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,9 +16,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/order/store"
 	"flashsale/queue"
 )
 
@@ -29,7 +32,8 @@ const secret = "process-tests-secret-of-more-than-32-bytes"
 type shop struct {
 	t      *testing.T
 	dir    string
-	dbPath string
+	dbPath string            // of the file; "": the database is on Postgres
+	dbURL  string            // on Postgres
 	server *redistest.Server // nil: the embedded engine
 	rdb    *redis.Client     // nil: the embedded engine, which only its own process reaches
 	tasks  *queue.Queue      // nil: the same
@@ -40,8 +44,16 @@ type shop struct {
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	dir := t.TempDir()
-	s := &shop{t: t, dir: dir, dbPath: filepath.Join(dir, "shop.db")}
-	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000&_query_only=true")
+	s := &shop{t: t, dir: dir}
+	var db *sql.DB
+	var err error
+	if postgrestest.Chosen(t) {
+		s.dbURL = postgrestest.NewDatabase(t)
+		db, err = openServer(s.dbURL)
+	} else {
+		s.dbPath = filepath.Join(dir, "shop.db")
+		db, err = sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000&_query_only=true")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,22 +78,27 @@ func newRedisShop(t *testing.T) *shop {
 func newShopOn(t *testing.T, server *redistest.Server) *shop {
 	t.Helper()
 	s := newShop(t)
-	s.server = server
-	s.rdb = redis.NewClient(redistest.Options(s.server.Addr()))
-	t.Cleanup(func() {
-		if err := s.rdb.Close(); err != nil {
-			t.Errorf("close redis client: %v", err)
-		}
-	})
-	tasks, err := queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.tasks = tasks
+	s.useRedis(server)
 	if r := s.run("migrate", "up"); r.Code != 0 {
 		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
 	}
 	return s
+}
+
+// useRedis sets the Redis of the processes that are started from now on.
+func (s *shop) useRedis(server *redistest.Server) {
+	s.t.Helper()
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	s.t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			s.t.Errorf("close redis client: %v", err)
+		}
+	})
+	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.server, s.rdb, s.tasks = server, rdb, tasks
 }
 
 // engines runs fn with both kinds of deployment: everything in one process on embedded engines,
@@ -101,9 +118,51 @@ func engines(t *testing.T, args []string, fn func(t *testing.T, s *shop, c *clie
 	})
 }
 
+// database is the setting of the shop's database.
+func (s *shop) database() string {
+	if s.dbURL != "" {
+		return s.dbURL
+	}
+	return "sqlite:" + s.dbPath
+}
+
+// open opens the shop's database for changes by the test.
+func (s *shop) open() (*sql.DB, error) {
+	if s.dbURL != "" {
+		return openServer(s.dbURL)
+	}
+	return sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000")
+}
+
+// openServer opens a database on Postgres for statements with the placeholders of the service.
+func openServer(url string) (*sql.DB, error) {
+	db, err := store.OpenPostgres(url, 4)
+	if err != nil {
+		return nil, err
+	}
+	return db.DB()
+}
+
+// needSQLite skips a test of SQLite's file if the tests use Postgres.
+func needSQLite(t *testing.T) {
+	t.Helper()
+	if postgrestest.Chosen(t) {
+		t.Skip("tests SQLite's file")
+	}
+}
+
+// needSynced skips a test that expects the doctor to be content if the tests use Postgres: their
+// server does not sync, which the doctor reports.
+func needSynced(t *testing.T) {
+	t.Helper()
+	if postgrestest.Chosen(t) {
+		t.Skip("the doctor refuses the tests' Postgres, which runs without fsync")
+	}
+}
+
 // settings are the arguments of each process of the shop.
 func (s *shop) settings(args ...string) []string {
-	all := []string{"--db", "sqlite:" + s.dbPath, "--data-dir", s.dir, "--log-format", "json"}
+	all := []string{"--db", s.database(), "--data-dir", s.dir, "--log-format", "json"}
 	if s.server != nil {
 		all = append(all, "--redis", "redis://"+s.server.Addr()+"/0")
 	}
@@ -182,7 +241,7 @@ type orderRow struct {
 func (s *shop) rows(item string) []orderRow {
 	s.t.Helper()
 	list, err := s.db.QueryContext(s.t.Context(),
-		"SELECT id, user_id, idempotency_key, status, quantity FROM orders WHERE item_id = ?", item)
+		"SELECT id, user_id, idempotency_key, status, quantity FROM orders WHERE item_id = ?1", item)
 	if err != nil {
 		s.t.Fatalf("read orders: %v", err)
 	}
@@ -205,7 +264,7 @@ func (s *shop) rows(item string) []orderRow {
 func (s *shop) sold(item string) int64 {
 	s.t.Helper()
 	var n int64
-	if err := s.db.QueryRowContext(s.t.Context(), "SELECT sold FROM items WHERE id = ?", item).Scan(&n); err != nil {
+	if err := s.db.QueryRowContext(s.t.Context(), "SELECT sold FROM items WHERE id = ?1", item).Scan(&n); err != nil {
 		s.t.Fatalf("read item: %v", err)
 	}
 	return n
@@ -251,7 +310,12 @@ func (s *shop) holder(item string) string {
 // that releases it.
 func (s *shop) lockDatabase() (unlock func()) {
 	s.t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.dbPath+"?_busy_timeout=10000")
+	locking := []string{"BEGIN EXCLUSIVE"}
+	if s.dbURL != "" {
+		// The check of writes needs no advisory lock.
+		locking = []string{"BEGIN", fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", store.WriteLock), "LOCK TABLE meta IN EXCLUSIVE MODE"}
+	}
+	db, err := s.open()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -259,8 +323,10 @@ func (s *shop) lockDatabase() (unlock func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := conn.ExecContext(s.t.Context(), "BEGIN EXCLUSIVE"); err != nil {
-		s.t.Fatalf("lock database: %v", err)
+	for _, text := range locking {
+		if _, err := conn.ExecContext(s.t.Context(), text); err != nil {
+			s.t.Fatalf("lock database: %v", err)
+		}
 	}
 	open := true
 	unlock = func() {

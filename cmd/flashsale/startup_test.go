@@ -18,7 +18,7 @@ func TestServe_FirstStart(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			p := process.Start(t, process.Spec{Dir: t.TempDir(), Args: []string{"--log-format", format}})
 			term(t, p)
-			wantBanner(t, p.Log(), "api metrics database engine mode admin")
+			wantBanner(t, p.Log(), "shop dashboard api docs metrics payments database engine mode admin")
 			for line := range strings.Lines(p.Log()) {
 				informs := strings.Contains(line, " INF ") || strings.Contains(line, `"level":"info"`)
 				if informs && !strings.Contains(line, "stopped") {
@@ -29,7 +29,7 @@ func TestServe_FirstStart(t *testing.T) {
 			eventually(t, "the second start loads the sale", soon, func() (bool, any) {
 				return strings.Contains(p.Log(), "loading sales from the database") && strings.Contains(p.Log(), "sales loaded"), p.Log()
 			})
-			wantBanner(t, p.Log(), "api metrics database engine mode admin")
+			wantBanner(t, p.Log(), "shop dashboard api docs metrics payments database engine mode admin")
 		})
 	}
 }
@@ -39,7 +39,7 @@ func TestServe_FirstStart(t *testing.T) {
 func TestServe_Banner(t *testing.T) {
 	needProcesses(t)
 	s := newRedisShop(t)
-	wantBanner(t, s.api().Log(), "api metrics database engine")
+	wantBanner(t, s.api().Log(), "shop dashboard api docs metrics database engine")
 	wantBanner(t, s.worker().Log(), "metrics database engine")
 }
 

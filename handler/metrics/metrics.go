@@ -12,17 +12,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/handler/problem"
+	"flashsale/internal/histogram"
 	"flashsale/order/feed"
 )
 
 // Metrics counts the answers of all routes, and the streams of events.
 type Metrics struct {
 	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
+	duration *histogram.Vec
 	problems *prometheus.CounterVec
 	streams  prometheus.Gauge
+	figures  prometheus.Gauge
 	refused  *prometheus.CounterVec // streams, by reason
 	events   prometheus.Counter
+	// The steps of a purchase that the handler measures, and whole purchases.
+	admission, notice *histogram.Histogram
+	committed, queued *histogram.Histogram
 	// byCode has an entry for each code, and is not changed after New.
 	byCode map[string]*lazyCounter
 }
@@ -47,6 +52,13 @@ func (l *lazyCounter) inc() {
 // statusClasses are the labels of status codes, by their first digit.
 var statusClasses = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
+// requestBounds are the buckets of whole requests.
+var requestBounds = []time.Duration{
+	500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 15 * time.Millisecond, 30 * time.Millisecond, 60 * time.Millisecond, 125 * time.Millisecond,
+	250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
+}
+
 // New registers the metrics; nil: they are not registered.
 func New(r prometheus.Registerer) (*Metrics, error) {
 	codes := problem.Statuses()
@@ -55,18 +67,20 @@ func New(r prometheus.Registerer) (*Metrics, error) {
 			Name: "flashsale_http_requests_total",
 			Help: "Requests answered, by route and class of status.",
 		}, []string{"route", "status"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "flashsale_http_request_duration_seconds",
-			Help: "Time from the request's headers to the end of the answer, by route.",
-			Buckets: []float64{0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.015, 0.03, 0.06,
-				0.125, 0.25, 0.5, 1, 2, 5, 10},
-		}, []string{"route"}),
+		duration: histogram.NewVec(histogram.Opts{
+			Name:   "flashsale_http_request_duration_seconds",
+			Help:   "Time from the request's headers to the end of the answer, by route.",
+			Bounds: requestBounds,
+		}, "route"),
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flashsale_http_problems_total",
 			Help: "Refusals, by the code in their body.",
 		}, []string{"code"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "flashsale_event_streams", Help: "Open event streams of orders.",
+		}),
+		figures: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "flashsale_figures_streams", Help: "Open streams of live figures (GET /v1/admin/events).",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flashsale_event_streams_refused_total",
@@ -75,8 +89,16 @@ func New(r prometheus.Registerer) (*Metrics, error) {
 		events: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "flashsale_events_sent_total", Help: "Events sent on event streams.",
 		}),
-		byCode: make(map[string]*lazyCounter, len(codes)),
+		admission: histogram.PurchaseStep(histogram.StepAdmission),
+		notice:    histogram.PurchaseStep(histogram.StepNotice),
+		byCode:    make(map[string]*lazyCounter, len(codes)),
 	}
+	purchases := histogram.NewVec(histogram.Opts{
+		Name:   "flashsale_purchase_duration_seconds",
+		Help:   "Time from the request's headers to the end of the answer of accepted purchases: committed (201) or queued (202).",
+		Bounds: requestBounds,
+	}, "outcome")
+	m.committed, m.queued = purchases.With("committed"), purchases.With("queued")
 	for _, r := range streamRefusals {
 		m.refused.WithLabelValues(r.reason)
 	}
@@ -86,7 +108,9 @@ func New(r prometheus.Registerer) (*Metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.problems, m.streams, m.refused, m.events} {
+	for _, c := range []prometheus.Collector{
+		m.requests, m.duration, m.problems, m.streams, m.figures, m.refused, m.events, m.admission, m.notice, purchases,
+	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("handler: register metrics: %w", err)
 		}
@@ -101,6 +125,23 @@ func (m *Metrics) Problem(code string) {
 		return
 	}
 	m.problems.WithLabelValues(code).Inc()
+}
+
+// Admitted observes the admission of a purchase, from its headers until it is submitted. shard
+// is as in Histogram.Observe.
+func (m *Metrics) Admitted(shard int, took time.Duration) { m.admission.Observe(shard, took) }
+
+// Purchased observes a purchase that was answered with 201 or 202. notice is the time since its
+// commit; negative: unknown.
+func (m *Metrics) Purchased(shard int, committed bool, took, notice time.Duration) {
+	if committed {
+		m.committed.Observe(shard, took)
+	} else {
+		m.queued.Observe(shard, took)
+	}
+	if notice >= 0 {
+		m.notice.Observe(shard, notice)
+	}
 }
 
 // streamRefusals are the reasons for refusing a stream.
@@ -119,6 +160,12 @@ func (m *Metrics) StreamOpened() { m.streams.Inc() }
 // StreamClosed ends what StreamOpened began.
 func (m *Metrics) StreamClosed() { m.streams.Dec() }
 
+// FiguresOpened counts an open stream of figures, until FiguresClosed.
+func (m *Metrics) FiguresOpened() { m.figures.Inc() }
+
+// FiguresClosed ends what FiguresOpened began.
+func (m *Metrics) FiguresClosed() { m.figures.Dec() }
+
 // EventSent counts an event on a stream.
 func (m *Metrics) EventSent() { m.events.Inc() }
 
@@ -134,21 +181,21 @@ func (m *Metrics) StreamRefused(err error) {
 // Route has the metrics of one route, created at its first request.
 type Route struct {
 	byClass  [len(statusClasses)]lazyCounter
-	duration atomic.Pointer[prometheus.Observer]
-	make     func() prometheus.Observer // returns the same one each time
+	duration atomic.Pointer[histogram.Histogram]
+	make     func() *histogram.Histogram // returns the same one each time
 }
 
 // Route returns the metrics of a route. Call it once for each.
 func (m *Metrics) Route(name string) *Route {
-	r := &Route{make: func() prometheus.Observer { return m.duration.WithLabelValues(name) }}
+	r := &Route{make: func() *histogram.Histogram { return m.duration.With(name) }}
 	for i, class := range statusClasses {
 		r.byClass[i].make = func() prometheus.Counter { return m.requests.WithLabelValues(name, class) }
 	}
 	return r
 }
 
-// Observe counts an answer and its duration.
-func (r *Route) Observe(status int, took time.Duration) {
+// Observe counts an answer and its duration. shard is as in Histogram.Observe.
+func (r *Route) Observe(shard, status int, took time.Duration) {
 	class := status / 100
 	if class < 1 || class >= len(r.byClass) {
 		class = 0
@@ -156,9 +203,8 @@ func (r *Route) Observe(status int, took time.Duration) {
 	r.byClass[class].inc()
 	d := r.duration.Load()
 	if d == nil {
-		one := r.make()
-		d = &one
+		d = r.make()
 		r.duration.Store(d)
 	}
-	(*d).Observe(took.Seconds())
+	d.Observe(shard, took)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/handler/problem"
+	"flashsale/internal/histogram"
 )
 
 // errTest has a code that is known before New is called.
@@ -19,11 +20,11 @@ func TestMetrics_LazyAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := m.Route("/somewhere")
-	use := func() { r.Observe(200, time.Millisecond); m.Problem(errTest.Code) }
+	use := func() { r.Observe(1, 200, time.Millisecond); m.Problem(errTest.Code) }
 	use()
 	again := func() prometheus.Counter { t.Error("a counter is looked up again"); return nil }
 	r.byClass[2].make, m.byCode[errTest.Code].make = again, again
-	r.make = func() prometheus.Observer { t.Error("a histogram is looked up again"); return nil }
+	r.make = func() *histogram.Histogram { t.Error("a histogram is looked up again"); return nil }
 	if n := testing.AllocsPerRun(100, use); n != 0 {
 		t.Errorf("%g allocations for a request that is counted", n)
 	}

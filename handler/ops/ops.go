@@ -24,6 +24,9 @@ type Config struct {
 	// not depend on other services, because a restart of this process would not help them.
 	// Default nil: the process is alive if it answers.
 	Alive func() error
+	// Registerer receives the metric flashsale_ready, which has the results of the checks that
+	// /readyz makes. A scrape waits for them, at most a second. Default nil: no metric.
+	Registerer prometheus.Registerer
 	// Log receives the parts that are not ready. Default: nothing is logged.
 	Log zerolog.Logger
 }
@@ -66,6 +69,10 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 // New returns the routes of the operators' address: /metrics, /debug/pprof, /healthz and
 // /readyz. They have no authentication, so only operators may be able to reach the address.
 func New(g prometheus.Gatherer, c Config) http.Handler {
+	ready := NewReadiness(c.Ready, c.Workers, time.Now, c.Log)
+	if c.Registerer != nil {
+		c.Registerer.MustRegister(readyCollector{ready})
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -74,6 +81,6 @@ func New(g prometheus.Gatherer, c Config) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /healthz", healthz(&c))
-	mux.HandleFunc("GET /readyz", readyz(NewReadiness(c.Ready, c.Workers, time.Now, c.Log)))
+	mux.HandleFunc("GET /readyz", readyz(ready))
 	return mux
 }

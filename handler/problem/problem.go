@@ -81,6 +81,9 @@ func (p *Problem) Retry(seconds int64) *Problem {
 	return &own
 }
 
+// RetryAfter is the time after which the client may retry, in seconds; 0: none is stated.
+func (p *Problem) RetryAfter() int64 { return p.retryAfter }
+
 // Among is Retry for many clients: each gets its own time between the given seconds and twice
 // as many.
 func (p *Problem) Among(seconds int64) *Problem {

@@ -16,12 +16,18 @@ func decode(t *testing.T, p *Problem) map[string]any {
 	return got
 }
 
+// New may be called only while packages are initialized.
+var (
+	outOfRange = New(422, "range_in_tests", "Out of range", "A field is out of its range.")
+	noToken    = New(401, "auth_in_tests", "No token", "Send one.")
+)
+
 var unavailable = New(503, "unavailable_in_tests", "Unavailable", `Retry with the "key".`).Among(2).
 	Unkeyed("Retry.", "Read the state first.")
 
 func TestProblem_Body(t *testing.T) {
 	t.Parallel()
-	p := New(422, "range_in_tests", "Out of range", "A field is out of its range.").With("stock", "stock <= 5.")
+	p := outOfRange.With("stock", "stock <= 5.")
 	got := decode(t, p)
 	for name, want := range map[string]any{
 		"type": "/docs#range_in_tests", "title": "Out of range", "status": 422.0, "detail": "stock <= 5.",
@@ -80,7 +86,7 @@ func TestProblem_For(t *testing.T) {
 // A copy with another header leaves the headers of the original as they are.
 func TestProblem_WithHeader(t *testing.T) {
 	t.Parallel()
-	one := New(401, "auth_in_tests", "No token", "Send one.").WithHeader("Www-Authenticate", "Bearer")
+	one := noToken.WithHeader("Www-Authenticate", "Bearer")
 	two, three := one.WithHeader("X-A", "2"), one.WithHeader("X-A", "3")
 	for p, want := range map[*Problem]string{one: "", two: "2", three: "3"} {
 		h := make(http.Header)

@@ -60,7 +60,11 @@ func drain(w http.ResponseWriter, r *http.Request, read int) {
 	// deadline it stops immediately, and because the limit reader has cut the body, it lingers
 	// until the client has the answer.
 	raw := w
-	if wrapped, ok := raw.(interface{ Unwrap() http.ResponseWriter }); ok {
+	for {
+		wrapped, ok := raw.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
 		raw = wrapped.Unwrap()
 	}
 	if _, err := http.MaxBytesReader(raw, r.Body, 0).Read(make([]byte, 1)); err != nil {

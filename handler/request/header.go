@@ -59,6 +59,18 @@ func CheckContent(h http.Header) error {
 	return nil
 }
 
+// CheckForm refuses a body that is not a form as browsers send it.
+func CheckForm(h http.Header) error {
+	value, _, err := Single(h, "Content-Type")
+	if err != nil {
+		return err
+	}
+	if media, _, err := mime.ParseMediaType(value); err != nil || media != "application/x-www-form-urlencoded" {
+		return errFormType
+	}
+	return nil
+}
+
 // Media is a response type.
 type Media struct {
 	name, group string
@@ -70,6 +82,7 @@ var (
 	MediaJSON   = &Media{"application/json", "application/*", errNotAcceptable}
 	MediaEvents = &Media{"text/event-stream", "text/*", errEventsNotAcceptable}
 	MediaHTML   = &Media{"text/html", "text/*", errDocsNotAcceptable}
+	MediaYAML   = &Media{"application/yaml", "application/*", errYAMLNotAcceptable}
 )
 
 // CheckAccept refuses a request whose Accept header excludes the type; nil: any.

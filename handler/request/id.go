@@ -8,15 +8,20 @@ import (
 	"sync/atomic"
 )
 
-// IDs generates request ids. An id is the process's random prefix and a number, so it is
-// unique without a random number per request.
+// IDs generates request ids. An id is the process's random name and a number, so it is
+// unique without a random number per request, and costs a queued order few bytes: see
+// order.Task.
 type IDs struct {
 	prefix string
 	last   *atomic.Uint64
 }
 
-// NewIDs returns a generator with a random prefix.
-func NewIDs() IDs {
+// NewIDs returns a generator whose ids begin with the name of this process; empty: with a random
+// name.
+func NewIDs(process string) IDs {
+	if process != "" {
+		return IDs{prefix: process + "-", last: new(atomic.Uint64)}
+	}
 	var random [6]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		panic(err) // documented never to happen

@@ -10,7 +10,7 @@ import (
 // A client's own id is kept if it needs no escaping; all others are new and differ.
 func TestIDs_Of(t *testing.T) {
 	t.Parallel()
-	ids := NewIDs()
+	ids := NewIDs("")
 	seen := map[string]bool{}
 	for own, kept := range map[string]bool{
 		"abc-1._Z": true, strings.Repeat("a", 64): true, strings.Repeat("a", 65): false, "": false, "a b": false, "a\"b": false, "ä": false,
@@ -23,7 +23,7 @@ func TestIDs_Of(t *testing.T) {
 		}
 		seen[got[0]] = true
 	}
-	other := NewIDs()
+	other := NewIDs("")
 	if a, b := ids.New(), other.New(); a == b || seen[a] {
 		t.Errorf("two processes gave %s and %s", a, b)
 	}

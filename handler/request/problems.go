@@ -36,6 +36,8 @@ var (
 		"").With("Accept", "The response is text/event-stream; allow it in the Accept header.")
 	errDocsNotAcceptable = problem.New(406, "not_acceptable", "Not acceptable",
 		"").With("Accept", "The response is text/html; allow it in the Accept header.")
+	errYAMLNotAcceptable = problem.New(406, "not_acceptable", "Not acceptable",
+		"").With("Accept", "The response is application/yaml; allow it in the Accept header.")
 	errKeyMissing = problem.New(400, "idempotency_key_missing", "Idempotency key missing",
 		"").With("Idempotency-Key", "Send an Idempotency-Key header: a new value for each purchase or restock, the same for a repeat.")
 	errLimit = problem.New(400, "limit_range", "Limit out of range",
@@ -56,6 +58,7 @@ var (
 		"The body ended before its announced length, or its chunks are malformed.").WithHeader("Connection", "close")
 	errContentType = problem.New(415, "content_type", "Unsupported content type",
 		"").With("Content-Type", "Send the body as Content-Type: application/json (UTF-8).")
+	errFormType        = errContentType.With("Content-Type", "Send the form as Content-Type: application/x-www-form-urlencoded.")
 	errContentEncoding = problem.New(415, "content_encoding", "Unsupported content encoding",
 		"").With("Content-Encoding", "Send the body uncompressed, without a Content-Encoding.")
 	errBodyTooLarge = problem.New(413, "body_too_large", "Body too large",

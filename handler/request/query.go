@@ -35,6 +35,19 @@ func ReadQuery(r *http.Request, known []string) (Query, error) {
 	return Query{values}, nil
 }
 
+// PickQuery reads the parameters with the known names and ignores others: links to pages carry
+// parameters of newsletters and advertisements.
+func PickQuery(r *http.Request, known []string) Query {
+	all := r.URL.Query()
+	picked := Query{url.Values{}}
+	for _, name := range known {
+		if all.Has(name) {
+			picked.Set(name, all.Get(name))
+		}
+	}
+	return picked
+}
+
 // The length of a page, in entries.
 const (
 	DefaultPage = 20
@@ -47,7 +60,7 @@ func (q Query) Limit() (int, error) {
 		return DefaultPage, nil
 	}
 	n, err := strconv.Atoi(q.Get("limit"))
-	if err != nil || n < 1 || n > MaxPage {
+	if err != nil || n < 1 || n > MaxPage || strconv.Itoa(n) != q.Get("limit") {
 		return 0, errLimit
 	}
 	return n, nil

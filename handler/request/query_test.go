@@ -29,7 +29,7 @@ func TestReadQuery(t *testing.T) {
 
 func TestQuery_Limit(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]int{"": DefaultPage, "limit=1": 1, "limit=100": MaxPage, "limit=0": 0, "limit=101": 0, "limit=": 0, "limit=x": 0} {
+	for query, want := range map[string]int{"": DefaultPage, "limit=1": 1, "limit=100": MaxPage, "limit=0": 0, "limit=101": 0, "limit=": 0, "limit=x": 0, "limit=01": 0, "limit=%2B1": 0} {
 		q, err := readQuery(t, query)
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ type strictConnKey struct{}
 // as it is too long, because the server would wait for its end. And it replaces the server's
 // own plain-text refusals by problems of the API.
 func StrictListener(l net.Listener) net.Listener {
-	return &strictListener{Listener: l, requestIDs: request.NewIDs()}
+	return &strictListener{Listener: l, requestIDs: request.NewIDs("")}
 }
 
 type strictListener struct {

@@ -19,7 +19,7 @@ type shop struct {
 	bought atomic.Int64
 }
 
-func newShop() *shop { return &shop{ids: request.NewIDs()} }
+func newShop() *shop { return &shop{ids: request.NewIDs("")} }
 
 var (
 	errNoRoute = problem.New(404, "no_route_in_tests", "No such route", "Nothing is here.")

@@ -22,6 +22,10 @@ func Start() (*Server, error) {
 	if err := m.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start embedded redis: %w", err)
 	}
+	if _, err := newScripts(m); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("start embedded redis: %w", err)
+	}
 	return &Server{m: m}, nil
 }
 

@@ -11,16 +11,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 )
 
 // target is the value of FAULTPOINT: "place" or "place:n" kills the process with SIGKILL when
 // it reaches the place for the first or n-th time; "place:n:stop" stops it with SIGSTOP
 // instead.
 var target = parse(os.Getenv("FAULTPOINT"))
-
-// stopArrives is long enough for a stop to reach every thread.
-const stopArrives = 50 * time.Millisecond
 
 type point struct {
 	name string
@@ -50,13 +46,11 @@ func Reach(name string) {
 	if name != target.name || target.seen.Add(1) != target.nth {
 		return
 	}
-	if err := syscall.Kill(os.Getpid(), target.sig); err != nil {
-		panic(err)
-	}
 	if target.sig == syscall.SIGKILL {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			panic(err)
+		}
 		select {} // the signal is on its way
 	}
-	// A stop reaches the other threads with a short delay. This thread must not continue before
-	// that. After a SIGCONT the timer has long expired.
-	<-time.After(stopArrives)
+	stop()
 }

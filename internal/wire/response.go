@@ -31,6 +31,17 @@ func (r *Response) Header(name string) []byte {
 	return nil
 }
 
+// Headers calls f with the name and the value of each header, in their order.
+func (r *Response) Headers(f func(name, value []byte)) {
+	for rest := r.head; len(rest) > 0; {
+		line, after, _ := bytes.Cut(rest, crlf)
+		rest = after
+		if name, value, ok := bytes.Cut(line, []byte(":")); ok {
+			f(name, trim(value))
+		}
+	}
+}
+
 var (
 	crlf    = []byte("\r\n")
 	headEnd = []byte("\r\n\r\n")

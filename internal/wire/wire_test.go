@@ -96,6 +96,11 @@ func TestConn_Do(t *testing.T) {
 				if strings.Contains(tt.answer, "X-A") && string(res.Header("x-a")) != "b" {
 					t.Errorf("X-A: got %q", res.Header("x-a"))
 				}
+				res.Headers(func(name, value []byte) {
+					if got := res.Header(string(name)); string(got) != string(value) {
+						t.Errorf("header %s: %q, and alone %q", name, value, got)
+					}
+				})
 				if res.Header("X-Missing") != nil {
 					t.Error("a missing header has a value")
 				}

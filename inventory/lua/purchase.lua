@@ -1,8 +1,9 @@
 -- Sells to a batch of buyers of one item.
 --
 -- KEYS 1 lock, 2 lock's waiters, 3 sale (hash), 4 idempotency (hash), 5 buyers (hash; see fragment_buyer.lua),
---      6 log of queued orders (stream), 7 accepted keys (string), 8.. the task queue's keys (EnqueueKeys)
--- ARGV 1 lock value, 2 fencing token, 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale that
+--      6 log of queued orders (stream), 7 accepted keys (string), 8 lock's fence, 9.. the task queue's keys (EnqueueKeys)
+-- ARGV 1 lock value, 2 fencing token (value empty: the script holds the lock only while it runs, and 2 is the time
+--      in ms after which it must not run), 3 epoch, 4 task queue's bound, 5 the highest sequence of the sale that
 --      the caller has received, 6 number of purchases n, 7 their records for the log, 24 bytes each,
 --      8 the hashes of their keys, 4 bytes each, 9 the item's version from which the caller made them (0: any),
 --      10 the build of the sale of which the caller has accepted keys, 11 how many of them it has, 12 id of the
@@ -12,7 +13,9 @@
 --
 -- Returns { status, waiting, verdicts, left, version, now_ms, opens_ms, closes_ms, sequence, limit, accepted,
 --           more accepted keys, replayed order ids ... }.
---   status    'ok', or why no purchase was processed: 'lost' (the lock is not held by this value),
+--   status    'ok', or why no purchase was processed: 'lost' (the lock is not held by this value), 'held' (it
+--             is held or waited for), 'late' (it is too late, or the clock was set back: the caller has to
+--             acquire the lock),
 --             'fenced' (the sale has seen a later holder), 'missing' (the sale is not loaded, or not whole, or
 --             marked by an unfinished change, see suspend.lua), 'epoch' (the sale was loaded under another
 --             epoch), 'rewound' (the sale has a lower sequence than the caller has received: Redis was
@@ -37,7 +40,7 @@
 --
 -- The lock lets only one process at a time sell the item, but the script does not rely on it: it refuses unless
 -- the lock's key has the caller's value, and unless the caller's fencing token is at least the highest that the
--- sale has seen.
+-- sale has seen. Without a value, it refuses unless the lock is free, and has a new token of its own.
 
 local first = 13   -- arguments before the first purchase
 local record = 24  -- bytes of a purchase in the log
@@ -45,9 +48,21 @@ local hash = 4     -- bytes of an accepted key
 local page = 65536 -- bytes of accepted keys in one reply
 local chunk = 100  -- bounds unpack; the embedded engine's Lua stack is small
 
-local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
-if waiting < 0 then
-  return {'lost', 0}
+local waiting, fence = 0, ARGV[2]
+local instant = ARGV[1] == ''
+if instant then
+  fence = lock_instant(KEYS[1], KEYS[2], KEYS[8])
+  if fence == nil then
+    return {'held', 0}
+  end
+  if not fence or tonumber(fence) > tonumber(ARGV[2]) * 1000 then
+    return {'late', 0}
+  end
+else
+  waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
+  if waiting < 0 then
+    return {'lost', 0}
+  end
 end
 
 local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'per_user_limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence')
@@ -62,7 +77,7 @@ end
 if sale[1] ~= ARGV[3] then
   return {'epoch', waiting}
 end
-if (tonumber(sale[2] or '0') or 0) > tonumber(ARGV[2]) then
+if (tonumber(sale[2] or '0') or 0) > tonumber(fence) then
   return {'fenced', waiting}
 end
 local sequence = tonumber(sale[10] or '0') or 0
@@ -147,7 +162,7 @@ end
 
 -- An earlier run of this call may have accepted other purchases of the batch, if its reply was lost. Its task must
 -- not be replaced.
-local repeated = queue_known(7, 1, {ARGV[12]})[1]
+local repeated = queue_known(8, 1, {ARGV[12]})[1]
 for i = 1, n do
   local order = stored[i] and orders[fields[i]]
   if order then
@@ -155,7 +170,7 @@ for i = 1, n do
   end
 end
 
-local room = queue_room(7, tonumber(ARGV[4]))
+local room = queue_room(8, tonumber(ARGV[4]))
 redis.call('XLEN', KEYS[6])  -- these fail for a key of another type, before the first write
 redis.call('HLEN', KEYS[4])
 local verdicts, replayed = {}, {}
@@ -240,8 +255,11 @@ if taken > 0 then
     hashes = table.concat(places)
   end
   redis.call('APPEND', KEYS[7], hashes)
+  if instant then
+    lock_instant_end(KEYS[8], fence)
+  end
   sequence = sequence + 1
-  redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', ARGV[2], 'sequence', string.format('%d', sequence))
+  redis.call('HSET', KEYS[3], 'left', string.format('%d', left), 'fence', fence, 'sequence', string.format('%d', sequence))
   for j in pairs(changed) do
     new[#new + 1] = buyers[j]
     new[#new + 1] = string.format('%d', held[j]) .. ' ' .. kept[j]
@@ -266,7 +284,7 @@ if taken > 0 then
   redis.call('XADD', KEYS[6], '*', 'o', records)
   -- All orders are one task, a parcel: see inventory/accepted.
   local parcel = string.format('p1\t%s.%d\n', ARGV[3], sequence) .. lines
-  queue_add(7, now_us, 1, {ARGV[12]}, {parcel}, nil, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
+  queue_add(8, now_us, 1, {ARGV[12]}, {parcel}, nil, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
 end
 
 local accepted, more = -1, ''

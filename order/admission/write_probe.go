@@ -2,28 +2,24 @@ package admission
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/mattn/go-sqlite3"
-
 	"flashsale/order"
 	"flashsale/order/store"
 )
 
-// ErrBusy says that a write could not get the database's lock in time, or that the disk is
-// slow. This is usually temporary.
+// ErrBusy says that a write could not get a lock of the database in time, or that the
+// database is slow. This is usually temporary.
 var ErrBusy = errors.New("order: database is busy")
 
 const (
 	// probeEvery is the time between two checks while Failing is called or writes fail.
 	probeEvery = time.Second
-	// probeWait is how long a check waits for another process's lock, in milliseconds.
+	// probeWait is how long a check waits for a lock of another connection, in milliseconds.
 	probeWait = 600
 	// probeTrust is the age of the last check up to which a commit since then proves that
 	// the database accepts writes now.
@@ -34,22 +30,35 @@ const (
 )
 
 // WriteProbe checks whether the database accepts writes, in the way of a commit: by a write
-// that is synced to the disk. It makes no write of its own while another connection
-// commits, or while Failing is not called.
+// that is synced to the disk. It makes no write while Failing is not called, and on SQLite
+// none while another connection commits.
 type WriteProbe struct {
 	store    *store.Store
-	db       *sql.DB
+	target   target
 	onChange func(err error)
 
 	asked   atomic.Bool
 	failing atomic.Pointer[error] // the result of Failing; nil: no error
 
-	turn      chan struct{} // holds a token; its holder may use the fields below
+	turn      chan struct{} // holds a token; its holder may use the fields below, and target
 	checked   time.Time     // when the last check ended
 	busySince time.Time     // since when every check found the database busy; zero: the last one did not
-	conn      *sql.Conn     // sees the commits of other connections; nil: not open
-	version   int64         // the conn's data version at the last check
 	closed    bool
+}
+
+// target is a database as a probe uses it, with its own connection.
+type target interface {
+	// committed reports whether another connection is known to have committed since the last
+	// call, on the connection of that call.
+	committed(ctx context.Context) (bool, error)
+	// write makes a small write that is synced to the disk. It waits for locks for probeWait.
+	write(ctx context.Context, value string) error
+	// busy reports whether an error says that the database is only busy.
+	busy(err error) bool
+	// release closes the connection; the next call opens another one.
+	release()
+	// close closes all connections, for the last time.
+	close() error
 }
 
 // NewWriteProbe returns a probe of the store's database with its own connection, because
@@ -57,15 +66,15 @@ type WriteProbe struct {
 // the cause when writes start to fail, when the cause changes from or to ErrBusy, and with
 // nil when they succeed again.
 func NewWriteProbe(s *store.Store, onChange func(err error)) (*WriteProbe, error) {
-	db, err := store.OpenSQLite(s.Path(), store.WriteParams(), 1)
+	open := newSQLiteTarget
+	if s.Postgres() {
+		open = newPostgresTarget
+	}
+	t, err := open(s)
 	if err != nil {
 		return nil, err
 	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, err
-	}
-	p := &WriteProbe{store: s, db: pool, onChange: onChange, turn: make(chan struct{}, 1)}
+	p := &WriteProbe{store: s, target: t, onChange: onChange, turn: make(chan struct{}, 1)}
 	p.turn <- struct{}{}
 	return p, nil
 }
@@ -84,7 +93,7 @@ func (p *WriteProbe) Failing() error {
 
 // Check checks, unless another caller has just done so, and returns the new result of
 // Failing. A check that takes longer than ctx is a failure, too. Errors: ErrDatabase, with
-// ErrBusy or SQLite's own error.
+// ErrBusy or the database's own error.
 func (p *WriteProbe) Check(ctx context.Context) error {
 	select {
 	case <-p.turn:
@@ -129,8 +138,7 @@ func (p *WriteProbe) Close() error {
 	<-p.turn
 	defer func() { p.turn <- struct{}{} }()
 	p.closed = true
-	p.release()
-	return p.db.Close()
+	return p.target.close()
 }
 
 // check tries to write and records the result. The caller has the turn.
@@ -173,18 +181,15 @@ func (p *WriteProbe) note(err error) {
 
 // try returns nil if the database accepts writes.
 func (p *WriteProbe) try(ctx context.Context) error {
-	recent := p.conn != nil && time.Since(p.checked) < probeTrust
-	committed, err := p.committed(ctx)
+	recent := time.Since(p.checked) < probeTrust
+	committed, err := p.target.committed(ctx)
 	if err != nil {
 		return p.failed(err)
 	}
 	if recent && committed {
 		return nil
 	}
-	// It waits for the lock for probeWait. The write itself is not cancelled, because the
-	// outcome of a cancelled write is unknown.
-	_, err = p.conn.ExecContext(context.WithoutCancel(ctx), `INSERT INTO meta (key, value) VALUES ('write_probe', ?1)
-	ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(p.store.Now().UnixMilli(), 10))
+	err = p.target.write(ctx, strconv.FormatInt(p.store.Now().UnixMilli(), 10))
 	if err == nil {
 		return nil
 	}
@@ -193,47 +198,19 @@ func (p *WriteProbe) try(ctx context.Context) error {
 		return err
 	}
 	// Other connections' commits may have kept this write from its turn.
-	if committed, cerr := p.committed(ctx); cerr == nil && committed {
+	if committed, cerr := p.target.committed(ctx); cerr == nil && committed {
 		return nil
 	}
 	return err
 }
 
-// committed reports whether another connection has committed since the last call.
-func (p *WriteProbe) committed(ctx context.Context) (bool, error) {
-	if p.conn == nil {
-		conn, err := p.db.Conn(ctx)
-		if err != nil {
-			return false, err
-		}
-		p.conn = conn
-		if _, err := conn.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", probeWait)); err != nil {
-			return false, err
-		}
-	}
-	before := p.version
-	err := p.conn.QueryRowContext(context.WithoutCancel(ctx), "PRAGMA data_version").Scan(&p.version)
-	return p.version != before, err
-}
-
 // failed classifies an error. After any error except a busy database, the next check uses
-// another connection: one that was opened while the file refused writes stays read-only.
+// another connection: one that was opened while the database refused writes may stay
+// read-only.
 func (p *WriteProbe) failed(err error) error {
-	var se sqlite3.Error
-	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
+	if p.target.busy(err) {
 		return fmt.Errorf("%w: %w: %w", order.ErrDatabase, ErrBusy, err)
 	}
-	p.release()
+	p.target.release()
 	return fmt.Errorf("%w: %w", order.ErrDatabase, err)
-}
-
-// release closes the connection.
-func (p *WriteProbe) release() {
-	if p.conn == nil {
-		return
-	}
-	// The pool discards a connection that is reported as bad. Its error adds nothing.
-	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // see above
-	_ = p.conn.Close()                                           //nolint:errcheck // it has been closed by then
-	p.conn = nil
 }

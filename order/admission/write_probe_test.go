@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mattn/go-sqlite3"
-
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/disktest"
 	"flashsale/order"
@@ -108,55 +106,10 @@ func written(t *testing.T, s *store.Store) string {
 	return values[0]
 }
 
-// TestWriteProbe makes the database refuse writes, for each reason: the probe detects it,
-// and detects when it is over.
-func TestWriteProbe(t *testing.T) {
-	t.Parallel()
-	for _, f := range ordertest.DatabaseFaults {
-		if f.Name == "full" {
-			continue // it only limits the store's own connection
-		}
-		t.Run(f.Name, func(t *testing.T) {
-			t.Parallel()
-			s := storetest.New(t)
-			p, heard := newProbe(t, s)
-			if err := p.Failing(); err != nil {
-				t.Errorf("before the first check: %v", err)
-			}
-			if err := p.Check(await.Context(t)); err != nil {
-				t.Errorf("a database that takes writes: %v", err)
-			}
-			end := f.Begin(t, s)
-			if f.Name == "busy" { // long enough to distinguish it from a slow commit
-				await.True(t, "the lock is noticed", func() bool { return p.now(t) != nil })
-			}
-			for range 2 { // the second check is on another connection
-				err := p.now(t)
-				var se sqlite3.Error
-				if !errors.Is(err, order.ErrDatabase) || errors.Is(err, ErrBusy) != (f.Name == "busy") || f.Name != "busy" && !errors.As(err, &se) {
-					t.Errorf("while it refuses: %v", err)
-				}
-				if got := p.Failing(); !errors.Is(got, err) {
-					t.Errorf("failing with %v, want %v", got, err)
-				}
-			}
-			end()
-			if err := p.now(t); err != nil {
-				t.Errorf("once it takes writes: %v", err)
-			}
-			if err := p.Failing(); err != nil {
-				t.Errorf("failing with %v once it takes writes", err)
-			}
-			if got := heard.list(); len(got) != 2 || got[0] == nil || got[1] != nil {
-				t.Errorf("reported %v, want one failure and its end", got)
-			}
-		})
-	}
-}
-
 // TestWriteProbe_Full fills the disk that the database is on.
 func TestWriteProbe_Full(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	disk := disktest.New(t, 4<<20)
 	s := storetest.NewAt(t, filepath.Join(disk.Path(), "shop.db"))
 	p, _ := newProbe(t, s)
@@ -174,6 +127,7 @@ func TestWriteProbe_Full(t *testing.T) {
 // TestWriteProbe_OthersCommit: while another connection commits, the probe writes nothing.
 func TestWriteProbe_OthersCommit(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	p, _ := newProbe(t, s)
 	if err := p.now(t); err != nil {
@@ -201,11 +155,11 @@ func TestWriteProbe_Run(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	for _, f := range ordertest.DatabaseFaults {
-		if f.Name != "readonly" {
+	for _, f := range probeFaults(t) {
+		if f.name != "readonly" {
 			continue
 		}
-		end := f.Begin(t, s)
+		end := f.begin(t, s)
 		await.True(t, "it is found", func() bool { return p.Failing() != nil })
 		end()
 		await.True(t, "its end is reported", func() bool { return len(heard.list()) == 2 })
@@ -220,6 +174,7 @@ func TestWriteProbe_Run(t *testing.T) {
 // a check waits. As long as that connection sometimes commits, the database accepts writes.
 func TestWriteProbe_SlowCommits(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	p, heard := newProbe(t, s)
 	if err := p.now(t); err != nil {

@@ -113,7 +113,7 @@ func identify(ctx context.Context, c *connection) (schema int64, err error) {
 	var tables int
 	err = c.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('meta', 'items', 'orders')").Scan(&tables)
 	if err == nil && tables == 3 {
-		schema, err = migrations.Version(ctx, c)
+		schema, err = migrations.Version(ctx, c, "sqlite")
 	}
 	switch {
 	case err != nil:

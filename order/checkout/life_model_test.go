@@ -496,9 +496,7 @@ func TestStore_Life_Model_Long(t *testing.T) {
 func testLifeModel(t *testing.T) {
 	s := storetest.New(t)
 	// The data need not survive a power failure.
-	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
-		t.Fatal(err)
-	}
+	ordertest.NoSync(t, s)
 	c := storetest.SetClock(s)
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newLives(t, rt, s, c)

@@ -44,9 +44,7 @@ func TestStore_PayOrExpire_Long(t *testing.T) {
 func testPayOrExpire(t *testing.T, orders int) {
 	s := storetest.New(t)
 	// The data need not survive a power failure.
-	if err := s.Writer().Exec("PRAGMA synchronous = OFF").Error; err != nil {
-		t.Fatal(err)
-	}
+	ordertest.NoSync(t, s)
 	c := storetest.SetClock(s)
 	storetest.MustInsert(t, s, ordertest.Asking("item", int64(orders), 1, time.Minute))
 	tasks := ordertest.Distinct("n", "item", orders)

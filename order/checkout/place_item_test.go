@@ -3,10 +3,14 @@ package checkout_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"flashsale/catalog"
 	"flashsale/internal/testing/await"
+	"flashsale/internal/tracing"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/checkout"
@@ -36,6 +40,16 @@ func (k *keptStock) Submit(r *inventory.Request) error {
 	return inventory.ErrSoldOut
 }
 
+// parent is the span of a sampled request.
+func parent(t *testing.T) *tracing.Parent {
+	t.Helper()
+	tracer, err := tracing.New(t.Context(), noop.NewTracerProvider(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tracer.Parse("4bf92f3577b34da6a3ce929d0e0e473600f067aa0ba902b7")
+}
+
 // TestService_Place_Item: an item that the caller has read is not read again, and an item
 // with another id is not used.
 func TestService_Place_Item(t *testing.T) {
@@ -51,6 +65,18 @@ func TestService_Place_Item(t *testing.T) {
 	}
 	if sent, err := order.ParseTask("o", []byte(stock.payload)); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
 		t.Errorf("sent %+v, %v", sent, err)
+	}
+	// Without a trace, nothing of one is stored; the request id costs its number.
+	if !strings.Contains(stock.payload, "\t"+service.Waiters.Origin()+"\t") {
+		t.Errorf("without a request id: %q", stock.payload)
+	}
+	p.RequestID = service.Waiters.Origin() + "-1z"
+	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || !strings.Contains(stock.payload, "\t"+p.RequestID+"\t") {
+		t.Errorf("%v with a request id: %q", err, stock.payload)
+	}
+	p.Trace = parent(t)
+	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || !strings.Contains(stock.payload, "\t"+p.RequestID+";"+p.Trace.String()+"\t") {
+		t.Errorf("%v with a trace: %q", err, stock.payload)
 	}
 	p.Item.ID = "other"
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {

@@ -209,9 +209,7 @@ func TestStore_refund(t *testing.T) {
 		ordertest.AuditStore(t, s)
 	}
 	// If the audit entry cannot be written, the order is not refunded.
-	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
-		t.Fatal(err)
-	}
+	ordertest.Refuse(t, s, "INSERT", "audit", "")
 	if _, _, err := checkout.RefundInStore(await.Context(t), s, "undone", checkout.Refund{Restock: true, By: ordertest.Root}); err == nil {
 		t.Error("a refund without its entry in the audit")
 	}

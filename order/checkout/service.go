@@ -205,12 +205,16 @@ func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.I
 		t := order.Task{
 			ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,
 			UnitPriceMinor: item.PriceMinor, Currency: item.Currency,
-			CreatedAt: s.Store.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey,
+			CreatedAt: s.Store.Now().UnixMilli(), IdempotencyKey: p.IdempotencyKey, RequestID: p.RequestID,
 		}
 		if p.Wait > 0 {
 			t.Origin = s.Waiters.Origin()
 		}
-		placed, replay, err := s.send(ctx, &t, item.Version, p.Wait)
+		if p.Trace != nil {
+			t.Trace = p.Trace.String()
+		}
+		placed, replay, err := s.send(ctx, p, &t, item.Version)
+		p.SubmittedAt = time.Time{} // the next request is submitted later
 		var other *inventory.ItemVersionError
 		if !errors.As(err, &other) {
 			return placed, replay, err
@@ -234,11 +238,13 @@ func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.I
 }
 
 // send sends a task for one version of the item; otherwise it is like submit.
-func (s *Service) send(ctx context.Context, t *order.Task, version int64, wait time.Duration) (order.Placed, string, error) {
+func (s *Service) send(ctx context.Context, p *order.Purchase, t *order.Task, version int64) (order.Placed, string, error) {
+	wait := p.Wait
 	a := &attempt{ticket: ticket{settled: make(chan settlement, 3)}}
 	a.request = inventory.Request{
 		ItemID: t.ItemID, Buyer: t.UserID, IdempotencyKey: t.IdempotencyKey, Quantity: t.Quantity,
-		Payload: t.Payload(), ItemVersion: version, Named: a.named, Done: a.done,
+		Payload: t.Payload(), ItemVersion: version, Named: a.named, Done: a.done, SubmittedAt: p.SubmittedAt,
+		RequestID: p.RequestID, Trace: p.Trace,
 	}
 	if wait > 0 {
 		a.waiters = s.Waiters
@@ -283,7 +289,7 @@ func (a *attempt) wait(ctx context.Context, t *order.Task, d time.Duration) (ord
 	case e := <-a.ticket.settled:
 		queued := a.queued(t)
 		if e.commit {
-			return order.Placed{Order: e.notice.Apply(queued), Committed: true}, "", nil
+			return order.Placed{Order: e.notice.Apply(queued), Committed: true, CommittedAt: e.at}, "", nil
 		}
 		return order.Placed{Order: queued}, e.outcome.ReplayOf, e.outcome.Err
 	case <-timer.C:

@@ -414,7 +414,8 @@ func TestService_CreateItem(t *testing.T) {
 		// An id that was requested before its creation is found as soon as it exists.
 		next := ordertest.NewItem("next-"+s.Item, 5, 1)
 		opens := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
-		next.OpensAt, next.ClosesAt, next.PaymentWindow, next.Description = opens, opens.Add(time.Hour), time.Minute, "d"
+		next.OpensAt, next.ClosesAt, next.PaymentWindow = opens, opens.Add(time.Hour), time.Minute
+		next.Description, next.ImageURL = "d", "/images/next.jpg"
 		if _, err := s.Items.Item(await.Context(t), next.ID); !errors.Is(err, catalog.ErrItemNotFound) {
 			t.Fatalf("item before its creation: %v", err)
 		}
@@ -423,7 +424,7 @@ func TestService_CreateItem(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := catalog.Item{
-			ID: next.ID, Name: "Thing", Description: "d", PriceMinor: 1999, Currency: "EUR", StockInitial: 5, StockTotal: 5, StockLeft: 5,
+			ID: next.ID, Name: "Thing", Description: "d", ImageURL: "/images/next.jpg", PriceMinor: 1999, Currency: "EUR", StockInitial: 5, StockTotal: 5, StockLeft: 5,
 			PerUserLimit: 1, OpensAt: opens, ClosesAt: opens.Add(time.Hour), PaymentWindow: time.Minute, Control: catalog.ControlOpen, Version: 1,
 		}
 		if created != want {

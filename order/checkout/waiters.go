@@ -46,11 +46,12 @@ type settlement struct {
 	outcome inventory.Outcome
 	commit  bool
 	notice  order.Notice // the committed result
+	at      time.Time    // of the commit, by this host's clock; zero if unknown
 }
 
 // NewWaiters returns an empty set with a fresh origin.
 func NewWaiters() *Waiters {
-	var b [8]byte
+	var b [6]byte
 	// crypto/rand.Read never returns an error; it ends the program instead.
 	_, _ = rand.Read(b[:])
 	w := &Waiters{origin: hex.EncodeToString(b[:])}
@@ -60,7 +61,7 @@ func NewWaiters() *Waiters {
 	return w
 }
 
-// Origin identifies this process to the workers.
+// Origin identifies this process to the workers, and begins the request ids that it generates.
 func (w *Waiters) Origin() string { return w.origin }
 
 // shard selects by the whole id: its end is the order's place in a batch, and most of the rest
@@ -87,15 +88,16 @@ func (w *Waiters) remove(id string) {
 	s.mu.Unlock()
 }
 
-// Settle notifies the waiting request, if it still waits.
-func (w *Waiters) Settle(n order.Notice) {
+// Settle notifies the waiting request, if it still waits. at is when the order was committed, by
+// this host's clock; zero if unknown.
+func (w *Waiters) Settle(n order.Notice, at time.Time) {
 	s := w.shard(n.ID)
 	s.mu.Lock()
 	t := s.m[n.ID]
 	delete(s.m, n.ID)
 	s.mu.Unlock()
 	if t != nil {
-		t.settled <- settlement{commit: true, notice: n}
+		t.settled <- settlement{commit: true, notice: n, at: at}
 	}
 }
 
@@ -135,7 +137,7 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 		case *redis.Subscription:
 			caughtUp = false
 		case *redis.Message:
-			if err := order.ParseNotices(m.Payload, w.Settle); err != nil {
+			if err := w.receive(m.Payload, store.Now); err != nil {
 				onError(err)
 			}
 		}
@@ -149,6 +151,19 @@ func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, sto
 	}, order.ChannelOf(w.origin))
 }
 
+// receive settles the orders of a message. now is the shop's clock.
+func (w *Waiters) receive(message string, now func() time.Time) error {
+	var micros int64 // the time that at is for
+	var at time.Time
+	return order.ParseNotices(message, func(n order.Notice) {
+		if n.CommittedAt != micros {
+			// All notices of a message are from one commit.
+			micros, at = n.CommittedAt, time.Now().Add(-now().Sub(time.UnixMicro(n.CommittedAt)))
+		}
+		w.Settle(n, at)
+	})
+}
+
 // catchUp settles the orders whose message was published before the subscription.
 func (w *Waiters) catchUp(ctx context.Context, store *store.Store) error {
 	ids := w.ids()
@@ -159,7 +174,7 @@ func (w *Waiters) catchUp(ctx context.Context, store *store.Store) error {
 			return fmt.Errorf("catch up on commits: %w", err)
 		}
 		for _, f := range found {
-			w.Settle(f)
+			w.Settle(f, time.Time{})
 		}
 		ids = ids[n:]
 	}

@@ -197,13 +197,13 @@ func TestWaiters(t *testing.T) {
 		t.Errorf("%d ids, want 500", n)
 	}
 	tk := NewTicket(w, "x")
-	w.Settle(order.Notice{ID: "x"})
-	w.Settle(order.Notice{ID: "x"}) // settled twice, received once, and neither call blocks
+	w.Settle(order.Notice{ID: "x"}, time.Time{})
+	w.Settle(order.Notice{ID: "x"}, time.Time{}) // settled twice, received once, and neither call blocks
 	if set := <-tk.settled; !set.commit {
 		t.Errorf("settled with %+v", set)
 	}
 	w.remove("id3")
-	w.Settle(order.Notice{ID: "id3"})
+	w.Settle(order.Notice{ID: "id3"}, time.Time{})
 	w.remove("")
 	if n := len(w.ids()); n != 499 {
 		t.Errorf("%d ids, want 499", n)

@@ -20,6 +20,7 @@ import (
 // TestStore_Audit_Pages reads the audit page by page while it grows.
 func TestStore_Audit_Pages(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("a", 5, 1))
 	storetest.MustInsert(t, s, ordertest.NewItem("b", 5, 1))
@@ -60,6 +61,9 @@ func TestStore_Audit_Pages(t *testing.T) {
 	if err != nil || more || len(all) != 16+3 {
 		t.Errorf("%d entries in all, %v, %v", len(all), more, err)
 	}
+	if s.Postgres() {
+		return
+	}
 	// Each filter uses an index.
 	for index, f := range map[string]order.AuditFilter{"audit_item": {ItemID: "a", Before: 9, Limit: 3}, "audit_order": {OrderID: "a", Limit: 3}} {
 		q := store.AuditQuery(s.Reader().Session(&gorm.Session{DryRun: true}), f).Find(&[]store.AuditRow{}).Statement
@@ -83,14 +87,14 @@ func TestStore_Audit_Items(t *testing.T) {
 	if _, err := s.InsertItem(await.Context(t), n); !errors.Is(err, order.ErrItemExists) {
 		t.Fatal(err)
 	}
-	c := Change{ClosesAt: ordertest.Ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ordertest.Ptr(int64(1))}
+	c := Change{ClosesAt: ordertest.Ptr(n.OpensAt.Add(time.Hour)), PriceMinor: ordertest.Ptr(int64(1)), ImageURL: ordertest.Ptr("/a.jpg")}
 	if _, err := changeItem(await.Context(t), s, "item", &edit{action: order.ActionItemChange, by: order.By{Actor: "ann"}, apply: c.apply}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		`root r-1 item.create  -> {"closes_at":null,"control":"open","currency":"EUR","description":"","name":"Thing",` +
+		`root r-1 item.create  -> {"closes_at":null,"control":"open","currency":"EUR","description":"","image_url":"","name":"Thing",` +
 			`"opens_at":"2030-01-02T03:04:05.006Z","payment_window_seconds":0,"per_user_limit":2,"price_minor":1999,"stock_total":5}`,
-		`ann  item.change {"closes_at":null,"price_minor":1999} -> {"closes_at":"2030-01-02T04:04:05.006Z","price_minor":1}`,
+		`ann  item.change {"closes_at":null,"image_url":"","price_minor":1999} -> {"closes_at":"2030-01-02T04:04:05.006Z","image_url":"/a.jpg","price_minor":1}`,
 	}
 	if got := ordertest.Trail(t, s, "item"); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("audit\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -130,9 +134,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 		t.Errorf("audit %q, want %q", got, want)
 	}
 	// If the entry cannot be written, the order is not cancelled.
-	if err := s.Writer().Exec("CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END").Error; err != nil {
-		t.Fatal(err)
-	}
+	ordertest.Refuse(t, s, "INSERT", "audit", "")
 	storetest.MustCommit(t, s, ordertest.Bought("o4", "item", "u", "4", 1))
 	if _, _, err := s.Cancel(await.Context(t), "o4", admin); err == nil || errors.Is(err, inventory.ErrUnchanged) {
 		t.Errorf("cancel without the audit: %v", err)

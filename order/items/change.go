@@ -70,8 +70,10 @@ func allows(m order.Match, version int64) bool { return m == nil || slices.Conta
 //   - the time to pay: committed orders keep their expires_at, queued ones get the
 //     new one.
 type Change struct {
-	Name         *string
-	Description  *string
+	Name        *string
+	Description *string
+	// ImageURL is the path of the image; a pointer to "" removes it.
+	ImageURL     *string
 	PriceMinor   *int64
 	PerUserLimit *int64
 	OpensAt      *time.Time
@@ -111,6 +113,7 @@ func (s *Service) ChangeItem(ctx context.Context, id string, c Change, by order.
 func (c *Change) apply(r *schema.Item) error {
 	set(&r.Name, c.Name)
 	set(&r.Description, c.Description)
+	set(&r.ImageURL, c.ImageURL)
 	set(&r.PriceMinor, c.PriceMinor)
 	set(&r.PerUserLimit, c.PerUserLimit)
 	if c.OpensAt != nil {

@@ -90,7 +90,7 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 
 // changeable are the columns that a change may write.
 var changeable = []string{
-	"name", "description", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
+	"name", "description", "image_url", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
 	"payment_window_seconds", "control", "version", "updated_at", "freed",
 }
 
@@ -105,7 +105,7 @@ func writeChange(ctx context.Context, s *store.Store, tx *gorm.DB, e *edit, row,
 	if res.RowsAffected != 1 {
 		return order.ErrVersion
 	}
-	if err := tx.Raw(store.BumpRevision, row.ID).Scan(&next.Revision).Error; err != nil {
+	if err := tx.Statement.ConnPool.QueryRowContext(ctx, store.BumpRevision, row.ID).Scan(&next.Revision); err != nil {
 		return err
 	}
 	if e.also != nil {

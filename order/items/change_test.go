@@ -315,9 +315,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 1))
-		if err := s.Store.Writer().Exec("CREATE TRIGGER full BEFORE UPDATE ON items BEGIN SELECT RAISE(ABORT, 'full'); END").Error; err != nil {
-			t.Fatal(err)
-		}
+		accept := ordertest.Refuse(t, s.Store, "UPDATE", "items", "")
 		sale := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.Item).Val()
 		if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}, ordertest.Root); !errors.Is(err, inventory.ErrUnchanged) {
 			t.Errorf("restock: %v", err)
@@ -329,9 +327,7 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 			t.Errorf("the sale was %v and is %v", sale, after)
 		}
 		s.MustPlace(s.Purchase("u", "k", 1, 0))
-		if err := s.Store.Writer().Exec("DROP TRIGGER full").Error; err != nil {
-			t.Fatal(err)
-		}
+		accept()
 		if item := s.MustRestock(5, "k"); item.StockTotal != 10 || item.StockLeft != 9 {
 			t.Errorf("restocked: %+v", item)
 		}

@@ -44,6 +44,8 @@ type Database interface {
 	Reader() *gorm.DB
 	Writer() *gorm.DB
 	Path() string
+	URL() string
+	Postgres() bool
 }
 
 // migrated is the file of an empty, migrated database. Migrations are most of the work of a
@@ -383,11 +385,12 @@ func StatsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
 }
 
-// BusyTimeout shortens the store's wait for a busy database.
+// BusyTimeout shortens the store's wait for a busy database of SQLite. On Postgres the wait is
+// that of the service.
 func BusyTimeout(t *testing.T, s Database, d time.Duration) {
 	t.Helper()
-	if err := s.Writer().Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", d.Milliseconds())).Error; err != nil {
-		t.Fatal(err)
+	if !s.Postgres() {
+		Pragma(t, s, fmt.Sprintf("busy_timeout = %d", d.Milliseconds()))
 	}
 }
 
@@ -395,30 +398,32 @@ func BusyTimeout(t *testing.T, s Database, d time.Duration) {
 // process would, until release is called.
 func Occupy(t *testing.T, s Database) (release func()) {
 	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.Path())
+	driver, setting, locking := "sqlite3", "file:"+s.Path(), "BEGIN EXCLUSIVE"
+	if s.Postgres() {
+		driver, setting, locking = "pgx", s.URL(), fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", writeLock)
+	}
+	db, err := sql.Open(driver, setting)
 	if err != nil {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(await.Context(t), "BEGIN EXCLUSIVE"); err != nil {
+	if _, err := db.ExecContext(await.Context(t), locking); err != nil {
 		t.Fatal(err)
 	}
-	done := false
-	release = func() {
-		if done {
-			return
-		}
-		done = true
+	release = sync.OnceFunc(func() {
 		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
 			t.Error(err)
 		}
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}
-	}
+	})
 	t.Cleanup(release)
 	return release
 }
+
+// writeLock is the key of the store's write lock in Postgres; see order/store.
+const writeLock = 0x666c617368
 
 // Followed reports whether a verdict adds one task.
 func Followed(err error) bool {
@@ -522,8 +527,17 @@ var DatabaseFaults = []struct {
 	}},
 }
 
-// Pragma runs a pragma on the writing connection.
-func Pragma(t *testing.T, s Database, text string) {
+// NoSync makes commits fast that need not survive a loss of power. A Postgres of the tests never
+// syncs.
+func NoSync(t testing.TB, s Database) {
+	t.Helper()
+	if !s.Postgres() {
+		Pragma(t, s, "synchronous = OFF")
+	}
+}
+
+// Pragma runs a pragma on the writing connection of SQLite.
+func Pragma(t testing.TB, s Database, text string) {
 	t.Helper()
 	// Many pragmas return a row. A prepared statement whose row is not read stays active,
 	// and an interrupt then never ends.
@@ -561,9 +575,11 @@ func SubscribeAll(t *testing.T, s Database) func() int {
 	}
 }
 
-// Plan returns SQLite's plan for a statement, a line per step.
+// Plan returns SQLite's plan for a statement, a line per step. On Postgres it skips the test:
+// plans depend on the data there.
 func Plan(t *testing.T, s Database, query string, args ...any) string {
 	t.Helper()
+	NeedSQLite(t)
 	db, err := s.Reader().DB()
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,8 @@ func statement(f order.PaymentFilter) (string, []any) {
 	}
 	args := []any{before, f.Limit + 1}
 	switch {
+	case f.Reference != "":
+		return listPaymentsWith, append(args, f.Reference, string(f.Outcome), f.NeedsRefund)
 	case f.NeedsRefund && f.Outcome == "":
 		return listPaymentsOwed, args
 	case f.Outcome != "":
@@ -41,9 +43,10 @@ const (
 	listPayments         = selectPayments + `WHERE` + paymentsPage
 	listPaymentsBy       = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
 	listPaymentsOwed     = selectPaymentsOwed + `WHERE p.` + store.PaymentsOwed + ` AND` + paymentsPage
+	listPaymentsWith     = selectPayments + `WHERE p.reference = ?3 AND (?4 = '' OR p.outcome = ?4) AND (?5 = 0 OR p.` + store.PaymentsOwed + `) AND` + paymentsPage
 	selectPaymentsOf     = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
 	selectPaymentByID    = selectPayments + `WHERE p.id = ?1`
-	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + store.PaymentsOwed + ` LIMIT ?1)`
+	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + store.PaymentsOwed + ` LIMIT ?1) owed`
 )
 
 // Service lists received payments and records refunds.

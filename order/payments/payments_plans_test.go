@@ -12,9 +12,14 @@ import (
 // TestPaymentFilter_Plans: an index leads to each page of a list of payments.
 func TestPaymentFilter_Plans(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for _, outcome := range append([]order.PaymentOutcome{""}, order.PaymentOutcomes...) {
 		for _, owed := range []bool{false, true} {
+			byReference, refArgs := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: owed, Reference: "psp-1", Limit: 20})
+			if plan := ordertest.Plan(t, s, byReference, refArgs...); !strings.Contains(plan, "(reference=? AND rowid<?)") || strings.Contains(plan, "SCAN") {
+				t.Errorf("plan of %s:\n%s", byReference, plan)
+			}
 			query, args := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: owed, Limit: 20})
 			want := "id<?)"
 			if outcome != "" {

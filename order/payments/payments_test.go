@@ -81,6 +81,12 @@ func TestService_Payments(t *testing.T) {
 		{order.PaymentFilter{NeedsRefund: true}, left},
 		{order.PaymentFilter{NeedsRefund: true, Outcome: order.PaymentMismatch}, pick("short", "other")},
 		{order.PaymentFilter{NeedsRefund: true, Outcome: order.PaymentAccepted}, nil},
+		{order.PaymentFilter{Reference: "twice-o1"}, []string{"twice-o1"}},
+		{order.PaymentFilter{Reference: "twice-o1", Outcome: order.PaymentRefunded}, []string{"twice-o1"}},
+		{order.PaymentFilter{Reference: "twice-o1", Outcome: order.PaymentDuplicate}, nil},
+		{order.PaymentFilter{Reference: "twice-o1", NeedsRefund: true}, nil},
+		{order.PaymentFilter{Reference: "short-o1", NeedsRefund: true}, []string{"short-o1"}},
+		{order.PaymentFilter{Reference: "short"}, nil},
 	} {
 		for _, limit := range []int{1, 3, 100} {
 			f := tt.filter
@@ -121,6 +127,7 @@ func TestService_Payments(t *testing.T) {
 // TestService_Payments_Plans: no list of payments scans or sorts the table.
 func TestService_Payments_Plans(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for query, want := range map[string]string{
 		listPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",

@@ -140,7 +140,7 @@ func NewPseudonym() string {
 
 const (
 	// Every buyer with a counted quantity or a recorded release has an order.
-	selectItemsOf = `SELECT DISTINCT item_id FROM ` + store.BuyersOrders
+	selectItemsOf = `SELECT DISTINCT item_id FROM ` + store.BuyersOrders + ` b`
 	selectKeysOf  = `SELECT idempotency_key, id FROM orders WHERE user_id = ?1 AND item_id = ?2`
 	eraseOrders   = `UPDATE orders SET user_id = ?1, idempotency_key = id WHERE user_id = ?2 AND item_id = ?3`
 	eraseCount    = `UPDATE buyers SET user_id = ?1 WHERE user_id = ?2 AND item_id = ?3`
@@ -154,7 +154,7 @@ const (
 	eraseAudit = `UPDATE audit SET actor = CASE WHEN actor = ?2 THEN ?1 ELSE actor END,
 		before = CASE WHEN ` + auditWords + ` THEN before ELSE replace(before, ':"' || ?2 || '"', ':"' || ?1 || '"') END,
 		after = CASE WHEN ` + auditWords + ` THEN after ELSE replace(after, ':"' || ?2 || '"', ':"' || ?1 || '"') END
-		WHERE id IN (SELECT value FROM json_each(?3)) AND ` + auditNames
+		WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(?3)) AND ` + auditNames
 	// No index finds a name within an entry, so all entries are read, on a reading
 	// connection and in pages.
 	selectNamed     = `SELECT id FROM audit WHERE id > ?1 AND id <= ?3 AND ` + auditNames

@@ -45,16 +45,16 @@ type ReturnRecord struct {
 const exportPage = 500
 
 const (
-	selectOrdersOfUser = `SELECT ` + store.OrderFields + ` FROM orders WHERE id IN (SELECT id FROM ` + store.BuyersOrders + ` WHERE id > ?2 ORDER BY id LIMIT ?3) ORDER BY id`
+	selectOrdersOfUser = `SELECT ` + store.OrderFields + ` FROM orders WHERE id IN (SELECT id FROM ` + store.BuyersOrders + ` b WHERE id > ?2 ORDER BY id LIMIT ?3) ORDER BY id`
 	// The table's key starts with the item, so the query lists the buyer's items.
 	selectHoldings = `SELECT item_id, quantity FROM buyers
-		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + store.BuyersOrders + `) ORDER BY item_id`
+		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + store.BuyersOrders + ` b) ORDER BY item_id`
 	selectPaymentsOfUser = `SELECT ` + store.PaymentFields + ` FROM ` + store.BuyersOrders + ` b CROSS JOIN orders o ON o.id = b.id
 		CROSS JOIN payments p ON p.order_id = o.id ORDER BY p.id`
 	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
 	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
-		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + `) ORDER BY id`
+		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + ` b) ORDER BY id`
 )
 
 // ExportBuyer reads all data about a buyer. The queue is read before the database, so an

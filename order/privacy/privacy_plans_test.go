@@ -15,6 +15,7 @@ import (
 // TestSchema_Plans_OfBuyer: exports and erasures find a buyer's rows by an index.
 func TestSchema_Plans_OfBuyer(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	const byBuyer = "INDEX orders_buyer (<expr>=? AND user_id=?)"
 	for name, q := range map[string]struct {

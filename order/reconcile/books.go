@@ -33,20 +33,27 @@ type books struct {
 }
 
 const (
+	// ordersAfter selects the orders of item ?1 after id ?2, by id. For item_id = ?1 AND
+	// id > ?2 ORDER BY id, Postgres may read the orders of all items by their ids, which
+	// takes long if the sale was long ago. A comparison of both columns only has the index of
+	// the item's orders. The unary plus keeps SQLite from beginning at the item's first order.
+	ordersAfter = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
+
 	selectBooks = `SELECT initial, total, sold, awaiting, revision,
 	(SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1)`
 	orderBooks = selectBooks + `, n, last, held, due FROM items,
-	(SELECT COUNT(*) AS n, COALESCE(MAX(id), '') AS last, COALESCE(SUM(quantity * holds), 0) AS held, COALESCE(SUM(quantity * due), 0) AS due
+	(SELECT COUNT(*) AS n, COALESCE(MAX(id), '') AS last, COALESCE(SUM(CASE WHEN holds THEN quantity ELSE 0 END), 0) AS held,
+		COALESCE(SUM(CASE WHEN due THEN quantity ELSE 0 END), 0) AS due
 	FROM (SELECT id, quantity, ` + store.OrdersHold + ` AS holds, status = 'confirmed' AND expires_at > 0 AS due
-		FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3))
+		FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page) sums
 	WHERE items.id = ?1`
 	// LIMIT keeps SQLite from computing each buyer's sum again for each use of it.
 	buyerBooks = selectBooks + `, n, last, counted, held, astray, off FROM items,
 	(SELECT COUNT(*) AS n, COALESCE(MAX(user_id), '') AS last, COALESCE(SUM(counted), 0) AS counted, COALESCE(SUM(held), 0) AS held,
-		COALESCE(SUM(counted <> held), 0) AS astray, COALESCE(SUM(ABS(counted - held)), 0) AS off
+		COALESCE(SUM(CASE WHEN counted <> held THEN 1 ELSE 0 END), 0) AS astray, COALESCE(SUM(ABS(counted - held)), 0) AS off
 	FROM (SELECT b.user_id AS user_id, b.quantity AS counted, (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 			WHERE o.user_id = b.user_id AND o.item_id = b.item_id AND ` + store.OrdersHold + `) AS held
-		FROM buyers b WHERE b.item_id = ?1 AND b.user_id > ?2 ORDER BY b.user_id LIMIT ?3))
+		FROM buyers b WHERE b.item_id = ?1 AND b.user_id > ?2 ORDER BY b.user_id LIMIT ?3) page) sums
 	WHERE items.id = ?1`
 )
 

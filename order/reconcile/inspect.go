@@ -177,7 +177,7 @@ func (x *inspector) look(ctx context.Context, item string, live func(context.Con
 }
 
 const (
-	countLate  = `SELECT COUNT(*) FROM (SELECT created_at FROM releases WHERE item_id = ?1 LIMIT ?3) WHERE created_at <= ?2`
+	countLate  = `SELECT COUNT(*) FROM (SELECT created_at FROM releases WHERE item_id = ?1 LIMIT ?3) pending WHERE created_at <= ?2`
 	owedOfItem = store.ReturnsOfItem + ` LIMIT ?2`
 )
 

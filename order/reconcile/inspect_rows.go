@@ -14,7 +14,9 @@ func itemOrders(ctx context.Context, s *store.Store, item, after string) ([]sche
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	err := s.Reader().WithContext(ctx).Where("item_id = ? AND id > ?", item, after).Order("id").Limit(recordsPage).Find(&rows).Error
+	// See ordersAfter.
+	err := s.Reader().WithContext(ctx).Where("(item_id, id) > (?, ?) AND +item_id >= ? AND item_id <= ?", item, after, item, item).
+		Order("item_id, id").Limit(recordsPage).Find(&rows).Error
 	if err != nil {
 		return nil, store.Wrap("read orders of "+item, err)
 	}
@@ -41,7 +43,7 @@ func itemRows(ctx context.Context, s *store.Store, after string, over time.Time)
 
 // counts returns the row without the columns that no inspection needs.
 func counts(r schema.Item) schema.Item {
-	r.Name, r.Description, r.Currency = "", "", ""
+	r.Name, r.Description, r.ImageURL, r.Currency = "", "", "", ""
 	r.PriceMinor, r.UpdatedAt = 0, 0
 	return r
 }

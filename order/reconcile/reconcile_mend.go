@@ -17,24 +17,26 @@ var errNotRepairable = errors.New("order: the orders hold more than the item's t
 // errMoved says that an item has changed since it was read.
 var errMoved = errors.New("order: the item has changed meanwhile")
 
-// mendPage is how many rows one transaction of a repair reads.
+// mendPage is how many rows one transaction of a repair reads. It is also in
+// addMissingBuyers.
 const mendPage = 500
 
 // The statements of a repair. Each reads the orders in its own transaction, because earlier
 // results may be outdated.
 const (
-	lastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
-	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3)`
+	lastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
+	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3) page`
 	mendBuyers      = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + store.OrdersHold + `)
 	WHERE item_id = ?1 AND user_id > ?2 AND user_id <= ?3 AND quantity <> (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + store.OrdersHold + `)`
 	addMissingBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
 	SELECT p.item_id, p.user_id, (SELECT SUM(o.quantity) FROM orders o WHERE o.user_id = p.user_id AND o.item_id = p.item_id AND ` + store.OrdersHold + `)
-	FROM (SELECT DISTINCT item_id, user_id FROM orders WHERE item_id = ?1 AND id > ?2 AND id <= ?3 AND ` + store.OrdersHold + `) p
+	FROM (SELECT DISTINCT item_id, user_id FROM (SELECT id, item_id, user_id, status, restocked FROM orders WHERE ` + ordersAfter + ` LIMIT 500) page
+		WHERE id <= ?3 AND ` + store.OrdersHold + `) p
 	WHERE NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = p.item_id AND b.user_id = p.user_id)`
 	mendSold = `UPDATE items SET sold = ?1, awaiting = ?2
-	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND ?1 BETWEEN 0 AND total`
+	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND CAST(?1 AS BIGINT) BETWEEN 0 AND total`
 )
 
 // repaired is the audit's record of one step of a repair.

@@ -385,11 +385,15 @@ const (
 	recountItem = `UPDATE items SET sold = sold + ?1, total = MAX(total, sold + ?1) WHERE id = ?2`
 	// The buyer comes from the row: Redis may have the earlier name of a buyer who was
 	// erased after the backup.
-	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT ?1, user_id, MAX(?3, 0) FROM orders WHERE id = ?2
-		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(quantity + ?3, 0)`
-	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE id IN (
-		SELECT id FROM orders WHERE item_id = ?2 AND id > ?3 ORDER BY id LIMIT ?4) AND status = 'confirmed' AND expires_at > 0`
-	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE item_id = ?1 AND id > ?2 ORDER BY id LIMIT ?3)`
+	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT CAST(?1 AS TEXT), user_id, MAX(CAST(?3 AS BIGINT), 0) FROM orders WHERE id = ?2
+		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(buyers.quantity + ?3, 0)`
+	// ordersAfter selects the orders of item ?1 after id ?2, by id. For item_id = ?1 AND
+	// id > ?2 ORDER BY id, Postgres may read the orders of all items by their ids. The unary
+	// plus keeps SQLite from beginning at the item's first order.
+	ordersAfter   = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
+	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?4) WHERE id IN (
+		SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) AND status = 'confirmed' AND expires_at > 0`
+	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
 	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
 		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, behind = 0, freed = 0, updated_at = ?9
 		WHERE id = ?10 RETURNING total, revision, total - initial - (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?10)`
@@ -411,7 +415,7 @@ func (x *itemRecovery) extend(ctx context.Context, row *schema.Item) error {
 			if err := c.QueryRowContext(ctx, lastOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
 				return err
 			}
-			_, err := c.ExecContext(ctx, extendWindows, now+within, row.ID, after, recoverPage)
+			_, err := c.ExecContext(ctx, extendWindows, row.ID, after, recoverPage, now+within)
 			return err
 		})
 		if err != nil || last == "" {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
@@ -26,9 +27,21 @@ import (
 	"flashsale/queue"
 )
 
-// backup copies the site's database.
+// saved are the tables of a backup. The orders come first: a trigger updates the counts in
+// their items' rows.
+var saved = []string{"orders", "items", "buyers", "payments", "releases", "stock_changes", "audit", "meta"}
+
+// backup copies the site's database: into a file, or into a schema of Postgres.
 func backup(s *shoptest.Shop) string {
 	s.T.Helper()
+	if s.Store.Postgres() {
+		name := "backup_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+		mustRun(s, "CREATE SCHEMA "+name)
+		for _, table := range saved {
+			mustRun(s, "CREATE TABLE "+name+"."+table+" AS TABLE "+table)
+		}
+		return name
+	}
 	path := filepath.Join(s.T.TempDir(), "backup.db")
 	if err := s.Store.Writer().Exec("VACUUM INTO ?", path).Error; err != nil {
 		s.T.Fatal(err)
@@ -40,20 +53,26 @@ func backup(s *shoptest.Shop) string {
 // process that starts on it.
 func restore(s *shoptest.Shop, path string) *store.HighWater {
 	s.T.Helper()
-	run := func(text string, args ...any) {
-		s.T.Helper()
-		if err := s.Store.Writer().Exec(text, args...).Error; err != nil {
-			s.T.Fatalf("%s: %v", text, err)
-		}
+	schema := path
+	if !s.Store.Postgres() {
+		schema = "backup"
+		mustRun(s, "ATTACH ? AS backup", path)
 	}
-	run("ATTACH ? AS backup", path)
-	// The orders first: a trigger updates the counts in their items' rows.
-	for _, table := range []string{"orders", "items", "buyers", "payments", "releases", "stock_changes", "audit", "meta"} {
-		run("DELETE FROM main." + table)
-		run("INSERT INTO main." + table + " SELECT * FROM backup." + table)
+	for _, table := range saved {
+		mustRun(s, "DELETE FROM "+table)
+		mustRun(s, "INSERT INTO "+table+" SELECT * FROM "+schema+"."+table)
 	}
-	run("DETACH backup")
+	if !s.Store.Postgres() {
+		mustRun(s, "DETACH backup")
+	}
 	return s.HighWater()
+}
+
+func mustRun(s *shoptest.Shop, text string, args ...any) {
+	s.T.Helper()
+	if err := s.Store.Writer().Exec(text, args...).Error; err != nil {
+		s.T.Fatalf("%s: %v", text, err)
+	}
 }
 
 // stops checks all items, and expects only the site's to be stopped.

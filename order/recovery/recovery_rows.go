@@ -83,7 +83,7 @@ func raiseEpochTo(ctx context.Context, s *store.Store, from, least int64) (int64
 }
 
 const (
-	raiseEpoch = `UPDATE meta SET value = CAST(MAX(CAST(value AS INTEGER), ?1) + 1 AS TEXT)
-	WHERE key = 'epoch' AND CAST(value AS INTEGER) = ?2`
+	raiseEpoch = `UPDATE meta SET value = CAST(MAX(CAST(value AS BIGINT), ?1) + 1 AS TEXT)
+	WHERE key = 'epoch' AND value = CAST(CAST(?2 AS BIGINT) AS TEXT)`
 	selectEpoch = `SELECT value FROM meta WHERE key = 'epoch'`
 )

@@ -113,24 +113,28 @@ func readItems(tx *gorm.DB, ids []string) (map[string]*schema.Item, error) {
 	return rows, nil
 }
 
+// holdingsOfItem has no order, so that the database returns rows as it finds them: SQLite
+// oldest first, by the index.
+const holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, ` + store.OrdersHold + `
+	FROM orders INDEXED BY orders_item WHERE item_id = ?1`
+
 // eachHolding calls fn for every order of items, with the index of its item and the data
-// that a sale records of it. It reads one item after the other, and each item's orders
-// oldest first. It passes rows on as SQLite returns them, because a sale of a million
-// orders is loaded while buyers wait.
+// that a sale records of it. It reads one item after the other. It passes rows on as the
+// database returns them, because a sale of a million orders is loaded while buyers wait.
 func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int, h inventory.Holding) error) error {
-	var i, last int
 	var h inventory.Holding
-	args := []any{store.JSONList(items...)}
-	return eachRow(ctx, tx.Statement.ConnPool, store.HoldingsOfItems, args, func(rows *sql.Rows) error {
-		if err := rows.Scan(&i, &h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
-			return store.Wrap("read orders of items", err)
+	for i, item := range items {
+		err := eachRow(ctx, tx.Statement.ConnPool, holdingsOfItem, []any{item}, func(rows *sql.Rows) error {
+			if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
+				return store.Wrap("read orders of items", err)
+			}
+			return fn(i, h)
+		})
+		if err != nil {
+			return err
 		}
-		if i < last {
-			return fmt.Errorf("read orders of items: item %d after item %d", i, last)
-		}
-		last = i
-		return fn(i, h)
-	})
+	}
+	return nil
 }
 
 // eachRow calls fn for every row of a query.

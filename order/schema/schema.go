@@ -13,6 +13,7 @@ type Item struct {
 	ID                   string `gorm:"primaryKey"`
 	Name                 string
 	Description          string
+	ImageURL             string
 	PriceMinor           int64
 	Currency             string
 	Initial              int64
@@ -38,7 +39,7 @@ func (Item) TableName() string { return "items" }
 // Item returns the item of the row.
 func (r *Item) Item() catalog.Item {
 	return catalog.Item{
-		ID: r.ID, Name: r.Name, Description: r.Description,
+		ID: r.ID, Name: r.Name, Description: r.Description, ImageURL: r.ImageURL,
 		PriceMinor: r.PriceMinor, Currency: r.Currency,
 		StockInitial: r.Initial, StockTotal: r.Total, StockLeft: r.Total - r.Sold,
 		PerUserLimit: r.PerUserLimit,
@@ -98,7 +99,7 @@ func (r *Order) Holds() bool {
 // Facts returns an item's fields for the audit, named as in the API.
 func (r *Item) Facts() map[string]any {
 	return map[string]any{
-		"name": r.Name, "description": r.Description, "price_minor": r.PriceMinor, "currency": r.Currency,
+		"name": r.Name, "description": r.Description, "image_url": r.ImageURL, "price_minor": r.PriceMinor, "currency": r.Currency,
 		"stock_total": r.Total, "per_user_limit": r.PerUserLimit,
 		"opens_at": timeFact(r.OpensAt), "closes_at": timeFact(r.ClosesAt),
 		"payment_window_seconds": r.PaymentWindowSeconds, "control": r.Control,

@@ -27,6 +27,14 @@ type AuditRow struct {
 // TableName returns the name of the table to gorm.
 func (AuditRow) TableName() string { return "audit" }
 
+// Entry returns the entry of the row.
+func (r *AuditRow) Entry() order.AuditEntry {
+	return order.AuditEntry{
+		ID: r.ID, At: order.FromMillis(r.At), Actor: r.Actor, Action: r.Action, ItemID: r.ItemID, OrderID: r.OrderID,
+		Before: r.Before, After: r.After, RequestID: r.RequestID,
+	}
+}
+
 const insertAudit = `INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
 
@@ -66,11 +74,7 @@ func (s *Store) Audit(ctx context.Context, f order.AuditFilter) ([]order.AuditEn
 	}
 	entries := make([]order.AuditEntry, len(rows))
 	for i := range rows {
-		r := &rows[i]
-		entries[i] = order.AuditEntry{
-			ID: r.ID, At: order.FromMillis(r.At), Actor: r.Actor, Action: r.Action, ItemID: r.ItemID, OrderID: r.OrderID,
-			Before: r.Before, After: r.After, RequestID: r.RequestID,
-		}
+		entries[i] = rows[i].Entry()
 	}
 	return entries, more, nil
 }

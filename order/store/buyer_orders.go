@@ -27,7 +27,7 @@ const (
 		UNION ALL SELECT (SELECT MAX(` + orderPeriod + `) FROM orders WHERE ` + orderPeriod + ` < p) FROM period WHERE p IS NOT NULL)
 	SELECT p FROM period WHERE p IS NOT NULL LIMIT ?2`
 	// listBuyersIn reads a buyer's orders in the periods of a JSON list.
-	listBuyersIn = `SELECT ` + OrderFields + ` FROM (SELECT value AS p FROM json_each(?1)) CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?2
+	listBuyersIn = `SELECT ` + OrderFields + ` FROM (SELECT value AS p FROM json_each(?1)) AS list CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?2
 	WHERE +id < ?3 AND (?4 = '' OR status = ?4) ORDER BY +id DESC LIMIT ?5`
 	// The unary plus keeps SQLite from scanning all orders of the item.
 	listBuyersOf = `SELECT ` + OrderFields + ` FROM orders

@@ -147,7 +147,6 @@ func TestSchema_Plans(t *testing.T) {
 		"buyer and item":  {listBuyersOf, 5, byKey + ")"},
 		"buyer, all":      {`SELECT id FROM ` + BuyersOrders, 1, "INDEX orders_buyer (<expr>=? AND user_id=?)"},
 		"idempotency key": {`SELECT * FROM orders WHERE user_id = ? AND item_id = ? AND idempotency_key = ?`, 3, byKey + " AND idempotency_key=?)"},
-		"load of a sale":  {HoldingsOfItems, 1, "INDEX orders_item (item_id=?)"},
 		"list of an item": {`SELECT * FROM orders WHERE item_id = ? AND id < ? ORDER BY id DESC LIMIT 10`, 2, "INDEX orders_item (item_id=? AND id<?)"},
 		"list of all":     {`SELECT * FROM orders WHERE id < ? ORDER BY id DESC LIMIT 10`, 1, "INDEX sqlite_autoindex_orders_1 (id<?)"},
 		"orders that expire": {`SELECT id FROM orders WHERE status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?) ORDER BY expires_at, id LIMIT 10`, 2,

@@ -8,19 +8,26 @@ import (
 
 // Checkup is the result of a check of the database.
 type Checkup struct {
-	// Damage are the faults that SQLite found in its file, at most ten.
+	// Damage are the faults that SQLite found in its file, at most ten; none on Postgres.
 	Damage []string
-	// JournalMode should be "wal", in which readers and the writer do not block each other.
+	// JournalMode of SQLite should be "wal", in which readers and the writer do not block each
+	// other.
 	JournalMode string
+	// Denied are the tables of Postgres whose rows this role may not read or change. If there is
+	// one, nothing else was read.
+	Denied []string
 	// Partitions is the recorded number; 0 before the first start.
 	Partitions int
 	// Epoch is the number of the current build of the state in Redis.
 	Epoch int64
 }
 
-// Check reads the whole file for faults. That may take long: bound it with ctx. It writes
-// nothing. Errors: ErrDatabase, and the error for an empty database.
+// Check reads the whole file of SQLite for faults. That may take long: bound it with ctx. It
+// writes nothing. Errors: ErrDatabase, and the error for an empty database.
 func Check(ctx context.Context, s *Store) (Checkup, error) {
+	if s.Postgres() {
+		return checkPostgres(ctx, s)
+	}
 	var c Checkup
 	err := Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
 		if err := tx.Raw("PRAGMA quick_check(10)").Scan(&c.Damage).Error; err != nil {

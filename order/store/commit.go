@@ -1,11 +1,17 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/order"
@@ -21,23 +27,23 @@ var errUneven = errors.New("order: batch must be committed one by one")
 // with the same statements.
 //
 // It is not cancelled with ctx: the outcome of a transaction that was cut off is unknown.
-// The database's busy timeout bounds it.
+// The database's lock timeout bounds it.
 func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
-	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
-		err := g.savepoint(ctx, func() error {
-			return g.telling(ctx, func(box *Outbox) (err error) {
-				out, err = commitWhole(ctx, g, tasks, box)
-				return err
-			})
+	commit := func(sole bool, fn func(ctx context.Context, g *group, box *Outbox) error) error {
+		return s.writer.batch(ctx, sole, func(ctx context.Context, g *group) error {
+			return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 		})
-		if errors.Is(err, errUneven) && !isLost(err) {
-			err = g.telling(ctx, func(box *Outbox) (err error) {
-				out, err = commitEach(ctx, g, tasks, box)
-				return err
-			})
-		}
+	}
+	err = commit(false, func(ctx context.Context, g *group, box *Outbox) (err error) {
+		out, err = commitWhole(ctx, g, tasks, box)
 		return err
 	})
+	if errors.Is(err, errUneven) && !isLost(err) {
+		err = commit(true, func(ctx context.Context, g *group, box *Outbox) (err error) {
+			out, err = commitEach(ctx, g, tasks, box)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
 	}
@@ -46,7 +52,15 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 
 type soldKey struct{ item, user string }
 
+func (k soldKey) compare(other soldKey) int {
+	return cmp.Or(cmp.Compare(k.item, other.item), cmp.Compare(k.user, other.user))
+}
+
 // commitWhole commits all tasks or none. Errors: errUneven.
+//
+// On Postgres several workers run it concurrently. Each locks the rows of buyers, then of
+// items, then of orders, and those of a table in one order, so that no two wait for each
+// other. The items come late because all buyers of an item share its row.
 func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
 	out := make([]order.Outcome, len(tasks))
 	units := make(map[string]sum, 4)
@@ -59,17 +73,15 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 		units[t.ItemID] = units[t.ItemID].plus(t)
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
-	of := make(map[string]terms, len(units))
-	for item, n := range units {
-		got, err := sell(ctx, c, item, n)
-		if err != nil {
-			return nil, err
-		}
-		of[item] = got
+	of, err := take(ctx, c, held, units)
+	if err != nil {
+		return nil, err
+	}
+	for item, got := range of {
 		box.revised(item, got.Revision)
 	}
-	if err := addHolders(ctx, c, held, of); err != nil {
-		return nil, err
+	if exceeded(held, of) {
+		return nil, errUneven
 	}
 	for i := range tasks {
 		out[i] = confirmed(box.Now, of[tasks[i].ItemID])
@@ -82,11 +94,11 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 	return out, nil
 }
 
-// insertTasks inserts the rows of confirmed orders. Errors: errUneven if one exists, by its
-// id or its key.
+// insertTasks inserts the rows of confirmed orders, by their ids. Errors: errUneven if one
+// exists, by its id or its key.
 func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome) error {
 	args := make([]any, 0, len(tasks)*orderColumns)
-	for i := range tasks {
+	for _, i := range byID(tasks) {
 		t := &tasks[i]
 		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
 			t.IdempotencyKey, t.CreatedAt, out[i].ConfirmedAt, out[i].ExpiresAt)
@@ -99,6 +111,16 @@ func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Ou
 		return errUneven
 	}
 	return nil
+}
+
+// byID returns the indexes of tasks in the order of their ids.
+func byID(tasks []order.Task) []int {
+	indexes := make([]int, len(tasks))
+	for i := range indexes {
+		indexes[i] = i
+	}
+	slices.SortFunc(indexes, func(a, b int) int { return cmp.Compare(tasks[a].ID, tasks[b].ID) })
+	return indexes
 }
 
 // terms are the columns of an item's row that apply to its orders.
@@ -126,10 +148,55 @@ type sum struct {
 
 func (s sum) plus(t *order.Task) sum { return sum{s.units + t.Quantity, max(s.sequence, t.Sequence)} }
 
+// take counts what each buyer holds and what each item has sold. On Postgres this takes one
+// round trip. Errors: errUneven.
+func take(ctx context.Context, c Conn, held map[soldKey]int64, units map[string]sum) (map[string]terms, error) {
+	of := make(map[string]terms, len(units))
+	items := slices.Sorted(maps.Keys(units))
+	if g, ok := c.(*group); ok && g.store.Postgres() {
+		// pgx takes an error of these functions for one of the statements, and forgets them.
+		var uneven error
+		err := g.pipeline(ctx, func(b *pgx.Batch) {
+			b.Queue(addToBuyers.postgres, addToBuyers.arrays(holders(held))...).Exec(func(tag pgconn.CommandTag) error {
+				uneven = counted(tag.RowsAffected(), held)
+				return nil
+			})
+			for _, item := range items {
+				n := units[item]
+				b.Queue(translate(sellUnits), n.units, item, n.sequence).QueryRow(func(row pgx.Row) (err error) {
+					if of[item], err = sold(item, n, row); errors.Is(err, errUneven) {
+						uneven, err = err, nil
+					}
+					return err
+				})
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("count buyers and items: %w", err)
+		}
+		return of, uneven
+	}
+	if err := addHolders(ctx, c, held); err != nil {
+		return nil, err
+	}
+	for _, item := range items {
+		var err error
+		if of[item], err = sell(ctx, c, item, units[item]); err != nil {
+			return nil, err
+		}
+	}
+	return of, nil
+}
+
 // sell counts n units as sold, if the total allows it (P1).
 func sell(ctx context.Context, c Conn, item string, n sum) (terms, error) {
+	return sold(item, n, c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence))
+}
+
+// sold reads the row that sellUnits returns.
+func sold(item string, n sum, row interface{ Scan(dest ...any) error }) (terms, error) {
 	var t terms
-	err := c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence).Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut, &t.Revision)
+	err := row.Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut, &t.Revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		return terms{}, errUneven
 	}
@@ -139,25 +206,43 @@ func sell(ctx context.Context, c Conn, item string, n sum) (terms, error) {
 	return t, nil
 }
 
-// addHolders counts what each buyer holds, if the limit allows it (P5).
-func addHolders(ctx context.Context, c Conn, held map[soldKey]int64, of map[string]terms) error {
-	args := make([]any, 0, len(held)*buyerColumns)
-	for k, n := range held {
-		// A buyer's first row conflicts with no other, so the statement cannot check its
-		// quantity.
-		if n > of[k.item].PerUserLimit {
-			return errUneven
-		}
-		args = append(args, k.item, k.user, n)
-	}
-	written, err := addToBuyers.Exec(ctx, c, args)
+// addHolders counts what each buyer holds, if the limit allows it (P5). It does not check the
+// quantity of a buyer's first row; see exceeded.
+func addHolders(ctx context.Context, c Conn, held map[soldKey]int64) error {
+	written, err := addToBuyers.Exec(ctx, c, holders(held))
 	if err != nil {
 		return fmt.Errorf("count buyers: %w", err)
 	}
+	return counted(written, held)
+}
+
+// holders returns the values of addToBuyers, in the order in which every transaction locks the
+// rows.
+func holders(held map[soldKey]int64) []any {
+	args := make([]any, 0, len(held)*buyerColumns)
+	for _, k := range slices.SortedFunc(maps.Keys(held), soldKey.compare) {
+		args = append(args, k.item, k.user, held[k])
+	}
+	return args
+}
+
+// counted checks the number of rows that addToBuyers has written. Errors: errUneven.
+func counted(written int64, held map[soldKey]int64) error {
 	if written != int64(len(held)) {
 		return errUneven
 	}
 	return nil
+}
+
+// exceeded reports whether a buyer gets more than the limit at once. A buyer's first row
+// conflicts with no other, so the statement of addHolders does not see that.
+func exceeded(held map[soldKey]int64, of map[string]terms) bool {
+	for k, n := range held {
+		if n > of[k.item].PerUserLimit {
+			return true
+		}
+	}
+	return false
 }
 
 // commitEach commits the tasks one by one. An order that exists already is reported in its
@@ -188,7 +273,7 @@ func commitOne(ctx context.Context, g *group, t *order.Task, box *Outbox) (order
 	var out order.Outcome
 	var refusal refused
 	// The savepoint undoes only the statements of the refused order.
-	err = g.savepoint(ctx, func() (err error) {
+	err = g.savepoint(func() (err error) {
 		if got, err = claim(ctx, g, t); err != nil {
 			return err
 		}
@@ -268,8 +353,10 @@ func claim(ctx context.Context, c Conn, t *order.Task) (terms, error) {
 	if err != nil {
 		return terms{}, err
 	}
-	held := map[soldKey]int64{{t.ItemID, t.UserID}: t.Quantity}
-	err = addHolders(ctx, c, held, map[string]terms{t.ItemID: got})
+	err = errUneven
+	if t.Quantity <= got.PerUserLimit {
+		err = addHolders(ctx, c, map[soldKey]int64{{t.ItemID, t.UserID}: t.Quantity})
+	}
 	if errors.Is(err, errUneven) {
 		err = addUnderOldLimit(ctx, c, t, order.FromMillis(t.CreatedAt))
 	}
@@ -281,13 +368,13 @@ func claim(ctx context.Context, c Conn, t *order.Task) (terms, error) {
 
 // limitSince is the highest limit per buyer that the item has had since a time, if it was
 // changed after that time; otherwise 0.
-const limitSince = `SELECT COALESCE(MAX(json_extract(before, '$.per_user_limit')), 0) FROM audit
+const limitSince = `SELECT COALESCE(MAX(CAST(json_extract(before, '$.per_user_limit') AS BIGINT)), 0) FROM audit
 	WHERE item_id = ?1 AND item_id <> '' AND action = '` + order.ActionItemChange + `' AND at >= ?2`
 
 // addToBuyer is addToBuyers for one buyer and an earlier limit of the item.
 const addToBuyer = `INSERT INTO buyers (item_id, user_id, quantity) VALUES (?1, ?2, ?3)
-	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
-	WHERE quantity + excluded.quantity <= ?4`
+	ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity
+	WHERE buyers.quantity + excluded.quantity <= ?4`
 
 // addUnderOldLimit counts an order that exceeds the present limit, if the limit was higher
 // when the order was accepted. The sale in Redis enforced the limit of that time, and an

@@ -13,6 +13,8 @@ import (
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+
+	"flashsale/order/ordertest"
 )
 
 // commitFaults makes COMMIT fail, with the transaction committed or not. The caller cannot
@@ -102,6 +104,7 @@ func (tx faultyTx) Commit() error {
 // request.
 func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
+	ordertest.NeedSQLite(t)
 	f := &commitFaults{dsn: "file:" + escapePath(s.file) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}
 	pool := sql.OpenDB(f)
 	pool.SetMaxOpenConns(1)

@@ -98,7 +98,7 @@ func TestStore_commitWhole(t *testing.T) {
 
 // commitWhole commits the tasks together or not at all.
 func (s *Store) commitWhole(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
-	err = s.writer.batch(ctx, func(ctx context.Context, g *group) error {
+	err = s.writer.batch(ctx, false, func(ctx context.Context, g *group) error {
 		return g.telling(ctx, func(box *Outbox) (err error) {
 			out, err = commitWhole(ctx, g, tasks, box)
 			return err
@@ -421,6 +421,7 @@ func testCommitModel(t *testing.T) {
 // one by one afterwards.
 func TestStore_Commit_Lost(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
 	first := ordertest.Bought("o1", "item", "u1", "k1", 1)

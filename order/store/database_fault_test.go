@@ -38,6 +38,7 @@ func intact(t *testing.T, s *store.Store) {
 // is transient, and nothing is half written.
 func TestStore_transient(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	for _, f := range ordertest.DatabaseFaults {
 		t.Run(f.Name, func(t *testing.T) {
 			t.Parallel()
@@ -71,6 +72,7 @@ func TestStore_transient(t *testing.T) {
 // refuse writes: once they accept writes again, so does the store.
 func TestStore_ReopensConnection(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	pool, err := s.Writer().DB()
@@ -126,6 +128,7 @@ func TestOpenStore_NotWritable(t *testing.T) {
 // the connection would wait longer.
 func TestStore_beginsWithinDeadline(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	pool, err := s.Writer().DB()
 	if err != nil {
@@ -173,6 +176,7 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 // accepted, the worker keeps its tasks and takes no more, and it continues on its own.
 func TestFulfiller_DatabaseFault(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	for _, f := range ordertest.DatabaseFaults {
 		t.Run(f.Name, func(t *testing.T) {
 			t.Parallel()

@@ -1,9 +1,12 @@
 package store
 
 import (
+	"bufio"
+	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -112,14 +115,27 @@ const (
 	EndpointPrefix = "we_"
 )
 
-// enableRandPool makes uuid read its randomness in larger blocks, because a system call for
-// each event would slow down the commits.
-var enableRandPool = sync.OnceFunc(uuid.EnableRandPool)
+// randomness is read in larger blocks, because a system call for each event would slow down the
+// commits. uuid.EnableRandPool must not be called while another goroutine makes an id, as the
+// sellers of this process do.
+var randomness = &blockReader{blocks: bufio.NewReaderSize(rand.Reader, 4096)}
+
+// blockReader is a bufio.Reader for concurrent use.
+type blockReader struct {
+	mu     sync.Mutex
+	blocks *bufio.Reader
+}
+
+// Read fills p.
+func (r *blockReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return io.ReadFull(r.blocks, p)
+}
 
 // NewID returns a new id with a prefix.
 func NewID(prefix string) (string, error) {
-	enableRandPool()
-	id, err := uuid.NewV7()
+	id, err := uuid.NewV7FromReader(randomness)
 	if err != nil {
 		return "", fmt.Errorf("make id: %w", err)
 	}

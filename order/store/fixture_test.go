@@ -1,7 +1,6 @@
 package store
 
 import (
-	"path/filepath"
 	"testing"
 
 	"flashsale/internal/testing/await"
@@ -9,17 +8,15 @@ import (
 	"flashsale/order/ordertest"
 )
 
-// newStore returns a store on the test's own migrated database file.
+// newStore returns a store on the test's own migrated database: see [ordertest.NewDatabase].
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	return newStoreAt(t, filepath.Join(t.TempDir(), "shop.db"))
+	return openStore(t, ordertest.NewDatabase(t))
 }
 
-// newStoreAt returns a store on a migrated database at path.
-func newStoreAt(t testing.TB, path string) *Store {
+func openStore(t testing.TB, setting string) *Store {
 	t.Helper()
-	ordertest.NewFile(t, path)
-	s, err := Open(await.Context(t), "sqlite:"+path)
+	s, err := Open(await.Context(t), setting)
 	if err != nil {
 		t.Fatal(err)
 	}

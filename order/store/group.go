@@ -13,14 +13,19 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// group is one transaction of the writer. Each member runs in a savepoint of it.
+// group is one transaction of the writer. Each member runs in a savepoint of it, except a batch
+// on Postgres.
 type group struct {
 	preparedTx
 	ctx   context.Context
 	store *Store
-	conn  *sql.Conn
-	box   *Outbox // the events of all members; nil: none has opened it
-	noted sync.Once
+	// cancel releases ctx. On Postgres ctx ends when the transaction takes too long: its
+	// server may be unreachable, without an error.
+	cancel context.CancelFunc
+	open   *opening // of the transaction on Postgres; nil: it has not begun
+	conn   *sql.Conn
+	box    *Outbox // the events of all members; nil: none has opened it
+	noted  sync.Once
 
 	batch   bool // it contains a batch of orders
 	changes int  // the number of changes in it
@@ -28,8 +33,9 @@ type group struct {
 	took    time.Duration // by the batch
 }
 
-// begin begins a transaction. ctx bounds only the wait for the connection; SQLite's busy
-// timeout bounds the wait for the lock.
+// begin begins a transaction; on Postgres it only gets the connection, and lock begins the
+// transaction. ctx bounds only the wait for the connection; the database's lock timeout bounds
+// the wait for locks.
 func begin(ctx context.Context, s *Store) (*group, error) {
 	db, err := s.write.DB()
 	if err != nil {
@@ -38,27 +44,64 @@ func begin(ctx context.Context, s *Store) (*group, error) {
 	if err := s.hot.prepare(ctx, db); err != nil {
 		return nil, err
 	}
-	conn, err := db.Conn(ctx)
+	connecting, cancel := ctx, func() {}
+	if s.Postgres() {
+		connecting, cancel = context.WithTimeout(ctx, beginTimeout)
+	}
+	conn, err := db.Conn(connecting)
+	cancel()
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	ctx = context.WithoutCancel(ctx)
-	tx, err := conn.BeginTx(ctx, nil)
+	g := &group{ctx: context.WithoutCancel(ctx), cancel: func() {}, store: s, conn: conn, began: time.Now()}
+	if s.Postgres() {
+		g.ctx, g.cancel = context.WithTimeout(g.ctx, postgresTransaction)
+		return g, nil
+	}
+	tx, err := conn.BeginTx(g.ctx, nil)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin: %w", err), conn.Close())
 	}
-	return &group{preparedTx: s.hot.in(tx), ctx: ctx, store: s, conn: conn, began: time.Now()}, nil
+	g.preparedTx = s.hot.in(tx)
+	return g, nil
 }
 
-// end commits or rolls back, and returns the connection.
+// end commits or rolls back, and returns the connection. After errRolledBack the transaction
+// has changed nothing; after another error of a commit, its outcome is unknown.
 func (g *group) end(commit bool) error {
-	var err error
-	if commit {
-		err = g.tx.Commit()
-	} else if err = g.tx.Rollback(); err != nil {
-		err = fmt.Errorf("roll back: %w", err)
+	defer g.cancel()
+	if g.tx == nil {
+		return g.conn.Close() // it has not begun
 	}
-	return errors.Join(err, g.conn.Close())
+	if !commit {
+		err := g.tx.Rollback()
+		if errors.Is(err, sql.ErrTxDone) {
+			err = nil // its time is over, and database/sql has rolled it back
+		}
+		if err != nil {
+			err = fmt.Errorf("roll back: %w", err)
+		}
+		return errors.Join(err, g.conn.Close())
+	}
+	err := g.tx.Commit()
+	if cerr := g.conn.Close(); err == nil || !g.store.Postgres() {
+		return errors.Join(err, cerr)
+	}
+	return committed(g.store, g.open.mark, err)
+}
+
+// lock begins a transaction on Postgres, with its lock, before its first members. Its time for
+// changes begins then.
+func (g *group) lock(first *write) error {
+	if !g.store.Postgres() || g.open != nil {
+		return nil
+	}
+	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole)
+	if err != nil {
+		return err
+	}
+	g.open, g.preparedTx, g.began = open, g.store.hot.in(tx), time.Now()
+	return nil
 }
 
 // full reports whether the group accepts no more changes.
@@ -81,9 +124,8 @@ func (g *group) full() bool {
 // caused it, if known.
 func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
-		err := g.savepoint(g.ctx, func() error { return g.payAll(bunch) })
-		var lost *lostError
-		if err == nil || errors.As(err, &lost) {
+		err := g.savepoint(func() error { return g.payAll(bunch) })
+		if err == nil || isLost(err) {
 			return nil, err
 		}
 	}
@@ -96,22 +138,33 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 }
 
 // runOne runs a member, and undoes its writes if it fails. The member's own error is returned
-// to its caller after the commit. runOne returns an error if the transaction is lost.
+// to its caller after the commit. runOne returns an error if the transaction is lost. A batch on
+// Postgres is the only member and needs no savepoint: if it fails, the transaction is lost.
 func (g *group) runOne(one *write) error {
 	began := time.Now()
-	one.err = g.savepoint(g.ctx, func() (err error) {
+	alone := one.batch && g.store.Postgres()
+	scope := g.savepoint
+	if alone {
+		scope = func(fn func() error) error { return fn() }
+	}
+	one.err = scope(func() (err error) {
 		defer func() {
 			if one.panicked = recover(); one.panicked != nil {
 				err = errPanicked
 			}
 		}()
-		return one.fn(one.ctx, g)
+		ctx := one.ctx
+		if deadline, ok := g.ctx.Deadline(); ok {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, deadline)
+			defer cancel()
+		}
+		return one.fn(ctx, g)
 	})
 	if one.batch {
 		g.took = time.Since(began)
 	}
-	var lost *lostError
-	if errors.As(one.err, &lost) {
+	if alone || isLost(one.err) {
 		return one.err
 	}
 	return nil
@@ -142,15 +195,14 @@ const (
 
 // savepoint runs fn, and undoes its writes if it fails. Savepoints can be nested. After a
 // lostError the transaction accepts no writes.
-func (g *group) savepoint(ctx context.Context, fn func() error) error {
-	// ctx must not end between the savepoint and its release.
-	ctx = context.WithoutCancel(ctx)
+func (g *group) savepoint(fn func() error) error {
+	// A member's own ctx must not end between the savepoint and its release.
+	ctx := g.ctx
 	if _, err := g.ExecContext(ctx, setSavepoint); err != nil {
 		return &lostError{err}
 	}
 	err := fn()
-	var lost *lostError
-	if errors.As(err, &lost) {
+	if isLost(err) {
 		return err
 	}
 	if err != nil {

@@ -74,22 +74,26 @@ const (
 	// text must be equal.
 	endedStatus = `status IN ('rejected', 'cancelled', 'expired', 'refunded')`
 
-	listOrders   = `SELECT ` + OrderFields + ` FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT ?2`
-	listOrdersOf = `SELECT ` + OrderFields + ` FROM orders WHERE item_id = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
-	listEnded    = `SELECT ` + OrderFields + ` FROM orders INDEXED BY orders_ended
+	listOrders = `SELECT ` + OrderFields + ` FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT ?2`
+	// The conditions on (item_id, id) keep Postgres from scanning all orders backwards for
+	// those of one item.
+	listOrdersOf = `SELECT ` + OrderFields + ` FROM orders WHERE (item_id, id) < (?3, ?1) AND item_id >= ?3 AND +item_id <= ?3
+		ORDER BY item_id DESC, id DESC LIMIT ?2`
+	listEnded = `SELECT ` + OrderFields + ` FROM orders INDEXED BY orders_ended
 		WHERE ` + endedStatus + ` AND status = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2`
 	listEndedOf = `SELECT ` + OrderFields + ` FROM orders INDEXED BY orders_item_ended
 		WHERE ` + endedStatus + ` AND item_id = ?3 AND status = ?4 AND id < ?1 ORDER BY id DESC LIMIT ?2`
 	// Confirmed and paid orders have no index by status, because it would slow every
 	// purchase. A page reads at most the next listLook orders or payments.
 	listStanding   = `SELECT ` + OrderFields + ` FROM orders WHERE +status = ?3 AND id < ?1 AND id >= ?4 ORDER BY id DESC LIMIT ?2`
-	listStandingOf = `SELECT ` + OrderFields + ` FROM orders WHERE item_id = ?4 AND +status = ?3 AND id < ?1 AND id >= ?5
-		ORDER BY id DESC LIMIT ?2`
+	listStandingOf = `SELECT ` + OrderFields + ` FROM orders WHERE (item_id, id) < (?4, ?1) AND (item_id, id) >= (?4, ?5)
+		AND +item_id <= ?4 AND +item_id >= ?4 AND +status = ?3 ORDER BY item_id DESC, id DESC LIMIT ?2`
 	listPaid = `SELECT ` + OrderFields + ` FROM (SELECT order_id FROM payments INDEXED BY payments_accepted
-		WHERE received_as = 'accepted' AND order_id < ?1 AND order_id >= ?3) CROSS JOIN orders ON id = order_id
+		WHERE received_as = 'accepted' AND order_id < ?1 AND order_id >= ?3) AS paid CROSS JOIN orders ON id = order_id
 		WHERE status = 'paid' ORDER BY order_id DESC LIMIT ?2`
-	floorOfOrders   = `SELECT id FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`
-	floorOfItem     = `SELECT id FROM orders WHERE item_id = ?3 AND id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`
+	floorOfOrders = `SELECT id FROM orders WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2`
+	floorOfItem   = `SELECT id FROM orders WHERE (item_id, id) < (?3, ?1) AND item_id >= ?3 AND +item_id <= ?3
+		ORDER BY item_id DESC, id DESC LIMIT 1 OFFSET ?2`
 	floorOfPayments = `SELECT order_id FROM payments INDEXED BY payments_accepted
 		WHERE received_as = 'accepted' AND order_id < ?1 ORDER BY order_id DESC LIMIT 1 OFFSET ?2`
 )

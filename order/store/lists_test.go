@@ -37,9 +37,9 @@ func TestStore_Lists_Plans(t *testing.T) {
 				case isEnded(status):
 					want = "(status=? AND id<?)"
 				case item != "" && status != "":
-					want = "(item_id=? AND id>? AND id<?)"
+					want = "orders_item ((item_id,id)>(?,?) AND (item_id,id)<(?,?))"
 				case item != "":
-					want = "(item_id=? AND id<?)"
+					want = "orders_item (item_id>? AND (item_id,id)<(?,?))"
 				case status == order.StatusPaid:
 					want = "payments_accepted (order_id>? AND order_id<?)"
 				case status != "":
@@ -48,7 +48,11 @@ func TestStore_Lists_Plans(t *testing.T) {
 				args := q.args
 				if q.floor != "" {
 					args = append(args, "")
-					all = append(all, search{q.floor, q.floorArgs, "id<?)"})
+					floor := "id<?)"
+					if item != "" {
+						floor = "orders_item (item_id>? AND (item_id,id)<(?,?))"
+					}
+					all = append(all, search{q.floor, q.floorArgs, floor})
 				}
 				all = append(all, search{q.query, args, want})
 			}
@@ -79,7 +83,7 @@ func TestStore_List_Sparse(t *testing.T) {
 	const many = 2*ListLook + 10
 	err := s.Writer().Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at)
-		SELECT printf('o%06d', i), 'item', 'u' || i, 1, 1, 'EUR', 'confirmed', 'k', 1 FROM n`, many).Error
+		SELECT 'o' || substr(CAST(1000000 + i AS TEXT), 2), 'item', 'u' || i, 1, 1, 'EUR', 'confirmed', 'k', 1 FROM n`, many).Error
 	if err != nil {
 		t.Fatal(err)
 	}

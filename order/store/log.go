@@ -72,6 +72,8 @@ type logGuard struct {
 	patience   int          // logPatience, except in tests
 	after      time.Time    // no attempt before; belongs to the writer's goroutine
 	owed       atomic.Bool  // the log contains erased data, and could not be emptied yet
+
+	observe func(took time.Duration, err error) // see WithCheckpoints
 }
 
 // measure converts the limits of the log to pages of the database.
@@ -87,6 +89,9 @@ func (g *logGuard) measure(ctx context.Context, db *gorm.DB) error {
 // boundLog is called after each commit. It does not report errors: the log is unchanged
 // then, and the next commit uses the same disk.
 func boundLog(ctx context.Context, s *Store) {
+	if s.Postgres() {
+		return // its server keeps its log
+	}
 	if s.log.due(s.file) && s.log.mu.TryLock() {
 		began := time.Now()
 		emptied, err := cutLog(ctx, s)
@@ -122,7 +127,12 @@ func (g *logGuard) due(file string) bool {
 
 // EmptyLog empties the log, because it contains pages from before an erasure. A long read
 // prevents that; then later commits retry it.
+//
+// It does nothing on Postgres, whose log has its own retention.
 func (s *Store) EmptyLog(ctx context.Context) error {
+	if s.Postgres() {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
 	for {
@@ -205,7 +215,9 @@ func checkpoint(ctx context.Context, s *Store) {
 func copyLog(ctx context.Context, s *Store) bool {
 	for range logPasses {
 		s.log.mu.Lock()
+		began := time.Now()
 		_, err := checkpointed(ctx, s.log.copy, "PASSIVE")
+		s.log.observe(time.Since(began), err)
 		s.log.mu.Unlock()
 		if err != nil {
 			return false
@@ -227,4 +239,10 @@ func checkpointed(ctx context.Context, db *gorm.DB, mode string) (left int64, er
 	var busy, pages, copied sql.NullInt64
 	err = pool.QueryRowContext(ctx, "PRAGMA wal_checkpoint("+mode+")").Scan(&busy, &pages, &copied)
 	return pages.Int64 - copied.Int64, err
+}
+
+// WithCheckpoints makes the store call fn after each checkpoint beside the commits, with its
+// duration. After an error the checkpoint is retried.
+func WithCheckpoints(fn func(took time.Duration, err error)) Option {
+	return func(s *Store) { s.log.observe = fn }
 }

@@ -20,6 +20,7 @@ import (
 // commits, and restarts.
 func TestStore_Checkpoint(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	s.log.pages = 100 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
@@ -42,6 +43,7 @@ func TestStore_Checkpoint(t *testing.T) {
 // being copied delays it only until the commit after the read.
 func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	s.log.pages = 50 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
@@ -95,6 +97,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 // the erasure's own commit has started a checkpoint, or another process makes one.
 func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	s.log.pages = 1 << 40 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
@@ -105,7 +108,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 		for m := range 10 {
 			mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-%d-", n, m), "item", 200)...)
 		}
-		if err := s.writer.batch(ctx, func(context.Context, *group) error {
+		if err := s.writer.batch(ctx, false, func(context.Context, *group) error {
 			s.log.pages = 1 // the erasure's commit starts a checkpoint; set on the writer's goroutine
 			return nil
 		}); err != nil {
@@ -148,6 +151,7 @@ func TestStore_SQLiteVersion(t *testing.T) {
 // write.
 func TestStore_LogBound(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
@@ -181,6 +185,7 @@ func TestStore_LogBound(t *testing.T) {
 // TestStore_LogBound_LongRead: a long read delays few commits, not all of them.
 func TestStore_LogBound_LongRead(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := newStore(t)
 	s.log.high, s.log.step, s.log.patience = 64<<10, 1, 1_000_000 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))

@@ -26,27 +26,37 @@ type Outbox struct {
 	revisions map[string]int64
 }
 
-// openOutbox reads which events the endpoints subscribe to. Without endpoints, that query
-// is the only cost of the outbox.
-func openOutbox(ctx context.Context, c Conn, now int64) (*Outbox, error) {
+// openOutbox reads which events the endpoints subscribe to. Without endpoints, that query is the
+// only cost of the outbox. A transaction on Postgres has read them when it began: an endpoint that
+// it adds itself gets none of its events.
+func openOutbox(ctx context.Context, g *group, now int64) (*Outbox, error) {
 	box := &Outbox{Now: now}
-	err := Each(ctx, c, selectWanted, nil, func(rows *sql.Rows) error {
+	if g.store.Postgres() {
+		box.want(g.open.wanted)
+		return box, nil
+	}
+	err := Each(ctx, g, selectWanted, nil, func(rows *sql.Rows) error {
 		var events string
 		if err := rows.Scan(&events); err != nil {
 			return err
 		}
-		if box.wanted == nil {
-			box.wanted = make(map[order.EventType]bool, len(order.EventTypes))
-		}
-		for _, kind := range strings.Fields(events) {
-			box.wanted[order.EventType(kind)] = true
-		}
+		box.want(events)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("find webhooks: %w", err)
 	}
 	return box, nil
+}
+
+// want adds events, separated by spaces, to those that endpoints subscribe to.
+func (b *Outbox) want(events string) {
+	for kind := range strings.FieldsSeq(events) {
+		if b.wanted == nil {
+			b.wanted = make(map[order.EventType]bool, len(order.EventTypes))
+		}
+		b.wanted[order.EventType(kind)] = true
+	}
 }
 
 // order adds an event of an order; data is called only if an endpoint subscribes to it.
@@ -115,41 +125,38 @@ func (b *Outbox) Closed(ctx context.Context, c Conn, kind order.EventType, order
 
 // write writes the events and their deliveries into the database.
 func (b *Outbox) write(ctx context.Context, c Conn) error {
-	before, err := b.WriteEvents(ctx, c)
-	if err != nil || len(b.Events) == 0 {
+	ids, err := b.WriteEvents(ctx, c)
+	if err != nil || len(ids) == 0 {
 		return err
 	}
-	if _, err := c.ExecContext(ctx, insertDeliveries, before); err != nil {
+	if _, err := c.ExecContext(ctx, insertDeliveries, JSONList(ids...)); err != nil {
 		return fmt.Errorf("insert deliveries: %w", err)
 	}
 	return nil
 }
 
-// WriteEvents writes only the events, and returns the highest number before them.
-func (b *Outbox) WriteEvents(ctx context.Context, c Conn) (before int64, err error) {
+// WriteEvents writes only the events, and returns their ids.
+func (b *Outbox) WriteEvents(ctx context.Context, c Conn) (ids []string, err error) {
 	if len(b.Events) == 0 {
-		return 0, nil
+		return nil, nil
 	}
-	if err := c.QueryRowContext(ctx, selectLastEvent).Scan(&before); err != nil {
-		return 0, fmt.Errorf("find the last event: %w", err)
-	}
+	ids = make([]string, len(b.Events))
 	args := make([]any, 0, len(b.Events)*eventColumns)
 	for i := range b.Events {
 		e := &b.Events[i]
-		id, err := NewID(eventPrefix)
-		if err != nil {
-			return 0, err
+		if ids[i], err = NewID(eventPrefix); err != nil {
+			return nil, err
 		}
 		body, err := e.body(b.Now)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		args = append(args, id, string(e.Kind), e.itemID, e.orderID, string(body), b.Now)
+		args = append(args, ids[i], string(e.Kind), e.itemID, e.orderID, string(body), b.Now)
 	}
 	if _, err := insertEvents.Exec(ctx, c, args); err != nil {
-		return 0, fmt.Errorf("insert events: %w", err)
+		return nil, fmt.Errorf("insert events: %w", err)
 	}
-	return before, nil
+	return ids, nil
 }
 
 // Touch makes bump increment the revision of an item of which something other than the
@@ -234,19 +241,16 @@ func tell(ctx context.Context, s *Store, operation string, own *write) error {
 
 const eventColumns = 6
 
-var insertEvents = newRowsStatement(eventColumns,
-	"INSERT INTO webhook_events (id, type, item_id, order_id, body, at)", "(?, ?, ?, ?, ?, ?)", "")
+var insertEvents = newRowsStatement(
+	"INSERT INTO webhook_events (id, type, item_id, order_id, body, at)", "text text text text text bigint", "")
 
 // The statements of the outbox. A deleted endpoint is not enabled.
 const (
-	selectWanted    = `SELECT events FROM webhook_endpoints WHERE enabled = 1`
-	selectLastEvent = `SELECT COALESCE(MAX(seq), 0) FROM webhook_events`
-	// No other transaction writes, so all events after the last earlier one belong to this
-	// one.
+	selectWanted = `SELECT events FROM webhook_endpoints WHERE enabled = 1`
+	// The events are named, because other batches may insert theirs meanwhile.
 	insertDeliveries = `INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
-	SELECT e.id, v.seq, v.at FROM webhook_events v JOIN webhook_endpoints e
-		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0
-	WHERE v.seq > ?1`
+	SELECT e.id, v.seq, v.at FROM json_each(?1) j CROSS JOIN webhook_events v ON v.id = j.value JOIN webhook_endpoints e
+		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0`
 )
 
 // Repairing is telling with a timeout for its statements.

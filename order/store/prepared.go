@@ -22,8 +22,10 @@ type prepared map[string]*sql.Stmt
 
 // prepare prepares the missing statements. The pool has one connection, so no transaction
 // of this process may be open meanwhile, and the writer prepares before it begins one.
+//
+// On Postgres p is nil: pgx caches the statements of a connection.
 func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
-	if len(p) == len(hotTexts) {
+	if p == nil || len(p) == len(hotTexts) {
 		return nil
 	}
 	for _, text := range hotTexts {

@@ -22,8 +22,11 @@ func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
 // Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
 // the connections for them.
 func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
-	return s.long.WithContext(ctx).Transaction(fn)
+	return s.long.WithContext(ctx).Transaction(fn, snapshot)
 }
+
+// snapshot gives a transaction one view of the database on Postgres; SQLite always does.
+var snapshot = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 
 // ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
 func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {

@@ -1,60 +1,18 @@
 package store
 
 import (
-	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"flashsale/order"
 )
-
-// chunkSizes are the numbers of rows for which a statement is prepared. A batch of any size
-// is split into these sizes, so that each statement is prepared once: preparing a new text
-// for every batch length took a sixth of the worker's time.
-var chunkSizes = [...]int{256, 64, 16, 4, 1}
-
-// rowsStatement is an INSERT of several rows in its prepared sizes.
-type rowsStatement struct {
-	columns int
-	text    [len(chunkSizes)]string
-}
-
-func newRowsStatement(columns int, head, row, tail string) *rowsStatement {
-	s := &rowsStatement{columns: columns}
-	for i, n := range chunkSizes {
-		s.text[i] = head + " VALUES " + strings.TrimSuffix(strings.Repeat(row+",", n), ",") + " " + tail
-	}
-	return s
-}
-
-// Exec runs the statement over args, which hold s.columns values per row, and returns the
-// number of rows written.
-func (s *rowsStatement) Exec(ctx context.Context, c Conn, args []any) (int64, error) {
-	var written int64
-	for i, n := range chunkSizes {
-		for size := n * s.columns; len(args) >= size; args = args[size:] {
-			res, err := c.ExecContext(ctx, s.text[i], args[:size]...)
-			if err != nil {
-				return written, err
-			}
-			k, err := res.RowsAffected()
-			if err != nil {
-				return written, fmt.Errorf("rows affected: %w", err)
-			}
-			written += k
-		}
-	}
-	return written, nil
-}
 
 const orderColumns = 10
 
 // insertConfirmed skips rows that exist already, by id or by idempotency key. The caller
 // checks the number of rows written.
-var insertConfirmed = newRowsStatement(orderColumns,
-	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at, confirmed_at, expires_at)",
-	"(?, ?, ?, ?, ?, ?, 'confirmed', ?, ?, ?, ?)",
+var insertConfirmed = newRowsStatement(
+	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, idempotency_key, created_at, confirmed_at, expires_at, status)",
+	"text text text bigint bigint text text bigint bigint bigint 'confirmed'",
 	"ON CONFLICT DO NOTHING")
 
 const (
@@ -68,11 +26,10 @@ const buyerColumns = 3
 
 // addToBuyers skips a buyer who would exceed the item's limit. The caller checks the number
 // of rows written.
-var addToBuyers = newRowsStatement(buyerColumns,
-	"INSERT INTO buyers (item_id, user_id, quantity)",
-	"(?, ?, ?)",
-	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = quantity + excluded.quantity
-	WHERE quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
+var addToBuyers = newRowsStatement(
+	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
+	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity
+	WHERE buyers.quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
 
 // sellUnits counts units as sold if the item's total allows it, and records the sale's
 // sequence.
@@ -88,34 +45,31 @@ const OrdersHold = `(status IN ('confirmed', 'paid') OR status = 'refunded' AND 
 const (
 	OrderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,
 	created_at, confirmed_at, expires_at, paid_at, closed_at, payment_reference, restocked`
-	// HoldingsOfItems reads one item after the other. CROSS JOIN makes the list the outer
-	// loop; ORDER BY would sort all orders of a large sale before it returns the first.
-	HoldingsOfItems = `SELECT j.key, o.id, o.user_id, o.idempotency_key, o.quantity, ` + OrdersHold + `
-		FROM json_each(?1) j CROSS JOIN orders o ON o.item_id = j.value`
 	selectOrder = `SELECT ` + OrderFields + ` FROM orders WHERE id = ?1`
 
 	SelectPayment = `SELECT id, order_id, amount_minor, currency, received_as, outcome FROM payments WHERE reference = ?1`
 	CountPayments = `SELECT COUNT(*) FROM payments WHERE order_id = ?1`
 	insertPayment = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
-	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)`
+	VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6) RETURNING id`
 	correctPayment = `UPDATE payments SET amount_minor = ?1, currency = ?2, received_as = ?3, outcome = ?3, received_at = ?4 WHERE id = ?5`
 	// payUnpaid and expireDue meet at expires_at: an order can be paid before that time,
 	// and expires from that time on.
 	payUnpaid = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = ?2
 	WHERE id = ?3 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
 		AND unit_price_minor * quantity = ?4 AND currency = ?5
-		AND (?6 OR NOT EXISTS (SELECT 1 FROM payments WHERE reference = ?2))
+		AND (?6 = 1 OR NOT EXISTS (SELECT 1 FROM payments WHERE reference = ?2))
 	RETURNING ` + OrderFields
 
 	// payUnpaidOf and insertPaymentsOf are payUnpaid and insertPayment for a JSON list of
 	// payments, each a list of order, reference, amount and currency.
-	payUnpaidOf = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = p.value->>1 FROM json_each(?2) p
-	WHERE orders.id = p.value->>0 AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
-		AND unit_price_minor * quantity = p.value->>2 AND currency = p.value->>3
-		AND NOT EXISTS (SELECT 1 FROM payments WHERE reference = p.value->>1)
+	payUnpaidOf = `UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = json_extract(p.value, '$[1]') FROM json_each(?2) p
+	WHERE orders.id = json_extract(p.value, '$[0]') AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
+		AND unit_price_minor * quantity = CAST(json_extract(p.value, '$[2]') AS BIGINT) AND currency = json_extract(p.value, '$[3]')
+		AND NOT EXISTS (SELECT 1 FROM payments WHERE reference = json_extract(p.value, '$[1]'))
 	RETURNING ` + OrderFields
 	insertPaymentsOf = `INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
-	SELECT value->>1, value->>0, value->>2, value->>3, 'accepted', 'accepted', ?1 FROM json_each(?2) WHERE true
+	SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), CAST(json_extract(value, '$[2]') AS BIGINT), json_extract(value, '$[3]'),
+		'accepted', 'accepted', CAST(?1 AS BIGINT) FROM json_each(?2) WHERE true
 	ON CONFLICT DO NOTHING`
 
 	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = ?2, closed_at = ?1
@@ -146,9 +100,9 @@ const (
 const returnColumns = 6
 
 // InsertReturns records units that have to return to their sales.
-var InsertReturns = newRowsStatement(returnColumns,
+var InsertReturns = newRowsStatement(
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
-	"(?, ?, ?, ?, ?, ?)", "")
+	"text text text text bigint bigint", "")
 
 // hotTexts are the statements that the writer keeps prepared.
 var hotTexts = slices.Concat([]string{
@@ -156,5 +110,5 @@ var hotTexts = slices.Concat([]string{
 	sellUnits, selectOrder, selectKeyTaken, selectItemKnown, insertRejected,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
 	unsellUnits, takeFromBuyer, ReturnsOfOrders, DeleteReturns, NoteSequence, insertAudit, BumpRevision,
-	selectWanted, selectLastEvent, insertDeliveries,
+	selectWanted, insertDeliveries,
 }, insertConfirmed.text[:], addToBuyers.text[:], InsertReturns.text[:], insertEvents.text[:])

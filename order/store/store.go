@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/mattn/go-sqlite3"
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
@@ -33,7 +34,7 @@ import (
 )
 
 // ErrDatabaseURL says that a database setting is invalid.
-var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH")
+var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH or postgres://USER@HOST/DATABASE")
 
 // ErrNotWritable says that the database's file or folder refuses writes: its
 // permissions deny them, or its file system is read-only.
@@ -67,9 +68,11 @@ const openWait = 100 * time.Millisecond
 
 // Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
 // so the store has one writing connection: writers queue in the process instead of failing
-// as busy in the database.
+// as busy in the database. On Postgres it is the same, and a lock in the database keeps the
+// order among processes; see writeLock.
 type Store struct {
-	file   string   // path of the database
+	file   string   // path of the database; "": it is on Postgres
+	url    string   // of the database on Postgres; "": it is a file of SQLite
 	write  *gorm.DB // the writer's connection; migrations and tests use it, too
 	read   *gorm.DB
 	loads  *gorm.DB      // see loaders
@@ -92,45 +95,75 @@ type Store struct {
 // Option sets an optional part of a Store.
 type Option func(*Store)
 
-// Open opens the database of a setting such as "sqlite:shop.db", and creates the file
-// and its folder if necessary. Only its owner can read a file created here. It does not
-// change the schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of SQLite.
+// Open opens the database of a setting: "sqlite:shop.db", or the URL of a database on a
+// Postgres server. It creates the file of SQLite and its folder if necessary; only its owner
+// can read a file created here. A database on Postgres must exist. Open does not change the
+// schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of the database.
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
-	path, ok := strings.CutPrefix(setting, "sqlite:")
-	if !ok || path == "" {
-		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
-	}
-	if err := createFile(ctx, path); err != nil {
-		return nil, err
-	}
-	write, err := OpenSQLite(path, WriteParams(), 1)
-	if err != nil {
-		return nil, err
-	}
-	if err := tryWrite(ctx, write); err != nil {
-		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), closeDB(write))
-	}
 	s := &Store{
-		file: path, write: write, large: make(chan struct{}, largeLoads), hot: make(prepared, len(hotTexts)),
-		lists: newListPool(), log: logGuard{high: logHigh, step: logStep, patience: logPatience},
+		large: make(chan struct{}, largeLoads), lists: newListPool(),
+		log: logGuard{high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
 		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
 	for _, set := range options {
 		set(s)
 	}
-	if err := s.log.measure(ctx, write); err != nil {
-		return nil, errors.Join(fmt.Errorf("database %s: %w", path, err), s.Close())
+	var err error
+	path, isFile := strings.CutPrefix(setting, "sqlite:")
+	switch {
+	case isFile && path != "":
+		err = openFile(ctx, s, path)
+	case IsPostgres(setting):
+		err = openServer(ctx, s, setting)
+	default:
+		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
 	}
-	for _, pool := range []struct {
-		db    **gorm.DB
-		conns int
-	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}, {&s.log.copy, 1}} {
-		if *pool.db, err = OpenSQLite(path, url.Values{"_query_only": {"true"}}, pool.conns); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	s.writer = newWriter(s)
 	return s, nil
+}
+
+// IsPostgres reports whether a setting is the URL of a database on Postgres.
+func IsPostgres(setting string) bool {
+	return strings.HasPrefix(setting, "postgres://") || strings.HasPrefix(setting, "postgresql://")
+}
+
+func openFile(ctx context.Context, s *Store, path string) (err error) {
+	if err := createFile(ctx, path); err != nil {
+		return err
+	}
+	s.file, s.hot = path, make(prepared, len(hotTexts))
+	if s.write, err = OpenSQLite(path, WriteParams(), 1); err != nil {
+		return err
+	}
+	if err := tryWrite(ctx, s.write); err != nil {
+		return fmt.Errorf("database %s: %w", path, err)
+	}
+	if err := s.log.measure(ctx, s.write); err != nil {
+		return fmt.Errorf("database %s: %w", path, err)
+	}
+	if s.log.copy, err = openReader(path, 1); err != nil {
+		return err
+	}
+	return s.openReaders(func(conns int) (*gorm.DB, error) { return openReader(path, conns) })
+}
+
+func openReader(path string, conns int) (*gorm.DB, error) {
+	return OpenSQLite(path, url.Values{"_query_only": {"true"}}, conns)
+}
+
+func (s *Store) openReaders(open func(conns int) (*gorm.DB, error)) (err error) {
+	for _, pool := range []struct {
+		db    **gorm.DB
+		conns int
+	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}} {
+		if *pool.db, err = open(pool.conns); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createFile makes sure that the file exists and can be opened for writing. SQLite opens a
@@ -262,7 +295,7 @@ func (s *Store) Loading(ctx context.Context, items []string, fn func(tx *gorm.DB
 			return fmt.Errorf("wait for other loads: %w", context.Cause(ctx))
 		}
 	}
-	return s.loads.WithContext(ctx).Transaction(fn)
+	return s.loads.WithContext(ctx).Transaction(fn, snapshot)
 }
 
 // soldOf returns the total number of sold units of some items.
@@ -293,8 +326,22 @@ func (s *Store) Now() time.Time { return s.now() }
 // HighWater returns what detects a database that has lost commits; nil: nothing does.
 func (s *Store) HighWater() *HighWater { return s.highWater }
 
-// Path returns the path of the database's file.
+// Path returns the path of the database's file; "" on Postgres.
 func (s *Store) Path() string { return s.file }
+
+// URL returns the URL of the database on Postgres, with its password; "" on SQLite.
+func (s *Store) URL() string { return s.url }
+
+// Postgres reports whether the database is on Postgres.
+func (s *Store) Postgres() bool { return s.url != "" }
+
+// Dialect is the name of the database's migrations: "sqlite" or "postgres".
+func (s *Store) Dialect() string {
+	if s.Postgres() {
+		return "postgres"
+	}
+	return "sqlite"
+}
 
 // ReportPayment reports an outcome to the observer of [WithPayments].
 func (s *Store) ReportPayment(o order.PaymentOutcome) { s.onPayment(o) }
@@ -360,7 +407,7 @@ func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, 
 		opens = defaultOpening(s, n.ID)
 	}
 	row := schema.Item{
-		ID: n.ID, Name: n.Name, Description: n.Description, PriceMinor: n.PriceMinor, Currency: n.Currency,
+		ID: n.ID, Name: n.Name, Description: n.Description, ImageURL: n.ImageURL, PriceMinor: n.PriceMinor, Currency: n.Currency,
 		Initial: n.Stock, Total: n.Stock, PerUserLimit: n.PerUserLimit,
 		OpensAt: order.ToMillis(opens), ClosesAt: order.ToMillis(n.ClosesAt),
 		PaymentWindowSeconds: int64(n.PaymentWindow / time.Second),
@@ -461,12 +508,15 @@ func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Or
 // unreachable) and not from the rows sent. Such a batch must be retried whole, and not
 // split.
 func Transient(err error) bool {
+	if transient, known := transientPostgres(err); known {
+		return transient
+	}
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
 		var network net.Error
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errQueueFull) ||
 			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
-			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) || pgconn.SafeToRetry(err)
 	}
 	switch se.Code {
 	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,

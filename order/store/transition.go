@@ -174,11 +174,9 @@ func recordPayment(ctx context.Context, c Conn, known int64, orderID string, p o
 			return 0, order.ErrPaymentLimit
 		}
 	}
-	res, err := c.ExecContext(ctx, insertPayment, p.Reference, orderID, p.AmountMinor, p.Currency, outcome, now)
-	if err != nil {
-		return 0, err
-	}
-	return res.LastInsertId()
+	var id int64
+	err := c.QueryRowContext(ctx, insertPayment, p.Reference, orderID, p.AmountMinor, p.Currency, outcome, now).Scan(&id)
+	return id, err
 }
 
 // unaccepted returns the outcome of a payment that did not pay its order at now.

@@ -38,6 +38,7 @@ type writer struct {
 
 	mu      sync.Mutex
 	batches []*write      // of orders; at most one per worker
+	batched bool          // the last transaction was a batch, and writes have waited since
 	changes []*write      // all other writes
 	running chan struct{} // closed when the goroutine ends; nil: not running
 	closed  bool
@@ -50,6 +51,8 @@ type write struct {
 	ctx   context.Context // of its statements
 	fn    func(ctx context.Context, g *group) error
 	batch bool     // of orders
+	sole  bool     // a batch that excludes others
+	tries int      // how often it has failed for the state of the database
 	pay   *payment // a payment that can be recorded together with others; nil: not a payment
 	begun bool     // guarded by the writer's mutex
 	left  bool     // its caller has left before it began; guarded likewise
@@ -66,10 +69,11 @@ func newWriter(s *Store) *writer {
 	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
 }
 
-// batch runs fn for a batch of orders, and waits for its commit even if ctx ends.
-func (w *writer) batch(ctx context.Context, fn func(ctx context.Context, g *group) error) error {
+// batch runs fn for a batch of orders, and waits for its commit even if ctx ends. On
+// Postgres, batches of several processes run concurrently, unless one is sole.
+func (w *writer) batch(ctx context.Context, sole bool, fn func(ctx context.Context, g *group) error) error {
 	ctx = context.WithoutCancel(ctx)
-	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true})
+	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true, sole: sole})
 	return err
 }
 
@@ -153,7 +157,7 @@ func (w *writer) more() bool {
 	if len(w.batches)+len(w.changes) > 0 {
 		return true
 	}
-	w.running = nil
+	w.running, w.batched = nil, false
 	return false
 }
 
@@ -167,19 +171,22 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 }
 
 // next adds the next members to a transaction: a batch if there is one, else a change, or
-// several payments. An empty result means that the transaction must be committed.
+// several payments. An empty result means that the transaction must be committed. On
+// Postgres batches and changes take turns, because they need different locks.
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !g.batch {
+	apart := w.store.Postgres()
+	if !g.batch && !(apart && (g.changes > 0 || w.batched && len(w.changes) > 0)) {
 		if one := pop(&w.batches); one != nil {
-			g.batch = true
+			g.batch, w.batched = true, true
 			return []*write{one}
 		}
 	}
-	if g.full() {
+	if g.full() || apart && g.batch {
 		return nil
 	}
+	w.batched = false
 	var bunch []*write
 	for len(bunch) < min(payTogether, groupChanges-g.changes) {
 		one := pop(&w.changes)
@@ -213,22 +220,22 @@ func pop(queue *[]*write) *write {
 // each runs writes in separate transactions, after their common transaction failed, so that
 // one faulty write does not fail the others.
 func (w *writer) each(rest []*write) {
-	for i, one := range rest {
+	for len(rest) > 0 {
 		took := false
-		_, err := w.transact(func(*group) []*write {
+		again, err := w.transact(func(*group) []*write {
 			if took {
 				return nil
 			}
 			took = true
-			return []*write{one}
+			return rest[:1]
 		})
-		if err == nil {
-			continue
+		if err != nil {
+			answerAll(rest, nil, err)
+			return
 		}
-		for _, one := range rest[i:] {
-			one.answer(nil, err)
+		if len(again) == 0 {
+			rest = rest[1:]
 		}
-		return
 	}
 }
 
@@ -273,32 +280,40 @@ func (w *writer) close() {
 // transaction could begin.
 func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
 	g, err := begin(w.life, w.store)
+	if err != nil && passing(err) {
+		g, err = begin(w.life, w.store) // a new connection was lost
+	}
 	if err != nil {
 		return nil, err
 	}
 	var members []*write
 	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
 		members = append(members, bunch...)
+		if err := g.lock(bunch[0]); err != nil {
+			// No member is at fault. Each of them would wait as long again.
+			if err = errors.Join(err, g.end(false)); passing(err) {
+				return unanswered(members, err), nil
+			}
+			answerAll(members, nil, err)
+			return nil, nil
+		}
 		culprit, err := g.run(bunch)
 		if err == nil {
 			continue
 		}
 		err = errors.Join(err, g.end(false))
-		if culprit != nil {
+		if culprit != nil && !culprit.again(err) {
 			culprit.answer(nil, err)
 			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
 		}
 		return members, nil
 	}
 	if err := g.write(); err != nil {
-		err = errors.Join(err, g.end(false))
-		if len(members) > 1 {
-			return members, nil
-		}
-		answerAll(members, nil, err)
-		return nil, nil
+		return unanswered(members, errors.Join(err, g.end(false))), nil
 	}
-	if err := g.end(true); err != nil {
+	if err := g.end(true); errors.Is(err, errRolledBack) {
+		return unanswered(members, err), nil
+	} else if err != nil {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
 		return nil, nil
 	}
@@ -306,6 +321,29 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 	answerAll(members, g, nil)
 	boundLog(w.life, w.store)
 	return nil, nil
+}
+
+// unanswered returns the members of a transaction that was rolled back which must run again:
+// several, because the fault may be that of one, or one that failed for a passing reason.
+// Otherwise it notifies the caller.
+func unanswered(members []*write, err error) []*write {
+	if len(members) > 1 || len(members) == 1 && members[0].again(err) {
+		return members
+	}
+	answerAll(members, nil, err)
+	return nil
+}
+
+// writeTries bounds the runs of a write that fails for reasons that pass at once.
+const writeTries = 3
+
+// again reports whether the write must run again after an error: because of a concurrent
+// transaction, or because the connection was lost before the commit.
+func (own *write) again(err error) bool {
+	if own.tries++; own.tries >= writeTries {
+		return false
+	}
+	return passing(err)
 }
 
 func answerAll(members []*write, g *group, err error) {

@@ -112,10 +112,7 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 	p := newPost(t, DelivererConfig{})
 	r := newReceiver(t, nil)
 	e, _ := addHook(t, p.store, r.URL)
-	err := p.store.Writer().Exec("CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'refused by the test'); END").Error
-	if err != nil {
-		t.Fatal(err)
-	}
+	allow := ordertest.Refuse(t, p.store, "UPDATE", "webhook_deliveries", "")
 	p.tell("n", 1)
 	p.start()
 	await.True(t, "the result to be refused several times", func() bool {
@@ -123,9 +120,7 @@ func TestDeliverer_NotRecorded(t *testing.T) {
 		defer p.mu.Unlock()
 		return len(p.heard) >= 3
 	})
-	if err := p.store.Writer().Exec("DROP TRIGGER refuse").Error; err != nil {
-		t.Fatal(err)
-	}
+	allow()
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 1})
 	if n := len(r.parcels()); n != 1 {
 		t.Errorf("sent %d times", n)

@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -28,7 +29,9 @@ const (
 
 // Delivery is one event to be sent to one endpoint. A zero time means "not happened".
 type Delivery struct {
-	// Position orders the deliveries of an endpoint, later events higher.
+	// Position orders the deliveries of an endpoint, later events higher. On Postgres, events
+	// of concurrent batches of orders can have their positions in another order than that of
+	// their commits.
 	Position  int64
 	EventID   string
 	Type      order.EventType
@@ -51,8 +54,11 @@ type Delivery struct {
 type DeliveryFilter struct {
 	EndpointID string
 	State      DeliveryState // empty: any
-	Before     int64         // the last Position of the previous page; 0: from the start
-	Limit      int           // 1 to 100
+	// Before is the last Position of the previous page; 0: from the start. An event that is
+	// committed after the previous page was read may be missing from the following ones, as it
+	// is if its position is higher.
+	Before int64
+	Limit  int // 1 to 100
 }
 
 // deliveries reads a page. next is the DeliveryFilter.Before of the next page; 0: there is
@@ -67,18 +73,21 @@ func deliveries(ctx context.Context, s *store.Store, f DeliveryFilter) (list []D
 }
 
 const (
-	deliveryFields = `d.event_seq AS position, v.id AS event_id, v.type, v.item_id, v.order_id, d.state, d.attempts,
+	// deliveryFields are the columns that scanDelivery reads, of deliveries d and events v.
+	deliveryFields = `d.event_seq, v.id, v.type, v.item_id, v.order_id, d.state, d.attempts,
 		v.at, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at`
+	// v.seq has the same bound as d.event_seq, or Postgres may merge the page with all events
+	// from the latest one on.
 	listDeliveries = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d CROSS JOIN webhook_events v ON v.seq = d.event_seq
-		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 ORDER BY d.event_seq DESC LIMIT ?3`
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND v.seq < ?2 ORDER BY d.event_seq DESC LIMIT ?3`
 	listDead = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d INDEXED BY webhook_deliveries_dead
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
-		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND v.seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
 	// No index has pending or delivered ones in this order. A page reads at most the next
 	// listLook deliveries.
 	listDeliveriesIn = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d NOT INDEXED
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
-		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
+		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND v.seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
 	floorOfDeliveries = `SELECT event_seq FROM webhook_deliveries NOT INDEXED
 		WHERE endpoint_id = ?1 AND event_seq < ?2 ORDER BY event_seq DESC LIMIT 1 OFFSET ?3`
 )
@@ -103,39 +112,45 @@ func (f DeliveryFilter) statement() (query string, args []any, look bool) {
 
 // read implements deliveries on a connection.
 func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) {
+	pool, err := db.DB()
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx := db.Statement.Context
 	query, args, look := f.statement()
 	if look {
-		if err := db.Raw(floorOfDeliveries, args[0], args[1], store.ListLook-1).Scan(&next).Error; err != nil {
+		err := pool.QueryRowContext(ctx, floorOfDeliveries, args[0], args[1], store.ListLook-1).Scan(&next)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, 0, err
 		}
 		args = append(args, next)
 	}
-	var rows []struct {
-		Position                                         int64
-		EventID, Type, ItemID, OrderID, State, LastError string
-		Attempts, LastStatus                             int
-		At, NextAt, LastAt, DeliveredAt                  int64
-	}
-	if err := db.Raw(query, args...).Scan(&rows).Error; err != nil {
+	list := make([]Delivery, 0, f.Limit+1)
+	err = store.Each(ctx, pool, query, args, func(rows *sql.Rows) error {
+		d, err := scanDelivery(rows)
+		list = append(list, d)
+		return err
+	})
+	if err != nil {
 		return nil, 0, err
 	}
-	if len(rows) > f.Limit {
-		rows = rows[:f.Limit]
-		next = rows[f.Limit-1].Position
-	}
-	list := make([]Delivery, len(rows))
-	for i := range rows {
-		r := &rows[i]
-		list[i] = Delivery{
-			Position: r.Position, EventID: r.EventID, Type: order.EventType(r.Type), ItemID: r.ItemID, OrderID: r.OrderID,
-			State: DeliveryState(r.State), Attempts: r.Attempts, CreatedAt: order.FromMillis(r.At),
-			LastAt: order.FromMillis(r.LastAt), LastStatus: r.LastStatus, LastError: r.LastError, DeliveredAt: order.FromMillis(r.DeliveredAt),
-		}
-		if list[i].State == DeliveryPending {
-			list[i].NextAt = order.FromMillis(r.NextAt)
-		}
+	if len(list) > f.Limit {
+		list = list[:f.Limit]
+		next = list[f.Limit-1].Position
 	}
 	return list, next, nil
+}
+
+// scanDelivery reads a row of deliveryFields.
+func scanDelivery(rows *sql.Rows) (d Delivery, err error) {
+	var at, next, last, delivered int64
+	err = rows.Scan(&d.Position, &d.EventID, &d.Type, &d.ItemID, &d.OrderID, &d.State, &d.Attempts,
+		&at, &next, &last, &d.LastStatus, &d.LastError, &delivered)
+	d.CreatedAt, d.LastAt, d.DeliveredAt = order.FromMillis(at), order.FromMillis(last), order.FromMillis(delivered)
+	if d.State == DeliveryPending {
+		d.NextAt = order.FromMillis(next)
+	}
+	return d, err
 }
 
 // deliveryKey identifies a delivery.
@@ -161,10 +176,18 @@ func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelive
 		return nil, err
 	}
 	err = store.Each(ctx, db, selectDue, []any{s.Now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
-		var p dueDelivery
-		err := rows.Scan(&p.EndpointID, &p.EventSeq, &p.NextAt)
-		page = append(page, p)
-		return err
+		var endpoint, list string
+		if err := rows.Scan(&endpoint, &list); err != nil {
+			return err
+		}
+		var pairs [][2]int64
+		if err := json.Unmarshal([]byte(list), &pairs); err != nil {
+			return fmt.Errorf("due deliveries of %s: %w", endpoint, err)
+		}
+		for _, pair := range pairs {
+			page = append(page, dueDelivery{deliveryKey: deliveryKey{endpoint, pair[0]}, NextAt: pair[1]})
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, store.Wrap("find deliveries", err)
@@ -172,13 +195,18 @@ func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelive
 	return page, nil
 }
 
-// The condition on the state is written out, because SQLite chooses the partial index by
-// it.
-const selectDue = `SELECT d.endpoint_id, d.event_seq, d.next_at
-	FROM webhook_endpoints e CROSS JOIN webhook_deliveries d ON d.endpoint_id = e.id AND d.event_seq IN (
-		SELECT event_seq FROM webhook_deliveries
-		WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2)
-	WHERE e.deleted_at = 0`
+// selectDue lists the due deliveries of each endpoint in JSON: the numbers of their events,
+// and their due times. A subquery for one value is what both databases run once per endpoint,
+// and by the index; Postgres would run a join with a limit per endpoint for every delivery. The
+// condition on the state is written out, because the partial index is chosen by it.
+//
+// It selects by the due time and not by the number of the event: on Postgres, concurrent
+// batches of orders can commit a lower number after a higher one, and neither is skipped.
+const selectDue = `SELECT e.id, COALESCE((
+		SELECT '[' || string_agg('[' || event_seq || ',' || next_at || ']', ',') || ']' FROM (
+			SELECT event_seq, next_at FROM webhook_deliveries
+			WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2) page), '[]')
+	FROM webhook_endpoints e WHERE e.deleted_at = 0`
 
 // deliveryJob is one pending delivery, with all data for sending it.
 type deliveryJob struct {
@@ -327,16 +355,14 @@ func addTest(ctx context.Context, s *store.Store, endpointID string, by order.By
 		}
 		// Only this endpoint gets it, so subscriptions do not apply.
 		box = &store.Outbox{Now: now, Events: []store.Event{{Kind: order.EventTest, Data: store.TestData{EndpointID: endpointID}}}}
-		before, err := box.WriteEvents(ctx, tx.Statement.ConnPool)
+		ids, err := box.WriteEvents(ctx, tx.Statement.ConnPool)
 		if err != nil {
 			return err
 		}
+		id = ids[0]
 		err = tx.Exec(`INSERT INTO webhook_deliveries (endpoint_id, event_seq, next_at)
-			SELECT ?, seq, at FROM webhook_events WHERE seq > ?`, endpointID, before).Error
+			SELECT CAST(? AS TEXT), seq, at FROM webhook_events WHERE id = ?`, endpointID, id).Error
 		if err != nil {
-			return err
-		}
-		if err := tx.Raw("SELECT id FROM webhook_events WHERE seq > ?", before).Scan(&id).Error; err != nil {
 			return err
 		}
 		return auditNote(tx, now, by, "webhook.test", endpointID, id)

@@ -11,6 +11,7 @@ import (
 // TestDeliveryFilter_Plans: an index leads to each page of a list of deliveries.
 func TestDeliveryFilter_Plans(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for state, want := range map[DeliveryState]string{
 		"": "(endpoint_id=? AND event_seq<?)", DeliveryDead: "webhook_deliveries_dead (endpoint_id=? AND event_seq<?)",

@@ -26,9 +26,11 @@ const (
 
 // OutboxState is the size and age of the outbox.
 type OutboxState struct {
-	// Events is the number of events, computed from their first and last number.
+	// Events is the number of events, computed from their first and last number. On Postgres
+	// it includes numbers of transactions that failed.
 	Events int64
-	// OldestPending is the age of the oldest event with a pending delivery.
+	// OldestPending is the age of the first event with a pending delivery. On Postgres another
+	// one can be older, by the duration of a transaction at most.
 	OldestPending time.Duration
 }
 
@@ -90,12 +92,16 @@ func forget(ctx context.Context, s *store.Store, seqs []int64, before time.Time)
 
 const (
 	// unwanted selects events with no delivery that is pending, or dead since that time.
-	// The query lists the endpoints because the primary key starts with them.
-	unwanted = `NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq)
-		AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
-			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?)`
+	// The query lists the endpoints because the primary key starts with them. It counts,
+	// because Postgres would join NOT EXISTS, and read all dead deliveries for a page of events.
+	unwanted = `(SELECT COUNT(*) FROM webhook_deliveries d WHERE d.state = 'pending' AND d.event_seq = v.seq) = 0
+		AND (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.endpoint_id IN (SELECT id FROM webhook_endpoints)
+			AND d.event_seq = v.seq AND d.state = 'dead' AND d.last_at >= ?) = 0`
 	// selectPurge orders by number and not by time, for which there is no index: the first
-	// events are the oldest.
+	// events are the oldest. The first recent event only bounds how many are read. On Postgres
+	// an event may be committed after one with a higher number, and clocks of processes differ,
+	// so every event is selected by its own time. An event and its deliveries are committed
+	// together, and forget checks them again while nothing else writes.
 	selectPurge = `SELECT seq FROM webhook_events v WHERE at < ?
 		AND seq < COALESCE((SELECT MIN(seq) FROM webhook_events WHERE at >= ?), 9223372036854775807)
 		AND ` + unwanted + ` ORDER BY seq LIMIT ?`

@@ -89,71 +89,6 @@ func unreachable(name string, err error) error {
 	return fmt.Errorf("queue %s: %w: %w", name, inventory.ErrUnavailable, err)
 }
 
-// DeadLetter is a task that failed for good.
-type DeadLetter struct {
-	Queue    string
-	ID       string
-	Type     string // "purchase", "expire", or what its queue calls it
-	Orders   int    // how many it is about
-	OrderID  string // empty unless it is about one order
-	ItemID   string // empty where the task cannot be read
-	Attempts int
-	DiedAt   time.Time
-	Reason   string // why the last attempt failed
-}
-
-// DeadPlace is a place in the list of dead letters; the zero value is its start.
-type DeadPlace struct {
-	Queue  int // number of the queue, in the order of Depths
-	Offset int
-}
-
-// Dead lists up to limit (1 to 512) dead letters from a place on, queue by queue, the
-// latest of each first. next is the place of the next page, or nil if there is none.
-// Letters that are added or removed between two pages shift the places.
-func (b *Backlog) Dead(ctx context.Context, at DeadPlace, limit int) (letters []DeadLetter, next *DeadPlace, err error) {
-	for ; at.Queue < len(b.queues); at = (DeadPlace{Queue: at.Queue + 1}) {
-		if len(letters) == limit {
-			return letters, &at, nil
-		}
-		q := b.queues[at.Queue]
-		want := limit - len(letters)
-		page, err := q.Queue.List(ctx, queue.StateDead, at.Offset, want)
-		if err != nil {
-			return nil, nil, unreachable(q.Name, err)
-		}
-		for i := range page {
-			letters = append(letters, deadLetter(q.Name, &page[i]))
-		}
-		if len(page) == want {
-			return letters, &DeadPlace{at.Queue, at.Offset + want}, nil
-		}
-	}
-	return letters, nil, nil
-}
-
-func deadLetter(name string, d *queue.TaskInfo) DeadLetter {
-	l := DeadLetter{Queue: name, ID: d.ID, Type: d.Type, Attempts: d.Attempt, DiedAt: d.At, Reason: d.Reason}
-	var ids []string
-	switch {
-	case order.IsPurchase(d.Type):
-		l.Type = "purchase"
-		for _, a := range accepted.OrdersOf(d.ID, d.Payload) {
-			ids = append(ids, a.OrderID)
-			if t, err := order.ParseAccepted(a); err == nil {
-				l.ItemID = t.ItemID
-			}
-		}
-	case d.Type == order.ExpiryType:
-		l.ItemID, ids = order.ParseExpiry(d.ID, d.Payload)
-	}
-	l.Orders = len(ids)
-	if len(ids) == 1 {
-		l.OrderID = ids[0]
-	}
-	return l
-}
-
 // Retry makes the dead letter with an id, or with the order of that id, an ordinary task again,
 // resets its attempts, and returns the letter. Errors: ErrTaskNotFound,
 // inventory.ErrOverloaded if the queue is full, inventory.ErrUnavailable.
@@ -170,45 +105,16 @@ func (b *Backlog) Retry(ctx context.Context, id string) (DeadLetter, error) {
 // ErrTaskNotFound, ErrDatabase, inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (DeadLetter, error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
-		rejected, err := b.reject(ctx, info)
+		rejected, _, err := b.rejectAll(ctx, rejectable(info.Type, info.ID, info.Payload))
 		if err != nil {
 			return queue.StatusUnknown, err
 		}
 		status, err := q.DeleteDead(ctx, info.ID)
-		if rejected && first(status) == queue.StatusMissing {
+		if len(rejected) > 0 && first(status) == queue.StatusMissing {
 			return queue.StatusOK, nil // retried concurrently: the task finds its order rejected, and ends
 		}
 		return first(status), err
 	})
-}
-
-// reject rejects the orders of a dead purchase that have no row, and reports whether there
-// were any.
-func (b *Backlog) reject(ctx context.Context, info *queue.TaskInfo) (rejected bool, err error) {
-	if !order.IsPurchase(info.Type) {
-		return false, nil // the sweeper expires what is due; other dead letters hold no units
-	}
-	for _, a := range accepted.OrdersOf(info.ID, info.Payload) {
-		t, err := order.ParseAccepted(a)
-		if errors.Is(err, order.ErrTaskMalformed) || t.Quantity <= 0 {
-			continue // unreadable: it names no order
-		}
-		n, _, err := RejectDead(ctx, b.store, []order.Task{t})
-		if err != nil {
-			return rejected, err
-		}
-		if n == 0 {
-			continue
-		}
-		rejected = true
-		b.ChangeNotifier.Notify(ctx, t.ID)
-		// Units that cannot be returned now are recorded, and the sweeper returns them later.
-		b.releases.Give(ctx, []store.Returned{{
-			OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
-			Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
-		}})
-	}
-	return rejected, nil
 }
 
 // find calls do with the queue that has the dead letter.

@@ -157,10 +157,20 @@ func RejectDead(ctx context.Context, s *store.Store, tasks []order.Task) (reject
 	if err != nil {
 		return 0, tasks, err
 	}
+	done, failed, err := rejectEach(ctx, s, missing)
+	return len(done), failed, err
+}
+
+// rejectEach rejects orders without a row. It returns those that it rejected, and those that
+// failed.
+func rejectEach(ctx context.Context, s *store.Store, missing []order.Task) (rejected, failed []order.Task, err error) {
 	for i := range missing {
 		// One by one: a fault in one task must not stop the others.
 		n, berr := rejectDeadOne(ctx, s, &missing[i])
-		rejected += n
+		berr = order.About(berr, missing[i:i+1])
+		if n > 0 {
+			rejected = append(rejected, missing[i])
+		}
 		if berr != nil {
 			failed = append(failed, missing[i])
 			if len(failed) <= maxSweepErrors || errors.Is(berr, order.ErrDatabase) {

@@ -50,11 +50,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 10))
-	err := s.Writer().Exec(`CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN new.id IN ('o00003', 'o00004')
-		BEGIN SELECT RAISE(ABORT, 'refused'); END`).Error
-	if err != nil {
-		t.Fatal(err)
-	}
+	allow := ordertest.Refuse(t, s, "INSERT", "orders", "new.id IN ('o00003', 'o00004')")
 	c := storetest.SetClock(s)
 	died := s.Now()
 	q := &lettersOf{}
@@ -84,9 +80,7 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	for i := range q.letters {
 		q.letters[i].At = died
 	}
-	if err := s.Writer().Exec("DROP TRIGGER refuse").Error; err != nil {
-		t.Fatal(err)
-	}
+	allow()
 	if err := sweep(1); err != nil {
 		t.Error(err)
 	}

@@ -83,7 +83,7 @@ const (
 		AND ` + saleOver + ` BETWEEN ?1 AND ?2 AND (` + saleOver + ` > ?1 OR id > ?3)
 	ORDER BY ` + saleOver + `, id LIMIT ?4`
 	noteFreed = `UPDATE items SET freed = 1 FROM json_each(?1) k
-	WHERE items.id = json_extract(k.value, '$[0]') AND items.version = json_extract(k.value, '$[1]')`
+	WHERE items.id = json_extract(k.value, '$[0]') AND items.version = CAST(json_extract(k.value, '$[1]') AS BIGINT)`
 )
 
 // freeable reads a page of the sales that were over at that time and may still be in Redis,

@@ -148,6 +148,7 @@ func TestSweeper_KeepEnded_Pages(t *testing.T) {
 // TestFreeable_Plan: the sales to remove are found by an index, for any number of items.
 func TestFreeable_Plan(t *testing.T) {
 	t.Parallel()
+	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for query, args := range map[string][]any{
 		worker.SelectFreeable: {1, 2, "3", 4},
@@ -215,7 +216,7 @@ func TestSweeper_Returns_Idle(t *testing.T) {
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	err := s.Writer().Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)
-		SELECT printf('o%06d', i), 'item', 'u', 'k' || i, 1, ? FROM n`, orders, c.Load()).Error
+		SELECT 'o' || (1000000 + i), 'item', 'u', 'k' || i, 1, CAST(? AS BIGINT) FROM n`, orders, c.Load()).Error
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
+	"flashsale/internal/tracing"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
@@ -45,12 +46,42 @@ type Fulfiller struct {
 	Queued     []Membership // one per partition; nil: see invalidateUncounted
 	// committed is called with the size of every committed batch.
 	committed func(orders int)
+	steps     Steps
+	observer  Observer
+	tracer    *tracing.Tracer // nil: no traces
+}
+
+// Observer is notified of what becomes of each order. A nil function is not called.
+type Observer struct {
+	// Committed gets a committed order, confirmed or rejected.
+	Committed func(t *order.Task, out *order.Outcome)
+	// Failed gets an order that could not be committed in an attempt.
+	Failed func(Failure)
+}
+
+// Failure is a failed attempt to commit an order.
+type Failure struct {
+	OrderID, RequestID string // both empty: the task cannot be read
+	TaskID             string
+	Attempt            int
+	// Dead says that the order's task is now a dead letter; otherwise it is retried.
+	Dead bool
+	Err  error
+}
+
+// Steps observe how long orders take. They are called with the number of orders of a task.
+type Steps struct {
+	// Queued gets how long a leased task had been ready.
+	Queued func(orders int, waited time.Duration)
+	// Committed gets the time from the fetch of a task to the commit of its orders.
+	Committed func(orders int, took time.Duration)
 }
 
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of this process,
 // or nil in a process without an API. onError receives errors that are retried.
 func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout.Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1}
+	f.steps = Steps{Queued: func(int, time.Duration) {}, Committed: func(int, time.Duration) {}}
 	for _, set := range options {
 		set(f)
 	}
@@ -72,6 +103,21 @@ func WithCommits(fn func(orders int)) FulfillerOption {
 	return func(f *Fulfiller) { f.committed = fn }
 }
 
+// WithObserver makes the Fulfiller report what becomes of orders.
+func WithObserver(o Observer) FulfillerOption {
+	return func(f *Fulfiller) { f.observer = o }
+}
+
+// WithTracer makes the Fulfiller trace the orders of sampled purchases. A nil tracer traces none.
+func WithTracer(t *tracing.Tracer) FulfillerOption {
+	return func(f *Fulfiller) { f.tracer = t }
+}
+
+// WithSteps makes the Fulfiller report how long orders take. Both functions are required.
+func WithSteps(s Steps) FulfillerOption {
+	return func(f *Fulfiller) { f.steps = s }
+}
+
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
 // the database cannot write, it waits and keeps its leases, so the worker claims no more. An
@@ -86,6 +132,7 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 		l := &leased[i]
 		switch {
 		case order.IsPurchase(l.Type):
+			f.steps.Queued(max(l.Entries, 1), l.Waited)
 			errs[i] = purchases.add(l, i, f.store.HighWater())
 		case l.Type == order.ExpiryType:
 			expiries.add(l, i)
@@ -97,6 +144,7 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	for i := range purchases.tasks {
 		t := &purchases.tasks[i]
 		errs[t.index] = t.verdict(purchases.orders, purchases.fates)
+		f.splitOff(t, purchases.fates)
 	}
 	f.expire(ctx, expiries.ids, func(i int, err error) { expiries.say(errs, i, err) })
 	return errs
@@ -111,9 +159,10 @@ type purchases struct {
 
 // fate is what becomes of an order after the attempt to commit it.
 type fate struct {
-	expiresAt int64 // the order expires then unless it is paid; 0: it does not
-	poison    error // the order itself cannot be committed
-	retry     error // the whole task is to be handled again
+	leased    *queue.Leased // the order's task
+	expiresAt int64         // the order expires then unless it is paid; 0: it does not
+	poison    error         // the order itself cannot be committed
+	retry     error         // the whole task is to be handled again
 }
 
 // purchaseTask is a leased task and where its orders are.
@@ -145,7 +194,9 @@ func (p *purchases) add(l *queue.Leased, index int, stopped *store.HighWater) er
 		p.orders = p.orders[:t.from]
 		return queue.Snooze(store.StoppedPause())
 	}
-	p.fates = append(p.fates, make([]fate, t.to-t.from)...)
+	for range t.to - t.from {
+		p.fates = append(p.fates, fate{leased: l})
+	}
 	t.accepted = append(t.accepted, unreadable...)
 	p.tasks = append(p.tasks, t)
 	return nil
@@ -201,15 +252,21 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate
 	var out []order.Outcome
 	err := f.persist(ctx, func() (err error) {
 		out, err = f.store.Commit(ctx, tasks)
-		return err
+		return order.About(err, tasks)
 	})
 	switch {
 	case err == nil:
+		at := time.Now()
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
+		f.measure(fates, at)
+		f.observe(tasks, out)
+		if f.tracer != nil {
+			f.trace(tasks, fates, out, at)
+		}
 		missed := f.invalidateUncounted(ctx, tasks)
 		untrusted := f.invalidate(ctx, tasks, out)
-		f.tell(ctx, tasks, out)
+		f.tell(ctx, tasks, out, at)
 		for i := range tasks {
 			switch o := &out[i]; {
 			case o.Status == order.StatusRejected && untrusted != nil:
@@ -226,10 +283,25 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate
 		}
 	case len(tasks) == 1:
 		fates[0].poison = err
+		if f.tracer != nil {
+			f.traceFailure(&tasks[0], fates[0].leased, err)
+		}
 	default:
 		half := len(tasks) / 2
 		f.fulfil(ctx, tasks[:half], fates[:half])
 		f.fulfil(ctx, tasks[half:], fates[half:])
+	}
+}
+
+// measure reports how long the commit of these orders took.
+func (f *Fulfiller) measure(fates []fate, at time.Time) {
+	for from := 0; from < len(fates); {
+		l, to := fates[from].leased, from+1
+		for to < len(fates) && fates[to].leased == l {
+			to++
+		}
+		f.steps.Committed(to-from, at.Sub(l.FetchedAt))
+		from = to
 	}
 }
 
@@ -255,9 +327,13 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 // then.
 func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []order.Outcome) error {
 	var items []string
+	var refused []order.Task
 	for i := range tasks {
-		refused := out[i].Status == order.StatusRejected && out[i].Reason != order.ReasonFailed
-		if refused && !slices.Contains(items, tasks[i].ItemID) {
+		if out[i].Status != order.StatusRejected || out[i].Reason == order.ReasonFailed {
+			continue
+		}
+		refused = append(refused, tasks[i])
+		if !slices.Contains(items, tasks[i].ItemID) {
 			items = append(items, tasks[i].ItemID)
 		}
 	}
@@ -268,14 +344,15 @@ func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []or
 	defer cancel()
 	err := inventory.Invalidate(ctx, f.rdb, f.partitions, items)
 	if err != nil {
-		f.onError(err)
+		f.onError(order.About(err, refused))
 	}
 	return err
 }
 
 // tell publishes one message per API process, and one for the feeds. A lost message only
-// makes a request wait until its timeout, so errors are only reported.
-func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Outcome) {
+// makes a request wait until its timeout, so errors are only reported. at is when the orders
+// were committed.
+func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Outcome, at time.Time) {
 	messages := make(map[string][]byte)
 	changed := f.changes.Due(tasks, out)
 	for i := range tasks {
@@ -283,9 +360,13 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 		origin := tasks[i].Origin
 		switch {
 		case f.local != nil && origin == f.local.Origin():
-			f.local.Settle(n)
+			f.local.Settle(n, at)
 		case origin != "":
-			messages[origin] = order.AppendNotice(messages[origin], &n)
+			m := messages[origin]
+			if m == nil && tasks[i].RequestID != "" {
+				m = order.AppendCommittedAt(m, f.store.Now().Add(-time.Since(at)).UnixMicro())
+			}
+			messages[origin] = order.AppendNotice(m, &n)
 		}
 	}
 	revisions := f.store.HighWater().Take()
@@ -308,7 +389,7 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 	f.changes.NoteReceivers(sent)
 	if err != nil {
 		f.store.HighWater().Commit(revisions)
-		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), err))
+		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), order.About(err, tasks)))
 	}
 }
 
@@ -331,7 +412,7 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 // tasks that it holds. Both kinds share the workers of cfg: under load, orders, for which
 // clients may be waiting, get four times as many as expiries.
 func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
-	cfg.OnMissing = f.missing
+	cfg.OnMissing, cfg.OnFailure = f.missing, f.failed
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
 		f.Queued = append(f.Queued, accepted.NewOrders(q))

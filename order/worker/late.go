@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"flashsale/internal/pause"
+	"flashsale/internal/requestid"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
@@ -56,6 +57,7 @@ func (f *Fulfiller) invalidateUncounted(ctx context.Context, tasks []order.Task)
 	if err == nil {
 		return nil
 	}
+	err = requestid.About(err, len(late), func(i int) requestid.Order { return late[i].Ref() })
 	f.onError(err)
 	failed := make(map[string]error, len(late))
 	for _, t := range late {
@@ -111,16 +113,20 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		epoch = -1
 	}
 	var items []string
+	var lost []order.Task
 	for i := range leased {
 		if !order.IsPurchase(leased[i].Type) {
 			continue
 		}
 		for _, a := range accepted.OrdersOf(leased[i].ID, leased[i].Payload) {
 			t, err := order.ParseAccepted(a)
-			if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch || slices.Contains(items, t.ItemID) {
+			if err != nil || t.Epoch == 0 || epoch > 0 && t.Epoch != epoch {
 				continue
 			}
-			items = append(items, t.ItemID)
+			lost = append(lost, t)
+			if !slices.Contains(items, t.ItemID) {
+				items = append(items, t.ItemID)
+			}
 		}
 	}
 	for wait := commitRetryMin; len(items) > 0; wait = min(2*wait, commitRetryMax) {
@@ -128,7 +134,7 @@ func (f *Fulfiller) missing(ctx context.Context, leased []queue.Leased) {
 		if err == nil {
 			return
 		}
-		f.onError(fmt.Errorf("invalidate sales of orders that are in no queue: %w", err))
+		f.onError(fmt.Errorf("invalidate sales of orders that are in no queue: %w", order.About(err, lost)))
 		if !pause.For(ctx, wait) {
 			return
 		}

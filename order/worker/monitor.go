@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -87,6 +86,10 @@ type MonitorConfig struct {
 	Workers *queue.Registry
 	Orders  []NamedQueue // the queues of accepted orders
 	Others  []NamedQueue // the other queues to show
+	// WatchKey is another key of the slot of WorkersKey, whose existence is checked with each
+	// read, at no further command; if it exists, OnWatch is called. Default "": none.
+	WatchKey string
+	OnWatch  func()
 	// Every is the interval of the reads. Default 5 s, and 5 s more for each further 500
 	// queues.
 	Every time.Duration
@@ -122,6 +125,9 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	}
 	if cfg.OnAlarm == nil {
 		cfg.OnAlarm = func(*Alarm) {}
+	}
+	if cfg.OnWatch == nil {
+		cfg.OnWatch = func() {}
 	}
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
@@ -194,16 +200,16 @@ func (l *Look) oldest(n int) (d time.Duration) {
 // returns nil while another process is reading.
 func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	rdb := m.cfg.Redis
-	text, err := rdb.Get(ctx, backlogKey).Bytes()
-	if err == nil {
+	text, err := m.shared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if text != "" {
 		var l Look
-		if err := json.Unmarshal(text, &l); err != nil {
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			return nil, fmt.Errorf("read %s: %w", backlogKey, err)
 		}
 		return &l, nil
-	}
-	if !errors.Is(err, redis.Nil) {
-		return nil, err
 	}
 	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, m.limit).Result()
 	if err != nil || !mine {
@@ -213,16 +219,38 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text, err = json.Marshal(l); err != nil {
+	own, err := json.Marshal(l)
+	if err != nil {
 		return nil, err
 	}
 	// It expires before this process's next turn, so that the process does not find its own
 	// old result then.
-	if err := rdb.Set(ctx, backlogKey, text, m.cfg.Every*4/5).Err(); err != nil {
+	if err := rdb.Set(ctx, backlogKey, own, m.cfg.Every*4/5).Err(); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
+
+// shared returns the recent result of another process, or "". With the same command it checks
+// WatchKey.
+func (m *Monitor) shared(ctx context.Context) (string, error) {
+	keys := []string{backlogKey}
+	if m.cfg.WatchKey != "" {
+		keys = append(keys, m.cfg.WatchKey)
+	}
+	found, err := m.cfg.Redis.MGet(ctx, keys...).Result()
+	if err != nil {
+		return "", err
+	}
+	if len(found) > 1 && found[1] != nil {
+		m.cfg.OnWatch()
+	}
+	text, _ := found[0].(string) // "" where there is none
+	return text, nil
+}
+
+// Every returns the interval of the reads.
+func (m *Monitor) Every() time.Duration { return m.cfg.Every }
 
 // read reads every queue and the workers. Each costs Redis about as much as a purchase.
 func (m *Monitor) read(ctx context.Context) (*Look, error) {

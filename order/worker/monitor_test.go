@@ -194,6 +194,45 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	}
 }
 
+// commands counts all commands of its client.
+type commands struct{ n atomic.Int64 }
+
+func (c *commands) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (c *commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+// TestMonitor_WatchKey: the read of the shared state also finds out whether a key exists, and
+// stays a single command.
+func TestMonitor_WatchKey(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	watched := 0
+	w.cfg.WatchKey, w.cfg.OnWatch = "fs:{p0}:watched", func() { watched++ }
+	reads, shares := NewMonitor(w.cfg), NewMonitor(w.cfg)
+	w.round(t, reads)
+	var sent commands
+	w.rdb.AddHook(&sent)
+	shares.round(await.Context(t))
+	if n := sent.n.Load(); n != 1 || watched != 0 || shares.Last() == nil {
+		t.Errorf("%d commands, called %d times", n, watched)
+	}
+	if err := w.rdb.Set(await.Context(t), w.cfg.WatchKey, 1, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	shares.round(await.Context(t))
+	w.round(t, reads) // which finds no shared state
+	if watched != 2 {
+		t.Errorf("called %d times, want 2", watched)
+	}
+}
+
 // TestMonitor_Alarm: the alarm is raised once when orders wait without a worker, and
 // cleared once.
 func TestMonitor_Alarm(t *testing.T) {

@@ -72,15 +72,22 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 		q := ordertest.NewQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 		tasks := ordertest.Distinct("n", "item", 10)
-		tasks[3].Quantity = 0
+		tasks[3].Quantity, tasks[3].RequestID = 0, "request-3"
 		parcel := ordertest.Parcel("parcel", tasks...)
 		parcel.Payload = []byte(strings.Replace(string(parcel.Payload), tasks[7].Payload(), "garbage", 1))
 		if _, err := q.Enqueue(await.Context(t), parcel); err != nil {
 			t.Fatal(err)
 		}
-		f := worker.NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
+		seen := &fates{}
+		f := worker.NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) }, worker.WithObserver(seen.observer()))
 		worker.RunWorker(t, f, q, idle)
 		await.True(t, "the dead letters", func() bool { return ordertest.StatsOf(t, q) == (queue.Stats{Dead: 2}) })
+		// Each failed once in the parcel, and then in its own task until that was dead.
+		seen.want(t, tasks[3].ID, "request-3", "1", "1", "2", "3 dead")
+		seen.want(t, tasks[7].ID, "", "1", "1 dead")
+		if n := len(seen.committed); n != 8 {
+			t.Errorf("%d orders were reported as committed, want 8", n)
+		}
 		if rows := ordertest.AllRows(t, s); len(rows) != 8 {
 			t.Errorf("%d rows, want 8", len(rows))
 		}
@@ -99,6 +106,52 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 		}
 		ordertest.AuditStore(t, s)
 	})
+}
+
+// fates records what a Fulfiller reports of orders.
+type fates struct {
+	mu        sync.Mutex
+	committed []string
+	failed    []worker.Failure
+}
+
+func (f *fates) observer() worker.Observer {
+	return worker.Observer{
+		Committed: func(o *order.Task, _ *order.Outcome) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.committed = append(f.committed, o.ID)
+		},
+		Failed: func(failure worker.Failure) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failed = append(f.failed, failure)
+		},
+	}
+}
+
+// want compares the failures of an order: the number of the attempt, and whether it was the last.
+func (f *fates) want(t *testing.T, id, requestID string, want ...string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var got []string
+	for _, failure := range f.failed {
+		if failure.OrderID != id {
+			continue
+		}
+		text := fmt.Sprint(failure.Attempt)
+		if failure.Dead {
+			text += " dead"
+		}
+		got = append(got, text)
+		if failure.RequestID != requestID || failure.Err == nil || failure.TaskID == "" {
+			t.Errorf("reported %+v, want the request %q", failure, requestID)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("order %s failed in %q, want %q", id, got, want)
+	}
 }
 
 // TestFulfiller_Parcel_FullQueue: failed orders are split off a task although the queue is full.
@@ -183,7 +236,7 @@ func TestBacklog_Parcel(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", n, 1))
 		ids := deadParcels(t, s, n)
 		b := s.Backlog()
-		letters, _, err := b.Dead(await.Context(t), worker.DeadPlace{}, 100)
+		letters, _, err := b.Dead(await.Context(t), "", worker.DeadPlace{}, 100)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -229,4 +229,4 @@ func returnsBefore(ctx context.Context, s *store.Store, before int64, after stri
 }
 
 const selectReturns = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
-	WHERE created_at <= ? AND order_id > ? ORDER BY order_id LIMIT ?`
+	WHERE created_at <= ?1 AND order_id > ?2 ORDER BY order_id LIMIT ?3`

@@ -9,7 +9,9 @@
 -- Returns strings: "1" where another call would find tasks now, else "0"; ms until the next delayed task or lease end
 --       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
 --       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
---       fault has left tasks in no state; then per task: id, payload, "attempt,priority[,option]*"
+--       fault has left tasks in no state; how long the tasks were ready, "<number of a task>:<microseconds>,..." for
+--       up to 16 of them, each also for those since the one before; then per task: id, payload,
+--       "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
 -- must be reclaimed by exactly one worker.
 
@@ -79,12 +81,12 @@ local function promote()
   end)
 end
 
-local reply, filled = {'0', '-1', '', '0', '0'}, 5
+local reply, filled = {'0', '-1', '', '0', '0', ''}, 6
 
 -- How long tasks waited. Up to 16 tasks are all counted; of more, 16 evenly spaced ones are counted, each with
 -- a weight. A bucket has the number of its upper bound in ms; one more bucket has no bound.
 local wait_bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000}
-local ranks, weights, arrivals, waits = {}, {}, {}, {}
+local ranks, weights, arrivals, waits, ends, measured = {}, {}, {}, {}, {}, {}
 
 local function sample(ids)
   local picked, n, m, from = {}, #ids, math.min(#ids, 16), 0
@@ -92,6 +94,7 @@ local function sample(ids)
     local to = math.floor(j * n / m)
     local rank = math.floor((from + to + 1) / 2)
     ranks[j], weights[j], picked[j] = rank, to - from, ids[rank]
+    ends[j] = to
     from = to
   end
   arrivals = redis.call('ZMSCORE', KEYS[1], unpack(picked))
@@ -103,6 +106,7 @@ local function waited(j, meta)
     local _, priority, _, _, options = queue_parse(meta)
     since = queue_back(options) or since + priority * queue_age_us
   end
+  measured[#measured + 1] = string.format('%d:%d', ends[j], math.max(0, now_us - since))
   local ms, bucket = (now_us - since) / 1000, 1
   while wait_bounds[bucket] and ms > wait_bounds[bucket] do
     bucket = bucket + 1
@@ -191,6 +195,7 @@ local function take()
   for bucket, n in pairs(waits) do
     queue_tally('w' .. bucket, n)
   end
+  reply[6] = table.concat(measured, ',')
   if padded then
     redis.call('ZREM', KEYS[3], queue_pad)
     redis.call('HDEL', KEYS[5], queue_pad)

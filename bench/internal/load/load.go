@@ -69,7 +69,7 @@ func (r *Result) Rate(codes ...int) float64 {
 	return float64(n) / r.took.Seconds()
 }
 
-// Drive sends purchases of item for the length of a phase, each by another buyer,
+// Drive sends purchases of item for the length of a phase, each by another buyer of the crowd,
 // over connections that are spread over the addresses, and counts the answers.
 func Drive(ctx context.Context, addrs []string, item string, c *Crowd, connections int, phase time.Duration, async bool) (*Result, error) {
 	targets := make([]wire.Target, len(addrs))
@@ -129,7 +129,7 @@ func driveOne(ctx context.Context, conn *wire.Conn, t wire.Target, item string, 
 	var req bytes.Buffer
 	for !stop.Load() && ctx.Err() == nil {
 		i := int(next.Add(1)) - 1
-		if i >= Buyers {
+		if i >= c.size() {
 			return codes, nil
 		}
 		req.Reset()

@@ -135,32 +135,62 @@ func FreeAddr() string {
 // CPU is the processor time the process has used so far; 0 where the system
 // does not report it.
 func (c *Process) CPU() time.Duration {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(c.PID) + "/stat")
+	own, _ := processorTime(c.PID)
+	return own
+}
+
+// CPUOf is the processor time that these processes have used so far, and that of their children
+// that have ended; 0 where the system does not report it.
+func CPUOf(pids ...int) (sum time.Duration) {
+	for _, pid := range pids {
+		own, children := processorTime(pid)
+		sum += own + children
+	}
+	return sum
+}
+
+// processorTime is what a process has used, and what its children had used when they ended.
+func processorTime(pid int) (own, children time.Duration) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	// The command's name, in parentheses, may contain spaces.
 	_, rest, ok := strings.Cut(string(text), ") ")
 	f := strings.Fields(rest)
-	if !ok || len(f) < 13 {
-		return 0
+	if !ok || len(f) < 15 {
+		return 0, 0
 	}
-	user, err1 := strconv.ParseInt(f[11], 10, 64)
-	system, err2 := strconv.ParseInt(f[12], 10, 64)
-	if err1 != nil || err2 != nil {
-		return 0
+	var ticks [4]int64 // user and system time, twice
+	for i := range ticks {
+		if ticks[i], err = strconv.ParseInt(f[11+i], 10, 64); err != nil {
+			return 0, 0
+		}
 	}
-	return time.Duration(user+system) * 10 * time.Millisecond
+	const tick = 10 * time.Millisecond
+	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick
 }
 
 // Written is how many bytes the process has caused to be written to storage; 0 where
 // the system does not report it.
 func (c *Process) Written() float64 {
+	return InfoNumber(c.io(), "write_bytes")
+}
+
+// Moved is how many bytes the process has read and written in system calls, of files and
+// connections; 0 where the system does not report it.
+func (c *Process) Moved() float64 {
+	text := c.io()
+	return InfoNumber(text, "rchar") + InfoNumber(text, "wchar")
+}
+
+// io is what the system reports of the process's input and output.
+func (c *Process) io() string {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.PID), "io"))
 	if err != nil {
-		return 0
+		return ""
 	}
-	return InfoNumber(string(text), "write_bytes")
+	return string(text)
 }
 
 // Resident is the memory of the process that is in RAM, in bytes.

@@ -35,12 +35,31 @@ type World struct {
 	Binary string   // the service
 	Common []string // settings of its processes
 	others int      // processes started by Another
+
+	sharesEmpty bool // Empty belongs to another world
+}
+
+// Config configures a world.
+type Config struct {
+	// Fsync is Redis's appendfsync.
+	Fsync string
+	// Database is the URL of an empty database. Empty: an SQLite file in the world's folder.
+	Database string
+	// Fill, if set, is called with the migrated database, before a process of the service starts.
+	Fill func(ctx context.Context) error
+	// Beside is a running world whose program and empty handler this one uses. This one then
+	// has no polling locks, and must be closed first. Nil: it builds and starts its own.
+	Beside *World
 }
 
 // Start builds the service and starts it in a temporary folder, with the empty handler and the
-// polling locks, which are this program with other arguments. fsync is Redis's appendfsync.
-func Start(ctx context.Context, fsync string) (w *World, err error) {
-	dir, err := os.MkdirTemp("", "flashsale-bench-")
+// polling locks, which are this program with other arguments.
+func Start(ctx context.Context, cfg Config) (w *World, err error) {
+	parent := ""
+	if cfg.Beside != nil {
+		parent = cfg.Beside.Dir
+	}
+	dir, err := os.MkdirTemp(parent, "flashsale-bench-")
 	if err != nil {
 		return nil, err
 	}
@@ -51,50 +70,85 @@ func Start(ctx context.Context, fsync string) (w *World, err error) {
 		}
 	}()
 	w = started
-	binary := filepath.Join(dir, "flashsale")
-	if err := repo.Build(ctx, binary); err != nil {
+	if cfg.Beside != nil {
+		w.Binary, w.Empty, w.sharesEmpty = cfg.Beside.Binary, cfg.Beside.Empty, true
+	} else {
+		w.Binary = filepath.Join(dir, "flashsale")
+		if err := repo.Build(ctx, w.Binary); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.startService(ctx, cfg); err != nil {
 		return nil, err
 	}
+	if cfg.Beside == nil {
+		if err := w.startOthers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// startService starts Redis, an API process and a worker on a migrated database.
+func (w *World) startService(ctx context.Context, cfg Config) (err error) {
+	if err := w.StartRedis(ctx, cfg.Fsync); err != nil {
+		return err
+	}
+	db := cfg.Database
+	if db == "" {
+		db = "sqlite:" + filepath.Join(w.Dir, "bench.db")
+	}
+	w.Common = []string{"--db", db, "--data-dir", w.Dir, "--redis", "redis://" + w.Redis.Addr + "/0", "--log-level", "warn"}
+	if err := w.Once(ctx, w.Binary, append([]string{"migrate", "up"}, w.Common...)...); err != nil {
+		return err
+	}
+	if cfg.Fill != nil {
+		if err := cfg.Fill(ctx); err != nil {
+			return fmt.Errorf("fill the database: %w", err)
+		}
+	}
+	addr, ops := process.FreeAddr(), process.FreeAddr()
+	if w.API, err = w.Launch(ctx, "api", w.Binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, w.Common...)...); err != nil {
+		return err
+	}
+	if w.Worker, err = w.AnotherWorker(ctx, "worker"); err != nil {
+		return err
+	}
+	return w.API.Ready(ctx)
+}
+
+// startOthers starts what the service is compared with.
+func (w *World) startOthers(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := w.StartRedis(ctx, fsync); err != nil {
-		return nil, err
-	}
-	db := "sqlite:" + filepath.Join(dir, "bench.db")
-	common := []string{"--db", db, "--data-dir", dir, "--redis", "redis://" + w.Redis.Addr + "/0", "--log-level", "warn"}
-	if err := w.Once(ctx, binary, append([]string{"migrate", "up"}, common...)...); err != nil {
-		return nil, err
-	}
-	w.Binary, w.Common = binary, common
-	addr, ops, workOps := process.FreeAddr(), process.FreeAddr(), process.FreeAddr()
-	if w.API, err = w.Launch(ctx, "api", binary, addr, ops, append([]string{"api", "--addr", addr, "--ops-addr", ops}, common...)...); err != nil {
-		return nil, err
-	}
-	if w.Worker, err = w.Launch(ctx, "worker", binary, "", workOps, append([]string{"worker", "--ops-addr", workOps}, common...)...); err != nil {
-		return nil, err
-	}
-	addr = process.FreeAddr()
+	addr := process.FreeAddr()
 	if w.Empty, err = w.Launch(ctx, "empty", self, addr, "", "empty", addr); err != nil {
-		return nil, err
+		return err
 	}
-	waited := []*process.Process{w.API, w.Empty}
+	waited := []*process.Process{w.Empty}
 	for interval := range baseline.PollIntervals {
 		addr = process.FreeAddr()
 		p, err := w.Launch(ctx, "polling-"+interval, self, addr, "", "polling", addr, w.Redis.Addr, interval)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		w.Polling[interval] = p
 		waited = append(waited, p)
 	}
 	for _, c := range waited {
 		if err := c.Ready(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return w, nil
+	return nil
+}
+
+// AnotherWorker starts a worker process, whose log has that name. It does not wait until it works.
+func (w *World) AnotherWorker(ctx context.Context, name string) (*process.Process, error) {
+	ops := process.FreeAddr()
+	return w.Launch(ctx, name, w.Binary, "", ops, append([]string{"worker", "--ops-addr", ops}, w.Common...)...)
 }
 
 // Another starts one more API process, without a rate limit for buyers.
@@ -149,7 +203,10 @@ func (w *World) Launch(ctx context.Context, name, binary, addr, ops string, args
 // Close ends all processes and removes Dir.
 func (w *World) Close() error {
 	var errs []error
-	for _, c := range append(append(slices.Collect(maps.Values(w.Polling)), w.Also...), w.Empty, w.API, w.Worker) {
+	if !w.sharesEmpty {
+		errs = append(errs, w.Empty.Stop())
+	}
+	for _, c := range append(append(slices.Collect(maps.Values(w.Polling)), w.Also...), w.API, w.Worker) {
 		errs = append(errs, c.Stop())
 	}
 	return errors.Join(append(errs, w.server.Stop(), os.RemoveAll(w.Dir))...)

@@ -32,7 +32,16 @@ const maxAnswer = 16 << 20
 type remote struct {
 	server string
 	token  string
+	sign   func() (string, error) // signs the next token, each short-lived; nil: the token was given
 	client http.Client
+}
+
+// renew replaces a token that this process has signed, for commands with many calls.
+func (r *remote) renew() (err error) {
+	if r.sign != nil {
+		r.token, err = r.sign()
+	}
+	return err
 }
 
 // call sends one request and decodes the answer into out. A refusal becomes an error with the
@@ -68,21 +77,30 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 		return nil, fmt.Errorf("ask %s: %w", r.server, err)
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
+	if res.StatusCode >= 300 {
+		return nil, readRefusal(r.server, res)
+	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
-	}
-	if res.StatusCode >= 300 {
-		var p struct{ Code, Detail string }
-		if json.Unmarshal(text, &p) != nil || p.Code == "" {
-			return nil, fmt.Errorf("%s answered %s", r.server, res.Status)
-		}
-		return nil, &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
 	return res.Header, nil
+}
+
+// readRefusal reads the problem in an answer.
+func readRefusal(server string, res *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	var p struct{ Code, Detail string }
+	if json.Unmarshal(text, &p) != nil || p.Code == "" {
+		return fmt.Errorf("%s answered %s", server, res.Status)
+	}
+	return &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
 }
 
 // refusal is a problem answered by the API.
@@ -138,7 +156,8 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	}
 	// Signed last, because the token is short-lived.
 	if key != nil {
-		r.token, err = s.Sign(key, terms, Operator(), auth.RoleAdmin, time.Minute)
+		r.sign = func() (string, error) { return s.Sign(key, terms, Operator(), auth.RoleAdmin, time.Minute) }
+		err = r.renew()
 	}
 	return r, err
 }

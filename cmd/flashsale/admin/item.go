@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type itemView struct {
 	StockLeft    int64  `json:"stock_left"`
 	PerUserLimit int64  `json:"per_user_limit"`
 	State        string `json:"state"`
+	ImageURL     string `json:"image_url"`
 }
 
 // Item returns the command that manages the items on sale.
@@ -41,9 +43,9 @@ func Item() *cobra.Command {
 
 func newItemCreate(api *access) *cobra.Command {
 	var n struct {
-		id, name, description, currency, opens, closes string
-		price, stock, limit                            int64
-		window                                         paymentWindow
+		id, name, description, image, currency, opens, closes string
+		price, stock, limit                                   int64
+		window                                                paymentWindow
 	}
 	c := &cobra.Command{
 		Use: "create", Short: "Open a sale", Args: config.NoArgs,
@@ -62,9 +64,9 @@ func newItemCreate(api *access) *cobra.Command {
 				"id": n.id, "name": n.name, "description": n.description, "price_minor": n.price, "currency": n.currency,
 				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": n.window.seconds(),
 			}
-			for field, at := range map[string]string{"opens_at": n.opens, "closes_at": n.closes} {
-				if at != "" {
-					body[field] = at
+			for field, value := range map[string]string{"image_url": n.image, "opens_at": n.opens, "closes_at": n.closes} {
+				if value != "" {
+					body[field] = value
 				}
 			}
 			var item itemView
@@ -78,6 +80,7 @@ func newItemCreate(api *access) *cobra.Command {
 	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -")
 	f.StringVar(&n.name, "name", "", "name shown to buyers")
 	f.StringVar(&n.description, "description", "", "description shown to buyers")
+	f.StringVar(&n.image, "image", "", "path of an image on the shop's own address, such as /images/drop-1.jpg; default none")
 	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents)")
 	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
 	f.Int64Var(&n.stock, "stock", 0, "units on sale")
@@ -130,9 +133,10 @@ func (r *remote) items(ctx context.Context) ([]itemView, error) {
 
 func printItems(out io.Writer, items []itemView) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME")
+	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME\tIMAGE")
 	for _, i := range items {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency, i.Name)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency,
+			i.Name, cmp.Or(i.ImageURL, "-"))
 	}
 	return w.Flush()
 }

@@ -86,9 +86,9 @@ const noEnd = "never"
 
 func newItemChange(api *access) *cobra.Command {
 	var n struct {
-		name, description, opens, closes string
-		price, limit                     int64
-		window                           paymentWindow
+		name, description, image, opens, closes string
+		price, limit                            int64
+		window                                  paymentWindow
 	}
 	c := &cobra.Command{
 		Use: "change ID", Short: "Change an item while it is on sale", Args: oneItem,
@@ -101,7 +101,7 @@ func newItemChange(api *access) *cobra.Command {
 				name  string
 				value any
 			}{
-				"name": {"name", n.name}, "description": {"description", n.description},
+				"name": {"name", n.name}, "description": {"description", n.description}, "image": {"image_url", n.image},
 				"price-minor": {"price_minor", n.price}, "limit": {"per_user_limit", n.limit},
 				"opens-at": {"opens_at", n.opens}, "closes-at": {"closes_at", n.closes},
 				"payment-window": {"payment_window_seconds", n.window.seconds()},
@@ -120,8 +120,9 @@ func newItemChange(api *access) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var item itemView
-			seen, err := r.send(c.Context(), http.MethodGet, adminPath(args[0]), nil, nil, &item)
+			// Two variables, because the answer omits an image that the change has removed.
+			var before, item itemView
+			seen, err := r.send(c.Context(), http.MethodGet, adminPath(args[0]), nil, nil, &before)
 			if err != nil {
 				return err
 			}
@@ -136,6 +137,7 @@ func newItemChange(api *access) *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&n.name, "name", "", "name shown to buyers")
 	f.StringVar(&n.description, "description", "", "description shown to buyers")
+	f.StringVar(&n.image, "image", "", "path of an image on the shop's own address; '' removes the image")
 	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents); accepted orders keep theirs")
 	f.Int64Var(&n.limit, "limit", 0, "units per buyer; buyers who have more keep them")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time")

@@ -140,7 +140,7 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 		if v.LateReturns > 0 {
 			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", v.ItemID, v.LateReturns)
 		}
-		if v.Partial {
+		if v.Partial && v.Error == "" {
 			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", v.ItemID)
 		}
 	}

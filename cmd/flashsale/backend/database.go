@@ -13,33 +13,44 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/migrations"
 	"flashsale/order/store"
+	"flashsale/order/transfer"
 )
 
 // ServeLock is the suffix of the file beside a database that serve with the embedded engine
 // keeps locked.
 const ServeLock = ".serve.lock"
 
-// NeedDatabase refuses a database that does not exist, except for commands that create one: a
-// mistyped path would leave an empty database behind.
+// NeedDatabase refuses a SQLite database that does not exist, except for commands that create
+// one: a mistyped path would leave an empty database behind. Nothing here creates a database of
+// Postgres, so opening one that does not exist fails anyway.
 func NeedDatabase(s *config.Settings) error {
+	if s.Postgres() {
+		return nil
+	}
 	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
 		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
 	}
 	return nil
 }
 
-// OpenDatabase opens the database of the settings. create allows a new one.
+// OpenDatabase opens the database of the settings, which must accept writes. create allows a new
+// SQLite database.
 func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...store.Option) (*store.Store, error) {
 	if !create {
 		if err := NeedDatabase(s); err != nil {
 			return nil, err
 		}
 	}
-	store, err := store.Open(ctx, s.DB, options...)
+	db, err := store.Open(ctx, s.DB, options...)
 	if err != nil {
-		return nil, config.FailedSetting("db", s.DB, err.Error(), DatabaseFix(err))
+		return nil, config.FailedSetting("db", s.DB, Cause(err), DatabaseFix(s, err))
 	}
-	return store, nil
+	if s.Postgres() {
+		if err := checkWritable(ctx, s, db); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
+	return db, nil
 }
 
 // Migrator returns the database's migrator.
@@ -48,12 +59,14 @@ func Migrator(store *store.Store) (*migrations.Migrator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return migrations.New(db, "sqlite")
+	return migrations.New(db, store.Dialect())
 }
 
 // DatabaseFix returns the fix for a database that could not be opened.
-func DatabaseFix(err error) string {
+func DatabaseFix(s *config.Settings, err error) string {
 	switch {
+	case s.Postgres():
+		return postgresFix(err)
 	case errors.Is(err, store.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
 	case errors.Is(err, store.ErrDatabaseURL):
@@ -63,11 +76,64 @@ func DatabaseFix(err error) string {
 	}
 }
 
-// CheckSchema fails if the database lacks a migration. Errors: migrations.ErrPending.
+// CheckSchema fails if the database lacks a migration, or has the mark of an unfinished copy or of
+// a shop that was moved. Errors: migrations.ErrPending, *transfer.Unusable.
 func CheckSchema(ctx context.Context, store *store.Store) error {
 	m, err := Migrator(store)
 	if err != nil {
 		return err
 	}
-	return m.Check(ctx)
+	if err := m.Check(ctx); err != nil {
+		return err
+	}
+	return CheckUsable(ctx, store)
+}
+
+// CheckUsable fails if the database has the mark of an unfinished copy or of a shop that was
+// moved. It must have the service's tables. Errors: *transfer.Unusable.
+func CheckUsable(ctx context.Context, store *store.Store) error {
+	db, err := store.Reader().DB()
+	if err != nil {
+		return err
+	}
+	return transfer.CheckUsable(ctx, db)
+}
+
+// DatabaseDurability describes in one sentence what survives a crash of the database, and returns
+// the changes that an operator should make.
+func DatabaseDurability(ctx context.Context, s *store.Store) (says string, change []Advice, err error) {
+	if !s.Postgres() {
+		return "a 201 is synced to its disk", nil, nil
+	}
+	d, err := store.Describe(ctx, s)
+	if err != nil {
+		return "", nil, err
+	}
+	says, change = PostgresDurability(&d)
+	return says, change, nil
+}
+
+// PostgresDurability is DatabaseDurability by a description of Postgres.
+func PostgresDurability(d *store.Description) (says string, change []Advice) {
+	commit := d.Setting("synchronous_commit")
+	switch {
+	case d.Setting("fsync") == "off":
+		says = "it syncs nothing (fsync off): a crash of its machine may lose every order"
+		change = append(change, Advice{"Postgres: fsync is off", "set fsync = on, because a crash of the server's machine may destroy the database", true})
+	case commit == "off":
+		says = "it answers before it syncs (synchronous_commit off): a crash of the server loses the last 201s"
+	case d.Setting("synchronous_standby_names") != "" && commit != "local":
+		says = "a 201 is synced to its disk and sent to its synchronous standbys (synchronous_commit " + commit + ")"
+	default:
+		says = "a 201 is synced to its disk"
+	}
+	if commit == "off" {
+		change = append(change, Advice{Says: "Postgres: synchronous_commit is off",
+			Fix: "set it to on (ALTER DATABASE name SET synchronous_commit = on), because a 201 promises that the order is on disk"})
+	}
+	if d.Setting("full_page_writes") == "off" {
+		change = append(change, Advice{Says: "Postgres: full_page_writes is off",
+			Fix: "set full_page_writes = on, unless the file system never writes a part of a page"})
+	}
+	return says, change
 }

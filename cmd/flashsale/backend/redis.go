@@ -58,6 +58,8 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
 		o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
 		o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+		// A dead master does not redirect, so only this shows its replacement.
+		o.ClusterStateReloadInterval = time.Second
 		c := redis.NewClusterClient(o)
 		guard.GuardCluster(c)
 		return c, []func() error{c.Close}, nil

@@ -50,6 +50,28 @@ func DevKey(dataDir string) ([]byte, error) {
 	return key, nil
 }
 
+// mockPayments is the setting of the mock payment service, and mockPaymentsOff the value that
+// disables it.
+const (
+	mockPayments    = "mock-payments-addr"
+	mockPaymentsOff = "off"
+)
+
+// MockPayments returns the address of the mock payment service; empty for none. Outside
+// development mode there is none, and an address that was set is refused.
+func (s *Settings) MockPayments(development bool) (string, error) {
+	switch {
+	case s.MockPaymentsAddr == mockPaymentsOff:
+		return "", nil
+	case development:
+		return s.MockPaymentsAddr, nil
+	case s.origins[mockPayments] != "default":
+		return "", BadSetting(mockPayments, s.MockPaymentsAddr, "the mock payment service exists only in development mode: flashsale serve on a loopback address, without a key",
+			"remove the setting")
+	}
+	return "", nil
+}
+
 // loopback reports whether only this machine can reach addr.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)

@@ -3,6 +3,8 @@ package config
 import (
 	"regexp"
 	"strings"
+
+	"flashsale/internal/postgresurl"
 )
 
 // secretSettings are never printed.
@@ -22,7 +24,10 @@ func masked(name, value string) string {
 // RedactURL hides the password of a URL, even of one that cannot be parsed, and query values
 // that may be secrets.
 func RedactURL(v string) string {
-	v = secretQuery.ReplaceAllString(v, "${1}xxxxx")
+	if postgresurl.Is(v) {
+		return postgresurl.Redact(v)
+	}
+	v = secretPair.ReplaceAllString(secretQuery.ReplaceAllString(v, "${1}xxxxx"), "${1}xxxxx")
 	scheme, rest, ok := strings.Cut(v, "://")
 	at := strings.LastIndexByte(rest, '@')
 	if !ok || at < 0 {
@@ -33,6 +38,10 @@ func RedactURL(v string) string {
 	}
 	return scheme + "://xxxxx@" + rest[at+1:]
 }
+
+// secretPair finds the password in a list of keywords and values, as libpq takes it, and
+// in a URL whose slashes are missing.
+var secretPair = regexp.MustCompile(`(?i)(\bpass(?:word)?\s*=\s*|^postgres(?:ql)?:/?[^/:@]*:)(?:'[^']*'|[^\s@&]+)`)
 
 // secretQuery finds the values of parameters such as password, token or sig.
 var secretQuery = regexp.MustCompile(`(?i)([?&][^=&]*(?:pass|pwd|secret|token|sig|key|auth)[^=&]*=)[^&#]*`)

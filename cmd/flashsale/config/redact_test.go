@@ -12,6 +12,7 @@ func TestRedactURL(t *testing.T) {
 		"redis://h:1/0?password=p&db=2":                "redis://h:1/0?password=xxxxx&db=2",
 		"https://h/j?X-Sig=a%2Fb#f":                    "https://h/j?X-Sig=xxxxx#f",
 		"cluster+redis://h:1?addr=h:2&auth_token=t&x=": "cluster+redis://h:1?addr=h:2&auth_token=xxxxx&x=",
+		"postgres://u:p@h:1/shop?password=p":           "postgres://u:xxxxx@h:1/shop?password=xxxxx",
 		"sqlite:a?b":                                   "sqlite:a?b",
 	} {
 		if got := RedactURL(from); got != want {

@@ -27,6 +27,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
+	"flashsale/internal/postgresurl"
 	"flashsale/webhook"
 )
 
@@ -36,40 +37,49 @@ const envPrefix = "FLASHSALE_"
 // Settings are the service's settings. The value of each is from its flag, otherwise from its
 // environment variable, otherwise from the file, otherwise its default.
 type Settings struct {
-	Addr           string
-	OpsAddr        string
-	Redis          string
-	DB             string
-	DataDir        string
-	JWTSecret      string
-	JWKS           string
-	Identity       Identity
-	TokenLeeway    time.Duration
-	Partitions     int
-	RateBuyer      float64
-	RateAddress    float64
-	TrustedProxies []string
-	LogLevel       string
-	LogFormat      string
-	Demo           bool
-	QueueLimit     int
-	QueueAge       time.Duration
-	InFlight       int
-	MaxStreams     int
-	Lease          time.Duration
-	Batch          int
-	Linger         time.Duration
-	Drain          time.Duration
-	ReconcileEvery time.Duration
-	KeepEnded      time.Duration
-	WebhookAllow   []string
-	WebhookWorkers int
-	Config         string
+	Addr            string
+	OpsAddr         string
+	Redis           string
+	DB              string
+	DataDir         string
+	JWTSecret       string
+	JWKS            string
+	Identity        Identity
+	TokenLeeway     time.Duration
+	Partitions      int
+	ConfirmReplicas int
+	RateBuyer       float64
+	RateAddress     float64
+	TrustedProxies  []string
+	LogLevel        string
+	LogFormat       string
+	Demo            bool
+	QueueLimit      int
+	QueueAge        time.Duration
+	InFlight        int
+	MaxStreams      int
+	Lease           time.Duration
+	Batch           int
+	Linger          time.Duration
+	Drain           time.Duration
+	ReconcileEvery  time.Duration
+	KeepEnded       time.Duration
+	WebhookAllow    []string
+	WebhookWorkers  int
+	// MockPaymentsAddr is only valid in development mode; see MockPayments.
+	MockPaymentsAddr string
+	LoginURL         string
+	TraceEndpoint    string
+	TraceSample      float64
+	Config           string
 
 	path    string            // the file of settings, "" for none
 	origins map[string]string // by setting: flag, environment, file or default
 	values  map[string]string
 }
+
+// maxReplicas bounds confirm-replicas.
+const maxReplicas = 100
 
 // EmbeddedRedis is the value of --redis that runs the engine in the process.
 const EmbeddedRedis = "embedded"
@@ -79,13 +89,14 @@ func DefineFlags(f *pflag.FlagSet) {
 	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
 	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
 	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
-	f.String("db", "", "sqlite:PATH (default sqlite:DATA-DIR/flashsale.db)")
+	f.String("db", "", "sqlite:PATH or postgres://user@host/database (default sqlite:DATA-DIR/flashsale.db)")
 	f.String("data-dir", "flashsale-data", "folder for the service's own files")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
 	f.String("jwks", "", "file or URL of the tokens' public keys, instead of a secret")
 	defineIdentity(f)
 	f.Duration("token-leeway", 30*time.Second, "allowed clock difference: a token is accepted this long after its exp and before its nbf and iat")
 	f.Int("partitions", 1, "number of hash tags for items in Redis; fixed once there is data")
+	f.Int("confirm-replicas", 0, "replicas of Redis that must confirm a purchase before its answer; 0: a failover can lose a 202")
 	f.Float64("rate-buyer", 20, "requests a second per buyer, in bursts of twice as many; negative: no limit")
 	f.Float64("rate-address", 0, "requests a second per client address; 0: no limit")
 	f.StringSlice("trusted-proxies", nil, "addresses or networks whose X-Forwarded-For is trusted")
@@ -104,6 +115,10 @@ func DefineFlags(f *pflag.FlagSet) {
 	f.Duration("keep-ended", 24*time.Hour, "how long Redis keeps a sale after its end and the last payment window; then the database answers for it")
 	f.StringSlice("webhook-allow", nil, "non-public addresses or networks that webhooks may be sent to, also without TLS")
 	f.Int("webhook-workers", 32, "concurrent webhook deliveries, at most a quarter of them to one endpoint")
+	f.String(mockPayments, "127.0.0.1:0", "loopback address of the mock payment service, which only exists in development mode; port 0: a free one; off: none")
+	f.String("login-url", "", "page of the shop where buyers log in, which sets the cookie flashsale_buyer; empty: the shop page asks for a token")
+	f.String("trace-endpoint", "", "OTLP/HTTP URL of the collector that traces of purchases are sent to, for example http://localhost:4318; empty: no traces")
+	f.Float64("trace-sample", 0.01, "part of the purchases that are traced, 0 to 1")
 	f.String("config", "", "YAML file with any of these settings, by these names")
 }
 
@@ -241,6 +256,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 		parse(name, func(v string) (err error) { *to, err = time.ParseDuration(v); return err })
 	}
 	integer("partitions", &s.Partitions)
+	integer("confirm-replicas", &s.ConfirmReplicas)
 	integer("queue-limit", &s.QueueLimit)
 	integer("in-flight", &s.InFlight)
 	integer("max-streams", &s.MaxStreams)
@@ -249,6 +265,7 @@ func (s *Settings) fill(k *koanf.Koanf) error {
 	integer("webhook-workers", &s.WebhookWorkers)
 	number("rate-buyer", &s.RateBuyer)
 	number("rate-address", &s.RateAddress)
+	number("trace-sample", &s.TraceSample)
 	duration("token-leeway", &s.TokenLeeway)
 	duration("lease", &s.Lease)
 	duration("linger", &s.Linger)
@@ -287,6 +304,8 @@ func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
 	for _, t := range append(s.identityTexts(), []textSetting{
 		{"addr", &s.Addr}, {"ops-addr", &s.OpsAddr}, {"redis", &s.Redis}, {"db", &s.DB}, {"data-dir", &s.DataDir},
 		{"jwt-secret", &s.JWTSecret}, {"jwks", &s.JWKS}, {"log-level", &s.LogLevel}, {"log-format", &s.LogFormat},
+		{"trace-endpoint", &s.TraceEndpoint}, {mockPayments, &s.MockPaymentsAddr},
+		{"login-url", &s.LoginURL},
 	}...) {
 		if !single(k.Get(t.name)) {
 			errs = append(errs, BadSetting(t.name, k.String(t.name), "it is more than one text", "write one text, in quotes where it looks like something else"))
@@ -348,13 +367,16 @@ func (s *Settings) Validate() error {
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
 	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
 	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0 or cluster+redis://host:port")
-	check(strings.HasPrefix(s.DB, "sqlite:") && len(s.DB) > len("sqlite:"), "db", "it is no database this program knows", "write sqlite:PATH")
+	unknown, remedy := s.validDB()
+	check(unknown == "", "db", unknown, remedy)
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
 	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
 	s.validateIdentity(check)
 	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
+	check(s.ConfirmReplicas >= 0 && s.ConfirmReplicas <= maxReplicas, "confirm-replicas", "it is out of range", "use 0 to 100")
+	check(s.ConfirmReplicas == 0 || s.Redis != EmbeddedRedis, "confirm-replicas", "the embedded engine has no replicas", "set redis to a server, or confirm-replicas to 0")
 	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
 	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
 	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")
@@ -372,10 +394,29 @@ func (s *Settings) Validate() error {
 	for _, p := range s.TrustedProxies {
 		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")
 	}
-	wrong := validNetworks(s.WebhookAllow)
-	check(wrong == "", "webhook-allow", wrong, "write for example 10.0.0.0/8")
+	network := validNetworks(s.WebhookAllow)
+	check(network == "", "webhook-allow", network, "write for example 10.0.0.0/8")
 	check(s.WebhookWorkers >= 1 && s.WebhookWorkers <= 1024, "webhook-workers", "it is out of range", "use 1 to 1024")
+	check(s.MockPaymentsAddr == mockPaymentsOff || validAddr(s.MockPaymentsAddr) && loopback(s.MockPaymentsAddr), mockPayments,
+		"it is not a loopback address", "write for example 127.0.0.1:8090, or off")
+	check(s.LoginURL == "" || validLogin(s.LoginURL), "login-url", "it is neither a URL nor a path",
+		"write for example https://shop.example/login or /account/login")
+	wrong, fix := validEndpoint(s.TraceEndpoint)
+	check(wrong == "", "trace-endpoint", wrong, fix)
+	check(s.TraceSample >= 0 && s.TraceSample <= 1, "trace-sample", "it is out of range", "use 0 to 1, for example 0.01 for one purchase in a hundred")
 	return errors.Join(errs...)
+}
+
+// validLogin reports whether v is an absolute URL of HTTP or a path of the same host.
+func validLogin(v string) bool {
+	u, err := url.Parse(v)
+	if err != nil || u.User != nil || u.Fragment != "" {
+		return false
+	}
+	if u.Scheme == "" {
+		return u.Host == "" && strings.HasPrefix(v, "/")
+	}
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
 func validAddr(v string) bool {
@@ -387,12 +428,43 @@ func validAddr(v string) bool {
 	return err == nil && n <= 65535
 }
 
+// Postgres reports whether the database is Postgres.
+func (s *Settings) Postgres() bool { return postgresurl.Is(s.DB) }
+
+// validDB returns what is wrong with the setting of the database, and the fix.
+func (s *Settings) validDB() (wrong, fix string) {
+	if s.Postgres() {
+		return postgresurl.Check(s.DB)
+	}
+	if path, ok := strings.CutPrefix(s.DB, "sqlite:"); !ok || path == "" {
+		return "it is no database this program knows", "write sqlite:PATH or postgres://user@host:5432/database"
+	}
+	return "", ""
+}
+
 func validRedis(v string) bool {
 	if v == EmbeddedRedis {
 		return true
 	}
 	u, err := url.Parse(v)
 	return err == nil && u.Host != "" && slices.Contains([]string{"redis", "rediss", "cluster+redis", "cluster+rediss"}, u.Scheme)
+}
+
+// validEndpoint returns what is wrong with the URL of a collector, and the fix.
+func validEndpoint(v string) (wrong, fix string) {
+	const example = "write for example http://localhost:4318"
+	u, err := url.Parse(v)
+	switch {
+	case v == "":
+		return "", ""
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return "it is not an http or https URL", example
+	case u.User != nil:
+		return "it has a password, which would not be sent", "set OTEL_EXPORTER_OTLP_HEADERS, for example to authorization=Basic%20..."
+	case u.RawQuery != "" || u.Fragment != "":
+		return "it has a query or a fragment, which would not be sent", example
+	}
+	return "", ""
 }
 
 func validProxy(v string) bool {

@@ -57,6 +57,7 @@ func FuzzSettings(f *testing.F) {
 	for _, beyond := range []string{ // slightly beyond each bound
 		"batch=0", "batch=513", "partitions=0", "partitions=1025", "queue-limit=0", "webhook-workers=0", "webhook-workers=1025",
 		"lease=999ms", "lease=61m", "linger=-1ms", "linger=1001ms", "drain=0s", "drain=601s", "reconcile-every=999ms",
+		"trace-sample=1.01", "trace-sample=-0.01", "trace-sample=NaN", "trace-endpoint=localhost:4318", "trace-endpoint=http://u:p@h", "mock-payments-addr=:8090",
 		"rate-buyer=0", "rate-buyer=Inf", "rate-address=-1", "db=sqlite:", "redis=http://h:1", "jwt-secret=1234567890123456789012345678901",
 	} {
 		name, value, _ := strings.Cut(beyond, "=")
@@ -129,6 +130,8 @@ func checkBounds(t *testing.T, s *Settings) {
 		"database":   len(s.DB) > len("sqlite:") && strings.HasPrefix(s.DB, "sqlite:"),
 		"redis":      s.Redis == EmbeddedRedis || strings.Contains(s.Redis, "redis"),
 		"folder":     s.DataDir != "",
+		"payments":   s.MockPaymentsAddr == mockPaymentsOff || loopback(s.MockPaymentsAddr),
+		"traces":     s.TraceSample >= 0 && s.TraceSample <= 1,
 	} {
 		if !ok {
 			t.Fatalf("%s out of bounds: %+v", what, s)

@@ -14,13 +14,19 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/migrations"
 	"flashsale/order/store"
+	"flashsale/order/transfer"
 )
+
+// migrate is the fix for a database without the present schema.
+const migrate = "run flashsale migrate up, or flashsale serve, which does it"
 
 // database checks the database, and returns the number of its partitions; 0 if unknown.
 func (d *doctor) database(ctx context.Context) (partitions int) {
 	s := d.settings
+	if s.Postgres() {
+		return d.postgres(ctx)
+	}
 	path := strings.TrimPrefix(s.DB, "sqlite:")
-	const migrate = "run flashsale migrate up, or flashsale serve, which does it"
 	// Opening it would create it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		d.warn("database", "there is no database at "+path, migrate)
@@ -28,7 +34,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	}
 	db, err := store.Open(ctx, s.DB)
 	if err != nil {
-		d.fix("database", err.Error(), backend.DatabaseFix(err))
+		d.fix("database", err.Error(), backend.DatabaseFix(s, err))
 		return 0
 	}
 	defer func() {
@@ -36,12 +42,15 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 			d.failed("database", err)
 		}
 	}()
-	if free, known := freeBytes(filepath.Dir(path)); known && free < minDisk {
+	if free, _, known := backend.DiskSpace(filepath.Dir(path)); known && free < minDisk {
 		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 	}
 	if err := backend.CheckSchema(ctx, db); err != nil {
+		var marked *transfer.Unusable
 		if errors.Is(err, migrations.ErrPending) {
 			d.fix("database", "its schema is older than this program, or it is empty", migrate)
+		} else if errors.As(err, &marked) {
+			d.fix("database", marked.Cause, marked.Fix)
 		} else {
 			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
@@ -59,16 +68,21 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	default:
 		d.ok("database", "%s is intact and its schema is up to date (epoch %d)", path, c.Epoch)
 	}
-	if c.Partitions != 0 && c.Partitions != s.Partitions {
-		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", s.Partitions, c.Partitions),
-			fmt.Sprintf("set --partitions %d", c.Partitions))
-	}
+	d.recorded(c.Partitions)
 	return c.Partitions
+}
+
+// recorded compares the number of partitions that the database has recorded with the setting.
+func (d *doctor) recorded(partitions int) {
+	if partitions != 0 && partitions != d.settings.Partitions {
+		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", d.settings.Partitions, partitions),
+			fmt.Sprintf("set --partitions %d", partitions))
+	}
 }
 
 // age compares the database with the revisions that Redis has recorded.
 func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions int) {
-	if _, err := os.Stat(strings.TrimPrefix(d.settings.DB, "sqlite:")); err != nil {
+	if backend.NeedDatabase(d.settings) != nil {
 		return // reported before
 	}
 	db, err := store.Open(ctx, d.settings.DB)

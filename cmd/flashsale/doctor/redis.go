@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,8 +37,8 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 			}
 		}
 	}()
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		d.fix("redis", fmt.Sprintf("%s does not answer: %v", config.RedactURL(s.Redis), err), "start it, or correct the address")
+	if cause, fix := backend.RedisProblem(ctx, s.Redis, rdb); cause != "" {
+		d.fix("redis", config.RedactURL(s.Redis)+": "+cause, fix)
 		return
 	}
 	says, change := backend.Durability(ctx, rdb, s.Redis)
@@ -49,7 +50,7 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 			d.warn("redis", c.Says, c.Fix)
 		}
 	}
-	d.server(ctx, rdb)
+	d.server(ctx, rdb, s.ConfirmReplicas)
 	d.pace(ctx, rdb)
 	if partitions == 0 {
 		partitions = s.Partitions
@@ -58,8 +59,8 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 	d.contents(ctx, rdb, partitions)
 }
 
-// server checks the version and the role of the Redis server.
-func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
+// server checks the version, the replicas and the memory limit of the Redis server.
+func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm int) {
 	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
 	if err != nil {
 		d.warn("redis", "INFO failed: "+err.Error(), "allow INFO for this Redis user, so that doctor can check the server")
@@ -75,8 +76,14 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient) {
 	if _, err := fmt.Sscanf(info["redis_version"], "%d", &major); err == nil && major < minRedis {
 		d.fix("redis", "its version is "+info["redis_version"], fmt.Sprintf("use version %d or later", minRedis))
 	}
-	if role := info["role"]; role != "" && role != "master" {
-		d.fix("redis", "it is a replica, and refuses writes", "name the primary, at "+info["master_host"]+":"+info["master_port"])
+	replicas, err := strconv.Atoi(info["connected_slaves"])
+	switch {
+	case err != nil || info["role"] != "master": // unknown
+	case replicas < confirm:
+		d.fix("confirm-replicas", fmt.Sprintf("purchases need the confirmation of %d replicas, and %d are connected", confirm, replicas),
+			"start the replicas, or lower confirm-replicas")
+	case replicas > 0 && confirm == 0:
+		d.warn("confirm-replicas", "it is 0: a failover to a replica can lose orders that were answered with 202", "set it to 1")
 	}
 	if info["maxmemory"] == "0" {
 		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")

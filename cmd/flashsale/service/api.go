@@ -18,6 +18,7 @@ import (
 	"flashsale/order/feed"
 	"flashsale/order/payments"
 	"flashsale/order/privacy"
+	"flashsale/order/timeline"
 	"flashsale/order/worker"
 )
 
@@ -36,24 +37,31 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	}
 	payments := &payments.Service{Store: eng.store}
 	addRefundMetric(ctx, e, payments)
-	webhooks, err := newWebhookAdmin(s, eng.store)
+	webhooks, err := newWebhookAdmin(s, eng.store, sh.mock)
 	if err != nil {
 		return nil, nil, err
 	}
 	backlog := worker.NewBacklog(eng.store, sl.service.Releases, sl.service.ChangeNotifier, append(eng.orderQueues(), eng.otherQueues()...)...)
+	figures, err := newFigures(sh, sl.locks, figureSources(sh, sl, backlog), ps)
+	if err != nil {
+		return nil, nil, err
+	}
 	feed := feed.NewFeed(feed.Config{
 		Store: eng.store, Redis: eng.rdb, Orders: sl.service, MaxStreams: maxStreams(e), OnError: e.reporter("order events"),
 	})
 	c := handler.Config{
 		Orders: sl.service, Items: sl.items, Sales: sl.sales, Ledgers: reconciler, Payments: payments,
-		Buyers: &privacy.Service{Store: eng.store, Tasks: eng.tasks(), Queued: sl.queued, Renamer: sl.stock},
-		Audit:  eng.store, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
-		Ready: append(ready.checks(), catalogCheck(sl.items)), Workers: sh.mon.monitor, Admission: newAdmission(sh, ps),
+		Buyers:    &privacy.Service{Store: eng.store, Tasks: eng.tasks(), Queued: sl.queued, Renamer: sl.stock},
+		Timelines: &timeline.Service{Store: eng.store, Orders: timelineQueues(eng.orderQueues()), Expiries: timelineQueues(eng.otherQueues())},
+		Audit:     eng.store, Verifier: verifier, Tasks: backlog, Reconciler: reconciler, Webhooks: webhooks,
+		System: newSystem(sh),
+		Ready:  append(ready.checks(), catalogCheck(sl.items)), Workers: sh.mon.monitor, Admission: newAdmission(sh, ps),
 		Limits: handler.Limits{
 			RateBuyer: s.RateBuyer, RateAddress: s.RateAddress, TrustedProxies: s.TrustedProxies, InFlight: int64(s.InFlight),
 		},
-		Streams:   handler.Streams{Feed: feed},
-		CursorKey: cursorKey(s, dev), Log: e.log, Registerer: e.registry, Now: e.now, ItemNow: eng.clock.ItemNow,
+		Streams: handler.Streams{Feed: feed, Figures: figures}, Purchases: sh.counters,
+		CursorKey: cursorKey(s, dev), LoginURL: s.LoginURL, Log: e.log, Registerer: e.registry, Now: e.now, ItemNow: eng.clock.ItemNow,
+		Process: sh.waiters.Origin(), Tracer: sh.tracer, Charge: sh.mock.charge(),
 	}
 	if dev != nil {
 		c.DevTokens = func(sub, role string, ttl time.Duration) (string, error) {
@@ -71,13 +79,23 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	// The server does not wait for streams, because it has handed over their connections. The
 	// wait for their last bytes comes after its drain, so that both share the time.
 	ps.add(part{name: "order streams", stop: feed.Wait})
+	ps.add(part{name: "figures streams", stop: figures.Wait})
 	ps.add(ready.drain.part("api", server.StrictListener(l), e.server(h)))
 	// Stopped first, so that clients of streams reconnect to another process.
 	ps.add(part{name: "order events", run: feed.Run, stop: feed.Close})
+	ps.add(part{name: "watchers", stop: figures.Close})
 	if e.role.command == "serve" && s.Demo {
 		err = openDemo(ctx, eng.store, sl.sales)
 	}
 	return sl.items, l, err
+}
+
+// timelineQueues names the queues for the timelines of orders.
+func timelineQueues(named []worker.NamedQueue) (queues []timeline.Queue) {
+	for _, q := range named {
+		queues = append(queues, timeline.Queue{Name: q.Name, Tasks: q.Queue})
+	}
+	return queues
 }
 
 // maxStreams returns the maximum number of event streams of this process, and registers it as a

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
+	"flashsale/handler/openapi"
+	"flashsale/internal/testing/contract"
 	"flashsale/internal/testing/redistest"
 )
 
@@ -85,12 +88,9 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, line, _ := strings.Cut(out.String(), "http://")
-	addr, _, ok := strings.Cut(line, "/v1/items")
-	if !ok {
+	if h.url = apiIn(out.String()); h.url == "" {
 		t.Fatalf("no address in %q", out.String())
 	}
-	h.url = "http://" + addr
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- life.run(ctx) }()
@@ -101,6 +101,17 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 		}
 	})
 	return h
+}
+
+// underContract checks the exchanges of a client against the API's document.
+func underContract(t *testing.T) http.RoundTripper {
+	t.Helper()
+	c, err := contract.Parse(openapi.Document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
+	return c.Transport(base, func(err error) { t.Errorf("contract: %v", err) })
 }
 
 // ask sends one request and decodes the answer.
@@ -125,7 +136,7 @@ func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ..
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := (&http.Client{Transport: underContract(h.t)}).Do(r)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -415,4 +426,15 @@ func TestClock_EmbeddedUsesTheHostClock(t *testing.T) {
 	if strings.Contains(h.log.String(), "clock") {
 		t.Errorf("the start mentions clocks:\n%s", h.log.String())
 	}
+}
+
+var apiLine = regexp.MustCompile(`(?m)^api +(http://\S+)/v1/items$`)
+
+// apiIn returns the address of the API that a banner shows, or "".
+func apiIn(banner string) string {
+	m := apiLine.FindStringSubmatch(banner)
+	if m == nil {
+		return ""
+	}
+	return m[1]
 }

@@ -13,12 +13,14 @@ import (
 
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/order/recovery"
 	"flashsale/order/store"
+	"flashsale/order/transfer"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -29,6 +31,7 @@ type engine struct {
 	rdb        redis.UniversalClient
 	clock      *inventory.Clock // that of Redis
 	nudges     recovery.Nudges  // for every new connection to Redis
+	breakers   *breaker.Breakers
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
 	expires    []*queue.Queue // expiry of unpaid orders, by partition
@@ -40,12 +43,12 @@ type engine struct {
 // openEngine opens the database and Redis and checks that they match.
 func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	s := e.settings
-	eng := &engine{nudges: recovery.NewNudges(), partitions: s.Partitions}
+	eng := &engine{nudges: recovery.NewNudges(), breakers: newBreakers(e.registry), partitions: s.Partitions}
 	backend.LogRedis(e.log)
 	var closers []func() error
 	var err error
 	// This does not connect yet.
-	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, newBreakers(e.registry), eng.nudges.Nudge); err != nil {
+	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, eng.breakers, eng.nudges.Nudge); err != nil {
 		return nil, err
 	}
 	eng.clock = inventory.NewClock(eng.rdb, s.Partitions, e.now)
@@ -58,11 +61,14 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := pingRedis(ctx, s.Redis, eng.rdb); err != nil {
+	if err := backend.CheckRedis(ctx, s.Redis, eng.rdb); err != nil {
 		return nil, err
 	}
 	startClock(ctx, e, eng.clock, ps)
-	if err := eng.checkPartitions(ctx); err != nil {
+	if !e.embedded() {
+		addRedisMemory(e, eng.rdb, ps)
+	}
+	if err := eng.checkPartitions(ctx, s); err != nil {
 		return nil, err
 	}
 	if err := eng.openQueues(s); err != nil {
@@ -81,6 +87,13 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 // openDatabase opens the database, and migrates it for serve.
 func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 	options := []store.Option{store.WithClock(eng.clock)}
+	if e.settings.Postgres() {
+		if err := lockPostgres(ctx, e, ps); err != nil {
+			return err
+		}
+	} else {
+		options = append(options, store.WithCheckpoints(checkpointMetrics(e.registry)))
+	}
 	if e.role.api {
 		options = append(options, store.WithPayments(paymentCounter(e.registry)))
 	}
@@ -90,6 +103,9 @@ func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 	}
 	eng.store = store
 	ps.closing("database", store.Close)
+	if !e.settings.Postgres() {
+		addDatabaseMetrics(e.registry, store.Path())
+	}
 	m, err := backend.Migrator(store)
 	if err != nil {
 		return err
@@ -97,32 +113,23 @@ func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 	if e.role.command == "serve" {
 		n, err := m.Up(ctx)
 		if err != nil {
-			return err
+			return backend.SchemaError(e.settings, err)
 		}
 		e.log.Debug().Int("applied", n).Msg("database migrated")
-		return nil
 	}
-	err = m.Check(ctx)
-	if errors.Is(err, migrations.ErrPending) {
-		return config.FailedSetting("db", e.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
-	}
-	return err
-}
-
-func pingRedis(ctx context.Context, setting string, rdb redis.UniversalClient) error {
-	err := rdb.Ping(ctx).Err()
+	err = backend.CheckSchema(ctx, store)
+	var marked *transfer.Unusable
 	switch {
-	case err == nil:
-		return nil
-	case redis.IsLoadingError(err):
-		return config.FailedSetting("redis", setting, "it is still loading its data ("+err.Error()+")", "start again when it has finished")
-	default:
-		return config.FailedSetting("redis", setting, "no answer ("+err.Error()+")", "start it, or correct the address")
+	case errors.Is(err, migrations.ErrPending):
+		return config.FailedSetting("db", e.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
+	case errors.As(err, &marked):
+		return config.FailedSetting("db", e.settings.DB, marked.Cause, marked.Fix)
 	}
+	return backend.SchemaError(e.settings, err)
 }
 
 // checkPartitions compares the number of partitions with those of the database and Redis.
-func (eng *engine) checkPartitions(ctx context.Context) error {
+func (eng *engine) checkPartitions(ctx context.Context, s *config.Settings) error {
 	want := eng.partitions
 	have, err := store.CheckPartitions(ctx, eng.store, want)
 	if err != nil {
@@ -135,7 +142,7 @@ func (eng *engine) checkPartitions(ctx context.Context) error {
 	if errors.Is(err, inventory.ErrPartitions) {
 		return config.BadSetting("partitions", fmt.Sprint(want), err.Error(), "set the number that is recorded")
 	}
-	return err
+	return backend.RedisError(ctx, s.Redis, err)
 }
 
 // maxExpiries bounds the orders that may wait for their payment, per partition. It exceeds any
@@ -219,15 +226,29 @@ func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) 
 
 // lockFiles prevents other processes from using the same data with an engine of their own.
 func lockFiles(s *config.Settings, ps *parts) error {
-	for _, l := range []struct{ path, setting, value string }{
-		{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir},
-		{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB},
-	} {
+	files := []struct{ path, setting, value string }{{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir}}
+	if !s.Postgres() { // see lockPostgres
+		files = append(files, struct{ path, setting, value string }{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB})
+	}
+	for _, l := range files {
 		unlock, err := backend.LockFile(l.path, l.setting, l.value)
 		if err != nil {
 			return err
 		}
 		ps.closing(l.setting, unlock)
 	}
+	return nil
+}
+
+// lockPostgres does the same for a Postgres database. As other hosts can reach it, the processes
+// that share a Redis hold the lock, too.
+func lockPostgres(ctx context.Context, e *env, ps *parts) error {
+	lock, err := backend.LockPostgres(ctx, e.settings, e.embedded())
+	if err != nil {
+		return err
+	}
+	ps.add(part{name: "db", stop: lock.Close})
+	report := e.reporter("database lock")
+	ps.add(part{name: "database lock", run: func(ctx context.Context) error { return lock.Run(ctx, report) }})
 	return nil
 }

@@ -10,9 +10,11 @@ import (
 	"github.com/charmbracelet/x/term"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/server"
+	"flashsale/internal/requestid"
 )
 
 // env is what every part of a process needs.
@@ -24,6 +26,8 @@ type env struct {
 	out      io.Writer // for the output of the start
 	registry *prometheus.Registry
 	now      func() time.Time // this host's clock
+	// spans receives the spans instead of a collector; only tests set it.
+	spans sdktrace.SpanExporter
 }
 
 // embedded reports whether Redis runs in this process.
@@ -33,7 +37,25 @@ func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis 
 // because an outage repeats its errors.
 func (e *env) reporter(room string) func(error) {
 	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	return func(err error) { log.Warn().Str("component", room).Err(err).Msg(room + " failed, retrying") }
+	return func(err error) {
+		withOrders(log.Warn(), err).Str("component", room).Err(err).Msg(room + " failed, retrying")
+	}
+}
+
+// withOrders adds the orders that an error is about to a log line.
+func withOrders(l *zerolog.Event, err error) *zerolog.Event {
+	orders, total := requestid.Of(err)
+	switch len(orders) {
+	case 0:
+		return l
+	case 1:
+		return l.Str("order_id", orders[0].OrderID).Str("request_id", orders[0].RequestID)
+	}
+	ids, requests := make([]string, len(orders)), make([]string, len(orders))
+	for i, o := range orders {
+		ids[i], requests[i] = o.OrderID, o.RequestID
+	}
+	return l.Int("orders", total).Strs("order_ids", ids).Strs("request_ids", requests)
 }
 
 // server returns a server that uses the process's log.
@@ -59,8 +81,8 @@ func newLogger(s *config.Settings) zerolog.Logger {
 // settleProcessors limits a process that only writes to SQLite to one processor. It has a
 // single writer, and the scheduler of an idle second processor took a sixth of its processor
 // time. GOMAXPROCS overrides it.
-func settleProcessors(r Role) {
-	if r.worker && !r.api && os.Getenv("GOMAXPROCS") == "" {
+func settleProcessors(r Role, s *config.Settings) {
+	if r.worker && !r.api && !s.Postgres() && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
 }

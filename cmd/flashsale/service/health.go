@@ -76,7 +76,7 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 
 // serveOps returns the part that serves operators. items is nil without an API.
 func serveOps(e *env, l net.Listener, h *health, monitor *worker.Monitor, items *catalog.Catalog) part {
-	c := ops.Config{Log: e.log, Ready: h.checks()}
+	c := ops.Config{Log: e.log, Ready: h.checks(), Registerer: e.registry}
 	if e.role.api {
 		c.Workers = monitor
 		c.Ready = append(c.Ready, catalogCheck(items))

@@ -11,32 +11,50 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flashsale/internal/breaker"
+	"flashsale/internal/histogram"
 	"flashsale/lock"
 	"flashsale/order"
+	"flashsale/order/figures"
 	"flashsale/order/payments"
 )
 
-// batchMetrics registers the metrics of purchase scripts, and returns the function that records
-// them.
-func batchMetrics(registry prometheus.Registerer) func(int, time.Duration) {
-	size := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
-		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
-	})
-	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_purchase_script_seconds", Help: "Round trip of one purchase script.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
-	})
-	registry.MustRegister(size, took)
-	return func(n int, d time.Duration) {
-		size.Observe(float64(n))
-		took.Observe(d.Seconds())
+// batchMetrics are the metrics of batches of purchases and their scripts.
+type batchMetrics struct {
+	size               prometheus.Histogram
+	wait, lock, script *histogram.Histogram
+}
+
+func newBatchMetrics(registry prometheus.Registerer) *batchMetrics {
+	m := &batchMetrics{
+		size: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "flashsale_purchase_batch_requests", Help: "Purchases per script.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+		}),
+		wait:   histogram.PurchaseStep(histogram.StepBatchWait),
+		lock:   histogram.PurchaseStep(histogram.StepLockWait),
+		script: histogram.PurchaseStep(histogram.StepScript),
 	}
+	registry.MustRegister(m.size, m.wait, m.lock, m.script)
+	return m
+}
+
+// sent is inventory.Config.OnBatch.
+func (m *batchMetrics) sent(purchases int, took time.Duration) {
+	m.size.Observe(float64(purchases))
+	m.script.ObserveN(0, took, purchases)
+}
+
+// waited is inventory.Config.OnWait.
+func (m *batchMetrics) waited(d time.Duration) { m.wait.Observe(0, d) }
+
+// locked is inventory.Config.OnLock.
+func (m *batchMetrics) locked(purchases int, waited time.Duration) {
+	m.lock.ObserveN(0, waited, purchases)
 }
 
 // lockMetrics registers the metrics of the items' locks, and returns their observer. Items are
 // not labels, because their number is unbounded.
-func lockMetrics(e *env) lock.Observer {
+func lockMetrics(e *env, counters *figures.Counters) lock.Observer {
 	times := func(name, help string) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
@@ -44,8 +62,8 @@ func lockMetrics(e *env) lock.Observer {
 		e.registry.MustRegister(h)
 		return h
 	}
-	waited := times("flashsale_lock_wait_seconds", "Time from asking for an item's lock to having it.")
-	held := times("flashsale_lock_hold_seconds", "Time that an item's lock was held until it was released.")
+	waited := times("flashsale_lock_wait_duration_seconds", "Time from asking for an item's lock to having it.")
+	held := times("flashsale_lock_hold_duration_seconds", "Time that an item's lock was held until it was released.")
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_lock_events_total",
 		Help: "Events of item locks: handed_over, wait_failed, lost, max_hold, repaired, extended_late.",
@@ -59,6 +77,7 @@ func lockMetrics(e *env) lock.Observer {
 		return func(string) { c.Inc() }
 	}
 	waitFailed, lost, maxHold, late := count("wait_failed"), count("lost"), count("max_hold"), count("extended_late")
+	handedOver := count("handed_over")
 	return lock.Observer{
 		Acquired: func(_ string, d time.Duration) { waited.Observe(d.Seconds()) },
 		Released: func(_ string, d time.Duration) { held.Observe(d.Seconds()) },
@@ -67,8 +86,11 @@ func lockMetrics(e *env) lock.Observer {
 				waitFailed(item)
 			}
 		},
-		HandedOver: count("handed_over"),
-		Repaired:   count("repaired"),
+		HandedOver: func(item string) {
+			handedOver(item)
+			counters.HandedOver()
+		},
+		Repaired: count("repaired"),
 		Lost: func(item string, cause error) {
 			if errors.Is(cause, lock.ErrMaxHold) {
 				maxHold(item)

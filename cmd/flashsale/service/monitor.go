@@ -3,6 +3,7 @@ package service
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/order/figures"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -11,6 +12,8 @@ import (
 type monitoring struct {
 	workers *queue.Registry
 	monitor *worker.Monitor
+	// watched is set when some process shows the live figures.
+	watched figures.Wanted
 }
 
 // newMonitoring makes the process poll the queues and workers for its metrics and its log.
@@ -20,9 +23,11 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 	if err != nil {
 		return nil, err
 	}
+	watched := figures.NewWanted()
 	log := e.log.With().Str("component", "monitor").Logger()
 	monitor := worker.NewMonitor(worker.MonitorConfig{
 		Redis: eng.rdb, Workers: registry, Orders: eng.orderQueues(), Others: eng.otherQueues(),
+		WatchKey: figures.WatchedKey, OnWatch: watched.Set,
 		OnAlarm: func(alarm *worker.Alarm) {
 			if alarm == nil {
 				log.Info().Msg("accepted orders are being committed again")
@@ -35,7 +40,7 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 	})
 	e.registry.MustRegister(newBacklogCollector(monitor))
 	ps.add(part{name: "monitor", run: monitor.Run})
-	return &monitoring{workers: registry, monitor: monitor}, nil
+	return &monitoring{workers: registry, monitor: monitor, watched: watched}, nil
 }
 
 // backlogCollector exports the result of the monitor's last poll. It makes no calls, so a
@@ -59,7 +64,7 @@ func newBacklogCollector(m *worker.Monitor) *backlogCollector {
 			"Tasks in a queue, by state: ready, delayed (not due, or waiting for a retry), leased (in a worker's hands), dead (dead letters).", "queue", "state"),
 		oldest: desc("flashsale_queue_oldest_age_seconds",
 			"How long the task at the head of a queue has been ready; 0 if none is.", "queue"),
-		died: desc("flashsale_queue_died_total",
+		died: desc("flashsale_queue_dead_letters_total",
 			"Tasks that became dead letters, including those retried or discarded since.", "queue"),
 		live: desc("flashsale_workers_live",
 			"Worker processes that sent a heartbeat within the last 15 seconds."),

@@ -13,7 +13,7 @@ import (
 // the background.
 func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	e, eng := sh.env, sh.eng
-	m := newReconcileMetrics(e.registry)
+	m := newReconcileMetrics(e.registry, e.settings.ReconcileEvery != 0)
 	r := reconcile.NewReconciler(reconcile.Config{
 		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Releases: sl.service.Releases, HighWater: sh.highWater,
 		OnRepair: func(item string, d reconcile.Drift) {
@@ -26,6 +26,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 		return r
 	}
 	ps.add(sh.chores.lead("reconcile", func(ctx context.Context) {
+		m.last.SetToCurrentTime() // the first round is due after an interval
 		// A process that no longer leads does not know the drift.
 		defer m.clear()
 		r.Run(ctx, e.settings.ReconcileEvery, func(report reconcile.Report, err error) {
@@ -78,7 +79,9 @@ type reconcileMetrics struct {
 	took    prometheus.Histogram
 }
 
-func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
+// newReconcileMetrics registers the metrics; without background rounds, not the time of the last
+// one, which would look overdue.
+func newReconcileMetrics(registry prometheus.Registerer, background bool) *reconcileMetrics {
 	m := &reconcileMetrics{
 		drift: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "flashsale_reconcile_drift_units", Help: "Units by which Redis and the database differ (at least 1 per difference), after the last round and its repairs.",
@@ -93,14 +96,17 @@ func newReconcileMetrics(registry prometheus.Registerer) *reconcileMetrics {
 			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, by the background or on request.",
 		}, []string{"kind"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "Time at which this process last finished a round; 0: never.",
+			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "Time at which this process last finished a round, or began to lead the rounds if that is later; 0: neither. Absent if --reconcile-every is 0.",
 		}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "flashsale_reconcile_duration_seconds", Help: "Time of a round over all items.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 		}),
 	}
-	registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.last, m.took)
+	registry.MustRegister(m.drift, m.items, m.failed, m.repairs, m.took)
+	if background {
+		registry.MustRegister(m.last)
+	}
 	for _, kind := range reconcile.DriftKinds {
 		m.repairs.WithLabelValues(string(kind))
 	}

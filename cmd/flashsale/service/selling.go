@@ -37,6 +37,7 @@ type selling struct {
 	service *checkout.Service
 	sales   *items.Service
 	queued  *accepted.Index
+	locks   *lock.Manager // of the items on sale
 }
 
 // newSelling creates the parts that purchases use. It compares Redis with the database before
@@ -45,7 +46,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	e, eng := sh.env, sh.eng
 	locks, err := lock.New(eng.rdb, lock.Config{
 		TTL: lockTTL, ClaimTTL: lockClaimTTL, Liveness: lockLiveness,
-		Metadata: processName(), Observer: lockMetrics(e),
+		Metadata: processName(), Observer: lockMetrics(e, sh.counters),
 	})
 	if err != nil {
 		return nil, err
@@ -55,13 +56,15 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	ps.add(part{name: "commit notices", run: func(ctx context.Context) error {
 		return sh.waiters.Listen(ctx, eng.rdb, eng.store, report)
 	}})
+	batches := newBatchMetrics(e.registry)
 	source := &sales.Source{Store: eng.store, Tasks: eng.tasks(), Partition: eng.partition}
 	queued := accepted.NewIndex(eng.rdb, eng.queues...)
 	var rec *recovery.Recovery
 	var cache *catalog.Catalog
 	var catalogue parts
 	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, source, inventory.Config{
-		Partitions: e.settings.Partitions, OnError: e.reporter("inventory"), OnBatch: batchMetrics(e.registry),
+		Partitions: e.settings.Partitions, ConfirmReplicas: e.settings.ConfirmReplicas, OnError: e.reporter("inventory"),
+		OnBatch: batches.sent, OnWait: batches.waited, OnLock: batches.locked, OnAccepted: sh.counters.Accepted,
 		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued, eng.partition),
 		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
 			rec = newRecovery(e, eng, stock, locks, sh.highWater)
@@ -90,7 +93,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
 	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
-	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued}, nil
+	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued, locks: locks}, nil
 }
 
 // observers connects the recovery and the catalogue to events of the stock.
@@ -98,6 +101,7 @@ func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error
 	return inventory.Observers{
 		OnChange:  items.StockChanged,
 		OnRestart: rec.Check,
+		OnVersion: items.Confirm,
 		OnLoss: func(ctx context.Context, rewound int64) {
 			if err := rec.Lost(ctx, rewound); err != nil {
 				report(fmt.Errorf("check Redis for lost data: %w", err))
@@ -120,7 +124,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_recovery_seconds", Help: "Time to load all sales after a loss.",
+		Name: "flashsale_recovery_duration_seconds", Help: "Time to load all sales after a loss.",
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 	})
 	e.registry.MustRegister(recovered, took)

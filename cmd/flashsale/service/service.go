@@ -18,8 +18,10 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
+	"flashsale/internal/tracing"
 	"flashsale/order/admission"
 	"flashsale/order/checkout"
+	"flashsale/order/figures"
 	"flashsale/order/store"
 )
 
@@ -84,6 +86,9 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
+	if _, err := s.MockPayments(dev != nil); err != nil {
+		return err
+	}
 	if e.embedded() && !(r.api && r.worker) {
 		return config.BadSetting("redis", s.Redis, "the embedded engine serves one process, and "+r.command+" is one of several",
 			"set a Redis that all processes can reach, or run flashsale serve")
@@ -105,7 +110,14 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	for _, c := range change {
 		e.log.Warn().Msg(c.Says + ": " + c.Fix)
 	}
-	b.banner.database, b.banner.engine = config.RedactURL(s.DB)+": a 201 is synced to its disk", says
+	b.banner.engine = says
+	if says, change, err = backend.DatabaseDurability(ctx, eng.store); err != nil {
+		return err
+	}
+	for _, c := range change {
+		e.log.Warn().Msg(c.Says + ": " + c.Fix)
+	}
+	b.banner.database = config.RedactURL(s.DB) + ": " + says
 	b.banner.write(e.out)
 	return nil
 }
@@ -119,6 +131,9 @@ type shared struct {
 	highWater *store.HighWater
 	waiters   *checkout.Waiters // nil without an API
 	chores    *leaders          // nil where there is nothing to lead
+	tracer    *tracing.Tracer   // nil: traces are off
+	counters  *figures.Counters // of the live figures
+	mock      *mockPayments     // nil outside development mode
 }
 
 // addHalves adds the worker and the API of the role, and their health checks.
@@ -142,7 +157,11 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 	if err != nil {
 		return err
 	}
-	settleProcessors(r)
+	mock, err := newMockPayments(ctx, e, eng, dev, &b.rest)
+	if err != nil {
+		return err
+	}
+	settleProcessors(r, e.settings)
 	var chores *leaders
 	if r.worker || e.settings.ReconcileEvery != 0 {
 		if chores, err = newLeaders(e, eng.rdb, &b.rest); err != nil {
@@ -153,7 +172,14 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 	if r.api {
 		waiters = checkout.NewWaiters()
 	}
-	sh := &shared{env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores}
+	tracer, err := newTracer(ctx, e, &b.rest)
+	if err != nil {
+		return err
+	}
+	sh := &shared{
+		env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores,
+		tracer: tracer, counters: newCounters(), mock: mock,
+	}
 	var p *pulse
 	if r.worker {
 		p = newPulse(e, mon.workers, &b.rest)
@@ -168,8 +194,15 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 		if items, l, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
 			return err
 		}
+		b.banner.shop = fmt.Sprintf("http://%s/", l.Addr())
+		b.banner.dashboard = fmt.Sprintf("http://%s/admin", l.Addr())
 		b.banner.api = fmt.Sprintf("http://%s/v1/items", l.Addr())
+		b.banner.docs = fmt.Sprintf("http://%s/docs", l.Addr())
+		b.banner.payments = mock.addTo(&b.rest, l.Addr())
 	} else {
+		if _, err := newFigures(sh, nil, figures.Sources{}, &b.rest); err != nil {
+			return err
+		}
 		// Stopped first. With an API, its drain also reports that the process is not ready.
 		b.rest.closing("readiness", func() error { h.drain.on.Store(true); return nil })
 	}

@@ -17,16 +17,16 @@ import (
 )
 
 // newWebhookAdmin creates the webhook management of the API. It sends no webhooks.
-func newWebhookAdmin(s *config.Settings, store *store.Store) (handler.Webhooks, error) {
+func newWebhookAdmin(s *config.Settings, store *store.Store, mock *mockPayments) (handler.Webhooks, error) {
 	policy, err := s.WebhookPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return &webhooks.Admin{Store: store, CheckURL: policy.CheckURL}, nil
+	return &webhooks.Admin{Store: store, CheckURL: mock.checkURL(policy.CheckURL)}, nil
 }
 
 // newDeliverer creates the part that delivers webhooks, in one of all processes.
-func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
+func newDeliverer(e *env, eng *engine, mock *mockPayments, l *leaders) (part, error) {
 	policy, err := e.settings.WebhookPolicy()
 	if err != nil {
 		return part{}, err
@@ -34,7 +34,7 @@ func newDeliverer(e *env, eng *engine, l *leaders) (part, error) {
 	client := webhook.NewClient(webhook.Config{Policy: policy})
 	report := e.reporter("webhooks")
 	d := webhooks.NewDeliverer(webhooks.DelivererConfig{
-		Store: eng.store, Sender: client, Workers: e.settings.WebhookWorkers,
+		Store: eng.store, Sender: mock.sender(client), Workers: e.settings.WebhookWorkers,
 		// An interrupted delivery is retried, so it must not delay the drain of the orders.
 		Drain:   e.settings.Drain / 10,
 		OnError: report, OnTry: deliveryMetrics(e.registry), OnLook: outboxMetrics(e.registry),
@@ -90,7 +90,7 @@ func outboxMetrics(registry prometheus.Registerer) func(webhooks.OutboxState) {
 	}
 	gauge("flashsale_webhook_outbox_events", "Events kept for webhooks, in the process that delivers; 0 elsewhere.",
 		func(s webhooks.OutboxState) float64 { return float64(s.Events) })
-	gauge("flashsale_webhook_oldest_pending_seconds",
+	gauge("flashsale_webhook_oldest_pending_age_seconds",
 		"Age of the oldest event that an endpoint is still owed, at the last look, in the process that delivers; 0 elsewhere.",
 		func(s webhooks.OutboxState) float64 { return s.OldestPending.Seconds() })
 	return func(s webhooks.OutboxState) {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
+	"flashsale/internal/histogram"
+	"flashsale/order"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -32,12 +35,17 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 		Name: "flashsale_commit_batch_orders", Help: "Orders per database transaction.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
-	e.registry.MustRegister(committed, batches)
+	queued, commit := histogram.PurchaseStep(histogram.StepQueue), histogram.PurchaseStep(histogram.StepCommit)
+	e.registry.MustRegister(committed, batches, queued, commit)
 	f := worker.NewFulfiller(eng.store, eng.rdb, sh.waiters, report, worker.WithPartitions(s.Partitions), worker.WithCommits(func(n int) {
 		committed.Add(float64(n))
 		batches.Observe(float64(n))
+		sh.counters.Committed(n)
 		p.commit()
-	}))
+	}), worker.WithSteps(worker.Steps{
+		Queued:    func(n int, d time.Duration) { queued.ObserveN(0, d, n) },
+		Committed: func(n int, d time.Duration) { commit.ObserveN(0, d, n) },
+	}), worker.WithObserver(logOrders(e.log)), worker.WithTracer(sh.tracer))
 	ps.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, eng.queues, eng.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
@@ -48,14 +56,46 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	for i, q := range eng.queues {
 		letters[i] = q
 	}
-	deliverer, err := newDeliverer(e, eng, sh.chores)
+	deliverer, err := newDeliverer(e, eng, sh.mock, sh.chores)
 	if err != nil {
 		return err
 	}
 	ps.add(deliverer)
 	sweeper := worker.NewSweeper(f, worker.SweeperConfig{Dead: letters, Logs: eng.queues, KeepEnded: s.KeepEnded})
-	ps.add(sh.chores.lead("sweeper", func(ctx context.Context) { sweeper.Run(ctx, sweepEvery) }))
+	totals := watchTotals(e, eng.store)
+	ps.add(sh.chores.lead("sweeper", func(ctx context.Context) {
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		watching.Go(func() { totals(ctx) })
+		sweeper.Run(ctx, sweepEvery)
+	}))
 	return nil
+}
+
+// logOrders returns the observer that logs what becomes of orders. Failures are at most a few
+// per second, because an outage repeats them.
+func logOrders(log zerolog.Logger) worker.Observer {
+	log = log.With().Str("component", "order").Logger()
+	failures := log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
+	return worker.Observer{
+		Committed: func(t *order.Task, out *order.Outcome) {
+			if out.Status == order.StatusRejected {
+				failures.Warn().Str("request_id", t.RequestID).Str("order_id", t.ID).Str("item", t.ItemID).
+					Str("reason", out.Reason).Msg("order rejected by the database")
+				return
+			}
+			log.Debug().Str("request_id", t.RequestID).Str("order_id", t.ID).Str("item", t.ItemID).
+				Str("status", string(out.Status)).Msg("order committed")
+		},
+		Failed: func(f worker.Failure) {
+			to, level, text := &failures, zerolog.WarnLevel, "order not committed, retrying"
+			if f.Dead {
+				to, level, text = &log, zerolog.ErrorLevel, "order not committed, now a dead letter"
+			}
+			to.WithLevel(level).Str("request_id", f.RequestID).Str("order_id", f.OrderID).Str("task", f.TaskID).
+				Int("attempt", f.Attempt).Err(f.Err).Msg(text)
+		},
+	}
 }
 
 const (
@@ -77,11 +117,7 @@ type pulse struct {
 
 // newPulse registers this process as a worker until all its work has ended.
 func newPulse(e *env, workers *queue.Registry, ps *parts) *pulse {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	p := &pulse{entry: workers.Register(fmt.Sprintf("%s:%d", host, os.Getpid()), e.build.Version), now: e.now}
+	p := &pulse{entry: workers.Register(processHost(), e.build.Version), now: e.now}
 	log := e.log.With().Str("component", "worker").Logger()
 	ps.add(part{name: "heartbeat", run: func(ctx context.Context) error {
 		p.move()

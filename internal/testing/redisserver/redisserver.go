@@ -5,6 +5,7 @@ package redisserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -46,6 +47,9 @@ type Config struct {
 	Dir string
 	// Args follow the default settings on the command line. The last value of a setting wins.
 	Args []string
+	// TLS makes the server listen with TLS only, and is how the wait for its first answer
+	// trusts it. Args name the certificate. Nil: without TLS.
+	TLS *tls.Config
 }
 
 // Server is a redis-server process on a loopback port. Its methods are safe for concurrent use.
@@ -54,6 +58,7 @@ type Server struct {
 	dir     string
 	ownsDir bool
 	args    []string
+	tls     *tls.Config // nil: without TLS
 
 	mu    sync.Mutex
 	cmd   *exec.Cmd     // nil when the server is not running
@@ -82,7 +87,7 @@ func tryStart(ctx context.Context, cfg Config) (*Server, error) {
 
 // StartOn is Start on a given port.
 func StartOn(ctx context.Context, port int, cfg Config) (*Server, error) {
-	s := &Server{port: port, dir: cfg.Dir, args: cfg.Args}
+	s := &Server{port: port, dir: cfg.Dir, args: cfg.Args, tls: cfg.TLS}
 	if s.dir == "" {
 		dir, err := os.MkdirTemp("", "redis-server-")
 		if err != nil {
@@ -132,10 +137,11 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{
-		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
+	args := append(s.listen(), []string{
+		"--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
-	}, s.args...)
+	}...)
+	args = append(args, s.args...)
 	// Not bound to ctx: Kill, Stop and Close end it.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), "redis-server", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
@@ -156,9 +162,17 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
+// listen returns the settings of the port.
+func (s *Server) listen() []string {
+	if s.tls != nil {
+		return []string{"--port", "0", "--tls-port", strconv.Itoa(s.port)}
+	}
+	return []string{"--port", strconv.Itoa(s.port)}
+}
+
 // answers waits until the server answers. It fails if the server ends first.
 func (s *Server) answers(ctx context.Context) (err error) {
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), TLSConfig: s.tls, MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer func() { err = errors.Join(err, rdb.Close()) }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

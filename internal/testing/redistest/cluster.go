@@ -125,7 +125,7 @@ func startCluster() (*ClusterServers, error) {
 	errs := make([]error, masters)
 	var wg sync.WaitGroup
 	for i := range s.nodes {
-		wg.Go(func() { s.nodes[i], errs[i] = startNode() })
+		wg.Go(func() { s.nodes[i], errs[i] = startNode("--appendonly", "no") })
 	}
 	wg.Wait()
 	err := errors.Join(errs...)
@@ -141,19 +141,33 @@ func startCluster() (*ClusterServers, error) {
 	return s, nil
 }
 
-// startNode starts a server that does not belong to a cluster yet.
-func startNode() (*Server, error) {
+// Node starts a redis-server for this test that can join a Redis Cluster and does not belong to
+// one yet. args are appended to its command line.
+func Node(t testing.TB, args ...string) *Server {
+	t.Helper()
+	needServer(t)
+	s, err := startNode(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// Bus is the port of the cluster bus, 0 outside a cluster.
+func (s *Server) Bus() int { return s.bus }
+
+func startNode(args ...string) (*Server, error) {
 	for range redisserver.Tries {
 		bus, err := freeport.Port()
 		if err != nil {
 			return nil, err
 		}
-		s, err := start(
+		s, err := start(append([]string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-port", strconv.Itoa(bus), "--cluster-announce-ip", "127.0.0.1",
 			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
-			"--appendonly", "no",
-		)
+		}, args...)...)
 		if err == nil {
 			s.bus = bus
 			return s, nil

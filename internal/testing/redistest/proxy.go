@@ -29,7 +29,6 @@ const (
 //
 // A delay is counted from the arrival of a chunk at the proxy. Chunks overtake neither each
 // other nor the end of their stream.
-// neither each other nor the end of their stream.
 type Proxy struct {
 	t      testing.TB
 	target string

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"flashsale/internal/embedded"
+	"flashsale/internal/testing/atend"
 	"flashsale/internal/testing/redisserver"
 )
 
@@ -95,9 +96,10 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	os.Exit(code)
 }
 
-// Shutdown stops the shared server and the shared cluster, for a TestMain that does more
-// afterwards.
+// Shutdown stops the shared server and the shared cluster, and what else the tests share (see
+// package atend), for a TestMain that does more afterwards.
 func Shutdown() {
+	atend.Run()
 	if shared.server != nil {
 		shared.server.stop()
 	}
@@ -195,10 +197,17 @@ func Volatile(t testing.TB) *redis.Client {
 // startWithin bounds the wait for a server's first answer.
 const startWithin = 20 * time.Second
 
-func start(args ...string) (*Server, error) {
+func start(args ...string) (*Server, error) { return startTLS(nil, args...) }
+
+// startTLS starts a server that only takes connections with TLS; with nil, only those without.
+func startTLS(a *Authority, args ...string) (*Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
 	defer cancel()
-	s, err := redisserver.Start(ctx, config(args))
+	cfg := config(args)
+	if a != nil {
+		cfg.TLS, cfg.Args = a.Config, append(a.args(), cfg.Args...)
+	}
+	s, err := redisserver.Start(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}

@@ -60,16 +60,16 @@ func (s *ClusterServers) MoveSlot(ctx context.Context, slot int, between func())
 			return err
 		}
 		to := (from + 1) % len(nodes)
-		if err := s.openSlot(ctx, slot, nodes[from], nodes[to]); err != nil {
+		order := []*redis.Client{nodes[to], nodes[from]}
+		for i, rdb := range nodes {
+			if i != to && i != from {
+				order = append(order, rdb)
+			}
+		}
+		if err := moveSlot(ctx, slot, order, s.nodes[to], between); err != nil {
 			return err
 		}
-		if between != nil {
-			between()
-		}
-		if err := s.moveKeys(ctx, slot, nodes[from], s.nodes[to]); err != nil {
-			return err
-		}
-		return s.closeSlot(ctx, slot, from, to, nodes)
+		return s.agree(ctx, slot, to, nodes)
 	})
 	if err != nil {
 		return fmt.Errorf("redistest: move slot %d: %w", slot, err)
@@ -77,9 +77,41 @@ func (s *ClusterServers) MoveSlot(ctx context.Context, slot int, between func())
 	return nil
 }
 
+// MoveSlot moves a slot with its keys from one master to another while the cluster serves. others
+// are the other masters. between is as in ClusterServers.MoveSlot. After an error the slot may be
+// left half moved.
+func MoveSlot(ctx context.Context, slot int, from, to *Server, others []*Server, between func()) error {
+	var order []*redis.Client
+	for _, s := range append([]*Server{to, from}, others...) {
+		order = append(order, redis.NewClient(Options(s.Addr())))
+	}
+	err := moveSlot(ctx, slot, order, to, between)
+	for _, rdb := range order {
+		err = errors.Join(err, rdb.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("redistest: move slot %d: %w", slot, err)
+	}
+	return nil
+}
+
+// moveSlot moves a slot to the first of the masters from the second one.
+func moveSlot(ctx context.Context, slot int, masters []*redis.Client, to *Server, between func()) error {
+	if err := openSlot(ctx, slot, masters[1], masters[0]); err != nil {
+		return err
+	}
+	if between != nil {
+		between()
+	}
+	if err := moveKeys(ctx, slot, masters[1], to); err != nil {
+		return err
+	}
+	return closeSlot(ctx, slot, masters)
+}
+
 // openSlot announces the move to both masters, first to the receiving one, because it would
 // refuse the redirected commands until it knows of the move.
-func (s *ClusterServers) openSlot(ctx context.Context, slot int, from, to *redis.Client) error {
+func openSlot(ctx context.Context, slot int, from, to *redis.Client) error {
 	fromID, err := from.ClusterMyID(ctx).Result()
 	if err != nil {
 		return err
@@ -99,7 +131,7 @@ func (s *ClusterServers) openSlot(ctx context.Context, slot int, from, to *redis
 
 // moveKeys moves the keys of a slot. It terminates under load, because a master that gives a
 // slot away creates no new keys in it.
-func (s *ClusterServers) moveKeys(ctx context.Context, slot int, from *redis.Client, to *Server) error {
+func moveKeys(ctx context.Context, slot int, from *redis.Client, to *Server) error {
 	for {
 		keys, err := from.ClusterGetKeysInSlot(ctx, slot, moveBatch).Result()
 		if err != nil {
@@ -118,24 +150,24 @@ func (s *ClusterServers) moveKeys(ctx context.Context, slot int, from *redis.Cli
 	}
 }
 
-// closeSlot announces the new owner to every node, first to the new owner itself: until it
-// knows, the old one would redirect clients to a master that redirects them back.
-func (s *ClusterServers) closeSlot(ctx context.Context, slot, from, to int, nodes []*redis.Client) error {
-	toID, err := nodes[to].ClusterMyID(ctx).Result()
+// closeSlot announces the new owner, the first of the masters, to every master, first to the new
+// owner itself: until it knows, the old one would redirect clients to a master that redirects
+// them back.
+func closeSlot(ctx context.Context, slot int, masters []*redis.Client) error {
+	toID, err := masters[0].ClusterMyID(ctx).Result()
 	if err != nil {
 		return err
 	}
-	order := []*redis.Client{nodes[to], nodes[from]}
-	for i, rdb := range nodes {
-		if i != to && i != from {
-			order = append(order, rdb)
-		}
-	}
-	for _, rdb := range order {
+	for _, rdb := range masters {
 		if err := rdb.Do(ctx, "cluster", "setslot", slot, "node", toID).Err(); err != nil {
 			return fmt.Errorf("new owner: %w", err)
 		}
 	}
+	return nil
+}
+
+// agree waits until every node sees the new owner of a slot.
+func (s *ClusterServers) agree(ctx context.Context, slot, to int, nodes []*redis.Client) error {
 	tick := time.NewTicker(clusterPoll)
 	defer tick.Stop()
 	for _, rdb := range nodes {

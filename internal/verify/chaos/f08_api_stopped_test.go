@@ -12,6 +12,9 @@ import (
 // lockLife is the time after which the lock of a silent holder expires.
 const lockLife = time.Second
 
+// instantLife is the time after which the script of an instant batch must not run.
+const instantLife = time.Second
+
 // lateTries bounds the attempts to send a script late.
 const lateTries = 6
 
@@ -30,20 +33,24 @@ func init() {
 	})
 }
 
-// stopAPIs stops an API process that holds an item's lock, immediately before it sends its
-// script. In one variant the process continues as soon as another process has the lock, so that
-// it sends the script too late. In the other it continues after three lock lifetimes: its
-// request has then timed out, and it must detect that without Redis.
+// stopAPIs stops an API process immediately before it sends a purchase script. In one variant
+// the process continues when its script is too late: another process has the lock that it held, or,
+// if it held none because the item is shared, the time of an instant batch is over. In the other it
+// continues after three lock lifetimes: its request has then timed out, and it must detect that
+// without Redis.
 func stopAPIs(ctx context.Context, r *run) {
 	m := r.shop.apis[0]
 	r.answers(ctx, r.plan.Moments[0])
 	for i := 0; i < lateTries && !strings.Contains(m.allLogs(), "purchase refused"); i++ {
 		items := r.stopBeforeSending(ctx, m, r.plan.Numbers[i])
+		if len(items) == 0 {
+			r.lasts(ctx, instantLife+instantLife/5) // less than a purchase's patience
+		}
 		r.eventually(ctx, "another process sells what the stopped one held", func() bool {
 			return len(r.heldBy(ctx, m.Pid())) == 0
 		})
 		r.letGoOn(ctx, m)
-		r.t.Logf("held %q, stopped for one life of the lock; refused: %d", items, strings.Count(m.allLogs(), "purchase refused"))
+		r.t.Logf("held %q; refused: %d", items, strings.Count(m.allLogs(), "purchase refused"))
 	}
 	r.stopBeforeSending(ctx, m, r.plan.Numbers[lateTries])
 	r.lasts(ctx, 3*lockLife)
@@ -79,7 +86,7 @@ func (r *run) letGoOn(ctx context.Context, m *member) {
 func (r *run) heldBy(ctx context.Context, pid int) []string {
 	var held []string
 	for _, item := range r.plan.Items {
-		v, err := r.shop.rdb.Get(ctx, lockKey(item.ID)).Result()
+		v, err := r.shop.rdb.Get(ctx, r.shop.lockKey(item.ID)).Result()
 		if err == nil && strings.HasSuffix(v, fmt.Sprintf(" pid %d", pid)) {
 			held = append(held, item.ID)
 		}

@@ -14,6 +14,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F10", Name: "lock's key harmed", Small: true, Lasts: 8 * time.Second,
+		APIs:   1, // one that sells alone keeps the locks
 		Strike: harmLocks,
 		Expect: func(ctx context.Context, r *run) {
 			noDeadLetters(ctx, r)
@@ -33,21 +34,23 @@ func init() {
 // harm is a change to the key of a held lock.
 type harm struct {
 	name string
-	do   func(ctx context.Context, rdb *redis.Client, key string) error
+	do   func(ctx context.Context, rdb redis.UniversalClient, key string) error
 }
 
 const stranger = "a stranger's value"
 
 var harms = []harm{
-	{"expired early", func(ctx context.Context, rdb *redis.Client, key string) error {
+	{"expired early", func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		return rdb.PExpire(ctx, key, time.Millisecond).Err()
 	}},
-	{"made persistent", func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Persist(ctx, key).Err() }},
-	{"deleted", func(ctx context.Context, rdb *redis.Client, key string) error { return rdb.Del(ctx, key).Err() }},
-	{"overwritten by a stranger for a while", func(ctx context.Context, rdb *redis.Client, key string) error {
+	{"made persistent", func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+		return rdb.Persist(ctx, key).Err()
+	}},
+	{"deleted", func(ctx context.Context, rdb redis.UniversalClient, key string) error { return rdb.Del(ctx, key).Err() }},
+	{"overwritten by a stranger for a while", func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		return rdb.Set(ctx, key, stranger, lockLife).Err()
 	}},
-	{"overwritten by a stranger for good", func(ctx context.Context, rdb *redis.Client, key string) error {
+	{"overwritten by a stranger for good", func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		return rdb.Set(ctx, key, stranger, 0).Err()
 	}},
 }
@@ -59,10 +62,10 @@ func harmLocks(ctx context.Context, r *run) {
 		for _, item := range r.plan.Items {
 			r.answers(ctx, r.plan.Moments[blow]/10)
 			r.eventually(ctx, "a process holds "+item.ID, func() bool {
-				v, err := r.shop.rdb.Get(ctx, lockKey(item.ID)).Result()
+				v, err := r.shop.rdb.Get(ctx, r.shop.lockKey(item.ID)).Result()
 				return err == nil && v != stranger
 			})
-			if err := harms[i].do(ctx, r.shop.rdb, lockKey(item.ID)); err != nil {
+			if err := harms[i].do(ctx, r.shop.rdb, r.shop.lockKey(item.ID)); err != nil {
 				r.t.Fatalf("harm the lock of %s: %v", item.ID, err)
 			}
 			r.struck(fmt.Sprintf("lock of %s %s", item.ID, harms[i].name))

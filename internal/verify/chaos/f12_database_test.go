@@ -93,12 +93,21 @@ func denyDatabase(ctx context.Context, r *run) {
 // that use it.
 func (r *run) broken(ctx context.Context, how string, lasts time.Duration) *span {
 	r.t.Helper()
+	return r.obstructed(ctx, how, lasts, func(ctx context.Context) { r.unready(ctx, how) })
+}
+
+// obstructed is broken for a database that refuses or delays some writes. The check of readiness
+// may not meet them.
+func (r *run) obstructed(ctx context.Context, how string, lasts time.Duration, also func(ctx context.Context)) *span {
+	r.t.Helper()
 	r.struck(how)
 	s := r.measure(how)
 	ctx, cancel := context.WithTimeout(ctx, lasts)
 	defer cancel()
 	r.tryRoutes(context.WithoutCancel(ctx), how)
-	r.unready(ctx, how)
+	if also != nil {
+		also(ctx)
+	}
 	<-ctx.Done()
 	return s
 }
@@ -147,10 +156,8 @@ func (r *run) tryRoutes(ctx context.Context, how string) {
 	}
 	defer c.close()
 	item := r.plan.Items[0].ID
-	var order, user string
-	if err := r.shop.store.db.QueryRowContext(ctx, "SELECT id, user_id FROM orders WHERE item_id = ? LIMIT 1", item).Scan(&order, &user); err != nil {
-		r.t.Fatalf("read an order: %v", err)
-	}
+	r.chooseOrder(ctx)
+	order, user := r.order, r.user
 	for _, q := range []struct {
 		h                  history.Call
 		method, path, role string
@@ -179,6 +186,18 @@ func (r *run) tryRoutes(ctx context.Context, how string) {
 		default:
 			r.failf("%s: %s %s: %d %s %s, Retry-After %d", how, q.method, q.path, a.status, q.h.Code, q.h.Err, a.retryAfter)
 		}
+	}
+}
+
+// chooseOrder chooses the order whose routes are tried, unless it has done that before.
+func (r *run) chooseOrder(ctx context.Context) {
+	r.t.Helper()
+	if r.order != "" {
+		return
+	}
+	const first = "SELECT id, user_id FROM orders WHERE item_id = $1 LIMIT 1"
+	if err := r.shop.store.db.QueryRowContext(ctx, first, r.plan.Items[0].ID).Scan(&r.order, &r.user); err != nil {
+		r.t.Fatalf("read an order: %v", err)
 	}
 }
 
@@ -238,6 +257,10 @@ func expectDatabase(ctx context.Context, r *run) {
 
 // intact runs the database's own integrity check.
 func (r *run) intact(ctx context.Context) {
+	if r.shop.store.server != nil {
+		r.intactPostgres(ctx)
+		return
+	}
 	conn := r.shop.store.stranger(ctx, r.t)
 	for _, check := range []struct{ pragma, want string }{
 		{"PRAGMA integrity_check", "ok"},
@@ -279,28 +302,4 @@ func texts(ctx context.Context, conn *sql.Conn, statement string) (string, error
 func (s *store) count(ctx context.Context) (n int64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders").Scan(&n)
 	return n, err
-}
-
-// stranger is a writing connection to the database that closes at the end of the test.
-func (s *store) stranger(ctx context.Context, t *testing.T) *sql.Conn {
-	t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Errorf("close database: %v", err)
-		}
-	})
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Errorf("close database: %v", err)
-		}
-	})
-	return conn
 }

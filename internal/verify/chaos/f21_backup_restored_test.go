@@ -6,24 +6,37 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/verify/history"
 )
 
 func init() {
-	for id, from := range map[string]string{"F21a": "redis", "F21b": "database"} {
+	for _, c := range []struct {
+		id, from, db string
+		take         func(ctx context.Context, r *run) (restore func())
+	}{
+		{"F21a", "redis", "sqlite", copyFile},
+		{"F21b", "database", "sqlite", copyFile},
+		{"F21a", "redis", "postgres", dump},
+		{"F21b", "database", "postgres", copyDatabase},
+		{"F21c", "redis", "postgres", copyDatabase},
+		{"F21d", "database", "postgres", dump},
+	} {
 		register(fault{
-			ID: id, Name: "backup restored, recovered from " + from, Small: true, DB: "sqlite", Workers: 2,
+			ID: c.id, Name: "backup restored, recovered from " + c.from, DB: c.db, Workers: 2,
+			Small: c.db == "sqlite",
 			// Nothing is sold between the restore and the operator's decision, and the
 			// reconciliation must not change that.
 			APIArgs: []string{"--reconcile-every", "1s"},
 			Shuts:   true,
-			Strike:  func(ctx context.Context, r *run) { restoreBackup(ctx, r, from) },
+			Strike:  func(ctx context.Context, r *run) { restoreBackup(ctx, r, c.take, c.from) },
 			Expect:  noDeadLetters,
 		})
 	}
@@ -31,11 +44,10 @@ func init() {
 
 // restoreBackup takes a backup during the sale, sells more, kills every process, and restores
 // the backup. The sales must stop until the operator has decided.
-func restoreBackup(ctx context.Context, r *run, from string) {
+func restoreBackup(ctx context.Context, r *run, take func(ctx context.Context, r *run) (restore func()), from string) {
 	r.t.Helper()
 	r.answers(ctx, r.plan.Moments[0])
-	backup := filepath.Join(r.shop.dir, "backup.db")
-	r.command("backup", backup)
+	restore := take(ctx, r)
 	before := r.sales(ctx)
 	r.eventually(ctx, "more is sold of every item after the backup", func() bool {
 		for item, n := range r.sales(ctx) {
@@ -50,7 +62,7 @@ func restoreBackup(ctx context.Context, r *run, from string) {
 		m.Kill()
 	}
 	r.shop.store.close(r.t)
-	r.command("restore", backup)
+	restore()
 	r.shop.store.reopen(r.t)
 	r.struck("backup restored")
 	for _, m := range slices.Concat(r.shop.workers, r.shop.apis) {
@@ -69,6 +81,55 @@ func restoreBackup(ctx context.Context, r *run, from string) {
 	r.recovered(ctx)
 }
 
+// copyFile takes a backup of an SQLite database.
+func copyFile(_ context.Context, r *run) (restore func()) {
+	backup := filepath.Join(r.shop.dir, "backup.db")
+	r.command("backup", backup)
+	return func() { r.command("restore", backup) }
+}
+
+// dump takes a backup of a Postgres database with pg_dump.
+func dump(ctx context.Context, r *run) (restore func()) {
+	st := r.shop.store
+	backup := filepath.Join(r.shop.dir, "backup.dump")
+	r.tool(ctx, "pg_dump", "--format=custom", "--file="+backup, "--dbname="+st.direct)
+	conn := st.maintenance(ctx, r.t)
+	return func() {
+		name := st.database(r.t)
+		r.exec(ctx, conn, "DROP DATABASE "+name+" WITH (FORCE)")
+		r.exec(ctx, conn, "CREATE DATABASE "+name+" TEMPLATE template0")
+		r.tool(ctx, "pg_restore", "--exit-on-error", "--dbname="+st.direct, backup)
+	}
+}
+
+// tool runs a program of Postgres that must succeed.
+func (r *run) tool(ctx context.Context, name string, args ...string) {
+	r.t.Helper()
+	if text, err := exec.CommandContext(ctx, postgrestest.Program(r.t, name), args...).CombinedOutput(); err != nil {
+		r.t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+}
+
+// copyDatabase takes a backup of a Postgres database by copying its files, for which all sessions
+// must end.
+func copyDatabase(ctx context.Context, r *run) (restore func()) {
+	st := r.shop.store
+	name := st.database(r.t)
+	conn := st.maintenance(ctx, r.t)
+	r.exec(ctx, conn, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
+	r.eventually(ctx, "all sessions have ended", func() bool {
+		r.terminate(ctx, conn, "datname = '"+name+"'")
+		return r.number(ctx, conn, "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", name) == 0
+	})
+	r.exec(ctx, conn, "CREATE DATABASE "+name+"_backup TEMPLATE "+name)
+	r.exec(ctx, conn, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS true")
+	r.exec(ctx, conn, "ALTER DATABASE "+name+"_backup ALLOW_CONNECTIONS true")
+	return func() {
+		r.exec(ctx, conn, "DROP DATABASE "+name+" WITH (FORCE)")
+		r.exec(ctx, conn, "ALTER DATABASE "+name+"_backup RENAME TO "+name)
+	}
+}
+
 // stoppedFor is how long stopped sales are watched: two rounds of the reconciliation, which
 // could wrongly repair them.
 const stoppedFor = 3 * time.Second
@@ -77,7 +138,7 @@ const stoppedFor = 3 * time.Second
 func (r *run) command(args ...string) string {
 	r.t.Helper()
 	spec := process.Spec{
-		Binary: binary(r.t), Command: args[0], Args: append(args[1:], r.shop.settings(r.shop.redis.Addr())...), Dir: r.shop.dir,
+		Binary: binary(r.t), Command: args[0], Args: append(args[1:], r.shop.settings(r.shop.redisURL(nil))...), Dir: r.shop.dir,
 		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
 	}
 	result := process.Run(r.t, spec)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/process"
 )
 
@@ -28,12 +29,20 @@ type fault struct {
 	RedisArgs []string
 	// Redis returns further arguments for each run; it may be nil.
 	Redis func(t *testing.T) []string
+	// Cluster runs the service on a Redis Cluster, on which RedisArgs, Redis and the proxies have
+	// no effect.
+	Cluster bool
 	// ProxyAPI and ProxyWorker put a proxy between Redis and these processes.
 	ProxyAPI, ProxyWorker bool
 	// DB is the name of the only database, as in -db, to which the fault applies; empty: any.
 	DB string
-	// Folder returns the folder of the database; nil: a temporary folder.
+	// Folder returns the folder of an SQLite database; nil: a temporary folder.
 	Folder func(t *testing.T) string
+	// Postgres returns the fault's own server and the URL of an empty database on it; nil: a
+	// database on the server that the faults share.
+	Postgres func(t *testing.T) (server *postgrestest.Instance, url string)
+	// Front returns the URL by which the service reaches its Postgres database; nil: directly.
+	Front func(t *testing.T, s *store) string
 	// Tune changes the configuration of a process; it may be nil.
 	Tune func(spec *process.Spec)
 
@@ -93,7 +102,7 @@ func register(f fault) {
 	faults = append(faults, &f)
 	slices.SortFunc(faults, func(a, b *fault) int {
 		// "F2" before "F12a" before "F12b".
-		number := func(id string) int { return len(strings.TrimRight(id, "abc")) }
+		number := func(id string) int { return len(strings.TrimRight(id, "abcdefghi")) }
 		if d := number(a.ID) - number(b.ID); d != 0 {
 			return d
 		}

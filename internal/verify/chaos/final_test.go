@@ -131,8 +131,12 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 	if f.Items, err = r.shop.store.items(ctx); err != nil {
 		return nil, err
 	}
-	if f.Dead, err = history.DeadOrders(ctx, r.shop.rdb, ordersKey("")); err != nil {
-		return nil, fmt.Errorf("read dead letters: %w", err)
+	for p := range r.shop.partitions {
+		dead, err := history.DeadOrders(ctx, r.shop.rdb, ordersKey(p, ""))
+		if err != nil {
+			return nil, fmt.Errorf("read dead letters: %w", err)
+		}
+		f.Dead = append(f.Dead, dead...)
 	}
 	c, err := r.caller()
 	if err != nil {
@@ -150,7 +154,7 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 // finalItem adds the item's data from Redis and the service.
 func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) error {
 	item.Exhausted = r.gaveUp.Load() == 0 && !r.fault.Stays
-	sale, err := r.shop.rdb.HMGet(ctx, saleKey(item.ID), "left", "epoch", "fence").Result()
+	sale, err := r.shop.rdb.HMGet(ctx, r.shop.saleKey(item.ID), "left", "epoch", "fence").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("read sale of %s: %w", item.ID, err)
 	}
@@ -181,12 +185,14 @@ const wholeRun = 8 * time.Minute
 // noDeadLetters expects that no order has become a dead letter: these faults do not make tasks
 // fail.
 func noDeadLetters(ctx context.Context, r *run) {
-	ids, err := r.shop.rdb.ZRange(ctx, ordersKey("dead"), 0, -1).Result()
-	if err != nil {
-		r.failf("read dead letters: %v", err)
-	}
-	for _, id := range ids {
-		meta, err := r.shop.rdb.HGet(ctx, ordersKey("meta"), id).Result()
-		r.failf("dead letter %s: %q %v", id, meta, err)
+	for p := range r.shop.partitions {
+		ids, err := r.shop.rdb.ZRange(ctx, ordersKey(p, "dead"), 0, -1).Result()
+		if err != nil {
+			r.failf("read dead letters: %v", err)
+		}
+		for _, id := range ids {
+			meta, err := r.shop.rdb.HGet(ctx, ordersKey(p, "meta"), id).Result()
+			r.failf("dead letter %s: %q %v", id, meta, err)
+		}
 	}
 }

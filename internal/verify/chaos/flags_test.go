@@ -33,7 +33,7 @@ var options struct {
 func init() {
 	flag.Uint64Var(&options.seed, "seed", 0, "the first round's seed, of which everything that is drawn follows; 0: one by chance")
 	flag.StringVar(&options.engine, "engine", "redis", "what the service runs on: redis")
-	flag.StringVar(&options.db, "db", "sqlite", "the database: sqlite")
+	flag.StringVar(&options.db, "db", "sqlite", "the database: sqlite or postgres")
 	flag.IntVar(&options.rounds, "rounds", 1, "how often each fault is run, each time with the next seed")
 	flag.StringVar(&options.out, "out", "", "folder of the results (default .cache/chaos of the repository)")
 	flag.BoolVar(&options.small, "small", false, "run only the small set of faults")
@@ -70,7 +70,7 @@ func prepare() (code int, err error) {
 	case options.engine != "redis":
 		return 2, fmt.Errorf("-engine %q: there is redis", options.engine)
 	case databases[options.db] == nil:
-		return 2, fmt.Errorf("-db %q: there is sqlite", options.db)
+		return 2, fmt.Errorf("-db %q: there are sqlite and postgres", options.db)
 	case options.rounds < 1:
 		return 2, fmt.Errorf("-rounds %d: use 1 or more", options.rounds)
 	}

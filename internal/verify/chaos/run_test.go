@@ -36,6 +36,9 @@ type run struct {
 	rec   *history.Recorder
 	// balance is the load balancer between the buyers and the API processes; it may be nil.
 	balance *balancer
+	// order and user are an order, and its buyer, of which the routes are tried while the
+	// database is broken.
+	order, user string
 
 	answered atomic.Int64 // calls that were answered, whatever the answer
 	accepted atomic.Int64 // purchases that made an order, not repeats of them

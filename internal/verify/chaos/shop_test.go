@@ -5,6 +5,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,9 +27,12 @@ type shop struct {
 	fault *fault
 	dir   string // the folder of data, logs and, unless the fault sets another, the database
 
-	redis *redistest.Server
-	rdb   *redis.Client // directly to Redis, without a proxy
-	store *store
+	redis   *redistest.Server     // nil on a cluster
+	cluster *cluster              // nil on a single server
+	rdb     redis.UniversalClient // directly to Redis, without a proxy
+	// partitions is the number of partitions of the items.
+	partitions int
+	store      *store
 	// toAPI and toWorker are the proxies between Redis and these processes; nil: none.
 	toAPI, toWorker *redistest.Proxy
 
@@ -47,18 +51,9 @@ type member struct {
 // openShop starts everything.
 func openShop(t *testing.T, f *fault) *shop {
 	t.Helper()
-	s := &shop{t: t, fault: f, dir: t.TempDir()}
-	redisArgs := slices.Clone(f.RedisArgs)
-	if f.Redis != nil {
-		redisArgs = append(redisArgs, f.Redis(t)...)
-	}
-	s.redis = redistest.Real(t, redisArgs...)
-	folder := s.dir
-	if f.Folder != nil {
-		folder = f.Folder(t)
-	}
-	s.store = databases[options.db](t, folder)
-	s.rdb = redis.NewClient(redistest.Options(s.redis.Addr()))
+	s := &shop{t: t, fault: f, dir: t.TempDir(), partitions: 1}
+	s.openRedis()
+	s.store = databases[options.db](t, f, s.dir)
 	t.Cleanup(func() {
 		if err := s.rdb.Close(); err != nil {
 			t.Errorf("close redis client: %v", err)
@@ -70,7 +65,10 @@ func openShop(t *testing.T, f *fault) *shop {
 	if f.ProxyWorker {
 		s.toWorker = redistest.NewProxy(t, s.redis.Addr())
 	}
-	args := append([]string{"up"}, s.settings(s.redis.Addr())...)
+	args := append([]string{"up"}, s.settings(s.redisURL(nil))...)
+	if s.store.direct != "" {
+		args = append(args, "--db", s.store.direct) // not through a pooler
+	}
 	if r := process.Run(t, process.Spec{Binary: binary(t), Command: "migrate", Args: args, Dir: s.dir}); r.Code != 0 {
 		t.Fatalf("migrate up: exit code %d\n%s", r.Code, r.Output)
 	}
@@ -84,6 +82,34 @@ func openShop(t *testing.T, f *fault) *shop {
 	return s
 }
 
+// openRedis starts the redis-server or the cluster, and connects to it.
+func (s *shop) openRedis() {
+	s.t.Helper()
+	if s.fault.Cluster {
+		s.cluster, s.partitions = openCluster(s.t), clusterPartitions
+		s.rdb = s.cluster.client()
+		return
+	}
+	args := slices.Clone(s.fault.RedisArgs)
+	if s.fault.Redis != nil {
+		args = append(args, s.fault.Redis(s.t)...)
+	}
+	s.redis = redistest.Real(s.t, args...)
+	s.rdb = redis.NewClient(redistest.Options(s.redis.Addr()))
+}
+
+// redisURL is the service's setting for Redis, through a proxy unless that is nil.
+func (s *shop) redisURL(through *redistest.Proxy) string {
+	switch {
+	case s.cluster != nil:
+		return s.cluster.url()
+	case through != nil:
+		return "redis://" + through.Addr() + "/0"
+	default:
+		return "redis://" + s.redis.Addr() + "/0"
+	}
+}
+
 // binary is the build of the service with the fault points.
 func binary(t testing.TB) string {
 	t.Helper()
@@ -91,22 +117,18 @@ func binary(t testing.TB) string {
 }
 
 // settings are the settings of every process.
-func (s *shop) settings(redisAddr string) []string {
+func (s *shop) settings(redisURL string) []string {
 	return []string{
 		"--db", s.store.url, "--data-dir", s.dir, "--log-format", "json",
-		"--redis", "redis://" + redisAddr + "/0",
+		"--redis", redisURL, "--partitions", strconv.Itoa(s.partitions),
 	}
 }
 
 // member starts the first process of a member.
 func (s *shop) member(command string, through *redistest.Proxy, args []string) *member {
 	s.t.Helper()
-	addr := s.redis.Addr()
-	if through != nil {
-		addr = through.Addr()
-	}
 	spec := process.Spec{
-		Binary: binary(s.t), Command: command, Args: append(s.settings(addr), args...), Dir: s.dir,
+		Binary: binary(s.t), Command: command, Args: append(s.settings(s.redisURL(through)), args...), Dir: s.dir,
 		Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
 	}
 	if s.fault.Tune != nil {
@@ -158,43 +180,54 @@ func (s *shop) urls() []string {
 }
 
 // The service's keys, as documented in docs/ARCHITECTURE.md.
-const partition = "fs:{p0}:"
+func tag(partition int) string                    { return "fs:{p" + strconv.Itoa(partition) + "}:" }
+func ordersKey(partition int, part string) string { return tag(partition) + "q:orders:" + part }
 
-func lockKey(item string) string   { return partition + "sale:" + item + ":lock" }
-func saleKey(item string) string   { return partition + "sale:" + item }
-func ordersKey(part string) string { return partition + "q:orders:" + part }
+func (s *shop) partition(item string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(item)) // a hash's Write never fails
+	return int(h.Sum32() % uint32(s.partitions))
+}
 
-// underway is the number of tasks in the queue of orders that are not dead letters.
-func (s *shop) underway(ctx context.Context) (int64, error) {
-	var sets [3]*redis.IntCmd
-	// In one step: a task moves from one set to another.
-	_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		for i, set := range []string{"ready", "leased", "delayed"} {
-			sets[i] = p.ZCard(ctx, ordersKey(set))
+func (s *shop) saleKey(item string) string { return tag(s.partition(item)) + "sale:" + item }
+func (s *shop) lockKey(item string) string { return s.saleKey(item) + ":lock" }
+
+// underway is the number of tasks in the queues of orders that are not dead letters.
+func (s *shop) underway(ctx context.Context) (n int64, err error) {
+	for partition := range s.partitions {
+		var sets [3]*redis.IntCmd
+		// In one step: a task moves from one set to another.
+		_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			for i, set := range []string{"ready", "leased", "delayed"} {
+				sets[i] = p.ZCard(ctx, ordersKey(partition, set))
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, err
 		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
+		n += sets[0].Val() + sets[1].Val() + sets[2].Val()
 	}
-	return sets[0].Val() + sets[1].Val() + sets[2].Val(), nil
+	return n, nil
 }
 
 // counts reads the number of acknowledged orders and the number of failed attempts, which
 // includes expired leases.
 func (s *shop) counts(ctx context.Context) (processed, failed int64) {
-	all, err := s.rdb.HGetAll(ctx, ordersKey("counts")).Result()
-	if err != nil {
-		return 0, 0 // Redis may be down; callers poll
-	}
-	for field, value := range all {
-		n, err := strconv.ParseInt(value, 10, 64)
-		switch {
-		case err != nil:
-		case field == "failed":
-			failed = n
-		case field == "processed" || strings.HasPrefix(field, "m"): // the count of one minute
-			processed += n
+	for partition := range s.partitions {
+		all, err := s.rdb.HGetAll(ctx, ordersKey(partition, "counts")).Result()
+		if err != nil {
+			return 0, 0 // Redis may be down; callers poll
+		}
+		for field, value := range all {
+			n, err := strconv.ParseInt(value, 10, 64)
+			switch {
+			case err != nil:
+			case field == "failed":
+				failed += n
+			case field == "processed" || strings.HasPrefix(field, "m"): // the count of one minute
+				processed += n
+			}
 		}
 	}
 	return processed, failed
@@ -203,10 +236,10 @@ func (s *shop) counts(ctx context.Context) (processed, failed int64) {
 // fence reads the fencing token in the sale and the last one that its lock has issued; 0 if
 // there is none.
 func (s *shop) fence(ctx context.Context, item string) (sold, minted int64) {
-	if v, err := s.rdb.HGet(ctx, saleKey(item), "fence").Int64(); err == nil {
+	if v, err := s.rdb.HGet(ctx, s.saleKey(item), "fence").Int64(); err == nil {
 		sold = v
 	}
-	if v, err := s.rdb.Get(ctx, lockKey(item)+":fence").Result(); err == nil {
+	if v, err := s.rdb.Get(ctx, s.lockKey(item)+":fence").Result(); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSuffix(v, "w"), 10, 64); err == nil {
 			minted = n
 		}

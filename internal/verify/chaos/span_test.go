@@ -24,6 +24,8 @@ type span struct {
 	others   map[int]int
 	// each is called for every order created, with the run's mutex held; it may be nil.
 	each func(h *history.Call)
+	// outages measures how long errors last; it may be nil.
+	outages *outages
 }
 
 // measure begins a span.
@@ -47,6 +49,9 @@ func (s *span) saw(h *history.Call) {
 		return
 	}
 	s.took = append(s.took, time.Duration(h.End-h.Start))
+	if s.outages != nil {
+		s.outages.saw(h)
+	}
 	switch {
 	case h.Accepted() && !h.Replayed:
 		s.accepted++

@@ -11,6 +11,7 @@ import (
 
 	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
 
+	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/verify/history"
 )
 
@@ -18,15 +19,24 @@ import (
 type store struct {
 	url string // the service's setting
 	db  *sql.DB
-	// path is the database's file; empty if it is not a file.
-	path string
+	// path is the file of an SQLite database, and server the server of a Postgres database.
+	path   string
+	server *postgrestest.Instance
+	// direct is the URL of a Postgres database for the suite itself, which the fault does not
+	// cut off. deadlocks and logged are the number of deadlocks and the length in bytes that the
+	// server's log had at first.
+	direct            string
+	deadlocks, logged int
 }
 
-// databases create an empty database, by the name of -db.
-var databases = map[string]func(t *testing.T, folder string) *store{"sqlite": openSQLite}
+// databases create an empty database for a fault, by the name of -db.
+var databases = map[string]func(t *testing.T, f *fault, folder string) *store{"sqlite": openSQLite, "postgres": openPostgres}
 
-func openSQLite(t *testing.T, folder string) *store {
+func openSQLite(t *testing.T, f *fault, folder string) *store {
 	t.Helper()
+	if f.Folder != nil {
+		folder = f.Folder(t)
+	}
 	s := &store{path: filepath.Join(folder, "shop.db")}
 	s.url = "sqlite:" + s.path
 	s.reopen(t)
@@ -34,9 +44,13 @@ func openSQLite(t *testing.T, folder string) *store {
 	return s
 }
 
-// reopen opens the database's file, after close.
+// reopen opens the database, after close.
 func (s *store) reopen(t *testing.T) {
 	t.Helper()
+	if s.server != nil {
+		s.reopenPostgres(t)
+		return
+	}
 	db, err := sql.Open("sqlite3", "file:"+s.path+"?_busy_timeout=10000&_query_only=true")
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,8 @@
 package sabotage
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -13,17 +15,28 @@ import (
 	"flashsale/internal/verify/history"
 )
 
+var database = flag.String("db", "sqlite", "the database: sqlite or postgres")
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if *database != "sqlite" && *database != "postgres" {
+		fmt.Fprintf(os.Stderr, "sabotage: -db %q: there are sqlite and postgres\n", *database)
+		os.Exit(2)
+	}
 	code := m.Run()
 	redistest.Shutdown()
 	process.Shutdown()
 	os.Exit(code)
 }
 
+const postgresSchema = "migrations/postgres/00012_init.sql"
+
 // sabotages are the builds that break a promise.
 var sabotages = []struct {
 	name   string
 	change []alteration
+	// postgres is the change on Postgres; nil: the same.
+	postgres []alteration
 	// sell runs the sale with the fault that reveals the change.
 	sell func(s *stage)
 	// found are the expected findings; at least one must be made.
@@ -39,8 +52,8 @@ var sabotages = []struct {
 		early[i] = order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: time.Now().UnixMilli()}
 	}
 	if len(early) > 0 {
-		f.tell(ctx, purchases.orders, early)
-		go f.fulfil(context.WithoutCancel(ctx), purchases.orders, make([]fate, len(early)))
+		f.tell(ctx, purchases.orders, early, time.Now())
+		go f.fulfil(context.WithoutCancel(ctx), purchases.orders, slices.Clone(purchases.fates))
 	}
 `,
 		}},
@@ -73,7 +86,7 @@ var sabotages = []struct {
 			again[k].ID = again[k].ID[:32] + "f" + again[k].ID[33:]
 			again[k].IdempotencyKey += "2"
 		}
-		f.fulfil(ctx, again, make([]fate, len(again)))
+		f.fulfil(ctx, again, slices.Clone(purchases.fates[t.from:t.to]))
 	}
 `,
 		}},
@@ -85,6 +98,10 @@ var sabotages = []struct {
 			{file: "order/store/rows.go", from: " AND sold + ?1 <= total", to: ""},
 			{file: "migrations/sqlite/00001_init.sql", from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
 		},
+		postgres: []alteration{
+			{file: "order/store/rows.go", from: " AND sold + ?1 <= total", to: ""},
+			{file: postgresSchema, from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
+		},
 		sell: raiseStock, found: []string{history.Oversold},
 	},
 	{
@@ -93,13 +110,17 @@ var sabotages = []struct {
 			file: "migrations/sqlite/00007_storage.sql",
 			from: "CREATE UNIQUE INDEX orders_idempotency ON orders (item_id", to: "CREATE INDEX orders_idempotency ON orders (item_id",
 		}},
+		postgres: []alteration{{
+			file: postgresSchema,
+			from: "CREATE UNIQUE INDEX orders_idempotency ON orders (item_id", to: "CREATE INDEX orders_idempotency ON orders (item_id",
+		}},
 		sell: forgetKeys, found: []string{history.Duplicated},
 	},
 	{
 		name: "takes the stock again when a batch is repeated",
 		change: []alteration{{
 			file: "inventory/lua/purchase.lua",
-			from: "local repeated = queue_known(7, 1, {ARGV[12]})[1]\n",
+			from: "local repeated = queue_known(8, 1, {ARGV[12]})[1]\n",
 			to: `local repeated = false
 for i = 1, n do
   if stored[i] and orders[fields[i]] == own[i] then
@@ -148,7 +169,11 @@ func TestSabotage(t *testing.T) {
 			})
 			t.Run("altered", func(t *testing.T) {
 				// Purchases that were lost are never answered.
-				v, _ := sold(t, altered(t, s.change), s.sell, 3*time.Second)
+				change := s.change
+				if *database == "postgres" && s.postgres != nil {
+					change = s.postgres
+				}
+				v, _ := sold(t, altered(t, change), s.sell, 3*time.Second)
 				if !slices.ContainsFunc(s.found, v.Has) {
 					t.Errorf("none of %q is found: %s\n%+v", s.found, v.Line(), v.Findings)
 				}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,9 +18,11 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	_ "github.com/mattn/go-sqlite3"    // the driver sqlite3
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/testing/redistest"
 	"flashsale/internal/verify/history"
@@ -48,6 +51,7 @@ type stage struct {
 	server *redistest.Server
 	rdb    *redis.Client
 	db     *sql.DB
+	url    string // of the database on Postgres; empty: SQLite
 	apis   []*process.P
 	rec    *history.Recorder
 	path   string // the file of the history
@@ -79,6 +83,9 @@ func newStage(t *testing.T, binary string) *stage {
 	if s.rec, err = history.Create(s.path); err != nil {
 		t.Fatal(err)
 	}
+	if *database == "postgres" {
+		s.url = postgrestest.NewDatabase(t)
+	}
 	s.openDB()
 	t.Cleanup(func() {
 		for _, conns := range s.idle {
@@ -97,8 +104,12 @@ func newStage(t *testing.T, binary string) *stage {
 
 func (s *stage) openDB() {
 	s.t.Helper()
+	driver, dsn := "sqlite3", "file:"+s.dbPath()+"?_busy_timeout=10000"
+	if s.url != "" {
+		driver, dsn = "pgx", s.url
+	}
 	var err error
-	if s.db, err = sql.Open("sqlite3", "file:"+s.dbPath()+"?_busy_timeout=10000"); err != nil {
+	if s.db, err = sql.Open(driver, dsn); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -121,7 +132,11 @@ func (s *stage) settings(redisAddr string) []string {
 	if redisAddr == "" {
 		redisAddr = s.server.Addr()
 	}
-	return []string{"--db", "sqlite:" + s.dbPath(), "--data-dir", s.dir, "--log-format", "json", "--redis", "redis://" + redisAddr + "/0"}
+	db := s.url
+	if db == "" {
+		db = "sqlite:" + s.dbPath()
+	}
+	return []string{"--db", db, "--data-dir", s.dir, "--log-format", "json", "--redis", "redis://" + redisAddr + "/0"}
 }
 
 func (s *stage) start(command, redisAddr string, args ...string) *process.P {
@@ -375,9 +390,13 @@ func (s *stage) buy(client int, w purchase) history.Call {
 // lockDatabase prevents all other writes until unlock.
 func (s *stage) lockDatabase() (unlock func()) {
 	s.t.Helper()
+	lock := "BEGIN EXCLUSIVE"
+	if s.url != "" {
+		lock = "BEGIN; LOCK TABLE orders IN EXCLUSIVE MODE"
+	}
 	conn, err := s.db.Conn(s.ctx)
 	if err == nil {
-		_, err = conn.ExecContext(s.ctx, "BEGIN EXCLUSIVE")
+		_, err = conn.ExecContext(s.ctx, lock)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -386,6 +405,27 @@ func (s *stage) lockDatabase() (unlock func()) {
 		_, err := conn.ExecContext(context.WithoutCancel(s.ctx), "ROLLBACK")
 		s.must(errors.Join(err, conn.Close()))
 	})
+}
+
+// backUp copies the database, and returns a function that restores the copy while no process runs.
+func (s *stage) backUp() (restore func()) {
+	s.t.Helper()
+	if s.url == "" {
+		file := filepath.Join(s.dir, "backup.db")
+		s.command("backup", file)
+		return func() { s.command("restore", file) }
+	}
+	file := filepath.Join(s.dir, "backup.dump")
+	s.tool("pg_dump", "--format=custom", "--file="+file, "--dbname="+s.url)
+	return func() { s.tool("pg_restore", "--clean", "--if-exists", "--exit-on-error", "--dbname="+s.url, file) }
+}
+
+// tool runs a program of Postgres that must succeed.
+func (s *stage) tool(name string, args ...string) {
+	s.t.Helper()
+	if text, err := exec.CommandContext(s.ctx, postgrestest.Program(s.t, name), args...).CombinedOutput(); err != nil {
+		s.t.Fatalf("%s: %v\n%s", name, err, text)
+	}
 }
 
 // watchFences samples the fencing tokens until stop.

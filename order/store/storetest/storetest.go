@@ -2,7 +2,6 @@
 package storetest
 
 import (
-	"path/filepath"
 	"testing"
 
 	"flashsale/internal/testing/await"
@@ -11,17 +10,22 @@ import (
 	"flashsale/order/store"
 )
 
-// New returns a store on the test's own migrated database file.
+// New returns a store on the test's own migrated database: see [ordertest.NewDatabase].
 func New(t testing.TB) *store.Store {
 	t.Helper()
-	return NewAt(t, filepath.Join(t.TempDir(), "shop.db"))
+	return open(t, ordertest.NewDatabase(t))
 }
 
-// NewAt returns a store on a migrated database at path.
+// NewAt returns a store on a migrated database of SQLite at path.
 func NewAt(t testing.TB, path string) *store.Store {
 	t.Helper()
 	ordertest.NewFile(t, path)
-	s, err := store.Open(await.Context(t), "sqlite:"+path)
+	return open(t, "sqlite:"+path)
+}
+
+func open(t testing.TB, setting string) *store.Store {
+	t.Helper()
+	s, err := store.Open(await.Context(t), setting)
 	if err != nil {
 		t.Fatal(err)
 	}

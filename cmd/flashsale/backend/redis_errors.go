@@ -1,0 +1,210 @@
+package backend
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/cmd/flashsale/config"
+)
+
+// CheckRedis checks that the engine answers, that its user may do what the service does, and that
+// the engine accepts writes. An error names the setting, the cause and the fix.
+func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient) error {
+	if cause, fix := RedisProblem(ctx, setting, rdb); cause != "" {
+		return config.FailedSetting("redis", setting, cause, fix)
+	}
+	return nil
+}
+
+// RedisError adds the setting, the cause and the fix to an error of Redis that an operator can
+// correct. Others, and nil, are returned unchanged.
+func RedisError(ctx context.Context, setting string, err error) error {
+	var answered redis.Error
+	var network net.Error
+	if !errors.As(err, &answered) && !errors.As(err, &network) {
+		return err
+	}
+	cause, fix := explainRedis(ctx, setting, err)
+	return config.FailedSetting("redis", setting, cause, fix)
+}
+
+// probeKeys is the number of keys, each of another slot, that RedisProblem reads. On a cluster
+// of two masters, one of them has all of their slots once in 2^32 clusters.
+const probeKeys = 32
+
+// RedisProblem returns what prevents the service from using the engine, and the fix; "" for
+// nothing.
+func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return explainRedis(ctx, setting, err)
+	}
+	if _, cluster := rdb.(*redis.ClusterClient); !cluster && setting != config.EmbeddedRedis {
+		// A managed Redis may forbid INFO. Then the first write of the start reports a replica.
+		if info, err := rdb.InfoMap(ctx, "replication").Result(); err == nil && info["Replication"]["role"] == "slave" {
+			at := net.JoinHostPort(info["Replication"]["master_host"], info["Replication"]["master_port"])
+			return "it is a replica, and refuses writes", "name the primary, at " + at
+		}
+	}
+	// The keys are those of the service, so that a user without permission for them is refused.
+	if _, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range probeKeys {
+			p.Exists(ctx, fmt.Sprintf("fs:{probe%d}", i))
+		}
+		p.Eval(ctx, "return redis.call('exists', KEYS[1])", []string{"fs:{probe}"})
+		return nil
+	}); err != nil {
+		return explainRedis(ctx, setting, err)
+	}
+	return "", ""
+}
+
+// redisReplies are the refusals of a server, by the beginning of the reply.
+var redisReplies = []struct{ reply, cause, fix string }{
+	{"WRONGPASS", "wrong password or unknown user", "correct the user and the password, with % codes for any of /#%@ in them"},
+	{"AUTH <password> called without any password", "the server has no password for the default user", "name a user (redis://user:password@host:port/0), or set a password on the server"},
+	{"NOAUTH", "the server wants a password, and the URL has none", "write redis://user:password@host:port/0, or redis://:password@host:port/0 for the default user"},
+	{"NOPERM", "the user lacks a permission that the service needs", "grant the user what deploy/redis/users.acl grants; see docs/hardening.md"},
+	{"This instance has cluster support disabled", "the server is no cluster", "write redis:// instead of cluster+redis:// (rediss:// instead of cluster+rediss://)"},
+	{"MOVED", "the server is a node of a cluster", "write cluster+redis:// instead of redis:// (cluster+rediss:// instead of rediss://)"},
+	{"SELECT is not allowed in cluster mode", "the server is a node of a cluster", "write cluster+redis:// instead of redis:// (cluster+rediss:// instead of rediss://), without a database number"},
+	{"CLUSTERDOWN", "the cluster does not serve all of its slots", "repair the cluster; see CLUSTER INFO"},
+	{"READONLY", "it is a replica, and refuses writes", "name the primary"},
+	{"MASTERDOWN", "it is a replica, and has lost its primary", "name the primary"},
+	{"DB index is out of range", "the server has no database of that number", "correct the number at the end of the URL, or raise the server's setting databases"},
+	{"LOADING", "it is still loading its data", "start again when it has finished"},
+	{"DENIED", "the server's protected mode refuses other hosts", "set a password for the default user, or use the users of deploy/redis/users.acl; see docs/hardening.md"},
+	{"max number of clients reached", "the server has no connection left", "raise maxclients of the server, or set pool_size in the URL"},
+	{"OOM", "its memory is full", "raise maxmemory of the server"},
+	{"MISCONF", "it refuses writes because it cannot save its data", "see the log of the server: its disk may be full"},
+}
+
+// explainRedis returns the cause of an error of Redis, and the fix.
+func explainRedis(ctx context.Context, setting string, err error) (cause, fix string) {
+	var answered redis.Error
+	if errors.As(err, &answered) {
+		// DENIED explains itself in several sentences.
+		reply, _, _ := strings.Cut(answered.Error(), ". ")
+		for _, r := range redisReplies {
+			if redis.HasErrorPrefix(err, r.reply) {
+				return r.cause + " (" + reply + ")", r.fix
+			}
+		}
+		return "the server refuses a command (" + reply + ")", "see the log of the server"
+	}
+	if cause, fix := explainCertificate(err); cause != "" {
+		return cause, fix
+	}
+	return explainNetwork(ctx, setting, err)
+}
+
+// explainCertificate returns what is wrong with the server's certificate, and the fix; "" for
+// other errors.
+func explainCertificate(err error) (cause, fix string) {
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		alert     tls.AlertError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return "the server's certificate is signed by an unknown authority (" + authority.Error() + ")",
+			"add the authority's certificate to the certificates of this system, or name a file that has it in SSL_CERT_FILE"
+	case errors.As(err, &host):
+		return "the server's certificate is for another host (" + host.Error() + ")",
+			"connect by a name that is in the certificate, or add this one to the certificate (subjectAltName)"
+	case errors.As(err, &invalid):
+		return "the server's certificate is invalid (" + invalid.Error() + ")", "renew the certificate, and check this machine's clock"
+	case errors.As(err, &alert):
+		return "the server refuses the TLS connection (" + alert.Error() + ")",
+			"set tls-auth-clients no on the server if it wants a certificate of its clients, and check its tls-protocols"
+	}
+	return "", ""
+}
+
+// explainNetwork does the same for an error of the network.
+func explainNetwork(ctx context.Context, setting string, err error) (cause, fix string) {
+	const address = "start it, or correct the address"
+	var (
+		name   *net.DNSError
+		plain  tls.RecordHeaderError
+		silent net.Error
+	)
+	secure, addr := redisAddr(setting)
+	switch {
+	case errors.As(err, &name):
+		return "the host " + name.Name + " cannot be resolved (" + name.Err + ")", "correct the host, or check this machine's DNS"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "it does not answer: connection refused (" + addr + ")", "start it, or correct the host and port"
+	case errors.As(err, &plain), secure && speaksPlain(ctx, addr):
+		return "the server does not use TLS", "write redis:// instead of rediss:// (or cluster+redis:// and so on), or set tls-port on the server"
+	case !secure && speaksTLS(ctx, addr):
+		return "the server expects TLS", "write rediss:// instead of redis:// (or cluster+rediss:// and so on)"
+	case errors.As(err, &silent) && silent.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return "it does not answer: timeout (" + err.Error() + ")", address + "; check that the firewall allows the port"
+	default:
+		return "it does not answer (" + err.Error() + ")", address
+	}
+}
+
+// redisAddr returns whether a setting asks for TLS, and the first address in it.
+func redisAddr(setting string) (secure bool, addr string) {
+	u, err := url.Parse(setting)
+	if err != nil {
+		return false, ""
+	}
+	port := u.Port()
+	if port == "" {
+		port = "6379"
+	}
+	return strings.HasSuffix(u.Scheme, "rediss"), net.JoinHostPort(u.Hostname(), port)
+}
+
+// probeLimit bounds one probe of an address. A probe sends no password.
+const probeLimit = time.Second
+
+// speaksPlain reports whether a Redis without TLS answers at addr. It is needed because such a
+// Redis leaves the beginning of a TLS handshake unanswered.
+func speaksPlain(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeLimit)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }() //nolint:errcheck // the answer has been read, or none came
+	if err := conn.SetDeadline(time.Now().Add(probeLimit)); err != nil {
+		return false
+	}
+	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+		return false
+	}
+	first, err := bufio.NewReader(conn).ReadByte()
+	return err == nil && slices.Contains([]byte("+-"), first)
+}
+
+// speaksTLS reports whether a server with TLS answers at addr, whatever its certificate.
+func speaksTLS(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeLimit)
+	defer cancel()
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it only shakes hands: nothing is sent, and nothing is believed
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close() //nolint:errcheck // the handshake was all that was needed
+	return true
+}

@@ -1,0 +1,118 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
+	"flashsale/migrations"
+	"flashsale/order/store"
+	"flashsale/order/transfer"
+)
+
+const (
+	minPostgres = 15 // the oldest major version that the schema supports
+	// processConns is how many connections a process opens at most: those of its store, of its
+	// write probe, and of the lock on the database.
+	processConns = 16
+	// leastProcesses is the smallest deployment: one API and one worker.
+	leastProcesses = 2
+)
+
+// postgres checks a Postgres database, and returns the number of its partitions; 0 if unknown.
+func (d *doctor) postgres(ctx context.Context) (partitions int) {
+	s := d.settings
+	db, err := store.Open(ctx, s.DB)
+	if err != nil {
+		d.fix("database", fmt.Sprintf("%s: %s", config.RedactURL(s.DB), backend.Cause(err)), backend.DatabaseFix(s, err))
+		return 0
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			d.failed("database", err)
+		}
+	}()
+	asked := d.now()
+	described, err := store.Describe(ctx, db)
+	if err != nil {
+		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
+		return 0
+	}
+	// The server read its clock between the two.
+	halfway := asked.Add(d.now().Sub(asked) / 2)
+	d.postgresServer(&described)
+	d.postgresClock(described.Server.Clock.Sub(halfway))
+	if err := backend.CheckSchema(ctx, db); err != nil {
+		var marked *transfer.Unusable
+		if errors.Is(err, migrations.ErrPending) {
+			d.fix("database", "its schema is older than this program, or it is empty", migrate)
+		} else if errors.As(err, &marked) {
+			d.fix("database", marked.Cause, marked.Fix)
+		} else {
+			d.fix("database", "its schema cannot be read: "+backend.Cause(err), backend.DatabaseFix(s, err))
+		}
+		return 0
+	}
+	c, err := store.Check(ctx, db)
+	switch {
+	case err != nil:
+		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
+		return 0
+	case len(c.Denied) > 0:
+		d.fix("database", "the role may not read and change the rows of "+strings.Join(c.Denied, ", "), "grant the role what docs/postgres.md lists for it")
+		return 0
+	}
+	d.ok("database", "%s is reachable and its schema is up to date (epoch %d)", config.RedactURL(s.DB), c.Epoch)
+	d.recorded(c.Partitions)
+	return c.Partitions
+}
+
+// postgresServer checks the version and the settings of the server.
+func (d *doctor) postgresServer(described *store.Description) {
+	server := described.Server
+	if server.Number < minPostgres*10_000 {
+		d.fix("database", "its version is Postgres "+described.Version, fmt.Sprintf("use version %d or later", minPostgres))
+	}
+	switch {
+	case server.Standby:
+		d.fix("database", "the server is a standby, and refuses writes", "name the primary, for example with several hosts and target_session_attrs=read-write")
+	case server.ReadOnly:
+		d.fix("database", "its transactions are read-only by default", "set default_transaction_read_only = off for the role and the database")
+	}
+	if server.Encoding != "UTF8" {
+		d.fix("database", "its encoding is "+server.Encoding, "create it with createdb --encoding=UTF8 --template=template0")
+	}
+	says, change := backend.PostgresDurability(described)
+	d.ok("database", "Postgres %s: %s", described.Version, says)
+	for _, c := range change {
+		if c.Must {
+			d.fix("database", c.Says, c.Fix)
+		} else {
+			d.warn("database", c.Says, c.Fix)
+		}
+	}
+	const more = "raise max_connections, or run fewer processes"
+	open := fmt.Sprintf("%d of the server's %d connections are open, and a process uses up to %d", server.Used, server.Connections, processConns)
+	switch {
+	case server.Connections < leastProcesses*processConns:
+		d.warn("database", fmt.Sprintf("the server allows %d connections, and an API and a worker use up to %d", server.Connections, leastProcesses*processConns), more)
+	case server.Connections-server.Used < processConns:
+		d.warn("database", open, more)
+	default:
+		d.ok("database", "%s", open)
+	}
+}
+
+// postgresClock judges the difference between the server's clock and this host's.
+func (d *doctor) postgresClock(offset time.Duration) {
+	if offset.Abs() > backend.MaxClockSkew {
+		d.warn("clock", fmt.Sprintf("the Postgres clock minus this machine's is %v: the times of its log and of recovery to a point in time differ from those of the orders",
+			offset.Round(time.Millisecond)), backend.ClockFix)
+	} else {
+		d.ok("clock", "the Postgres clock minus this machine's is %v", offset.Round(time.Millisecond))
+	}
+}

@@ -1,0 +1,156 @@
+package pages
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/catalog"
+)
+
+// crowdItem is the page of an item for a buyer, or for a reader without a session.
+func crowdItem(language, id, buyer, key string, left int64) *ItemPage {
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	return &ItemPage{
+		Frame: Frame{Language: LanguageNamed(language), Path: "/items/" + id, Buyer: buyer},
+		Item: Item{
+			Item: catalog.Item{ID: id, Name: "<Thing>", Description: "Two\nlines & more", PriceMinor: 100, Currency: "EUR",
+				StockTotal: 10, StockLeft: left, PerUserLimit: 2, OpensAt: now},
+			State: catalog.StateOpen, Image: "/items/" + id + "/image.svg", Now: now,
+		},
+		Key: key, Quantity: 1,
+	}
+}
+
+// written returns what a crowd's page shows.
+func written(t *testing.T, c *Crowd, p *ItemPage, now time.Time) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := c.Item(&b, p, now); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// Every reader of a kept page sees what a page of their own would show.
+func TestCrowd_SameAsRender(t *testing.T) {
+	t.Parallel()
+	var c Crowd
+	now := time.Now()
+	for range 2 { // rendered, then kept
+		for _, language := range []string{"en", "zh"} {
+			for _, buyer := range []string{"", "alice", "bob.b:c@d-e_f"} {
+				for _, id := range []string{"a", "b"} {
+					p := crowdItem(language, id, buyer, "KEY"+buyer+id, 5)
+					var want bytes.Buffer
+					if err := Render(&want, "shop/item", p); err != nil {
+						t.Fatal(err)
+					}
+					if got := written(t, &c, p, now); got != want.String() {
+						t.Errorf("%s %s %q: the kept page differs:\n%s", language, id, buyer, got)
+					}
+				}
+			}
+		}
+	}
+	if len(c.kept) != 8 {
+		t.Errorf("%d pages are kept, want one for each item, language, and with and without a session", len(c.kept))
+	}
+}
+
+// The pages of the list are kept by their cursor, and are not read again while they are shown.
+func TestCrowd_Items(t *testing.T) {
+	t.Parallel()
+	var c Crowd
+	now, reads := time.Now(), 0
+	for range 2 {
+		for _, cursor := range []string{"", "next"} {
+			for _, buyer := range []string{"", "alice", "bob"} {
+				f := Frame{Language: LanguageNamed("en"), Path: "/", Buyer: buyer, Query: url.Values{"cursor": {cursor}}}
+				list := Items{Items: []Item{crowdItem("en", "thing"+cursor, "", "", 5).Item}}
+				var got, want bytes.Buffer
+				if err := c.Items(&got, &f, now, func() (Items, error) { reads++; return list, nil }); err != nil {
+					t.Fatal(err)
+				}
+				list.Frame = f
+				if err := Render(&want, "shop/items", &list); err != nil {
+					t.Fatal(err)
+				}
+				if got.String() != want.String() {
+					t.Errorf("cursor %q, %q: the kept page differs:\n%s", cursor, buyer, got.String())
+				}
+			}
+		}
+	}
+	if reads != 4 {
+		t.Errorf("the list was read %d times, want once for each cursor, with and without a session", reads)
+	}
+}
+
+// A failed read is not kept.
+func TestCrowd_Items_Error(t *testing.T) {
+	t.Parallel()
+	var c Crowd
+	f := Frame{Language: LanguageNamed("en"), Path: "/"}
+	failed := errors.New("failed")
+	if err := c.Items(io.Discard, &f, time.Now(), func() (Items, error) { return Items{}, failed }); !errors.Is(err, failed) || len(c.kept) != 0 {
+		t.Errorf("%v, %d pages are kept", err, len(c.kept))
+	}
+}
+
+// A kept page is shown for a quarter of a second, and not before it was rendered.
+func TestCrowd_Age(t *testing.T) {
+	t.Parallel()
+	for age, want := range map[time.Duration]string{0: "5 of 10", crowdLife: "5 of 10", crowdLife + 1: "4 of 10", -1: "4 of 10"} {
+		var c Crowd
+		now := time.Now()
+		written(t, &c, crowdItem("en", "a", "alice", "k", 5), now)
+		if got := written(t, &c, crowdItem("en", "a", "alice", "k", 4), now.Add(age)); !strings.Contains(got, want) {
+			t.Errorf("after %v the page does not show %q", age, want)
+		}
+	}
+}
+
+// The kept pages are bounded.
+func TestCrowd_Bound(t *testing.T) {
+	t.Parallel()
+	var c Crowd
+	now := time.Now()
+	page := &crowdPage{at: now}
+	for i := range 3 * crowdPages {
+		c.keep(crowdKey{path: strconv.Itoa(i)}, page)
+		if len(c.kept) > crowdPages {
+			t.Fatalf("%d pages are kept, want at most %d", len(c.kept), crowdPages)
+		}
+	}
+}
+
+// BenchmarkCrowd is the page of an item for one reader of many.
+func BenchmarkCrowd(b *testing.B) {
+	var c Crowd
+	p, now := crowdItem("en", "a", "alice", "k", 5), time.Now()
+	var out bytes.Buffer
+	for b.Loop() {
+		out.Reset()
+		if err := c.Item(&out, p, now); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkRender is the same page, rendered for the reader.
+func BenchmarkRender(b *testing.B) {
+	p := crowdItem("en", "a", "alice", "k", 5)
+	var out bytes.Buffer
+	for b.Loop() {
+		out.Reset()
+		if err := Render(&out, "shop/item", p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package embedded_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/embedded"
+)
+
+// BenchmarkScript runs a script of ten commands.
+func BenchmarkScript(b *testing.B) {
+	s, err := embedded.Start()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer rdb.Close()
+	script := redis.NewScript(`
+		local n = 0
+		for i = 1, 5 do
+			redis.call('HSET', KEYS[1], 'f' .. i, ARGV[1])
+			n = n + redis.call('HLEN', KEYS[1])
+		end
+		return n`)
+	if err := script.Load(b.Context(), rdb).Err(); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := script.EvalSha(b.Context(), rdb, []string{"k"}, "value").Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

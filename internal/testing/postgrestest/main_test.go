@@ -1,0 +1,9 @@
+package postgrestest
+
+import (
+	"testing"
+
+	"flashsale/internal/testing/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }

@@ -1,0 +1,106 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+	"github.com/pressly/goose/v3/lock"
+)
+
+// dialect is what differs between the databases.
+type dialect struct {
+	goose database.Dialect
+	// versionTables counts the tables with the name of goose's version table.
+	versionTables string
+	// options are those of goose.
+	options func() ([]goose.ProviderOption, error)
+	// around runs a change of the schema.
+	around func(ctx context.Context, db *sql.DB, fn func() error) error
+}
+
+var dialects = map[string]dialect{
+	"sqlite": {
+		goose:         database.DialectSQLite3,
+		versionTables: "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = '" + goose.DefaultTablename + "'",
+		options:       func() ([]goose.ProviderOption, error) { return nil, nil },
+		around:        onDisk,
+	},
+	"postgres": {
+		goose:         database.DialectPostgres,
+		versionTables: "SELECT COUNT(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = '" + goose.DefaultTablename + "'",
+		options:       oneProcess,
+		around:        func(_ context.Context, _ *sql.DB, fn func() error) error { return fn() },
+	},
+}
+
+func dialectOf(name string) (dialect, error) {
+	d, ok := dialects[name]
+	if !ok {
+		return dialect{}, fmt.Errorf("migrations: unknown dialect %q", name)
+	}
+	return d, nil
+}
+
+// begun reports whether goose's version table exists. Asking goose for the state would create
+// it.
+func (d dialect) begun(ctx context.Context, db Querier) (bool, error) {
+	var tables int
+	if err := db.QueryRowContext(ctx, d.versionTables).Scan(&tables); err != nil {
+		return false, fmt.Errorf("migrate status: %w", err)
+	}
+	return tables > 0, nil
+}
+
+// versions is goose's version table.
+type versions struct {
+	database.Store
+	dialect dialect
+}
+
+// TableExists spares goose a query that fails if the table does not exist.
+func (v versions) TableExists(ctx context.Context, db database.DBTxConn) (bool, error) {
+	return v.dialect.begun(ctx, db)
+}
+
+// Insert records that a step is applied. It has no parameters, because the driver with which
+// the service opens Postgres sends a boolean as a number.
+func (v versions) Insert(ctx context.Context, db database.DBTxConn, req database.InsertRequest) error {
+	_, err := db.ExecContext(ctx, fmt.Sprintf("INSERT INTO %s (version_id, is_applied) VALUES (%d, true)", v.Tablename(), req.Version))
+	return err
+}
+
+// onDisk runs fn with the connection's temporary storage on disk. SQLite keeps the original
+// pages of a statement that it may have to roll back; for a statement that rewrites a table,
+// they are as large as the table. A pool of more than one connection keeps SQLite's default,
+// which is the disk.
+func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
+	const disk = 1
+	var before int
+	if err := db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&before); err != nil {
+		return err
+	}
+	set := func(ctx context.Context, value int) error {
+		_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA temp_store = %d", value))
+		return err
+	}
+	if err := set(ctx, disk); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set(context.WithoutCancel(ctx), before)) }()
+	return fn()
+}
+
+// oneProcess makes processes that migrate the same database wait for each other: they try
+// every second, for an hour.
+func oneProcess() ([]goose.ProviderOption, error) {
+	const seconds, tries = 1, 3600
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(seconds, tries))
+	if err != nil {
+		return nil, err
+	}
+	return []goose.ProviderOption{goose.WithSessionLocker(locker)}, nil
+}

@@ -1,0 +1,9 @@
+package figures
+
+import (
+	"testing"
+
+	"flashsale/order/ordertest"
+)
+
+func TestMain(m *testing.M) { ordertest.Main(m) }

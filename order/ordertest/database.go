@@ -1,0 +1,66 @@
+package ordertest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+
+	"flashsale/internal/testing/postgrestest"
+	"flashsale/migrations"
+)
+
+// NewDatabase returns the setting of the test's own migrated database: a file of SQLite, or a
+// database on Postgres where [postgrestest.Variable] says so.
+func NewDatabase(t testing.TB) string {
+	t.Helper()
+	if postgrestest.Chosen(t) {
+		return NewPostgres(t)
+	}
+	path := filepath.Join(t.TempDir(), "shop.db")
+	NewFile(t, path)
+	return "sqlite:" + path
+}
+
+// NewPostgres returns the URL of the test's own migrated database on Postgres.
+func NewPostgres(t testing.TB) string {
+	t.Helper()
+	return postgrestest.Migrated(t, migratePostgres)
+}
+
+// SettingOf returns the setting with which another process opens a store's database.
+func SettingOf(s Database) string {
+	if s.Postgres() {
+		return s.URL()
+	}
+	return "sqlite:" + s.Path()
+}
+
+// NeedSQLite skips a test of what only SQLite has, such as its files, its settings and its plans
+// of statements, if the tests use Postgres.
+func NeedSQLite(t testing.TB) {
+	t.Helper()
+	if postgrestest.Chosen(t) {
+		t.Skip("tests SQLite's file")
+	}
+}
+
+func migratePostgres(url string) (err error) {
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	m, err := migrations.New(db, "postgres")
+	if err != nil {
+		return err
+	}
+	// Not bound to a test: all use the result.
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	_, err = m.Up(ctx)
+	return err
+}

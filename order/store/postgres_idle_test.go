@@ -1,0 +1,95 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// TestPostgres_SilentConnection: a firewall drops an idle connection without an error. The change
+// that meets it is refused after a time, and the next one uses another connection.
+func TestPostgres_SilentConnection(t *testing.T) {
+	t.Parallel()
+	address, err := url.Parse(ordertest.NewPostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := redistest.NewProxy(t, address.Host)
+	address.Host = link.Addr()
+	s := openStore(t, address.String())
+	change := func() error {
+		return s.Transition(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
+	}
+	if err := change(); err != nil {
+		t.Fatal(err)
+	}
+	// A connection is checked before its use if it was idle for a second.
+	idle := time.NewTimer(1100 * time.Millisecond)
+	defer idle.Stop()
+	<-idle.C
+	link.DropReplies(true)
+	if err := change(); !errors.Is(err, order.ErrDatabase) {
+		t.Errorf("without answers: %v, want ErrDatabase", err)
+	}
+	link.DropReplies(false)
+	await.True(t, "a change by another connection", func() bool { return change() == nil })
+}
+
+// TestChanging_BoundsItsSession: the server ends a write transaction whose process has stopped, so
+// that it does not keep its locks from all other processes.
+func TestChanging_BoundsItsSession(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if !s.Postgres() {
+		t.Skip("skipped: SQLite has no sessions")
+	}
+	var limit string
+	err := s.writer.batch(await.Context(t), false, func(ctx context.Context, g *group) error {
+		return g.QueryRowContext(ctx, "SELECT current_setting('idle_in_transaction_session_timeout')").Scan(&limit)
+	})
+	if err != nil || limit != "15s" {
+		t.Errorf("a write transaction may be idle for %q, %v; want 15s", limit, err)
+	}
+}
+
+// TestWriter_Turns: on Postgres batches and changes do not share a transaction. While both wait,
+// they take turns, and a batch goes first.
+func TestWriter_Turns(t *testing.T) {
+	t.Parallel()
+	w := newWriter(&Store{url: "postgres://none"})
+	for range 3 {
+		w.batches = append(w.batches, &write{batch: true})
+		w.changes = append(w.changes, &write{}, &write{})
+	}
+	var turns []string
+	for len(w.batches)+len(w.changes) > 0 {
+		g := &group{store: w.store, began: time.Now()}
+		var members []*write
+		for bunch := w.next(g); len(bunch) > 0; bunch = w.next(g) {
+			members = append(members, bunch...)
+			if len(members) == 2 {
+				break // the time of its changes is over
+			}
+		}
+		if members[0].batch {
+			turns = append(turns, "batch")
+		} else {
+			turns = append(turns, "changes")
+		}
+		if members[0].batch != members[len(members)-1].batch || members[0].batch && len(members) > 1 {
+			t.Errorf("transaction %d has a batch and changes", len(turns))
+		}
+	}
+	want := []string{"batch", "changes", "batch", "changes", "batch", "changes"}
+	if !slices.Equal(turns, want) {
+		t.Errorf("turns are %v, want %v", turns, want)
+	}
+}

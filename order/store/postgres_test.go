@@ -1,0 +1,481 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgrestest"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+func TestTranslate(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"SELECT 1": "SELECT 1",
+		"SELECT ?2, ?12 FROM a WHERE b = ?1 AND c = '?'":                         "SELECT $2, $12 FROM a WHERE b = $1 AND c = '?'",
+		"SELECT a FROM b INDEXED BY b_a WHERE a = $1":                            "SELECT a FROM b WHERE a = $1",
+		"SELECT a FROM b x NOT INDEXED CROSS JOIN c ON true":                     "SELECT a FROM b x JOIN c ON true",
+		"WHERE +status = ?1 AND (+id < 5 OR a + b > +c) ORDER BY +id DESC, +a":   "WHERE status = $1 AND (id < 5 OR a + b > c) ORDER BY id DESC, a",
+		"UPDATE a SET b = buyers.b + excluded.b, c = -1 WHERE d = a +1 AND e=+1": "UPDATE a SET b = buyers.b + excluded.b, c = -1 WHERE d = a +1 AND e=+1",
+	} {
+		for range 2 { // the second from the cache
+			if got := translate(text); got != want {
+				t.Errorf("%s\nbecame %s\nwant   %s", text, got, want)
+			}
+		}
+	}
+}
+
+// onPostgres returns stores of n processes on one database of Postgres.
+func onPostgres(t testing.TB, n int) []*Store {
+	t.Helper()
+	url := ordertest.NewPostgres(t)
+	stores := make([]*Store, n)
+	for i := range stores {
+		stores[i] = openStore(t, url)
+	}
+	return stores
+}
+
+// backend returns the number of the server process that runs c's statements.
+func backend(ctx context.Context, c Conn) (pid int, err error) {
+	err = c.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid)
+	return pid, err
+}
+
+// terminate ends a server process, and with it the connection.
+func terminate(t testing.TB, s *Store, pid int) {
+	t.Helper()
+	if err := s.Reader().WithContext(await.Context(t)).Exec("SELECT pg_terminate_backend(?::int, 10000)", strconv.Itoa(pid)).Error; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPostgres_LostConnection: a change whose connection is lost before the commit is run
+// again, and is made once.
+func TestPostgres_LostConnection(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	for name, strike := range map[string]func(ctx context.Context, c Conn) error{
+		"before the write": func(ctx context.Context, c Conn) error {
+			pid, err := backend(ctx, c)
+			if err == nil {
+				terminate(t, s, pid)
+			}
+			return err
+		},
+		"in the change": func(ctx context.Context, c Conn) error {
+			pid, err := backend(ctx, c)
+			if err != nil {
+				return err
+			}
+			terminate(t, s, pid)
+			_, err = backend(ctx, c)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := ordertest.ItemOf(t, s, "item").Revision
+			runs := 0
+			err := s.Telling(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
+				runs++
+				box.Touch("item")
+				if runs == 1 {
+					return strike(ctx, c)
+				}
+				return nil
+			})
+			if err != nil || runs != 2 {
+				t.Errorf("%d runs: %v, want 2 and no error", runs, err)
+			}
+			if got := ordertest.ItemOf(t, s, "item").Revision; got != before+1 {
+				t.Errorf("the revision rose by %d, want 1", got-before)
+			}
+		})
+	}
+}
+
+// TestPostgres_LostConnection_Always: a change is not run again without end.
+func TestPostgres_LostConnection_Always(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	runs := 0
+	err := s.Transition(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error {
+		runs++
+		pid, err := backend(ctx, c)
+		if err == nil {
+			terminate(t, s, pid)
+			_, err = backend(ctx, c)
+		}
+		return err
+	})
+	if !errors.Is(err, order.ErrDatabase) || runs != writeTries {
+		t.Errorf("%d runs: %v, want %d and ErrDatabase", runs, err, writeTries)
+	}
+	if _, err := s.Epoch(await.Context(t)); err != nil {
+		t.Errorf("the next read: %v", err)
+	}
+}
+
+// TestPostgres_Outcome: the outcome of a transaction whose COMMIT failed is looked up, also
+// while the server is still committing.
+func TestPostgres_Outcome(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	other, err := OpenPostgres(s.URL(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := other.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	begin := func() (*sql.Tx, mark) {
+		tx, open, err := beginLocked(await.Context(t), db, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx, open.mark
+	}
+	outcome := func(m mark, want error) {
+		t.Helper()
+		if err := committed(s, m, ordertest.ErrTest); !errors.Is(err, want) || want != nil && !errors.Is(err, ordertest.ErrTest) {
+			t.Errorf("outcome %v, want %v", err, want)
+		}
+	}
+	for name, c := range map[string]struct {
+		end  func(tx *sql.Tx) error
+		want error
+	}{"committed": {(*sql.Tx).Commit, nil}, "rolled back": {(*sql.Tx).Rollback, errRolledBack}} {
+		t.Run(name, func(t *testing.T) {
+			tx, m := begin()
+			if err := c.end(tx); err != nil {
+				t.Fatal(err)
+			}
+			outcome(m, c.want)
+			tx, m = begin()
+			var looking sync.WaitGroup
+			looking.Go(func() { outcome(m, c.want) })
+			await.True(t, "the outcome is looked up", func() bool { return s.Writer() != nil && looked(t, s) })
+			if err := c.end(tx); err != nil {
+				t.Error(err)
+			}
+			looking.Wait()
+		})
+	}
+	outcome(mark{}, errRolledBack)
+}
+
+// looked reports whether a connection of the writer has looked up an outcome.
+func looked(t testing.TB, s *Store) bool {
+	t.Helper()
+	var n int
+	err := s.Reader().Raw("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_xact_status%' AND pid <> pg_backend_pid()").
+		Scan(&n).Error
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
+// TestPostgres_Batches_Concurrent: processes commit the same orders concurrently, in any
+// order. Each order is committed once, and no two transactions wait for each other.
+func TestPostgres_Batches_Concurrent(t *testing.T) {
+	t.Parallel()
+	const workers, items, batches, size = 4, 5, 12, 60
+	stores := onPostgres(t, workers)
+	var tasks []order.Task
+	for item := range items {
+		id := fmt.Sprintf("item%d", item)
+		n := ordertest.NewItem(id, batches*size, 100)
+		if item%2 == 0 {
+			n.PaymentWindow = 60_000_000_000
+		}
+		mustInsert(t, stores[0], n)
+		tasks = append(tasks, ordertest.Distinct(id+"-", id, batches*size/items)...)
+	}
+	for i := range tasks { // buyers buy several items, and several times
+		tasks[i].UserID, tasks[i].IdempotencyKey = fmt.Sprintf("u%d", i%97), tasks[i].ID
+	}
+	var running sync.WaitGroup
+	for _, s := range stores {
+		mine := slices.Clone(tasks)
+		rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+		running.Go(func() {
+			for batch := range slices.Chunk(mine, size) {
+				out, err := s.Commit(await.Context(t), batch)
+				if err != nil {
+					t.Errorf("commit: %v", err)
+					return
+				}
+				for i := range out {
+					if out[i].Status != order.StatusConfirmed {
+						t.Errorf("order %s: %+v", batch[i].ID, out[i])
+					}
+				}
+			}
+		})
+	}
+	running.Wait()
+	if rows := ordertest.AllRows(t, stores[0]); len(rows) != len(tasks) {
+		t.Errorf("%d rows, want %d", len(rows), len(tasks))
+	}
+	ordertest.AuditStore(t, stores[0])
+	var deadlocks int
+	if err := stores[0].Reader().Raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks).Error; err != nil {
+		t.Fatal(err)
+	}
+	if deadlocks != 0 {
+		t.Errorf("%d deadlocks", deadlocks)
+	}
+}
+
+// TestPostgres_Locks: batches of two processes run concurrently; a change excludes them.
+func TestPostgres_Locks(t *testing.T) {
+	t.Parallel()
+	stores := onPostgres(t, 3)
+	for _, item := range []string{"a", "b"} {
+		mustInsert(t, stores[0], ordertest.NewItem(item, 10, 5))
+	}
+	inBatch, release := make(chan struct{}), make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		err := stores[0].writer.batch(await.Context(t), false, func(context.Context, *group) error {
+			close(inBatch)
+			<-release
+			return nil
+		})
+		if err != nil {
+			t.Errorf("first batch: %v", err)
+		}
+	})
+	<-inBatch
+	mustCommit(t, stores[1], ordertest.Bought("o1", "b", "u", "k", 1))
+	var changed atomic.Bool
+	running.Go(func() {
+		err := stores[2].Transition(await.Context(t), "change", func(context.Context, Conn, int64) error {
+			changed.Store(true)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("change: %v", err)
+		}
+	})
+	await.True(t, "the change waits for the lock", func() bool {
+		var waiting int
+		err := stores[1].Reader().Raw("SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").
+			Scan(&waiting).Error
+		return err == nil && waiting == 1
+	})
+	if changed.Load() {
+		t.Error("a change ran beside a batch")
+	}
+	close(release)
+	running.Wait()
+}
+
+// TestPostgres_Moved: once the shop was moved to another database, no process writes into this
+// one.
+func TestPostgres_Moved(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	mark := func(key string) {
+		t.Helper()
+		if err := s.Writer().Exec("INSERT INTO meta (key, value) VALUES (?, 'x')", key).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{MarkMoved, MarkUnfinished} {
+		mark(key)
+		if _, err := s.Commit(await.Context(t), ordertest.Distinct(key, "item", 2)); !errors.Is(err, errMoved) || !Transient(err) {
+			t.Errorf("%s: a batch is committed with %v, want errMoved", key, err)
+		}
+		err := s.Transition(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
+		if !errors.Is(err, order.ErrDatabase) {
+			t.Errorf("%s: a change is made with %v, want ErrDatabase", key, err)
+		}
+		if err := s.Writer().Exec("DELETE FROM meta WHERE key = ?", key).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustCommit(t, s, ordertest.Distinct("o", "item", 2)...)
+	if rows := ordertest.AllRows(t, s); len(rows) != 2 {
+		t.Errorf("%d rows, want those of the batch without a mark", len(rows))
+	}
+}
+
+// TestPostgres_LockTimeout: all payments of a transaction that did not get the lock are refused
+// together. None of them is at fault, so none waits for the lock once more.
+func TestPostgres_LockTimeout(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	const payments = 4
+	mustCommit(t, s, ordertest.Distinct("o", "item", payments)...)
+	other, err := OpenPostgres(s.URL(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := other.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	tx, _, err := beginLocked(await.Context(t), db, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock := sync.OnceValue(tx.Rollback)
+	session := sessionOf(t, s)
+	begin := holdConnection(t, s)
+	var paying sync.WaitGroup
+	for i := range payments {
+		paying.Go(func() {
+			id := fmt.Sprintf("o%04d", i)
+			_, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1))
+			if !errors.Is(err, order.ErrDatabase) {
+				t.Errorf("payment of %s: %v, want ErrDatabase", id, err)
+			}
+			if err := unlock(); err != nil { // the others could get it now
+				t.Error(err)
+			}
+		})
+	}
+	await.True(t, "all payments wait", func() bool {
+		s.writer.mu.Lock()
+		defer s.writer.mu.Unlock()
+		return len(s.writer.changes) == payments
+	})
+	begin()
+	paying.Wait()
+	if now := sessionOf(t, s); now != session {
+		t.Errorf("the connection was given up: session %d, then %d", session, now)
+	}
+}
+
+// sessionOf returns the server's process of the writer's connection.
+func sessionOf(t *testing.T, s *Store) (pid int) {
+	t.Helper()
+	db, err := s.write.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRowContext(await.Context(t), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// TestPostgres_ReadWrite: the check of target_session_attrs does not refuse the connections that
+// only read.
+func TestPostgres_ReadWrite(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, ordertest.NewPostgres(t)+"&target_session_attrs=read-write")
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 2)...)
+	ordertest.AuditStore(t, s)
+	if err := s.Reader().Exec("DELETE FROM orders").Error; err == nil {
+		t.Error("a connection for reads has written")
+	}
+}
+
+// TestPostgres_Standby: a commit that was cancelled while it waited for a synchronous standby is
+// visible, but it does not count as committed.
+func TestPostgres_Standby(t *testing.T) {
+	t.Parallel()
+	// Only the store's sessions wait for the standby, which does not exist; the test's own commits
+	// do not.
+	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"synchronous_standby_names=none", "synchronous_commit=local"}})
+	address := server.NewDatabase(t)
+	s := openStore(t, address+"&synchronous_commit=on")
+	ctx := await.Context(t)
+	setup, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The checkpointer makes commits wait once it runs.
+	for _, text := range []string{"CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT); CREATE TABLE webhook_endpoints (events TEXT, enabled INT)", "CHECKPOINT"} {
+		if _, err := setup.ExecContext(ctx, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := setup.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := s.Writer().DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, open, err := beginLocked(ctx, db, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES ('key', 'value')"); err != nil {
+		t.Fatal(err)
+	}
+	var committing sync.WaitGroup
+	committing.Go(func() {
+		if err := tx.Commit(); err == nil {
+			t.Error("the commit did not wait for the standby")
+		}
+	})
+	await.True(t, "the commit waits for the standby", func() bool {
+		return server.TerminateBackends(t, "wait_event = 'SyncRep'") == 1
+	})
+	committing.Wait()
+	if err := committed(s, open.mark, ordertest.ErrTest); !errors.Is(err, errUnknown) || !Transient(err) {
+		t.Errorf("committed: %v, want errUnknown", err)
+	}
+	if status, _, err := transactionStatus(ctx, s, open.mark.xid); err != nil || status != "committed" {
+		t.Errorf("status %q, %v", status, err)
+	}
+}
+
+// TestTransient_Postgres: a failed connection is never the fault of the rows.
+func TestTransient_Postgres(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"no connection":       {&pgconn.ConnectError{}, true},
+		"rolled back":         {fmt.Errorf("%w: %w", errRolledBack, ordertest.ErrTest), true},
+		"unknown outcome":     {fmt.Errorf("%w: %w", errUnknown, ordertest.ErrTest), true},
+		"server shuts down":   {&pgconn.PgError{Code: "57P01"}, true},
+		"lock timeout":        {&pgconn.PgError{Code: "55P03"}, true},
+		"disk full":           {&pgconn.PgError{Code: "53100"}, true},
+		"read-only":           {&pgconn.PgError{Code: "25006"}, true},
+		"no permission":       {&pgconn.PgError{Code: "42501"}, true},
+		"statement of a pool": {&pgconn.PgError{Code: "42P05"}, true},
+		"check":               {&pgconn.PgError{Code: "23514"}, false},
+		"NUL in a text":       {&pgconn.PgError{Code: "22021"}, false},
+		"no such column":      {&pgconn.PgError{Code: "42703"}, false},
+	} {
+		if got := Transient(c.err); got != c.want {
+			t.Errorf("%s: transient %t, want %t", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,9 @@
+package timeline
+
+import (
+	"testing"
+
+	"flashsale/order/ordertest"
+)
+
+func TestMain(m *testing.M) { ordertest.Main(m) }

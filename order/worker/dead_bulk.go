@@ -1,0 +1,406 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"flashsale/inventory"
+	"flashsale/inventory/accepted"
+	"flashsale/order"
+	"flashsale/order/store"
+	"flashsale/queue"
+)
+
+// DeadSelection selects dead letters.
+type DeadSelection struct {
+	Group string // the id of a DeadGroup; empty: all letters
+	// Before selects the letters that died before it. Zero, or a time to come: those that are
+	// dead now. A letter that dies again after a retry is not selected again.
+	Before time.Time
+}
+
+// BulkPlace is where a call continues; the zero value is the start.
+type BulkPlace struct {
+	Queue int // number of the queue, in the order of Depths
+	// DiedAt and ID are those of the letter after which the call continues; zero: before all.
+	DiedAt time.Time
+	ID     string
+}
+
+func (p BulkPlace) after() queue.DeadPlace { return queue.DeadPlace{At: p.DiedAt, ID: p.ID} }
+
+// BulkResult is the result of one call.
+type BulkResult struct {
+	Matched int          // letters that were selected
+	Done    []DeadLetter // those that were resolved: ID, Queue, Type, Orders and DiedAt
+	Failed  int          // those that could not be, and stay
+	// Remaining is how many letters have not been examined yet; negative: unknown.
+	Remaining int
+	Before    time.Time // of the selection
+	Next      *BulkPlace
+	// Err is why letters failed, or why the call ended early; nil: neither.
+	Err error
+}
+
+// The bounds of one call.
+const (
+	bulkLetters  = 1000
+	bulkExamined = 20_000
+	bulkTime     = time.Second
+	// retryPage is how many letters one script retries.
+	retryPage = 256
+	// discardPage and discardOrders bound the letters whose orders are rejected together.
+	discardPage   = 256
+	discardOrders = 1024
+	// rejecters is how many rejections wait for the database together, which commits those
+	// that wait in one transaction.
+	rejecters = 32
+)
+
+// RetryMany retries selected dead letters from a place on, the earliest of each queue first,
+// and returns where the next call continues. It handles at most about 1,000 letters, or ends
+// after about a second. It may be repeated. If it can change nothing, the error is
+// inventory.ErrOverloaded because the queue is full, or inventory.ErrUnavailable.
+func (b *Backlog) RetryMany(ctx context.Context, sel DeadSelection, at BulkPlace) (BulkResult, error) {
+	return b.bulk(ctx, sel, at, bulkAction{page: retryPage, orders: bulkExamined * retryPage, do: b.retryPage})
+}
+
+// DiscardMany discards selected dead letters, as RetryMany retries them. Each is discarded as
+// by Discard: its orders are rejected first, and it stays if one of them cannot be. If it can
+// change nothing, the error is ErrDatabase or inventory.ErrUnavailable.
+func (b *Backlog) DiscardMany(ctx context.Context, sel DeadSelection, at BulkPlace) (BulkResult, error) {
+	return b.bulk(ctx, sel, at, bulkAction{page: discardPage, orders: discardOrders, do: b.discardPage})
+}
+
+// bulkAction is what is done to pages of letters.
+type bulkAction struct {
+	page   int // letters
+	orders int // orders of a page, which has at least one letter
+	// do resolves letters that died no later than by, and returns what became of each. A call
+	// ends with a letter whose fate is open.
+	do func(ctx context.Context, q NamedQueue, letters []queue.DeadNote, by time.Time) (fates []letterFate, err error)
+}
+
+type letterFate int
+
+const (
+	fateOpen   letterFate = iota // not tried, or with an unknown result
+	fateDone                     // resolved by this call
+	fateGone                     // resolved by another call
+	fateFailed                   // it stays
+)
+
+// bulk applies an action to selected letters.
+func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at BulkPlace, action bulkAction) (BulkResult, error) {
+	now, err := b.now(ctx)
+	if err != nil {
+		return BulkResult{}, err
+	}
+	// Letters die in whole milliseconds. With a later bound, a letter could be selected again
+	// after each death.
+	r := BulkResult{Before: now.Add(time.Millisecond), Remaining: -1}
+	if !sel.Before.IsZero() && sel.Before.Before(r.Before) {
+		r.Before = sel.Before.Add(time.Millisecond - 1).Truncate(time.Millisecond).UTC()
+	}
+	until := time.Now().Add(bulkTime)
+	for examined := 0; at.Queue < len(b.queues) && r.Matched < bulkLetters && examined < bulkExamined && time.Now().Before(until); {
+		p, err := b.bulkPage(ctx, &r, sel.Group, at, action)
+		if r.Err == nil {
+			r.Err = err
+		}
+		if p.stopped && len(r.Done)+r.Failed == 0 {
+			return r, err
+		}
+		at = BulkPlace{at.Queue, p.after.At, p.after.ID}
+		if p.end {
+			at = BulkPlace{Queue: at.Queue + 1}
+		}
+		if p.stopped {
+			break
+		}
+		examined += p.examined
+	}
+	if at.Queue >= len(b.queues) {
+		r.Remaining = 0
+		return r, nil
+	}
+	r.Next = &at
+	if sel.Group == "" {
+		r.Remaining = b.remaining(ctx, at, r.Before)
+	}
+	return r, nil
+}
+
+// bulkedPage is what happened to a page of letters.
+type bulkedPage struct {
+	after    queue.DeadPlace // where to continue
+	examined int             // letters
+	end      bool            // the queue has no more
+	stopped  bool            // not all of the page was done
+}
+
+// bulkPage applies an action to the selected letters of the page at a place.
+func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at BulkPlace, action bulkAction) (bulkedPage, error) {
+	out := bulkedPage{after: at.after()}
+	q, by := b.queues[at.Queue], r.Before.Add(-time.Millisecond)
+	limit := min(action.page, bulkLetters-r.Matched)
+	want := notesPage
+	if group == "" {
+		want = limit
+	}
+	notes, err := q.Queue.NotesAfter(ctx, at.after(), want)
+	if err != nil {
+		out.stopped = true
+		return out, unreachable(q.Name, err)
+	}
+	var page []queue.DeadNote
+	page, out.examined = selectNotes(notes, group, by, limit, action.orders)
+	out.end = out.examined == len(notes) && len(notes) < want || out.examined < len(notes) && notes[out.examined].At.After(by)
+	if out.examined == 0 {
+		return out, nil
+	}
+	out.after = notes[out.examined-1].Place()
+	if len(page) == 0 {
+		return out, nil
+	}
+	fates, err := action.do(ctx, q, page, by)
+	r.count(q.Name, page, fates)
+	if open := slices.Index(fates, fateOpen); open >= 0 {
+		out.after, out.end, out.stopped = at.after(), false, true
+		if open > 0 { // the next call begins with this letter
+			out.after = page[open-1].Place()
+		}
+	}
+	return out, err
+}
+
+// selectNotes returns the first letters of a group that died no later than by, bounded in
+// number and in the sum of their orders, and how many letters it has examined.
+func selectNotes(notes []queue.DeadNote, group string, by time.Time, limit, orders int) (page []queue.DeadNote, examined int) {
+	for i := range notes {
+		n := &notes[i]
+		if n.At.After(by) {
+			return page, i
+		}
+		if group != "" && groupOf(n.Reason) != group {
+			continue
+		}
+		orders -= ordersIn(n)
+		if len(page) == limit || len(page) > 0 && orders < 0 {
+			return page, i
+		}
+		page = append(page, *n)
+	}
+	return page, len(notes)
+}
+
+// count adds the fates of a page.
+func (r *BulkResult) count(name string, page []queue.DeadNote, fates []letterFate) {
+	for i := range page {
+		n := &page[i]
+		switch fates[i] {
+		case fateOpen:
+			continue
+		case fateDone:
+			r.Done = append(r.Done, DeadLetter{Queue: name, ID: n.ID, Type: typeOf(n.Type), Orders: ordersIn(n), DiedAt: n.At})
+		case fateFailed:
+			r.Failed++
+		case fateGone:
+		}
+		r.Matched++
+	}
+}
+
+func ordersIn(n *queue.DeadNote) int {
+	if !order.IsPurchase(n.Type) && n.Type != order.ExpiryType {
+		return 0
+	}
+	return max(1, n.Entries)
+}
+
+// now returns the latest of the queues' times, which the letters have.
+func (b *Backlog) now(ctx context.Context) (latest time.Time, err error) {
+	for _, q := range b.queues {
+		n, err := q.Queue.CountDead(ctx, queue.DeadPlace{}, time.Time{})
+		if err != nil {
+			return latest, unreachable(q.Name, err)
+		}
+		if n.Now.After(latest) {
+			latest = n.Now
+		}
+	}
+	return latest, nil
+}
+
+// remaining counts the letters after a position that died before a time; -1 if Redis does not
+// answer.
+func (b *Backlog) remaining(ctx context.Context, at BulkPlace, before time.Time) int {
+	sum := 0
+	for ; at.Queue < len(b.queues); at = (BulkPlace{Queue: at.Queue + 1}) {
+		n, err := b.queues[at.Queue].Queue.CountDead(ctx, at.after(), before.Add(-time.Millisecond))
+		if err != nil {
+			return -1
+		}
+		sum += n.After
+	}
+	return sum
+}
+
+func idsOf(letters []queue.DeadNote) []string {
+	ids := make([]string, len(letters))
+	for i := range letters {
+		ids[i] = letters[i].ID
+	}
+	return ids
+}
+
+func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.DeadNote, by time.Time) ([]letterFate, error) {
+	fates := make([]letterFate, len(letters))
+	status, err := q.Queue.RetryDead(ctx, by, idsOf(letters)...)
+	for i, s := range status {
+		if s == queue.StatusOK {
+			fates[i] = fateDone
+		} else if s == queue.StatusMissing {
+			fates[i] = fateGone
+		}
+	}
+	switch {
+	case errors.Is(err, queue.ErrFull):
+		return fates, fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
+	case err != nil:
+		return fates, unreachable(q.Name, err)
+	}
+	return fates, nil
+}
+
+func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.DeadNote, _ time.Time) ([]letterFate, error) {
+	fates := make([]letterFate, len(letters))
+	purchases := slices.DeleteFunc(slices.Clone(letters), func(n queue.DeadNote) bool { return !order.IsPurchase(n.Type) })
+	payloads, err := q.Queue.Payloads(ctx, idsOf(purchases)...)
+	if err != nil {
+		return fates, unreachable(q.Name, err)
+	}
+	var tasks []order.Task
+	var of []int // the letter of each
+	for i := range letters {
+		if !order.IsPurchase(letters[i].Type) {
+			continue
+		}
+		payload := payloads[0]
+		payloads = payloads[1:]
+		for _, t := range rejectable(letters[i].Type, letters[i].ID, payload) {
+			tasks, of = append(tasks, t), append(of, i)
+		}
+	}
+	rejected, failed, rerr := b.rejectAll(ctx, tasks)
+	kept, had := make([]bool, len(letters)), make([]bool, len(letters))
+	for i := range tasks {
+		kept[of[i]] = kept[of[i]] || failed[tasks[i].ID]
+		had[of[i]] = had[of[i]] || rejected[tasks[i].ID]
+	}
+	var discard []queue.DeadNote
+	var places []int
+	for i := range letters {
+		switch {
+		case !kept[i]:
+			discard, places = append(discard, letters[i]), append(places, i)
+		case !errors.Is(rerr, order.ErrDatabase):
+			fates[i] = fateFailed
+		}
+	}
+	status, err := q.Queue.DeleteDead(ctx, idsOf(discard)...)
+	for j, s := range status {
+		i := places[j]
+		switch {
+		case s == queue.StatusOK, s == queue.StatusMissing && had[i]: // see Discard
+			fates[i] = fateDone
+		case s == queue.StatusMissing:
+			fates[i] = fateGone
+		}
+	}
+	if err != nil {
+		err = unreachable(q.Name, err)
+	}
+	return fates, errors.Join(rerr, err)
+}
+
+// rejectable returns the orders of a dead task that are rejected when it is discarded.
+func rejectable(taskType, id string, payload []byte) (tasks []order.Task) {
+	if !order.IsPurchase(taskType) {
+		return nil // the sweeper expires what is due; other dead letters hold no units
+	}
+	for _, a := range accepted.OrdersOf(id, payload) {
+		t, err := order.ParseAccepted(a)
+		if err != nil || t.Quantity <= 0 {
+			continue // unreadable: it names no order
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks
+}
+
+// rejectAll rejects the orders that have no row, announces them and returns their units. It
+// returns the ids of those that it rejected, and of those that failed.
+func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, failed map[string]bool, err error) {
+	rejected, failed = make(map[string]bool), make(map[string]bool)
+	for chunk := range slices.Chunk(tasks, discardOrders) {
+		if errors.Is(err, order.ErrDatabase) {
+			note(failed, chunk)
+			continue
+		}
+		unsettled, merr := missing(ctx, b.store, chunk)
+		if merr != nil {
+			err = errors.Join(err, merr)
+			note(failed, chunk)
+			continue
+		}
+		done, undone, rerr := b.rejectTogether(ctx, unsettled)
+		err = errors.Join(err, rerr)
+		note(rejected, done)
+		note(failed, undone)
+		if len(done) == 0 {
+			continue
+		}
+		b.ChangeNotifier.Notify(ctx, order.TaskIDs(done)...)
+		owed := make([]store.Returned, len(done))
+		for i := range done {
+			t := &done[i]
+			owed[i] = store.Returned{
+				OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
+				Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
+			}
+		}
+		// Units that cannot be returned now are recorded, and the sweeper returns them later.
+		b.releases.Give(ctx, owed)
+	}
+	return rejected, failed, err
+}
+
+func note(ids map[string]bool, tasks []order.Task) {
+	for i := range tasks {
+		ids[tasks[i].ID] = true
+	}
+}
+
+// rejectTogether is rejectEach with several rejections at once.
+func (b *Backlog) rejectTogether(ctx context.Context, tasks []order.Task) (rejected, failed []order.Task, err error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for part := range slices.Chunk(tasks, max(1, (len(tasks)+rejecters-1)/rejecters)) {
+		all.Go(func() {
+			done, undone, rerr := rejectEach(ctx, b.store, part)
+			mu.Lock()
+			defer mu.Unlock()
+			rejected, failed = append(rejected, done...), append(failed, undone...)
+			if err == nil || errors.Is(rerr, order.ErrDatabase) {
+				err = errors.Join(err, rerr)
+			}
+		})
+	}
+	all.Wait()
+	return rejected, failed, err
+}

@@ -1,0 +1,50 @@
+-- Fragment: places in the dead letters, which are ordered by time of death in ms and then by id, byte by byte. A place
+-- may be that of a letter that is gone.
+
+-- queue_less(a, b) -> whether a sorts before b in a sorted set. `<` may compare by the server's locale.
+local function queue_less(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
+local queue_ties = 512
+
+-- queue_dead_rank(at, id) -> how many letters are before the place, and whether its letter is there. at is a string. The
+-- cost is the logarithm of the number of letters that died in that millisecond.
+local function queue_dead_rank(at, id)
+  local rank = redis.call('ZRANK', KEYS[10], id)
+  if rank and tonumber(redis.call('ZSCORE', KEYS[10], id)) == tonumber(at) then
+    return rank, true
+  end
+  local low = redis.call('ZCOUNT', KEYS[10], '-inf', '(' .. at)
+  local high = redis.call('ZCOUNT', KEYS[10], '-inf', at)
+  -- Few ranges, because the embedded engine sorts the set for each of them.
+  while high - low > queue_ties do
+    local middle = math.floor((low + high) / 2)
+    if queue_less(redis.call('ZRANGE', KEYS[10], middle, middle)[1], id) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  if low < high then
+    for _, other in ipairs(redis.call('ZRANGE', KEYS[10], low, high - 1)) do
+      if not queue_less(other, id) then
+        break
+      end
+      low = low + 1
+    end
+  end
+  return low, false
+end
+
+-- queue_dead_behind(at, id) -> the rank of the first letter after the position
+local function queue_dead_behind(at, id)
+  local rank, there = queue_dead_rank(at, id)
+  return there and rank + 1 or rank
+end
