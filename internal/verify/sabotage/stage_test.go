@@ -438,7 +438,8 @@ func (s *stage) watchFences() (stop func()) {
 		defer tick.Stop()
 		for {
 			lock, err := s.rdb.Get(ctx, s.key("sale:"+item)+":lock:fence").Result()
-			if n, bad := strconv.ParseInt(strings.TrimSuffix(lock, "w"), 10, 64); err == nil && bad == nil {
+			// "0w" is not a token: a process waits for a lock whose last token is unknown.
+			if n, bad := strconv.ParseInt(strings.TrimSuffix(lock, "w"), 10, 64); err == nil && bad == nil && n > 0 {
 				s.final.Fences = append(s.final.Fences, history.FenceSample{At: s.rec.Now(), Item: item, Source: history.SourceLock, Fence: n})
 			}
 			select {
