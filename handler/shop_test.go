@@ -189,7 +189,7 @@ func TestShop_BuyByForm(t *testing.T) {
 	}
 	wantRedirect(t, s.visit(t, "/items/thing/buy", form, ""), "/login?next=%2Fitems%2Fthing")
 	wantRedirect(t, s.visit(t, "/items/thing/buy", form+"&buyer=alice", cookie), "/orders/"+someOrderID)
-	// The form of another buyer, who was logged in before.
+	// A form that was rendered for bob, who was logged in before alice.
 	wantRedirect(t, s.visit(t, "/items/thing/buy", form+"&buyer=bob", cookie), "/login?next=%2Fitems%2Fthing")
 	wantPage(t, s.visit(t, "/items/thing/buy", "quantity=1", cookie), 400, `data-code="idempotency_key_invalid"`)
 	wantPage(t, s.visit(t, "/items/nothing/buy", form, cookie), 404, `data-code="item_not_found"`)

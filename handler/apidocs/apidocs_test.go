@@ -3,13 +3,9 @@ package apidocs
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -147,55 +143,5 @@ func TestReadProblems(t *testing.T) {
 	}
 	if len(p.Index) != 2 || strings.Join(p.Index[0].Codes, " ") != "b_c d" || p.Index[1].Name != "Service Unavailable" {
 		t.Errorf("index %+v", p.Index)
-	}
-}
-
-// The files of the other project are those that swagger-ui/VENDOR lists.
-func TestVendor_Hashes(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("swagger-ui/VENDOR")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^([0-9a-f]{64})  (\S+)$`).FindAllStringSubmatch(string(text), -1) {
-		listed[m[2]] = m[1]
-	}
-	check := func(name string, data []byte) {
-		sum := sha256.Sum256(data)
-		if got := hex.EncodeToString(sum[:]); listed[name] != got {
-			t.Errorf("%s has the hash %s; VENDOR says %q", name, got, listed[name])
-		}
-		delete(listed, name)
-	}
-	entries, err := fs.ReadDir(os.DirFS("swagger-ui"), ".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		if entry.Name() == "VENDOR" {
-			continue
-		}
-		data, err := os.ReadFile("swagger-ui/" + entry.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(entry.Name(), data)
-		if name, packed := strings.CutSuffix(entry.Name(), ".gz"); packed {
-			r, err := gzip.NewReader(bytes.NewReader(data))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if data, err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
-			check(name, data) // as it is in the package
-		}
-	}
-	for name := range listed {
-		t.Errorf("VENDOR lists %s, which does not exist", name)
-	}
-	if !regexp.MustCompile(`(?m)^version +\d+\.\d+\.\d+$`).Match(text) || !regexp.MustCompile(`(?m)^integrity +sha512-[A-Za-z0-9+/]{86}==$`).Match(text) {
-		t.Error("VENDOR does not state the version and the hash of the package")
 	}
 }

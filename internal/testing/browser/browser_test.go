@@ -1,15 +1,12 @@
 package browser_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"image/png"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -247,38 +244,5 @@ func TestPage_Screenshot(t *testing.T) {
 	}
 	if r, _, b, _ := picture.At(40, 200).RGBA(); r < b {
 		t.Errorf("the left of the gradient is not red: %d, %d", r, b)
-	}
-}
-
-// The files of the other project are those that axe/VENDOR lists.
-func TestVendor_Hashes(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("axe/VENDOR")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := regexp.MustCompile(`(?m)^([0-9a-f]{64})  (\S+)$`).FindAllStringSubmatch(string(text), -1)
-	files, err := filepath.Glob("axe/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(listed) != len(files) { // one more for the content of the compressed file, one less for VENDOR
-		t.Errorf("VENDOR lists %d files; there are %d", len(listed), len(files))
-	}
-	for _, m := range listed {
-		data, err := os.ReadFile("axe/" + m[2])
-		if m[2] == "axe.min.js" {
-			var content string
-			content, err = browser.AxeScript()
-			data = []byte(content)
-		}
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		sum := sha256.Sum256(data)
-		if got := hex.EncodeToString(sum[:]); got != m[1] {
-			t.Errorf("%s has the hash %s; VENDOR says %s", m[2], got, m[1])
-		}
 	}
 }
