@@ -11,21 +11,15 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"flashsale/web"
 )
 
 // The folders with files of other projects are as their VENDOR files say.
 func TestProblems_Repository(t *testing.T) {
 	t.Parallel()
-	uplot, err := fs.Sub(web.Files, "assets/vendor/uplot")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, folder := range map[string]fs.FS{
 		"swagger-ui": os.DirFS("../../../handler/apidocs/swagger-ui"),
 		"axe":        os.DirFS("../browser/axe"),
-		"uplot":      uplot,
+		"uplot":      os.DirFS("../../../web/assets/vendor/uplot"),
 	} {
 		problems, err := Problems(folder)
 		if err != nil || len(problems) > 0 {
