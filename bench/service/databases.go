@@ -86,15 +86,19 @@ func (o *databaseOptions) parse() error {
 	return nil
 }
 
-// purchaseKinds are the two ways to buy, and the part of SQLite's rate that Postgres should reach.
-var purchaseKinds = []struct {
+// purchaseKind is a kind of answer that is measured on each database.
+type purchaseKind struct {
 	name   string
 	async  bool
 	status int
-	target float64
-}{
-	{"committed", false, http.StatusCreated, 0.80},
-	{"accepted", true, http.StatusAccepted, 0.95},
+	units  int64   // of the item
+	target float64 // the part of SQLite's rate that Postgres should reach
+}
+
+var purchaseKinds = []purchaseKind{
+	{"committed", false, http.StatusCreated, stock, 0.80},
+	{"accepted", true, http.StatusAccepted, stock, 0.95},
+	{"sold_out", false, http.StatusConflict, soldOutUnits, 0.95},
 }
 
 // postgresSettings are those of the compared server, in addition to fsync=on.
@@ -110,9 +114,10 @@ type onDatabase struct {
 }
 
 // databaseFigures are the results of one kind of purchase on one database, one value a round.
-// The processor times are in us per purchase.
+// The processor times are in us per answer.
 type databaseFigures struct {
 	rate, api, worker, redis, postgres []float64
+	drained                            []float64 // seconds from the last answer until nothing was queued
 }
 
 // spent is the processor time of the parts of the service.
@@ -160,6 +165,11 @@ func measureDatabases(ctx context.Context, m *meter) (err error) {
 		}
 	}
 	printDatabases(all, empty)
+	for _, d := range all[:2] {
+		if err := d.latency(ctx); err != nil {
+			return fmt.Errorf("latency on %s: %w", d.name, err)
+		}
+	}
 	return measureWorkers(ctx, postgres)
 }
 
@@ -213,7 +223,7 @@ func compareDatabases(ctx context.Context, round int, all []*onDatabase) error {
 	for _, kind := range purchaseKinds {
 		for i := range all {
 			d := all[(i+round)%len(all)]
-			if err := d.buy(ctx, fmt.Sprintf("databases-%s-%d", kind.name, round), kind.name, kind.async, kind.status); err != nil {
+			if err := d.buy(ctx, fmt.Sprintf("databases-%s-%d", strings.ReplaceAll(kind.name, "_", "-"), round), &kind); err != nil {
 				return fmt.Errorf("%s on %s: %w", kind.name, d.name, err)
 			}
 		}
@@ -223,15 +233,15 @@ func compareDatabases(ctx context.Context, round int, all []*onDatabase) error {
 
 // buy measures one phase. The processor time includes that of the worker until all orders are
 // committed.
-func (d *onDatabase) buy(ctx context.Context, item, kind string, async bool, want int) error {
-	if err := d.createItem(ctx, item, stock, 0); err != nil {
+func (d *onDatabase) buy(ctx context.Context, item string, kind *purchaseKind) error {
+	if err := d.createItem(ctx, item, kind.units, 0); err != nil {
 		return err
 	}
 	before, err := d.spent()
 	if err != nil {
 		return err
 	}
-	res, err := load.Drive(ctx, []string{d.world.API.Addr}, item, d.crowd, d.o.connections, d.o.phase, async)
+	res, err := load.Drive(ctx, []string{d.world.API.Addr}, item, d.crowd, d.o.connections, d.o.phase, kind.async)
 	if err != nil {
 		return err
 	}
@@ -243,21 +253,51 @@ func (d *onDatabase) buy(ctx context.Context, item, kind string, async bool, wan
 	if err != nil {
 		return err
 	}
-	bought := res.Codes[http.StatusCreated] + res.Codes[http.StatusAccepted]
-	if res.Codes[want] == 0 {
-		return fmt.Errorf("no answer %d among %v", want, res.Codes)
+	if res.Codes[kind.status] == 0 {
+		return fmt.Errorf("no answer %d among %v", kind.status, res.Codes)
 	}
-	each := func(from, to time.Duration) float64 { return float64((to - from).Microseconds()) / float64(bought) }
-	if d.seen[kind] == nil {
-		d.seen[kind] = new(databaseFigures)
+	answers := res.Codes[http.StatusCreated] + res.Codes[http.StatusAccepted] + res.Codes[http.StatusConflict]
+	each := func(from, to time.Duration) float64 { return float64((to - from).Microseconds()) / float64(answers) }
+	if d.seen[kind.name] == nil {
+		d.seen[kind.name] = new(databaseFigures)
 	}
-	f := d.seen[kind]
-	f.rate = append(f.rate, res.Rate(want))
+	f := d.seen[kind.name]
+	rate := res.Rate(kind.status)
+	f.rate, f.drained = append(f.rate, rate), append(f.drained, drained.Seconds())
 	f.api = append(f.api, each(before.api, after.api))
 	f.worker = append(f.worker, each(before.worker, after.worker))
 	f.redis = append(f.redis, each(before.redis, after.redis))
 	f.postgres = append(f.postgres, each(before.postgres, after.postgres))
-	fmt.Fprintf(d.out, "%-17s %-9s %8.0f/s  answers %v  drained in %.2f s\n", d.name, kind, res.Rate(want), res.Codes, drained.Seconds())
+	fmt.Fprintf(d.out, "%-17s %-9s %8.0f/s  answers %v  drained in %.2f s\n", d.name, kind.name, rate, res.Codes, drained.Seconds())
+	return nil
+}
+
+// latency measures purchases that arrive at half the rate of the closed loop, in milliseconds.
+func (d *onDatabase) latency(ctx context.Context) error {
+	for _, kind := range latencyKinds {
+		name, item := "committed", fmt.Sprintf("latency-%d", kind.answer)
+		if kind.answer == http.StatusAccepted {
+			name = "accepted"
+		}
+		if err := d.createLimitedItem(ctx, item, stock, 0, 1000); err != nil {
+			return err
+		}
+		p := load.Purchases{
+			Addr: d.world.API.Addr, Items: []string{item},
+			Async: kind.answer == http.StatusAccepted, Connections: latencyConnections * d.o.connections,
+		}
+		o, err := offerRate(ctx, d.crowd, &p, median(d.seen[name].rate)*latencyHalf/100, d.o.phase)
+		if err != nil {
+			return err
+		}
+		if o.seen.Codes[kind.answer] == 0 {
+			return fmt.Errorf("no answer %d among %v", kind.answer, o.seen.Codes)
+		}
+		targets.AtMost(d.out, fmt.Sprintf("%s_p99_half_peak_%d_ms", d.name, kind.answer), o.seen.Quantile(99), kind.target)
+		if _, err := d.waitDrained(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -296,6 +336,9 @@ func printDatabases(all []*onDatabase, empty []float64) {
 	for _, kind := range purchaseKinds {
 		ratio := medianRatio(postgres.seen[kind.name].rate, sqlite.seen[kind.name].rate)
 		targets.AtLeast(out, fmt.Sprintf("postgres_%s/sqlite_%[1]s", kind.name), ratio, kind.target)
+	}
+	for _, d := range all[:2] {
+		targets.AtMost(out, d.name+"_drained_s", median(d.seen["accepted"].drained), drainedTarget)
 	}
 	for _, grown := range all[2:] {
 		for _, kind := range purchaseKinds {

@@ -99,7 +99,8 @@ func TestMeasureDatabases(t *testing.T) {
 	if err := measureDatabases(t.Context(), databasesMeter(t, &out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, name := range []string{"postgres_committed/sqlite_committed", "postgres_accepted/sqlite_accepted", "postgres_2000_committed/postgres_committed"} {
+	for _, name := range []string{"postgres_committed/sqlite_committed", "postgres_accepted/sqlite_accepted", "postgres_sold_out/sqlite_sold_out",
+		"postgres_2000_committed/postgres_committed", "sqlite_p99_half_peak_202_ms", "postgres_p99_half_peak_201_ms"} {
 		if figure(t, out.String(), name) <= 0 {
 			t.Errorf("%s is not positive\n%s", name, out.String())
 		}

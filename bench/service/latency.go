@@ -71,7 +71,7 @@ func measureLatency(ctx context.Context, s *sizes) (err error) {
 				return err
 			}
 			rate := peak * float64(percent) / 100
-			o, err := s.offerRate(ctx, &p, rate)
+			o, err := offerRate(ctx, s.crowd, &p, rate, s.o.phase)
 			if err != nil {
 				return fmt.Errorf("%d%% of %.0f/s: %w", percent, peak, err)
 			}
@@ -108,19 +108,19 @@ type offeredRate struct {
 	failed     error        // of the first exchange that failed
 }
 
-// offerRate sends purchases at a rate, and moves p.First past them.
-func (s *sizes) offerRate(ctx context.Context, p *load.Purchases, rate float64) (*offeredRate, error) {
-	settle := min(latencySettle, s.o.phase)
-	due := load.Poisson(rate, settle+s.o.phase, latencySeed)
+// offerRate sends purchases at a rate for the length of a phase, and moves p.First past them.
+func offerRate(ctx context.Context, crowd *load.Crowd, p *load.Purchases, rate float64, phase time.Duration) (*offeredRate, error) {
+	settle := min(latencySettle, phase)
+	due := load.Poisson(rate, settle+phase, latencySeed)
 	o := &offeredRate{seen: load.NewBought(), late: load.NewBought()}
 	var mu sync.Mutex
-	err := s.crowd.Offer(ctx, *p, due, func(a *load.Answer) {
+	err := crowd.Offer(ctx, *p, due, func(a *load.Answer) {
 		mu.Lock()
 		defer mu.Unlock()
 		o.add(a, settle)
 	})
 	p.First += int64(len(due))
-	o.seen.Took, o.late.Took = s.o.phase, s.o.phase
+	o.seen.Took, o.late.Took = phase, phase
 	return o, errors.Join(err, o.failed)
 }
 

@@ -244,8 +244,12 @@ func (c *Process) Memory(ctx context.Context) (m Memory, err error) {
 	return m, nil
 }
 
-// Profile writes a CPU profile of the process to a file, while the load runs.
+// Profile writes a CPU profile of the process to a file, whose folder it creates, while the load
+// runs.
 func (c *Process) Profile(ctx context.Context, path string, d time.Duration) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", c.Ops, max(1, int(d.Seconds())))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
