@@ -31,6 +31,7 @@ import (
 // figures are the rounds' throughputs, in answers a second.
 type figures struct {
 	empty, accepted, committed, soldOut []float64
+	embedded                            []float64            // committed on the embedded engine
 	polling                             map[string][]float64 // one lock per request, by interval
 	drained                             []float64            // seconds after the accepted phase until nothing was queued
 }
@@ -119,6 +120,7 @@ func (m *meter) printRatios() {
 	targets.AtLeast(out, "accepted/empty", median(f.accepted)/empty, 0.58)
 	targets.AtLeast(out, "committed/empty", median(f.committed)/empty, committed)
 	targets.AtLeast(out, "sold_out/empty", median(f.soldOut)/empty, 0.92)
+	targets.AtLeast(out, "embedded_committed/empty", median(f.embedded)/empty, 0.45)
 	targets.AtMost(out, "drained_s", median(f.drained), drainedTarget)
 	if !m.o.skipPolling {
 		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
@@ -158,7 +160,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	stop := m.profiles(ctx, "accepted")
+	stop := m.profiles(ctx, "accepted", m.world.API, m.world.Worker)
 	accepted, err := m.phase(ctx, "accepted", m.world.API.Addr, item, true, http.StatusAccepted)
 	if err != nil {
 		return err
@@ -177,7 +179,7 @@ func (m *meter) round(ctx context.Context, n int) error {
 	if err := m.createItem(ctx, item, stock, 0); err != nil {
 		return err
 	}
-	stop = m.profiles(ctx, "committed")
+	stop = m.profiles(ctx, "committed", m.world.API, m.world.Worker)
 	committed, err := m.phase(ctx, "committed", m.world.API.Addr, item, false, http.StatusCreated)
 	if err != nil {
 		return err
@@ -196,6 +198,20 @@ func (m *meter) round(ctx context.Context, n int) error {
 		return err
 	}
 	f.soldOut = append(f.soldOut, soldOut)
+
+	item = fmt.Sprintf("embedded-%d", n)
+	if err := createItemAt(ctx, m.world.Embedded.Addr, item, stock, 0, 1); err != nil {
+		return err
+	}
+	stop = m.profiles(ctx, "embedded", m.world.Embedded)
+	embedded, err := m.phase(ctx, "embedded", m.world.Embedded.Addr, item, false, http.StatusCreated)
+	if err != nil {
+		return err
+	}
+	f.embedded = append(f.embedded, embedded)
+	if err := stop(); err != nil {
+		return err
+	}
 	if m.o.skipPolling {
 		return nil
 	}
@@ -221,6 +237,9 @@ func (m *meter) polling(ctx context.Context) error {
 // per request of every process.
 func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, want int) (float64, error) {
 	parts := []*process.Process{m.world.API, m.world.Worker, m.world.Redis, m.world.Empty}
+	if m.world.Embedded != nil {
+		parts = append(parts, m.world.Embedded)
+	}
 	parts = append(parts, &process.Process{Name: "load", PID: os.Getpid()})
 	before := make([]time.Duration, len(parts))
 	for i, p := range parts {
@@ -317,18 +336,23 @@ func (m *meter) waitDrained(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// profiles takes CPU profiles of API and worker during a phase, if -profile is set.
-func (m *meter) profiles(ctx context.Context, phase string) (wait func() error) {
+// profiles takes CPU profiles of processes during a phase, if -profile is set.
+func (m *meter) profiles(ctx context.Context, phase string, of ...*process.Process) (wait func() error) {
 	if m.o.profile == "" {
 		return func() error { return nil }
 	}
-	done := make(chan error, 2)
-	for _, c := range []*process.Process{m.world.API, m.world.Worker} {
+	done := make(chan error, len(of))
+	for _, c := range of {
 		go func() {
 			done <- c.Profile(ctx, filepath.Join(m.o.profile, phase+"-"+c.Name+".prof"), m.o.phase)
 		}()
 	}
-	return func() error { return errors.Join(<-done, <-done) }
+	return func() (err error) {
+		for range of {
+			err = errors.Join(err, <-done)
+		}
+		return err
+	}
 }
 
 func (m *meter) createItem(ctx context.Context, id string, units, window int64) error {
@@ -337,6 +361,11 @@ func (m *meter) createItem(ctx context.Context, id string, units, window int64) 
 
 // createLimitedItem is createItem with another limit per buyer.
 func (m *meter) createLimitedItem(ctx context.Context, id string, units, window, limit int64) error {
+	return createItemAt(ctx, m.world.API.Addr, id, units, window, limit)
+}
+
+// createItemAt creates an item at the API of that address.
+func createItemAt(ctx context.Context, addr, id string, units, window, limit int64) error {
 	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
@@ -348,7 +377,7 @@ func (m *meter) createLimitedItem(ctx context.Context, id string, units, window,
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+m.world.API.Addr+"/v1/admin/items", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/admin/items", bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

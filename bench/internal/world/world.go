@@ -31,6 +31,8 @@ type World struct {
 	Worker  *process.Process
 	Empty   *process.Process            // the empty handler
 	Polling map[string]*process.Process // the polling lock, by interval
+	// Embedded is `flashsale serve` on the embedded engine, with an SQLite file of its own.
+	Embedded *process.Process
 
 	Binary string   // the service
 	Common []string // settings of its processes
@@ -127,7 +129,10 @@ func (w *World) startOthers(ctx context.Context) error {
 	if w.Empty, err = w.Launch(ctx, "empty", self, addr, "", "empty", addr); err != nil {
 		return err
 	}
-	waited := []*process.Process{w.Empty}
+	if w.Embedded, err = w.serve(ctx); err != nil {
+		return err
+	}
+	waited := []*process.Process{w.Empty, w.Embedded}
 	for interval := range baseline.PollIntervals {
 		addr = process.FreeAddr()
 		p, err := w.Launch(ctx, "polling-"+interval, self, addr, "", "polling", addr, w.Redis.Addr, interval)
@@ -143,6 +148,13 @@ func (w *World) startOthers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// serve starts API and worker in one process on the embedded engine.
+func (w *World) serve(ctx context.Context) (*process.Process, error) {
+	addr, ops, dir := process.FreeAddr(), process.FreeAddr(), filepath.Join(w.Dir, "embedded")
+	return w.Launch(ctx, "embedded", w.Binary, addr, ops, "serve", "--addr", addr, "--ops-addr", ops, "--redis", "embedded",
+		"--data-dir", dir, "--demo=false", "--mock-payments-addr", "off", "--log-level", "warn")
 }
 
 // AnotherWorker starts a worker process, whose log has that name. It does not wait until it works.
@@ -206,7 +218,7 @@ func (w *World) Close() error {
 	if !w.sharesEmpty {
 		errs = append(errs, w.Empty.Stop())
 	}
-	for _, c := range append(append(slices.Collect(maps.Values(w.Polling)), w.Also...), w.API, w.Worker) {
+	for _, c := range append(append(slices.Collect(maps.Values(w.Polling)), w.Also...), w.Embedded, w.API, w.Worker) {
 		errs = append(errs, c.Stop())
 	}
 	return errors.Join(append(errs, w.server.Stop(), os.RemoveAll(w.Dir))...)
