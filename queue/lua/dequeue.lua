@@ -126,9 +126,12 @@ local function fetchable()
     end
     local found = redis.call('HMGET', KEYS[5], unpack(more))
     for i = 1, #more do
-      local options = found[i] and string.match(found[i], '^[^;]*') or ''
-      entries = entries + queue_entries(options)
-      bytes = bytes + tonumber(string.match(options, ',l(%d+)') or queue_big)
+      local size, options = queue_big, ''
+      if found[i] then
+        options = string.match(found[i], '^[^;]*')
+        size = tonumber(string.match(options, ',l(%d+)') or size)
+      end
+      entries, bytes = entries + queue_entries(options), bytes + size
       if (entries > n or bytes > max_bytes) and #ids > 0 then
         return ids, metas
       end
