@@ -95,10 +95,7 @@ func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error)
 		return 0, fmt.Errorf("empty queue: %w: state %q, want ready, delayed or dead", ErrConfig, state)
 	}
 	for bound := -1; bound != 0; bound-- {
-		reply, err := q.run(ctx, emptyScript, key, chunkTasks).Int64Slice()
-		if err == nil && len(reply) != 2 {
-			err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-		}
+		reply, err := numbers(q.run(ctx, emptyScript, key, chunkTasks), 2)
 		if err != nil {
 			return removed, fmt.Errorf("empty queue: %w", err)
 		}

@@ -292,10 +292,7 @@ func (q *Queue) giveBack(ctx context.Context) {
 func (q *Queue) pass(ctx context.Context) (ready bool, next time.Duration, err error) {
 	clean, cancel := cleanUp(ctx)
 	defer cancel()
-	reply, err := q.run(clean, passScript).Int64Slice()
-	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-	}
+	reply, err := numbers(q.run(clean, passScript), 2)
 	if err != nil {
 		return false, 0, fmt.Errorf("pass a wake-up on: %w", err)
 	}

@@ -214,13 +214,13 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	note(q.Pause(ctx))
 	note(q.Resume(ctx))
 	for _, state := range []queue.State{queue.StateReady, queue.StateDead} {
-		_, err = q.List(ctx, state, 0, 10)
+		_, err = q.List(ctx, state, queue.Page{Limit: 10, Reverse: state == queue.StateReady})
 		note(err)
 	}
-	_, err = q.DeadAfter(ctx, queue.DeadPlace{}, later, 10)
-	note(err)
-	_, err = q.NotesAfter(ctx, queue.DeadPlace{}, 10)
-	note(err)
+	for _, reverse := range []bool{true, false} {
+		_, err = q.List(ctx, queue.StateDead, queue.Page{After: queue.DeadPlace{At: later, ID: "x"}, DiedBy: later, Limit: 10, Reverse: reverse})
+		note(err)
+	}
 	_, err = q.CountDead(ctx, queue.DeadPlace{}, later)
 	note(err)
 	_, err = q.RetryDead(ctx, later, "none")

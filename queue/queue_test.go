@@ -420,7 +420,7 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%v, %v", dead, err)
 		}

@@ -19,7 +19,7 @@ var (
 	ackScript       = script("fragment_counts", "ack")
 	extendScript    = script("extend")
 	rejectScript    = script("reject")
-	getScript       = script("get")
+	getScript       = script("fragment_list", "get")
 	statsScript     = script("stats")
 	loadScript      = script("load")
 	runNowScript    = script("run_now")
@@ -29,9 +29,7 @@ var (
 	passScript      = script("pass")
 	pauseScript     = script("pause")
 	cancelScript    = script("cancel")
-	listScript      = script("fragment_list", "list")
-	deadScript      = script("fragment_list", "fragment_dead", "dead_after")
-	deadNotesScript = script("fragment_dead", "dead_notes")
+	listScript      = script("fragment_list", "fragment_dead", "list")
 	deadCountScript = script("fragment_dead", "dead_count")
 	verifyScript    = script("verify")
 	completeScript  = script("fragment_put", "fragment_counts", "complete")
@@ -76,6 +74,15 @@ func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
 		out[i] = s
 	}
 	return out, nil
+}
+
+// numbers reads the reply of a script that returns n integers.
+func numbers(cmd *redis.Cmd, n int) ([]int64, error) {
+	reply, err := cmd.Int64Slice()
+	if err == nil && len(reply) != n {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	return reply, err
 }
 
 // keys are the queue's Redis keys. Every script gets all of them in this order, so
