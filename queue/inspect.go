@@ -17,11 +17,7 @@ import (
 func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 	out := make([]TaskInfo, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
-		args := make([]any, len(chunk))
-		for i, id := range chunk {
-			args[i] = id
-		}
-		found, err := infos(q.run(ctx, getScript, args...))
+		found, err := infos(q.run(ctx, getScript, idArgs(nil, chunk)...))
 		if err == nil && len(found) != len(chunk) {
 			err = fmt.Errorf("%w: %d tasks", ErrReply, len(found))
 		}

@@ -3,6 +3,7 @@ package queue
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -53,6 +54,20 @@ func script(files ...string) *redis.Script {
 		text += string(b) + "\n"
 	}
 	return redis.NewScript(text)
+}
+
+// each sends items to a script, up to 512 per call and in order, and returns one answer for
+// each. After a call that failed, the answers from its items on are zero.
+func each[T, S any](op string, items []T, from map[byte]S, send func(chunk []T) *redis.Cmd) ([]S, error) {
+	out := make([]S, 0, len(items))
+	for chunk := range slices.Chunk(items, chunkTasks) {
+		answers, err := letters(send(chunk), len(chunk), from)
+		if err != nil {
+			return append(out, make([]S, len(items)-len(out))...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
+		}
+		out = append(out, answers...)
+	}
+	return out, nil
 }
 
 // letters reads the reply of a script that returns one letter per task and
