@@ -42,10 +42,11 @@ type RunConfig struct {
 	// Default: log them with the default logger of log/slog.
 	OnError func(error)
 	// OnFailure is called for each failed attempt, with the task, the handler's error,
-	// panic or ErrTimeout, and whether the task is now a dead letter. It is not called
-	// for uncounted attempts, nor for those of a worker that died: the next delivery
-	// has a higher Attempt. It is called from one goroutine per source, and the tasks
-	// are settled after it returns. Default: not called.
+	// panic or ErrTimeout, and whether the task is now a dead letter; not for uncounted
+	// attempts. The tasks are settled after it returns. An attempt of a worker that died
+	// is reported, with ErrLeaseLost and without the task's payload, by the process whose
+	// fetch takes the task back. An attempt that fails after its lease has expired may be
+	// reported twice. It is called from two goroutines per source. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing gets the tasks that were handled but no longer in Redis when they were
 	// to be acknowledged: Redis lost them, another worker did them after the lease had
