@@ -118,7 +118,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		}
 		take(t, q, "aged", "high")
 		// The delayed ones fall due, as if time had passed: they age from then on.
-		now := redisTime(t, rdb)
+		now := serverTime(t, rdb)
 		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
 			if err := rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err(); err != nil {
@@ -320,14 +320,14 @@ func TestQueue_RejectDelay(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"})
 		l := take(t, q, "a")
-		sent := redisTime(t, rdb)
+		sent := serverTime(t, rdb)
 		reject(t, q, queue.Rejection{Task: l[0], Delay: 120 * time.Millisecond, Reason: "no luck"})
 		if info := get(t, q, "a"); info.State != queue.StateDelayed || info.Reason != "no luck" ||
 			info.At.Before(sent.Add(120*time.Millisecond)) {
 			t.Fatalf("rejected at %v: %+v", sent, info)
 		}
 		again := take(t, q, "a")
-		if late := redisTime(t, rdb).Sub(sent); late < 120*time.Millisecond {
+		if late := serverTime(t, rdb).Sub(sent); late < 120*time.Millisecond {
 			t.Fatalf("redelivered after %v", late)
 		}
 		if again[0].Attempt != 2 {
@@ -345,7 +345,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		due := make(map[string]time.Time)
-		now := redisTime(t, rdb)
+		now := serverTime(t, rdb)
 		for i := range 20 {
 			id := fmt.Sprintf("t%02d", i)
 			due[id] = now.Add(time.Duration(50+i*7)*time.Millisecond + time.Duration(i)*37*time.Microsecond)
@@ -367,7 +367,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 				}
 				continue
 			}
-			tasks, at := f.Tasks, redisTime(t, rdb)
+			tasks, at := f.Tasks, serverTime(t, rdb)
 			for _, task := range tasks {
 				if at.Before(due[task.ID]) {
 					t.Fatalf("%s taken at %v, due at %v", task.ID, at, due[task.ID])
@@ -389,7 +389,7 @@ func TestQueue_Backoff(t *testing.T) {
 		for attempt := 1; attempt <= 60; attempt++ {
 			l := take(t, q, "a")[0]
 			// The Attempt passed to Reject decides the range; the meta keeps its own count.
-			before := redisTime(t, rdb)
+			before := serverTime(t, rdb)
 			reject(t, q, queue.Rejection{Task: l, Delay: -1})
 			bound := limit
 			if attempt <= 2 {
@@ -444,28 +444,6 @@ func TestQueue_MaxAttempts(t *testing.T) {
 	})
 }
 
-func TestQueue_ScriptFlush(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	q := newQueue(t, rdb, queue.Config{})
-	flush := func() {
-		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-	flush()
-	l := take(t, q, "a", "b")
-	flush()
-	ack(t, q, l[0])
-	flush()
-	reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-	flush()
-	wantStats(t, q, queue.Stats{Dead: 1})
-}
-
 // TestQueue_MemoryFull: when Redis refuses commands that need memory, adding tasks writes
 // nothing, and the tasks in the queue can still be processed.
 func TestQueue_MemoryFull(t *testing.T) {
@@ -476,7 +454,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 	ctx := await.Context(t)
 	q := newQueue(t, rdb, queue.Config{MaxAttempts: 2})
 	enqueue(t, q, numbered(20)...)
-	enqueue(t, q, queue.Task{ID: "due", Due: redisTime(t, rdb).Add(time.Millisecond)})
+	enqueue(t, q, queue.Task{ID: "due", Due: serverTime(t, rdb).Add(time.Millisecond)})
 	old := dequeue(t, q, 4).Tasks
 	reject(t, q, queue.Rejection{Task: old[1]})
 	if again := take(t, q, "t000016"); again[0].Attempt != 1 {
