@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -107,51 +106,6 @@ func TestQueue_Pause(t *testing.T) {
 		if n, err := rdb.Exists(await.Context(t), prefix+"paused").Result(); err != nil || n != 0 {
 			t.Fatalf("the pause left a key: %d, %v", n, err)
 		}
-	})
-}
-
-// TestQueue_PauseRuns: the workers of two processes finish their tasks, take no more, and
-// continue at once when the pause ends, however long they would sleep.
-func TestQueue_PauseRuns(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, numbered(6)...)
-		running, release := make(chan string, 100), make(chan struct{})
-		var asleep [2]<-chan struct{}
-		for i := range asleep {
-			var other *queue.Queue
-			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
-			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
-				running <- tasks[0].ID
-				select {
-				case <-release:
-				case <-ctx.Done():
-				}
-				return nil
-			}, queue.RunConfig{Batch: 1, Workers: 1, MaxIdle: 10 * time.Minute})
-		}
-		receive(t, "the first task", running)
-		receive(t, "the second task", running)
-		pause(t, q)
-		close(release)
-		for i := range asleep {
-			receive(t, fmt.Sprintf("worker %d goes to sleep", i), asleep[i])
-		}
-		enqueue(t, q, queue.Task{ID: "new"})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Ready: 5, Paused: true} })
-		if len(running) > 0 {
-			t.Fatalf("%s was taken from a paused queue", <-running)
-		}
-		// The workers that get both wake-ups find the queue paused.
-		for i := range asleep {
-			for len(asleep[i]) > 0 {
-				<-asleep[i]
-			}
-		}
-		resume(t, q)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
 	})
 }
 

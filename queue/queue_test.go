@@ -129,29 +129,6 @@ func TestQueue_PriorityAges(t *testing.T) {
 	})
 }
 
-func TestQueue_EnqueueDuplicate(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "leased", Payload: []byte("first")}, queue.Task{ID: "dead"})
-		l := take(t, q, "leased", "dead")
-		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
-		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
-			status, err := q.Enqueue(await.Context(t),
-				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
-			want := []queue.Status{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
-			if err != nil || !slices.Equal(status, want) {
-				t.Fatalf("%s: %v, %v; want %v", id, status, err, want)
-			}
-		}
-		wantStats(t, q, queue.Stats{Ready: 5, Delayed: 1, Leased: 1, Dead: 1})
-		if info := get(t, q, "leased"); string(info.Payload) != "first" || info.State != queue.StateLeased {
-			t.Fatalf("duplicate changed the first: %+v", info)
-		}
-	})
-}
-
 func TestQueue_EnqueueFull(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -413,8 +390,7 @@ func TestQueue_Backoff(t *testing.T) {
 func TestQueue_MaxAttempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3})
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3})
 		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("pay")})
 		for range 2 {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
@@ -427,19 +403,6 @@ func TestQueue_MaxAttempts(t *testing.T) {
 		d := dead[0]
 		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.At.IsZero() {
 			t.Fatalf("dead letter: %+v", d)
-		}
-		// An attempt that ends with its lease counts as well.
-		brief := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3, Lease: 50 * time.Millisecond})
-		enqueue(t, brief, queue.Task{ID: "b"})
-		for range 3 {
-			take(t, brief, "b")
-		}
-		waitFor(t, func() bool {
-			dequeue(t, q, 1)
-			return get(t, q, "b").State == queue.StateDead
-		})
-		if info := get(t, q, "b"); info.Attempt != 3 || info.Reason != "lease expired" {
-			t.Fatalf("dead by expiry: %+v", info)
 		}
 	})
 }
