@@ -70,7 +70,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	f.woken = false
 	f.compare(got)
-	f.failed(got)
+	f.reportExpired(got)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
 		pool.fetched(f.source, nil, got.More, got.More && got.strays <= 0)
@@ -155,9 +155,9 @@ func (f *fetcher) compare(got Fetched) {
 	f.birth, f.takes = got.birth, got.takes
 }
 
-// failed reports the attempts whose lease had expired when this fetch took back their
+// reportExpired reports the attempts whose lease had expired when this fetch took back their
 // tasks. Exactly one fetch of all processes does.
-func (f *fetcher) failed(got Fetched) {
+func (f *fetcher) reportExpired(got Fetched) {
 	if f.r.cfg.OnFailure == nil {
 		return
 	}
