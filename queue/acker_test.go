@@ -158,66 +158,6 @@ func TestAcker_BoundedShutdown(t *testing.T) {
 	})
 }
 
-// TestAcker_Mixed: each task of a batch gets its own verdict.
-func TestAcker_Mixed(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{BackoffBase: time.Hour})
-		kinds := []string{"done", "then", "discard", "snooze", "fail", "retry", "wrapped", "nothing"}
-		var tasks []queue.Task
-		for i := range 40 {
-			tasks = append(tasks, queue.Task{ID: fmt.Sprintf("%s %d", kinds[i%len(kinds)], i)})
-		}
-		enqueue(t, q, tasks...)
-		broken := errors.New("broken")
-		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			errs := make([]error, len(tasks))
-			for i, task := range tasks {
-				next := queue.Task{ID: "next of " + task.ID, Due: time.Now().Add(time.Hour)}
-				switch kind, _, _ := strings.Cut(task.ID, " "); kind {
-				case "then":
-					errs[i] = queue.Then(next)
-				case "wrapped":
-					errs[i] = fmt.Errorf("see: %w", queue.Then(next))
-				case "nothing":
-					errs[i] = queue.Then()
-				case "discard":
-					errs[i] = queue.Discard(broken)
-				case "snooze":
-					errs[i] = queue.Snooze(time.Hour)
-				case "fail":
-					errs[i] = broken
-				case "retry":
-					errs[i] = queue.RetryIn(time.Hour, broken)
-				}
-			}
-			return errs
-		}, queue.RunConfig{Batch: 40, Workers: 1, OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 25, Dead: 5} })
-		stop()
-		for _, task := range tasks {
-			kind, _, _ := strings.Cut(task.ID, " ")
-			switch kind {
-			case "then", "wrapped":
-				if info := get(t, q, "next of "+task.ID); info.State != queue.StateDelayed || info.Attempt != 0 {
-					t.Errorf("follow-up of %s is %+v", task.ID, info)
-				}
-				fallthrough
-			case "done", "nothing":
-				wantGone(t, q, task.ID)
-			default:
-				want := map[string]queue.TaskInfo{
-					"discard": {State: queue.StateDead, Attempt: 1}, "snooze": {State: queue.StateDelayed, Attempt: 0},
-					"fail": {State: queue.StateDelayed, Attempt: 1}, "retry": {State: queue.StateDelayed, Attempt: 1},
-				}[kind]
-				if info := get(t, q, task.ID); info.State != want.State || info.Attempt != want.Attempt {
-					t.Errorf("%s is %+v, want %+v", task.ID, info, want)
-				}
-			}
-		}
-	})
-}
-
 // TestAcker_ThenNoRoom: if there is no room for a follow-up task, the task is handled
 // again, uncounted.
 func TestAcker_ThenNoRoom(t *testing.T) {

@@ -87,6 +87,78 @@ func BenchmarkHotPath_DequeueAck(b *testing.B) {
 	}
 }
 
+// BenchmarkDepth_BareCommands reports what the smallest queue costs that has order and unique ids: a member of
+// a sorted set and a field of a hash for each task, by bare commands with 64 tasks each. The tasks are worked off
+// in their order while as many are added. The figures are microseconds of each command per task, by INFO
+// commandstats; with many pending, the entries of a task are no longer in the processor's caches.
+func BenchmarkDepth_BareCommands(b *testing.B) {
+	for _, pending := range []int{1_000, 1_000_000} {
+		b.Run(fmt.Sprintf("pending=%d", pending), func(b *testing.B) {
+			const perCall = 64
+			rdb := redistest.Volatile(b)
+			ctx := b.Context()
+			var ids []string // pending, oldest first
+			added := 0
+			add := func(n int) []redis.Cmder {
+				known, set, hash := []any{"hmget", "hash"}, []any{"zadd", "set"}, []any{"hset", "hash"}
+				for range n {
+					t := task(b)
+					added++
+					ids = append(ids, t.ID)
+					known, set, hash = append(known, t.ID), append(set, added, t.ID), append(hash, t.ID, t.Payload)
+				}
+				return commands(known, set, hash)
+			}
+			for added < pending {
+				if err := pipelined(ctx, rdb, add(500)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			before := commandTimes(b, rdb)
+			for b.Loop() {
+				all := add(perCall)
+				read, remove := []any{"hmget", "hash"}, []any{"hdel", "hash"}
+				for _, id := range ids[:perCall] {
+					read, remove = append(read, id), append(remove, id)
+				}
+				ids = ids[perCall:]
+				all = append(all, commands([]any{"zrange", "set", 0, perCall - 1},
+					[]any{"zremrangebyrank", "set", 0, perCall - 1}, read, remove)...)
+				if err := pipelined(ctx, rdb, all); err != nil {
+					b.Fatal(err)
+				}
+			}
+			after, sum := commandTimes(b, rdb), 0.0
+			for _, name := range []string{"hmget", "zadd", "hset", "zrange", "zremrangebyrank", "hdel"} {
+				us := (after[name] - before[name]) / float64(b.N) / perCall
+				b.ReportMetric(us, name+"-us/task")
+				sum += us
+			}
+			b.ReportMetric(sum, "us/task")
+		})
+	}
+}
+
+func commands(all ...[]any) []redis.Cmder {
+	out := make([]redis.Cmder, len(all))
+	for i, args := range all {
+		out[i] = redis.NewCmd(context.Background(), args...)
+	}
+	return out
+}
+
+func pipelined(ctx context.Context, rdb *redis.Client, all []redis.Cmder) error {
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, c := range all {
+			if err := p.Process(ctx, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
 // task is about as large as an order.
 func task(b *testing.B) queue.Task {
 	b.Helper()
@@ -100,17 +172,27 @@ func task(b *testing.B) queue.Task {
 // scriptTime is the total time of EVALSHA on the server, in microseconds.
 func scriptTime(b *testing.B, rdb *redis.Client) float64 {
 	b.Helper()
-	info, err := rdb.Info(context.Background(), "commandstats").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
-	_, line, ok := strings.Cut(info, "cmdstat_evalsha:")
+	usec, ok := commandTimes(b, rdb)["evalsha"]
 	if !ok {
 		b.Fatal("no script was run")
 	}
-	var n, usec float64
-	if _, err := fmt.Sscanf(line, "calls=%f,usec=%f", &n, &usec); err != nil {
+	return usec
+}
+
+// commandTimes is the total time of each command on the server, in microseconds.
+func commandTimes(b *testing.B, rdb *redis.Client) map[string]float64 {
+	b.Helper()
+	info, err := rdb.InfoMap(context.Background(), "commandstats").Result()
+	if err != nil {
 		b.Fatal(err)
 	}
-	return usec
+	out := make(map[string]float64)
+	for name, stats := range info["Commandstats"] {
+		var n, usec float64
+		if _, err := fmt.Sscanf(stats, "calls=%f,usec=%f", &n, &usec); err != nil {
+			b.Fatal(err)
+		}
+		out[strings.TrimPrefix(name, "cmdstat_")] = usec
+	}
+	return out
 }

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -197,34 +196,6 @@ func TestQueue_CompleteMany(t *testing.T) {
 		one := queue.Completion{Task: take(t, q, want[0])[0], Next: make([]queue.Task, 65)}
 		if status, err := q.Complete(await.Context(t), one); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Fatalf("65 follow: %v, %v", status, err)
-		}
-	})
-}
-
-// TestQueue_CompleteInHandler: a handler may complete one task of its batch itself and
-// continue with the others.
-func TestQueue_CompleteInHandler(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		const lease = 3 * time.Second
-		q := newQueue(t, rdb, queue.Config{Lease: lease})
-		enqueue(t, q, queue.Task{ID: "chain"}, queue.Task{ID: "long"})
-		ended := make(chan error, 2)
-		start(t, q, serially(func(ctx context.Context, task queue.Leased) error {
-			switch task.ID {
-			case "chain":
-				_, err := q.Complete(ctx, queue.Completion{Task: task, Next: []queue.Task{{ID: "next", Due: time.Now().Add(time.Hour)}}})
-				return err
-			case "long":
-				// Until the leases have been extended, by the server's clock.
-				before := get(t, q, "long").At
-				waitFor(t, func() bool { return ctx.Err() != nil || get(t, q, "long").At.After(before.Add(lease)) })
-				ended <- context.Cause(ctx)
-			}
-			return ctx.Err()
-		}), queue.RunConfig{Workers: 1, OnError: func(err error) { t.Log(err) }})
-		if err := receive(t, "the long task", ended); err != nil {
-			t.Fatalf("a completion ended the context of another task: %v", err)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,14 +31,14 @@ var cancelStates = map[byte]State{'r': StateReady, 'd': StateDelayed, 'l': State
 // Cancel removes tasks for good and returns the state in which each was, or "" for an
 // unknown id. The context of the handler of a leased task ends with ErrLeaseLost at
 // the next extension of the lease; the effects until then remain. Errors: those of
-// Redis; the result then ends before the failing step, whose outcome is unknown.
+// Redis; the states from the failing step on are then "", and unknown.
 func (q *Queue) Cancel(ctx context.Context, ids ...string) ([]State, error) {
 	return byID(ctx, q, "cancel", cancelScript, []any{"0"}, ids, cancelStates)
 }
 
 // DeleteDead removes dead letters for good, up to 512 in one step. Per id: StatusOK,
-// or StatusMissing if it is not a dead letter. Errors: those of Redis; the result
-// then ends before the failing step.
+// or StatusMissing if it is not a dead letter. Errors: those of Redis, with StatusUnknown
+// from the failing step on.
 func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error) {
 	return byID(ctx, q, "delete", cancelScript, []any{"1"}, ids, map[byte]Status{'x': StatusOK, 'M': StatusMissing})
 }
@@ -48,8 +47,8 @@ func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error)
 // in one step. The attempts of a dead letter are reset. Per task: StatusOK,
 // StatusMissing if it is neither delayed nor dead, or StatusFull for a dead letter
 // for which the queue has no room.
-// Errors: ErrFull with at least one StatusFull, and those of Redis; the result then
-// ends before the failing step.
+// Errors: ErrFull with at least one StatusFull, and those of Redis, with StatusUnknown
+// from the failing step on.
 func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
 	return q.runNow(ctx, "run now", "", ids)
 }
@@ -68,21 +67,20 @@ func (q *Queue) runNow(ctx context.Context, op string, by any, ids []string) ([]
 	return status, err
 }
 
-// byID runs a script on the tasks with these ids, a bounded number per call.
+// byID runs a script on the tasks with these ids.
 func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how []any, ids []string, from map[byte]S) ([]S, error) {
-	out := make([]S, 0, len(ids))
-	for chunk := range slices.Chunk(ids, chunkTasks) {
-		args := append(make([]any, 0, len(how)+len(chunk)), how...)
-		for _, id := range chunk {
-			args = append(args, id)
-		}
-		answers, err := letters(q.run(ctx, s, args...), len(chunk), from)
-		if err != nil {
-			return out, fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
-		}
-		out = append(out, answers...)
+	return each(op, ids, from, func(chunk []string) *redis.Cmd {
+		return q.run(ctx, s, idArgs(how, chunk)...)
+	})
+}
+
+// idArgs are the arguments of a script that ends with ids.
+func idArgs(how []any, ids []string) []any {
+	args := append(make([]any, 0, len(how)+len(ids)), how...)
+	for _, id := range ids {
+		args = append(args, id)
 	}
-	return out, nil
+	return args
 }
 
 // Empty removes all ready, delayed or dead tasks, 512 per step, and returns how many
@@ -95,10 +93,7 @@ func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error)
 		return 0, fmt.Errorf("empty queue: %w: state %q, want ready, delayed or dead", ErrConfig, state)
 	}
 	for bound := -1; bound != 0; bound-- {
-		reply, err := q.run(ctx, emptyScript, key, chunkTasks).Int64Slice()
-		if err == nil && len(reply) != 2 {
-			err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-		}
+		reply, err := numbers(q.run(ctx, emptyScript, key, chunkTasks), 2)
 		if err != nil {
 			return removed, fmt.Errorf("empty queue: %w", err)
 		}

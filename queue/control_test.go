@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -110,51 +109,6 @@ func TestQueue_Pause(t *testing.T) {
 	})
 }
 
-// TestQueue_PauseRuns: the workers of two processes finish their tasks, take no more, and
-// continue at once when the pause ends, however long they would sleep.
-func TestQueue_PauseRuns(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, numbered(6)...)
-		running, release := make(chan string, 100), make(chan struct{})
-		var asleep [2]<-chan struct{}
-		for i := range asleep {
-			var other *queue.Queue
-			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
-			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
-				running <- tasks[0].ID
-				select {
-				case <-release:
-				case <-ctx.Done():
-				}
-				return nil
-			}, queue.RunConfig{Batch: 1, Workers: 1, MaxIdle: 10 * time.Minute})
-		}
-		receive(t, "the first task", running)
-		receive(t, "the second task", running)
-		pause(t, q)
-		close(release)
-		for i := range asleep {
-			receive(t, fmt.Sprintf("worker %d goes to sleep", i), asleep[i])
-		}
-		enqueue(t, q, queue.Task{ID: "new"})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Ready: 5, Paused: true} })
-		if len(running) > 0 {
-			t.Fatalf("%s was taken from a paused queue", <-running)
-		}
-		// The workers that get both wake-ups find the queue paused.
-		for i := range asleep {
-			for len(asleep[i]) > 0 {
-				<-asleep[i]
-			}
-		}
-		resume(t, q)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-	})
-}
-
 // TestQueue_ResumeWakes: the end of a pause wakes a worker although a worker consumed the
 // only wake-up during the pause.
 func TestQueue_ResumeWakes(t *testing.T) {
@@ -231,59 +185,5 @@ func TestQueue_Cancel(t *testing.T) {
 		wantStatus(t, status, err, queue.StatusMissing)
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "leased"},
 			queue.Task{ID: "dead"}, queue.Task{ID: "delayed"})
-	})
-}
-
-// TestQueue_CancelMany: Cancel takes more ids than one script call.
-func TestQueue_CancelMany(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		tasks := numbered(600)
-		enqueue(t, q, tasks...)
-		ids := make([]string, len(tasks))
-		for i := range tasks {
-			ids[i] = tasks[i].ID
-		}
-		states, err := q.Cancel(await.Context(t), append(ids, "unknown")...)
-		if err != nil || len(states) != 601 || states[600] != "" || slices.Contains(states[:600], "") {
-			t.Fatalf("%d states, %v", len(states), err)
-		}
-		wantStats(t, q, queue.Stats{})
-		if states, err := q.Cancel(await.Context(t)); err != nil || len(states) != 0 {
-			t.Fatalf("of none: %q, %v", states, err)
-		}
-	})
-}
-
-// TestQueue_CancelRunning: cancelling a task ends its handler's context, and the task does
-// not return to the queue.
-func TestQueue_CancelRunning(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
-		enqueue(t, q, queue.Task{ID: "a"})
-		running, causes := make(chan struct{}), make(chan error, 1)
-		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
-			if tasks[0].ID != "a" {
-				return nil
-			}
-			close(running)
-			<-ctx.Done()
-			causes <- context.Cause(ctx)
-			return []error{ctx.Err()}
-		}, queue.RunConfig{})
-		receive(t, "the handler", running)
-		states, err := q.Cancel(await.Context(t), "a")
-		if err != nil || !slices.Equal(states, []queue.State{queue.StateLeased}) {
-			t.Fatalf("%q, %v", states, err)
-		}
-		enqueue(t, q, queue.Task{ID: "b"})
-		if err := receive(t, "the end of its context", causes); !errors.Is(err, queue.ErrLeaseLost) {
-			t.Fatalf("cause %v, want ErrLeaseLost", err)
-		}
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-		stop()
-		wantGone(t, q, "a")
 	})
 }

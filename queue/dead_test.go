@@ -182,25 +182,3 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 		}
 	})
 }
-
-func TestQueue_BodyMissing(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b", Priority: 3}, queue.Task{ID: "c"})
-		if err := rdb.HDel(await.Context(t), prefix+"body", "a", "b").Err(); err != nil {
-			t.Fatal(err)
-		}
-		take(t, q, "c")
-		for _, id := range []string{"a", "b"} {
-			info := get(t, q, id)
-			if info.State != queue.StateDead || info.Reason != "body missing" || info.Payload != nil {
-				t.Fatalf("task without a body: %+v", info)
-			}
-		}
-		if dead := dead(t, q); len(dead) != 2 || dead[0].Payload != nil {
-			t.Fatalf("%+v", dead)
-		}
-	})
-}

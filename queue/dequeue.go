@@ -28,6 +28,14 @@ type Fetched struct {
 	// strays is the number of payloads minus the number of tasks. Above 0, a fault has
 	// left tasks in no state.
 	strays int64
+	// expired are the tasks whose lease had expired, without their payloads.
+	expired []expired
+}
+
+// expired is a task whose lease has expired; dead: it is a dead letter now.
+type expired struct {
+	task Leased
+	dead bool
 }
 
 // Dequeue takes ready tasks of up to n (1 to 512) entries, but at least one task if
@@ -63,44 +71,46 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 }
 
 // fetchedHead is the number of fields before the tasks in a reply.
-const fetchedHead = 6
+const fetchedHead = 7
 
-func parseFetched(reply []string, token string, until time.Time) (Fetched, error) {
+func parseFetched(reply []string, token string, until time.Time) (f Fetched, err error) {
 	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
 		return Fetched{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
-	next, err := strconv.ParseInt(reply[1], 10, 64)
-	if err != nil {
-		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	var n [fetchedHead]int64
+	for _, i := range []int{1, 3, 4, 6} {
+		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+		}
 	}
-	f := Fetched{More: reply[0] == "1", Next: time.Duration(next) * time.Millisecond}
-	if f.takes, err = strconv.ParseInt(reply[3], 10, 64); err != nil {
-		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	f.More, f.Next = reply[0] == "1", time.Duration(n[1])*time.Millisecond
+	f.birth, f.takes, f.strays = reply[2], n[3], n[4]
+	waits, rest := reply[5], reply[fetchedHead:]
+	if n[6] < 0 || n[6] > int64(len(rest)/3) {
+		return Fetched{}, fmt.Errorf("%w: %d expired leases in %d fields", ErrReply, n[6], len(reply))
 	}
-	if f.strays, err = strconv.ParseInt(reply[4], 10, 64); err != nil {
-		return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
+	for range n[6] {
+		e := expired{task: Leased{ID: rest[0]}, dead: rest[2] == "1"}
+		if err := e.task.parseHead(rest[1]); err != nil {
+			return Fetched{}, err
+		}
+		f.expired, rest = append(f.expired, e), rest[3:]
 	}
-	f.birth = reply[2]
-	waits := reply[5]
-	reply = reply[fetchedHead:]
-	f.Tasks = make([]Leased, 0, len(reply)/3)
-	holds := make([]hold, len(reply)/3)
-	var head, value string
-	var attempt, priority int
-	var options Options
-	for ; len(reply) > 0; reply = reply[3:] {
+	f.Tasks = make([]Leased, 0, len(rest)/3)
+	holds := make([]hold, len(rest)/3)
+	var head string
+	t := Leased{LeaseUntil: until}
+	for ; len(rest) > 0; rest = rest[3:] {
 		// Almost all tasks of a batch have the same head: parse it once.
-		if reply[2] != head {
-			head = reply[2]
-			value = head + ";L" + token
-			if attempt, priority, options, err = parseHead(head); err != nil {
+		if rest[2] != head {
+			head = rest[2]
+			t.Token = head + ";L" + token
+			if err := t.parseHead(head); err != nil {
 				return Fetched{}, err
 			}
 		}
-		f.Tasks = append(f.Tasks, Leased{
-			ID: reply[0], Payload: []byte(reply[1]), Attempt: attempt, Token: value,
-			Priority: priority, Options: options, LeaseUntil: until, hold: &holds[len(f.Tasks)],
-		})
+		t.ID, t.Payload, t.hold = rest[0], []byte(rest[1]), &holds[len(f.Tasks)]
+		f.Tasks = append(f.Tasks, t)
 	}
 	return f, setWaits(f.Tasks, waits)
 }
@@ -132,20 +142,21 @@ func setWaits(tasks []Leased, waits string) error {
 }
 
 // parseHead reads "attempt,priority[,option]*".
-func parseHead(head string) (attempt, priority int, o Options, err error) {
+func (l *Leased) parseHead(head string) (err error) {
 	first, rest, _ := strings.Cut(head, ",")
 	second, _, more := strings.Cut(rest, ",")
-	attempt, err = strconv.Atoi(first)
+	l.Attempt, err = strconv.Atoi(first)
 	if err == nil {
-		priority, err = strconv.Atoi(second)
+		l.Priority, err = strconv.Atoi(second)
 	}
 	if err != nil {
-		return 0, 0, o, fmt.Errorf("%w: %w", ErrReply, err)
+		return fmt.Errorf("%w: %w", ErrReply, err)
 	}
+	l.Options = Options{}
 	if more {
-		o, err = parseOptions(rest[len(second):])
+		l.Options, err = parseOptions(rest[len(second):])
 	}
-	return attempt, priority, o, err
+	return err
 }
 
 // newToken returns a random token that no other lease has. crypto/rand.Read never fails.
@@ -292,10 +303,7 @@ func (q *Queue) giveBack(ctx context.Context) {
 func (q *Queue) pass(ctx context.Context) (ready bool, next time.Duration, err error) {
 	clean, cancel := cleanUp(ctx)
 	defer cancel()
-	reply, err := q.run(clean, passScript).Int64Slice()
-	if err == nil && len(reply) != 2 {
-		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-	}
+	reply, err := numbers(q.run(clean, passScript), 2)
 	if err != nil {
 		return false, 0, fmt.Errorf("pass a wake-up on: %w", err)
 	}

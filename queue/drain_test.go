@@ -102,32 +102,6 @@ func TestDrain_FetchUnderWay(t *testing.T) {
 	})
 }
 
-// TestDrain_Spent: a task that takes longer than Drain returns to the queue.
-func TestDrain_Spent(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-		enqueue(t, q, queue.Task{ID: "a"})
-		running := make(chan struct{})
-		end := launchEach(t, q, func(ctx context.Context, _ queue.Leased) error {
-			close(running)
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(10 * limit):
-				return nil
-			}
-		}, queue.RunConfig{Drain: 20 * time.Millisecond})
-		receive(t, "the handler", running)
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
-		if info := get(t, q, "a"); info.State != queue.StateReady || info.Attempt != 0 || !strings.Contains(info.Reason, queue.ErrDraining.Error()) {
-			t.Fatalf("the task is %+v", info)
-		}
-	})
-}
-
 // labelled counts the goroutines that carry a label.
 func labelled(t testing.TB, label string) (n int, stacks string) {
 	t.Helper()

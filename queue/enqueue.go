@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed" // for the script fragments
 	"fmt"
+
+	"github.com/redis/go-redis/v9"
 )
 
 var enqueueStatus = map[byte]Status{'K': StatusOK, 'D': StatusDuplicate, 'F': StatusFull}
@@ -22,32 +24,22 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 			return make([]Status, len(tasks)), fmt.Errorf("enqueue: %w", err)
 		}
 	}
-	out := make([]Status, 0, len(tasks))
-	for from := 0; from < len(tasks); from += chunkTasks {
-		chunk := tasks[from:min(from+chunkTasks, len(tasks))]
-		args := make([]any, 0, 1+5*len(chunk))
-		args = append(args, q.cfg.MaxLength)
-		for _, t := range chunk {
-			args = t.args(args)
+	status, err := each("enqueue", tasks, enqueueStatus, func(chunk []Task) *redis.Cmd {
+		args := append(make([]any, 0, 1+5*len(chunk)), q.cfg.MaxLength)
+		for i := range chunk {
+			args = chunk[i].args(args)
 		}
-		status, err := letters(q.run(ctx, enqueueScript, args...), len(chunk), enqueueStatus)
-		if err != nil {
-			unknown := make([]Status, len(tasks)-len(out))
-			return append(out, unknown...), fmt.Errorf("enqueue %d tasks: %w", len(chunk), err)
-		}
-		out = append(out, status...)
+		return q.run(ctx, enqueueScript, args...)
+	})
+	if err == nil {
+		err = refused("enqueue", status)
 	}
-	return out, refused("enqueue", out)
+	return status, err
 }
 
 // refused returns ErrFull if the queue had no room for some of the tasks, else nil.
 func refused(op string, status []Status) error {
-	n := 0
-	for _, s := range status {
-		if s == StatusFull {
-			n++
-		}
-	}
+	n := count(status, StatusFull)
 	if n == 0 {
 		return nil
 	}

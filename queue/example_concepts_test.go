@@ -103,7 +103,7 @@ func ExampleQueue_List_dead() {
 			must(err)
 		}
 	}
-	dead, err := q.List(ctx, queue.StateDead, 0, 10)
+	dead, err := q.List(ctx, queue.StateDead, queue.Page{Limit: 10})
 	must(err)
 	for _, d := range dead {
 		fmt.Println("dead:", d.ID, "after attempt", d.Attempt, "-", d.Reason)

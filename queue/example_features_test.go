@@ -92,7 +92,7 @@ func ExampleQueue_List() {
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "mail"}, queue.Task{ID: "2", Type: "mail"}, queue.Task{ID: "3", Type: "invoice"})
 	must(err)
 	for offset := 0; ; offset += 2 {
-		page, err := q.List(ctx, queue.StateReady, offset, 2)
+		page, err := q.List(ctx, queue.StateReady, queue.Page{Skip: offset, Limit: 2})
 		must(err)
 		if len(page) == 0 {
 			return

@@ -55,7 +55,7 @@ func Example() {
 	if err := q.Run(ctx, send, queue.RunConfig{}); err != nil {
 		panic(err)
 	}
-	dead, err := q.List(context.Background(), queue.StateDead, 0, 10)
+	dead, err := q.List(context.Background(), queue.StateDead, queue.Page{Limit: 10})
 	if err != nil {
 		panic(err)
 	}

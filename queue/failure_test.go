@@ -75,6 +75,35 @@ func TestRun_OnFailure(t *testing.T) {
 	})
 }
 
+// TestRun_OnFailure_Expired: the attempts of a worker that died are reported once, by the worker that takes its
+// tasks back.
+func TestRun_OnFailure_Expired(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "again", Type: "t", Priority: 1}, queue.Task{ID: "dead", MaxAttempts: 1}, queue.Task{ID: "stays"})
+		take(t, q, "again", "dead", "stays")
+		expire(t, rdb, q, "again", "dead")
+		calls := make(chan string, 10)
+		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
+			OnFailure: func(l queue.Leased, err error, dead bool) {
+				calls <- fmt.Sprintf("%s %d %d %q %v %v", l.ID, l.Attempt, l.Priority, l.Type, errors.Is(err, queue.ErrLeaseLost), dead)
+			},
+		})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Leased: 1, Dead: 1} })
+		stop()
+		close(calls)
+		var got []string
+		for c := range calls {
+			got = append(got, c)
+		}
+		slices.Sort(got)
+		if want := []string{`again 1 1 "t" true false`, `dead 1 0 "" true true`}; !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+	})
+}
+
 // TestRun_Denied: a Run whose password is wrong, or whose user may not run the
 // scripts, ends with an error instead of trying for ever.
 func TestRun_Denied(t *testing.T) {
@@ -214,13 +243,13 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	note(q.Pause(ctx))
 	note(q.Resume(ctx))
 	for _, state := range []queue.State{queue.StateReady, queue.StateDead} {
-		_, err = q.List(ctx, state, 0, 10)
+		_, err = q.List(ctx, state, queue.Page{Limit: 10, Reverse: state == queue.StateReady})
 		note(err)
 	}
-	_, err = q.DeadAfter(ctx, queue.DeadPlace{}, later, 10)
-	note(err)
-	_, err = q.NotesAfter(ctx, queue.DeadPlace{}, 10)
-	note(err)
+	for _, reverse := range []bool{true, false} {
+		_, err = q.List(ctx, queue.StateDead, queue.Page{After: queue.DeadPlace{At: later, ID: "x"}, DiedBy: later, Limit: 10, Reverse: reverse})
+		note(err)
+	}
 	_, err = q.CountDead(ctx, queue.DeadPlace{}, later)
 	note(err)
 	_, err = q.RetryDead(ctx, later, "none")

@@ -195,7 +195,7 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 		ends := list(t, direct, queue.StateLeased)
 		enqueue(t, direct, queue.Task{ID: "new"})
 		first := dequeue(t, direct, 10)
-		if early := redisTime(t, rdb); len(ends) == 3 && early.Before(ends[0].At) && !slices.Equal(names(first.Tasks), []string{"new"}) {
+		if early := serverTime(t, rdb); len(ends) == 3 && early.Before(ends[0].At) && !slices.Equal(names(first.Tasks), []string{"new"}) {
 			t.Fatalf("took %v at %v, before the leases end at %v", names(first.Tasks), early, ends[0].At)
 		}
 		var again []queue.Leased
@@ -206,7 +206,7 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 		}
 		awaitThat(t, "the leases end", func() bool {
 			got := dequeue(t, direct, 10).Tasks
-			if now := redisTime(t, rdb); len(got) > 0 && len(ends) == 3 && now.Before(ends[0].At) {
+			if now := serverTime(t, rdb); len(got) > 0 && len(ends) == 3 && now.Before(ends[0].At) {
 				t.Fatalf("took %v at %v, before the leases end at %v", names(got), now, ends[0].At)
 			}
 			again = append(again, got...)

@@ -70,6 +70,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	f.woken = false
 	f.compare(got)
+	f.reportExpired(got)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
 		pool.fetched(f.source, nil, got.More, got.More && got.strays <= 0)
@@ -152,6 +153,18 @@ func (f *fetcher) compare(got Fetched) {
 		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
 	}
 	f.birth, f.takes = got.birth, got.takes
+}
+
+// reportExpired reports the attempts whose lease had expired when this fetch took back their
+// tasks. Exactly one fetch of all processes does.
+func (f *fetcher) reportExpired(got Fetched) {
+	if f.r.cfg.OnFailure == nil {
+		return
+	}
+	for i := range got.expired {
+		e := &got.expired[i]
+		f.r.cfg.OnFailure(e.task, fmt.Errorf("attempt %d: %w: it expired", e.task.Attempt, ErrLeaseLost), e.dead)
+	}
 }
 
 // seek searches for strays after a fetch. The workers already have the fetched tasks,

@@ -192,16 +192,7 @@ func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 	}
 }
 
-// redisTime is the server's clock.
-func redisTime(t testing.TB, rdb *redis.Client) time.Time {
-	t.Helper()
-	now, err := rdb.Time(await.Context(t)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return now
-}
-
+// serverTime is the server's clock.
 func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 	t.Helper()
 	now, err := rdb.Time(await.Context(t)).Result()

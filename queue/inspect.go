@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Get returns tasks by their ids, up to 512 in one step and in the order of the ids.
@@ -14,22 +17,14 @@ import (
 func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
 	out := make([]TaskInfo, 0, len(ids))
 	for chunk := range slices.Chunk(ids, chunkTasks) {
-		args := make([]any, len(chunk))
-		for i, id := range chunk {
-			args[i] = id
-		}
-		reply, err := q.run(ctx, getScript, args...).StringSlice()
-		for i := 0; err == nil && i < len(chunk); i++ {
-			var info TaskInfo
-			info, reply, err = parseFound(chunk[i], reply)
-			out = append(out, info)
-		}
-		if err == nil && len(reply) > 0 {
-			err = fmt.Errorf("%w: %d fields too many", ErrReply, len(reply))
+		found, err := infos(q.run(ctx, getScript, idArgs(nil, chunk)...))
+		if err == nil && len(found) != len(chunk) {
+			err = fmt.Errorf("%w: %d tasks", ErrReply, len(found))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("get %d tasks: %w", len(chunk), err)
 		}
+		out = append(out, found...)
 	}
 	return out, nil
 }
@@ -57,85 +52,143 @@ func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
 // stateKeys are the numbers of the keys of the states; see newKeys.
 var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 10}
 
-// List returns up to limit (1 to 512) tasks of a state after skipping offset: ready
-// and delayed tasks in the order in which they will run, leased tasks by the end of
-// the lease, dead letters latest first. Tasks that enter or leave the state between
-// calls shift the offsets. Errors: ErrConfig for values out of bounds, and those of
-// Redis.
-func (q *Queue) List(ctx context.Context, state State, offset, limit int) ([]TaskInfo, error) {
-	key, known := stateKeys[state]
-	if !known || offset < 0 || limit < 1 || limit > chunkTasks {
-		return nil, fmt.Errorf("list %s tasks: %w: offset %d, limit %d, want a state, at least 0, and 1 to %d",
-			state, ErrConfig, offset, limit, chunkTasks)
+// Page selects tasks of one state for [Queue.List].
+type Page struct {
+	// Limit is the maximum number of tasks, 1 to 512. Required.
+	Limit int
+	// Skip is how many tasks of the state, or behind After, are left out. Tasks that enter
+	// or leave the state between calls shift the pages.
+	Skip int
+	// Reverse lists the last tasks first.
+	Reverse bool
+	// Brief leaves out the payloads, and all of a reason after its first [BriefReason]
+	// bytes.
+	Brief bool
+	// After continues a list of dead letters behind this place, in the direction of the
+	// list. Letters that are removed between pages do not shift such pages, even if the
+	// letter at the place is one of them. The zero value is the start of the list.
+	After DeadPlace
+	// DiedBy leaves out letters that died later, to the millisecond. Zero: none.
+	DiedBy time.Time
+}
+
+// DeadPlace is a position in the dead letters of a queue, which are ordered by time of
+// death and then by id.
+type DeadPlace struct {
+	At time.Time
+	ID string
+}
+
+// args are the arguments that name the place in a script.
+func (p DeadPlace) args() (at int64, id string) {
+	if p == (DeadPlace{}) {
+		return -1, ""
 	}
-	reply, err := q.run(ctx, listScript, key, offset, limit).StringSlice()
+	return p.At.UnixMilli(), p.ID
+}
+
+// Place is the place of a dead letter.
+func (t *TaskInfo) Place() DeadPlace { return DeadPlace{At: t.At, ID: t.ID} }
+
+// BriefReason is how many bytes of a reason a task of a brief [Page] has at most.
+const BriefReason = 512
+
+// List returns a page of the tasks of a state: ready and delayed tasks in the order in
+// which they will run, leased tasks by the end of the lease, dead letters by the time of
+// death. The cost depends only on the page. Errors: ErrConfig for a page out of bounds or
+// an unknown state, and those of Redis.
+func (q *Queue) List(ctx context.Context, state State, p Page) ([]TaskInfo, error) {
+	key, known := stateKeys[state]
+	ofDead := p.After != DeadPlace{} || !p.DiedBy.IsZero()
+	if !known || p.Skip < 0 || p.Limit < 1 || p.Limit > chunkTasks || ofDead && state != StateDead {
+		return nil, fmt.Errorf("list %q tasks: %w: skip %d, limit %d, want a state, at least 0, and 1 to %d; After and DiedBy are for dead ones",
+			state, ErrConfig, p.Skip, p.Limit, chunkTasks)
+	}
+	at, id := p.After.args()
+	reverse, by, clip := "0", "", ""
+	if p.Reverse {
+		reverse = "1"
+	}
+	if !p.DiedBy.IsZero() {
+		by = strconv.FormatInt(p.DiedBy.UnixMilli(), 10)
+	}
+	if p.Brief {
+		clip = strconv.Itoa(BriefReason)
+	}
+	found, err := infos(q.run(ctx, listScript, key, string(state), reverse, at, id, by, p.Skip, p.Limit, clip))
 	if err != nil {
 		return nil, fmt.Errorf("list %s tasks: %w", state, err)
 	}
-	return parseInfos(state, reply)
+	if p.Brief {
+		for i := range found {
+			found[i].Reason = strings.ToValidUTF8(found[i].Reason, "") // cut within a character
+		}
+	}
+	return found, nil
 }
 
-// parseInfos reads the reply of list.lua.
-func parseInfos(state State, reply []string) ([]TaskInfo, error) {
-	const fields = 1 + infoFields
-	if len(reply)%fields != 0 {
-		return nil, fmt.Errorf("list %s tasks: %w: %d fields", state, ErrReply, len(reply))
+// DeadCount is how many dead letters a queue has.
+type DeadCount struct {
+	After int       // those after the place that died no later than the given time
+	Total int       // all
+	Now   time.Time // when they were counted, by the clock of Redis and to the millisecond
+}
+
+// CountDead counts the dead letters of the queue, and those after a place that died no later
+// than by. The cost does not depend on their number. Errors: those of Redis.
+func (q *Queue) CountDead(ctx context.Context, place DeadPlace, by time.Time) (DeadCount, error) {
+	at, id := place.args()
+	n, err := numbers(q.run(ctx, deadCountScript, at, id, by.UnixMilli()), 3)
+	if err != nil {
+		return DeadCount{}, fmt.Errorf("count dead tasks: %w", err)
 	}
-	out := make([]TaskInfo, 0, len(reply)/fields)
-	for ; len(reply) > 0; reply = reply[fields:] {
-		info, err := parseInfo(reply[0], state, reply[1:fields])
-		if err != nil {
-			return nil, fmt.Errorf("list %s tasks: %w", state, err)
+	return DeadCount{After: int(n[0]), Total: int(n[1]), Now: time.UnixMilli(n[2]).UTC()}, nil
+}
+
+// infos reads the reply of get.lua or list.lua.
+func infos(cmd *redis.Cmd) ([]TaskInfo, error) {
+	const fields = 10
+	reply, err := cmd.StringSlice()
+	if err == nil && len(reply)%fields != 0 {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]TaskInfo, len(reply)/fields)
+	for i := range out {
+		if err := out[i].parse(reply[i*fields : (i+1)*fields]); err != nil {
+			return nil, err
 		}
-		out = append(out, info)
 	}
 	return out, nil
 }
 
-// parseFound reads one task from the reply of get.lua and returns the rest of the reply.
-func parseFound(id string, reply []string) (TaskInfo, []string, error) {
-	const unknown, known = 3, 1 + infoFields
-	switch {
-	case len(reply) >= unknown && reply[0] == "":
-		return TaskInfo{ID: id, Payload: body(reply[1], reply[2])}, reply[unknown:], nil
-	case len(reply) >= known && reply[0] != "":
-		info, err := parseInfo(id, State(reply[0]), reply[1:known])
-		return info, reply[known:], err
-	default:
-		return TaskInfo{}, nil, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-	}
-}
-
-// infoFields is the number of fields per task in the replies of get.lua and list.lua.
-const infoFields = 8
-
-// parseInfo reads the fields score, attempt, priority, tag, text, presence of the payload,
-// payload and options.
-func parseInfo(id string, state State, reply []string) (TaskInfo, error) {
+// parse reads the fields state, id, score, attempt, priority, tag, text, options, presence
+// of the payload, payload.
+func (t *TaskInfo) parse(fields []string) (err error) {
 	var n [3]int64
 	for i := range n {
-		var err error
-		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
-			return TaskInfo{}, fmt.Errorf("%w: %w", ErrReply, err)
+		if n[i], err = strconv.ParseInt(fields[2+i], 10, 64); err != nil {
+			return fmt.Errorf("%w: %w", ErrReply, err)
 		}
 	}
-	info := TaskInfo{
-		ID: id, State: state, Attempt: int(n[1]), Priority: int(n[2]),
-		Payload: body(reply[5], reply[6]),
+	t.State, t.ID, t.Attempt, t.Priority = State(fields[0]), fields[1], int(n[1]), int(n[2])
+	switch t.State {
+	case "":
+	case StateReady:
+		t.At = time.UnixMicro(n[0]).Add(time.Duration(t.Priority) * ageing).UTC()
+	default:
+		t.At = time.UnixMilli(n[0]).UTC()
 	}
-	var err error
-	if info.Options, err = parseOptions(reply[7]); err != nil {
-		return TaskInfo{}, err
+	if fields[5] != "L" {
+		t.Reason = fields[6]
 	}
-	if state == StateReady {
-		info.At = time.UnixMicro(n[0]).Add(time.Duration(info.Priority) * ageing).UTC()
-	} else {
-		info.At = time.UnixMilli(n[0]).UTC()
+	if fields[8] == "1" {
+		t.Payload = []byte(fields[9])
 	}
-	if reply[3] != "L" {
-		info.Reason = reply[4]
-	}
-	return info, nil
+	t.Options, err = parseOptions(fields[7])
+	return err
 }
 
 // ageing is the waiting time that one level of priority counts for; queue_age_us in the
@@ -166,14 +219,6 @@ func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) err
 	}
 }
 
-// body reads a payload from a script's reply: present is "1" if it exists.
-func body(present, payload string) []byte {
-	if present != "1" {
-		return nil
-	}
-	return []byte(payload)
-}
-
 // Stats returns the number of tasks per state and the counters. Errors: those of Redis.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	reply, err := q.run(ctx, statsScript).StringSlice()
@@ -189,18 +234,9 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 
 // Load returns the current load of the queue. Errors: those of Redis.
 func (q *Queue) Load(ctx context.Context) (Load, error) {
-	reply, err := q.run(ctx, loadScript).StringSlice()
-	if err == nil && len(reply) != 5 {
-		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
-	}
+	n, err := numbers(q.run(ctx, loadScript), 5)
 	if err != nil {
 		return Load{}, fmt.Errorf("queue load: %w", err)
-	}
-	var n [5]int64
-	for i, text := range reply {
-		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
-			return Load{}, fmt.Errorf("queue load: %w: %w", ErrReply, err)
-		}
 	}
 	return Load{
 		Length: int(n[0]), Active: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,

@@ -22,18 +22,19 @@ func infoNames(tasks []queue.TaskInfo) []string {
 	return ids
 }
 
-// wantPages reads a state page by page and compares the order.
+// wantPages reads a state page by page, in both directions, and compares the order.
 func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) {
 	t.Helper()
-	for _, limit := range []int{1, 2, 512} {
+	for _, p := range []queue.Page{{Limit: 1}, {Limit: 2}, {Limit: 512}, {Limit: 2, Reverse: true}, {Limit: 512, Reverse: true}} {
 		var got []string
 		for {
-			page, err := q.List(await.Context(t), state, len(got), limit)
+			p.Skip = len(got)
+			page, err := q.List(await.Context(t), state, p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(page) > limit || len(page) < min(limit, len(want)-len(got)) {
-				t.Fatalf("%s: a page of %d, want %d", state, len(page), limit)
+			if len(page) > p.Limit || len(page) < min(p.Limit, len(want)-len(got)) {
+				t.Fatalf("%s: a page of %d, want %d", state, len(page), p.Limit)
 			}
 			if len(page) == 0 {
 				break
@@ -45,8 +46,11 @@ func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) 
 			}
 			got = append(got, infoNames(page)...)
 		}
+		if p.Reverse {
+			slices.Reverse(got)
+		}
 		if !slices.Equal(got, want) {
-			t.Fatalf("%s by %d: %v, want %v", state, limit, got, want)
+			t.Fatalf("%s, %+v: %v, want %v", state, p, got, want)
 		}
 	}
 }
@@ -85,7 +89,7 @@ func TestQueue_List(t *testing.T) {
 		wantPages(t, q, queue.StateReady, "r2", "r3", "r1")
 		wantPages(t, q, queue.StateDelayed, "d3", "d2", "d1")
 		wantPages(t, q, queue.StateLeased, "l3", "l1", "l2")
-		wantPages(t, q, queue.StateDead, "x1", "x3", "x2")
+		wantPages(t, q, queue.StateDead, "x2", "x3", "x1")
 
 		// List and Get agree.
 		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
@@ -96,7 +100,7 @@ func TestQueue_List(t *testing.T) {
 				}
 			}
 		}
-		if info := list(t, q, queue.StateDead)[0]; info.Reason != "of x1" || info.Attempt != 1 || info.At.UnixMilli() != 1002 {
+		if info := list(t, q, queue.StateDead)[2]; info.Reason != "of x1" || info.Attempt != 1 || info.At.UnixMilli() != 1002 {
 			t.Errorf("dead: %+v", info)
 		}
 		if info := list(t, q, queue.StateDelayed)[0]; info.At.Before(now.Add(time.Hour)) || info.At.After(now.Add(time.Hour+2*time.Millisecond)) {
@@ -119,7 +123,7 @@ func TestQueue_ListMany(t *testing.T) {
 			tasks[i].Type = fmt.Sprint(i)
 		}
 		enqueue(t, q, tasks...)
-		found, err := q.List(await.Context(t), queue.StateReady, 5, 512)
+		found, err := q.List(await.Context(t), queue.StateReady, queue.Page{Skip: 5, Limit: 512})
 		if err != nil || len(found) != 512 {
 			t.Fatalf("%d tasks, %v", len(found), err)
 		}
@@ -135,70 +139,19 @@ func TestQueue_ListErrConfig(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
 	for name, tt := range map[string]struct {
-		state         queue.State
-		offset, limit int
+		state queue.State
+		page  queue.Page
 	}{
-		"state": {"lost", 0, 1}, "no state": {"", 0, 1}, "offset": {queue.StateReady, -1, 1},
-		"no limit": {queue.StateReady, 0, 0}, "limit": {queue.StateReady, 0, 513},
+		"state": {"lost", queue.Page{Limit: 1}}, "no state": {"", queue.Page{Limit: 1}},
+		"skip": {queue.StateReady, queue.Page{Skip: -1, Limit: 1}}, "no limit": {queue.StateDead, queue.Page{}},
+		"limit":  {queue.StateReady, queue.Page{Limit: 513}},
+		"place":  {queue.StateReady, queue.Page{Limit: 1, After: queue.DeadPlace{ID: "x"}}},
+		"DiedBy": {queue.StateLeased, queue.Page{Limit: 1, DiedBy: time.Now()}},
 	} {
-		if found, err := q.List(await.Context(t), tt.state, tt.offset, tt.limit); !errors.Is(err, queue.ErrConfig) || found != nil {
+		if found, err := q.List(await.Context(t), tt.state, tt.page); !errors.Is(err, queue.ErrConfig) || found != nil {
 			t.Errorf("%s: %v, %v; want ErrConfig", name, found, err)
 		}
 	}
-}
-
-// TestQueue_DeadAfter pages through the dead letters while some are added and removed: each
-// one that stays is listed once, even if several died in the same millisecond.
-func TestQueue_DeadAfter(t *testing.T) {
-	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		q := newQueue(t, rdb, queue.Config{})
-		deadKey := q.EnqueueKeys()[0][:len(q.EnqueueKeys()[0])-len("ready")] + "dead"
-		die := func(at int64, ids ...string) {
-			t.Helper()
-			for _, id := range ids {
-				enqueue(t, q, queue.Task{ID: id, Payload: []byte("of " + id)})
-				reject(t, q, queue.Rejection{Task: take(t, q, id)[0], Dead: true, Reason: "bad"})
-				if err := rdb.ZAddXX(await.Context(t), deadKey, redis.Z{Score: float64(at), Member: id}).Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		die(1000, "a1", "a2", "a3")
-		die(1001, "b1", "b2")
-		die(2000, "c1")
-		var place queue.DeadPlace
-		next := func(by int64, limit int, want ...string) {
-			t.Helper()
-			page, err := q.DeadAfter(await.Context(t), place, time.UnixMilli(by), limit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := infoNames(page); !slices.Equal(got, want) {
-				t.Errorf("behind %v: %v, want %v", place, got, want)
-			}
-			for _, info := range page {
-				if info.State != queue.StateDead || info.Reason != "bad" || string(info.Payload) != "of "+info.ID {
-					t.Errorf("letter %+v", info)
-				}
-				place = queue.DeadPlace{At: info.At, ID: info.ID}
-			}
-		}
-		next(999, 9)
-		next(1500, 2, "a1", "a2")
-		deleteDead(t, q, "a1") // before the place
-		next(1500, 1, "a3")
-		runNow(t, q, "a3") // the place itself
-		next(1500, 9, "b1", "b2")
-		next(1500, 9)
-		next(5000, 9, "c1")
-		next(5000, 9)
-		for _, limit := range []int{0, 513} {
-			if _, err := q.DeadAfter(await.Context(t), place, time.Now(), limit); !errors.Is(err, queue.ErrConfig) {
-				t.Errorf("limit %d: %v", limit, err)
-			}
-		}
-	})
 }
 
 // TestQueue_GetMany: Get takes more ids than one call carries and keeps their order.

@@ -52,7 +52,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 		// Both sleep, one of them until this task falls due.
 		receive(t, "the first sleeps", asleep[0])
 		receive(t, "the second sleeps", asleep[1])
-		enqueue(t, q, queue.Task{ID: "far", Due: redisTime(t, rdb).Add(never / 2)})
+		enqueue(t, q, queue.Task{ID: "far", Due: serverTime(t, rdb).Add(never / 2)})
 		select {
 		case <-asleep[0]:
 		case <-asleep[1]:
@@ -60,7 +60,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 			t.Fatal("no worker waits for the far task")
 		}
 		due := make(map[string]time.Time)
-		begin := redisTime(t, rdb).Add(871 * time.Millisecond)
+		begin := serverTime(t, rdb).Add(871 * time.Millisecond)
 		var tasks []queue.Task
 		for i := range total {
 			task := queue.Task{ID: fmt.Sprintf("t%03d", i), Due: begin.Add(time.Duration(i*2339) * time.Microsecond)}
@@ -143,7 +143,7 @@ func testManyAtOneMoment(t *testing.T, totals map[string]int) {
 				tasks[i].Due = time.Now().Add(time.Hour)
 			}
 			enqueue(t, q, tasks...)
-			moveAll(t, rdb, delayed, float64(redisTime(t, rdb).UnixMilli()-1))
+			moveAll(t, rdb, delayed, float64(serverTime(t, rdb).UnixMilli()-1))
 			most := func(key string, calls int) (n int) {
 				for range calls {
 					before := size(t, rdb, key)
@@ -283,11 +283,11 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		type span struct{ after, before time.Time } // arrival of a task, by the server's clock
 		came := make(map[string]span)
-		last := redisTime(t, rdb)
+		last := serverTime(t, rdb)
 		add := func() {
 			id, after := fmt.Sprintf("high%06d", len(came)), last
 			enqueue(t, q, queue.Task{ID: id, Priority: 9})
-			last = redisTime(t, rdb)
+			last = serverTime(t, rdb)
 			came[id] = span{after, last}
 		}
 		for range 20 {

@@ -15,7 +15,6 @@ const defaultFetchPatience = 500 * time.Millisecond
 // and how many entries, and holds the tasks that wait for a worker.
 type pool struct {
 	workers int
-	strict  bool
 	window  time.Duration // RunConfig.Ahead
 	// limitAhead is how long a task waits for a worker before it is handed back.
 	limitAhead time.Duration
@@ -64,7 +63,7 @@ func newPool(cfg RunConfig) *pool {
 	setDefault(&cfg.aheadLimit, defaultAheadLimit)
 	setDefault(&cfg.fetchPatience, defaultFetchPatience)
 	p := &pool{
-		workers: cfg.Workers, serving: cfg.Workers, strict: cfg.Strict, window: cfg.Ahead,
+		workers: cfg.Workers, serving: cfg.Workers, window: cfg.Ahead,
 		limitAhead: cfg.aheadLimit, patience: cfg.fetchPatience, gone: make(chan struct{}),
 	}
 	p.work.L = &p.mu
@@ -205,11 +204,7 @@ func (p *pool) share(of *source) int {
 func (p *pool) next() *source {
 	var next *source
 	for _, s := range p.sources {
-		switch {
-		case !s.loaded:
-		case p.strict:
-			return s
-		case next == nil || s.pass < next.pass:
+		if s.loaded && (next == nil || s.pass < next.pass) {
 			next = s
 		}
 	}
@@ -283,12 +278,12 @@ func (p *pool) over() bool {
 	}
 }
 
-// pop takes up to a batch of waiting entries, but at least one task, from one source: with strict order the first
-// that has any, otherwise the one that has waited longest.
+// pop takes up to a batch of waiting entries, but at least one task, from the source
+// whose tasks have waited longest.
 func (p *pool) pop() *batch {
 	var from *source
 	for _, s := range p.sources {
-		if len(s.fetches) > 0 && (from == nil || !p.strict && s.fetches[0].at.Before(from.fetches[0].at)) {
+		if len(s.fetches) > 0 && (from == nil || s.fetches[0].at.Before(from.fetches[0].at)) {
 			from = s
 		}
 	}

@@ -152,53 +152,51 @@ func TestPool_WorkerSpokenFor(t *testing.T) {
 // TestPool_SlowFetch: a source whose fetch hangs does not hold up the others for long.
 func TestPool_SlowFetch(t *testing.T) {
 	t.Parallel()
-	for _, strict := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			p, s := bench(t, RunConfig{Batch: 4, Workers: 2, Strict: strict}, 1, 1)
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 4, Workers: 2}, 1, 1)
+		p.ask(s[0])
+		p.ask(s[1])
+		p.free(1)
+		if granted(s[0]) != 4 || granted(s[1]) != 0 {
+			t.Fatal("the first was not the only one with a grant")
+		}
+		<-time.After(defaultFetchPatience - time.Nanosecond)
+		synctest.Wait()
+		if granted(s[1]) != 0 {
+			t.Fatal("the first had no time")
+		}
+		<-time.After(time.Nanosecond)
+		synctest.Wait()
+		if granted(s[1]) != 4 {
+			t.Fatal("the second waits for the first")
+		}
+		// Tasks that arrive late are still taken, and count once.
+		p.fetched(s[0], brought(s[0], "late", 0, 4), false, false)
+		if p.reserved != 4 || p.waiting != 4 {
+			t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
+		}
+		p.fetched(s[1], nil, false, false)
+		// After a failure the others do not wait for it at all, until a fetch succeeds.
+		p.failed(s[0])
+		p.free(1)
+		for _, failing := range []bool{true, false} {
 			p.ask(s[0])
+			if granted(s[0]) == 0 {
+				t.Fatal("it got no grant")
+			}
 			p.ask(s[1])
-			p.free(1)
-			if granted(s[0]) != 4 || granted(s[1]) != 0 {
-				t.Fatal("the first was not the only one with a grant")
+			if got := granted(s[1]) > 0; got != failing {
+				t.Fatalf("failing %v: the second got a grant: %v", failing, got)
 			}
-			<-time.After(defaultFetchPatience - time.Nanosecond)
-			synctest.Wait()
-			if granted(s[1]) != 0 {
-				t.Fatal("the first had no time")
-			}
-			<-time.After(time.Nanosecond)
-			synctest.Wait()
-			if granted(s[1]) != 4 {
-				t.Fatal("the second waits for the first")
-			}
-			// Tasks that arrive late are still taken, and count once.
-			p.fetched(s[0], brought(s[0], "late", 0, 4), false, false)
-			if p.reserved != 4 || p.waiting != 4 {
-				t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
-			}
-			p.fetched(s[1], nil, false, false)
-			// After a failure the others do not wait for it at all, until a fetch succeeds.
-			p.failed(s[0])
-			p.free(1)
-			for _, failing := range []bool{true, false} {
-				p.ask(s[0])
-				if granted(s[0]) == 0 {
-					t.Fatal("it got no grant")
-				}
-				p.ask(s[1])
-				if got := granted(s[1]) > 0; got != failing {
-					t.Fatalf("failing %v: the second got a grant: %v", failing, got)
-				}
-				p.fetched(s[0], nil, false, false)
-				p.withdraw(s[1])
-			}
-			<-time.After(2 * defaultFetchPatience)
-			synctest.Wait()
-			if p.reserved != 0 {
-				t.Fatalf("%d reserved, and no source fetches", p.reserved)
-			}
-		})
-	}
+			p.fetched(s[0], nil, false, false)
+			p.withdraw(s[1])
+		}
+		<-time.After(2 * defaultFetchPatience)
+		synctest.Wait()
+		if p.reserved != 0 {
+			t.Fatalf("%d reserved, and no source fetches", p.reserved)
+		}
+	})
 }
 
 // TestPool_QuickFetch: the timer of one fetch does not end the next one.
@@ -244,31 +242,29 @@ func TestPool_QuickFetch(t *testing.T) {
 // its turn, although it does not know whether it has more tasks.
 func TestPool_Newcomer(t *testing.T) {
 	t.Parallel()
-	for _, strict := range []bool{false, true} {
-		p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Strict: strict}, 1, 1)
-		p.ahead = 8
-		p.withdraw(s[0])
-		p.ask(s[1])
-		p.free(1)
-		p.fetched(s[1], brought(s[1], "b", 0, granted(s[1])), true, true)
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		p.ask(s[1])
-		p.ask(s[0])
-		for turns := 0; granted(s[0]) == 0; turns++ {
-			if turns == 20 {
-				t.Fatalf("strict %v: no grant for the first", strict)
-			}
-			if n := granted(s[1]); n > 0 {
-				p.fetched(s[1], brought(s[1], "b", 0, n), true, true)
-				p.ask(s[1])
-			}
-			p.finished(p.take(t.Context()), time.Microsecond)
-			p.mu.Lock()
-			p.ahead = 8
-			p.mu.Unlock()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1, 1)
+	p.ahead = 8
+	p.withdraw(s[0])
+	p.ask(s[1])
+	p.free(1)
+	p.fetched(s[1], brought(s[1], "b", 0, granted(s[1])), true, true)
+	p.mu.Lock()
+	p.idle = 0
+	p.mu.Unlock()
+	p.ask(s[1])
+	p.ask(s[0])
+	for turns := 0; granted(s[0]) == 0; turns++ {
+		if turns == 20 {
+			t.Fatal("no grant for the first")
 		}
+		if n := granted(s[1]); n > 0 {
+			p.fetched(s[1], brought(s[1], "b", 0, n), true, true)
+			p.ask(s[1])
+		}
+		p.finished(p.take(t.Context()), time.Microsecond)
+		p.mu.Lock()
+		p.ahead = 8
+		p.mu.Unlock()
 	}
 }
 
@@ -289,18 +285,16 @@ func TestPool_Fill(t *testing.T) {
 	}
 }
 
-// TestPool_StrictTake: with strict order, waiting tasks of the first source are taken first.
-func TestPool_StrictTake(t *testing.T) {
+// TestPool_TakeOldest: tasks that have waited longest are taken first, whatever their source.
+func TestPool_TakeOldest(t *testing.T) {
 	t.Parallel()
-	for strict, want := range map[bool]string{true: "a0", false: "b0"} {
-		p, s := bench(t, RunConfig{Batch: 5, Workers: 1, Strict: strict}, 1, 1)
-		later := brought(s[0], "a", 0, 1)
-		later.at = later.at.Add(time.Second)
-		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
-		p.fetched(s[0], later, true, true)
-		if got := ids(p.take(t.Context())); got != want {
-			t.Fatalf("strict %v: took %q, want %q", strict, got, want)
-		}
+	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
+	later := brought(s[0], "a", 0, 1)
+	later.at = later.at.Add(time.Second)
+	p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
+	p.fetched(s[0], later, true, true)
+	if got := ids(p.take(t.Context())); got != "b0" {
+		t.Fatalf("took %q, want b0", got)
 	}
 }
 

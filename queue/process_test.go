@@ -205,7 +205,7 @@ func TestRun_ProcessKilled(t *testing.T) {
 		if err := holder.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		killed := redisTime(t, rdb)
+		killed := serverTime(t, rdb)
 		leases := list(t, q, queue.StateLeased)
 		awaitThat(t, "all run again", func() bool { return stats(t, q) == queue.Stats{} })
 		if err := heir.Stdin().Close(); err != nil {

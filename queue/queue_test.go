@@ -118,7 +118,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		}
 		take(t, q, "aged", "high")
 		// The delayed ones fall due, as if time had passed: they age from then on.
-		now := redisTime(t, rdb)
+		now := serverTime(t, rdb)
 		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
 			if err := rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err(); err != nil {
@@ -126,29 +126,6 @@ func TestQueue_PriorityAges(t *testing.T) {
 			}
 		}
 		take(t, q, "late high", "old", "young")
-	})
-}
-
-func TestQueue_EnqueueDuplicate(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "leased", Payload: []byte("first")}, queue.Task{ID: "dead"})
-		l := take(t, q, "leased", "dead")
-		reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
-		for _, id := range []string{"ready", "delayed", "leased", "dead"} {
-			status, err := q.Enqueue(await.Context(t),
-				queue.Task{ID: id, Payload: []byte("second")}, queue.Task{ID: "new " + id}, queue.Task{ID: "new " + id})
-			want := []queue.Status{queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate}
-			if err != nil || !slices.Equal(status, want) {
-				t.Fatalf("%s: %v, %v; want %v", id, status, err, want)
-			}
-		}
-		wantStats(t, q, queue.Stats{Ready: 5, Delayed: 1, Leased: 1, Dead: 1})
-		if info := get(t, q, "leased"); string(info.Payload) != "first" || info.State != queue.StateLeased {
-			t.Fatalf("duplicate changed the first: %+v", info)
-		}
 	})
 }
 
@@ -320,14 +297,14 @@ func TestQueue_RejectDelay(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"})
 		l := take(t, q, "a")
-		sent := redisTime(t, rdb)
+		sent := serverTime(t, rdb)
 		reject(t, q, queue.Rejection{Task: l[0], Delay: 120 * time.Millisecond, Reason: "no luck"})
 		if info := get(t, q, "a"); info.State != queue.StateDelayed || info.Reason != "no luck" ||
 			info.At.Before(sent.Add(120*time.Millisecond)) {
 			t.Fatalf("rejected at %v: %+v", sent, info)
 		}
 		again := take(t, q, "a")
-		if late := redisTime(t, rdb).Sub(sent); late < 120*time.Millisecond {
+		if late := serverTime(t, rdb).Sub(sent); late < 120*time.Millisecond {
 			t.Fatalf("redelivered after %v", late)
 		}
 		if again[0].Attempt != 2 {
@@ -345,7 +322,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		due := make(map[string]time.Time)
-		now := redisTime(t, rdb)
+		now := serverTime(t, rdb)
 		for i := range 20 {
 			id := fmt.Sprintf("t%02d", i)
 			due[id] = now.Add(time.Duration(50+i*7)*time.Millisecond + time.Duration(i)*37*time.Microsecond)
@@ -367,7 +344,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 				}
 				continue
 			}
-			tasks, at := f.Tasks, redisTime(t, rdb)
+			tasks, at := f.Tasks, serverTime(t, rdb)
 			for _, task := range tasks {
 				if at.Before(due[task.ID]) {
 					t.Fatalf("%s taken at %v, due at %v", task.ID, at, due[task.ID])
@@ -389,7 +366,7 @@ func TestQueue_Backoff(t *testing.T) {
 		for attempt := 1; attempt <= 60; attempt++ {
 			l := take(t, q, "a")[0]
 			// The Attempt passed to Reject decides the range; the meta keeps its own count.
-			before := redisTime(t, rdb)
+			before := serverTime(t, rdb)
 			reject(t, q, queue.Rejection{Task: l, Delay: -1})
 			bound := limit
 			if attempt <= 2 {
@@ -413,14 +390,13 @@ func TestQueue_Backoff(t *testing.T) {
 func TestQueue_MaxAttempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3})
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 3})
 		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("pay")})
 		for range 2 {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
 		if err != nil || len(dead) != 1 {
 			t.Fatalf("%v, %v", dead, err)
 		}
@@ -428,42 +404,7 @@ func TestQueue_MaxAttempts(t *testing.T) {
 		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.At.IsZero() {
 			t.Fatalf("dead letter: %+v", d)
 		}
-		// An attempt that ends with its lease counts as well.
-		brief := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxAttempts: 3, Lease: 50 * time.Millisecond})
-		enqueue(t, brief, queue.Task{ID: "b"})
-		for range 3 {
-			take(t, brief, "b")
-		}
-		waitFor(t, func() bool {
-			dequeue(t, q, 1)
-			return get(t, q, "b").State == queue.StateDead
-		})
-		if info := get(t, q, "b"); info.Attempt != 3 || info.Reason != "lease expired" {
-			t.Fatalf("dead by expiry: %+v", info)
-		}
 	})
-}
-
-func TestQueue_ScriptFlush(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	q := newQueue(t, rdb, queue.Config{})
-	flush := func() {
-		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-	flush()
-	l := take(t, q, "a", "b")
-	flush()
-	ack(t, q, l[0])
-	flush()
-	reject(t, q, queue.Rejection{Task: l[1], Dead: true})
-	flush()
-	wantStats(t, q, queue.Stats{Dead: 1})
 }
 
 // TestQueue_MemoryFull: when Redis refuses commands that need memory, adding tasks writes
@@ -476,7 +417,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 	ctx := await.Context(t)
 	q := newQueue(t, rdb, queue.Config{MaxAttempts: 2})
 	enqueue(t, q, numbered(20)...)
-	enqueue(t, q, queue.Task{ID: "due", Due: redisTime(t, rdb).Add(time.Millisecond)})
+	enqueue(t, q, queue.Task{ID: "due", Due: serverTime(t, rdb).Add(time.Millisecond)})
 	old := dequeue(t, q, 4).Tasks
 	reject(t, q, queue.Rejection{Task: old[1]})
 	if again := take(t, q, "t000016"); again[0].Attempt != 1 {

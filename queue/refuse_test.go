@@ -38,6 +38,10 @@ func TestQueue_ConflictsWriteNothing(t *testing.T) {
 				}
 			}
 		}
+		// Others in the same call are added, each id once.
+		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "leased"}, queue.Task{ID: "new"}, queue.Task{ID: "new"})
+		wantStatus(t, status, err, queue.StatusDuplicate, queue.StatusOK, queue.StatusDuplicate)
+		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Leased: 1, Dead: 1})
 	})
 }
 

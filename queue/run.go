@@ -23,11 +23,6 @@ type RunConfig struct {
 	// those behind it are handed back uncounted, for other processes.
 	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
-	// Strict serves the sources of RunAll in the given order: a source is fetched from
-	// only if the sources before it have nothing ready. Otherwise the weights decide.
-	// Either way, a fetch that fails or takes more than half a second does not hold up
-	// the other sources.
-	Strict bool
 	// Drain is how long running handlers may continue after the context of Run has
 	// ended. Unfinished tasks are handed back then. Default 10 s.
 	Drain time.Duration
@@ -47,10 +42,11 @@ type RunConfig struct {
 	// Default: log them with the default logger of log/slog.
 	OnError func(error)
 	// OnFailure is called for each failed attempt, with the task, the handler's error,
-	// panic or ErrTimeout, and whether the task is now a dead letter. It is not called
-	// for uncounted attempts, nor for those of a worker that died: the next delivery
-	// has a higher Attempt. It is called from one goroutine per source, and the tasks
-	// are settled after it returns. Default: not called.
+	// panic or ErrTimeout, and whether the task is now a dead letter; not for uncounted
+	// attempts. The tasks are settled after it returns. An attempt of a worker that died
+	// is reported, with ErrLeaseLost and without the task's payload, by the process whose
+	// fetch takes the task back. An attempt that fails after its lease has expired may be
+	// reported twice. It is called from two goroutines per source. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing gets the tasks that were handled but no longer in Redis when they were
 	// to be acknowledged: Redis lost them, another worker did them after the lease had
@@ -125,9 +121,9 @@ func (q *Queue) RunEach(ctx context.Context, h Handler, cfg RunConfig) error {
 }
 
 // RunAll is [Queue.Run] for several queues that share the workers. While several of
-// them have ready tasks, they are served by weight, counted in entries, or in strict
-// order with RunConfig.Strict. A queue without ready tasks reserves no share, and a
-// queue whose Redis fails does not stop the others.
+// them have ready tasks, they are served by weight, counted in entries. A queue without
+// ready tasks reserves no share, and a queue whose fetch fails or takes more than half a
+// second does not stop the others.
 func RunAll(ctx context.Context, sources []Source, cfg RunConfig) error {
 	setDefault(&cfg.Batch, 256)
 	setDefault(&cfg.Workers, 2)

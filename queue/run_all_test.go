@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -132,80 +131,46 @@ func TestRunAll_Weights(t *testing.T) {
 	}
 }
 
-// TestRunAll_Strict: the second queue is served only when the first is empty. The test raises
-// fetchPatience, because after a slow fetch the second queue would be served.
-func TestRunAll_Strict(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		a, b := newQueue(t, rdb, queue.Config{}), newQueue(t, rdb, queue.Config{})
-		enqueue(t, a, numbered(700)...)
-		enqueue(t, b, numbered(200)...)
-		var first, early atomic.Int32
-		stop := startAll(t, queue.WithFetchPatience(queue.RunConfig{Batch: 16, Workers: 1, Strict: true}, never),
-			queue.Source{Queue: a, Handler: func(_ context.Context, tasks []queue.Leased) []error {
-				first.Add(int32(len(tasks))) //nolint:gosec // at most Batch
-				return nil
-			}},
-			// Weights do not count in strict order.
-			queue.Source{Queue: b, Weight: 1000, Handler: func(context.Context, []queue.Leased) []error {
-				if first.Load() < 700 {
-					early.Add(1)
-				}
-				return nil
-			}})
-		waitFor(t, func() bool { return stats(t, a) == queue.Stats{} && stats(t, b) == queue.Stats{} })
-		stop()
-		if n := early.Load(); n > 0 {
-			t.Errorf("%d batches of the second queue before the first was empty", n)
-		}
-	})
-}
-
 // TestRunAll_NewTask: a task that arrives in an idle queue runs right after the tasks already
 // fetched, however many the other queue has.
 func TestRunAll_NewTask(t *testing.T) {
 	t.Parallel()
-	for _, strict := range []bool{true, false} {
-		t.Run(fmt.Sprint("strict ", strict), func(t *testing.T) {
-			t.Parallel()
-			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-				asked, armed := make(chan struct{}, 1), atomic.Bool{}
-				prefix := redistest.Prefix(t)
-				producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
-				a := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
-					if hash == queue.PassHash && armed.CompareAndSwap(true, false) {
-						asked <- struct{}{}
-					}
-				}})
-				b := newQueue(t, rdb, queue.Config{})
-				enqueue(t, b, numbered(50)...)
-				order := make(chan string, 100)
-				n := 0
-				stop := startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, Strict: strict},
-					queue.Source{Queue: a, Handler: func(context.Context, []queue.Leased) []error {
-						order <- "new"
-						return nil
-					}},
-					queue.Source{Queue: b, Handler: func(context.Context, []queue.Leased) []error {
-						if n++; n == 20 {
-							armed.Store(true)
-							enqueue(t, producer, queue.Task{ID: "new"})
-							receive(t, "the wake-up", asked)
-						}
-						order <- "old"
-						return nil
-					}})
-				var got []string
-				for range 51 {
-					got = append(got, receive(t, "a task", order))
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		asked, armed := make(chan struct{}, 1), atomic.Bool{}
+		prefix := redistest.Prefix(t)
+		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		a := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+			if hash == queue.PassHash && armed.CompareAndSwap(true, false) {
+				asked <- struct{}{}
+			}
+		}})
+		b := newQueue(t, rdb, queue.Config{})
+		enqueue(t, b, numbered(50)...)
+		order := make(chan string, 100)
+		n := 0
+		stop := startAll(t, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1},
+			queue.Source{Queue: a, Handler: func(context.Context, []queue.Leased) []error {
+				order <- "new"
+				return nil
+			}},
+			queue.Source{Queue: b, Handler: func(context.Context, []queue.Leased) []error {
+				if n++; n == 20 {
+					armed.Store(true)
+					enqueue(t, producer, queue.Task{ID: "new"})
+					receive(t, "the wake-up", asked)
 				}
-				stop()
-				if at := slices.Index(got, "new"); at != 20 {
-					t.Fatalf("the new task was number %d, want 20", at)
-				}
-			})
-		})
-	}
+				order <- "old"
+				return nil
+			}})
+		var got []string
+		for range 51 {
+			got = append(got, receive(t, "a task", order))
+		}
+		stop()
+		if at := slices.Index(got, "new"); at != 20 {
+			t.Fatalf("the new task was number %d, want 20", at)
+		}
+	})
 }
 
 // TestRunAll_Empty: an empty queue is not polled and takes no turns.

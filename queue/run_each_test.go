@@ -68,6 +68,38 @@ func TestRunEach_Concurrency(t *testing.T) {
 	})
 }
 
+// TestRunEach_AcksCollected: tasks that finish while an acknowledgement is under way are acknowledged by one call.
+func TestRunEach_AcksCollected(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		const total = 31
+		prefix := redistest.Prefix(t)
+		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		load(t, admin)
+		var calls atomic.Int32
+		done := make(chan struct{})
+		q := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+			if hash == queue.AckHash && calls.Add(1) == 1 {
+				<-done
+			}
+		}})
+		enqueue(t, admin, numbered(total)...)
+		var handled atomic.Int32
+		stop := startEach(t, q, func(context.Context, queue.Leased) error {
+			if handled.Add(1) == total {
+				close(done)
+			}
+			return nil
+		}, queue.RunConfig{Workers: 10})
+		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		stop()
+		// The last handler may return after the second call has begun.
+		if n := calls.Load(); n > 3 {
+			t.Errorf("%d calls acknowledged %d tasks, want at most 3", n, total)
+		}
+	})
+}
+
 // TestRunEach_StopAcknowledges: tasks that finished before a stop are acknowledged even if
 // others hang.
 func TestRunEach_StopAcknowledges(t *testing.T) {

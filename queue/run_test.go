@@ -136,13 +136,19 @@ func TestRun_Verdicts(t *testing.T) {
 					errs[i] = queue.Snooze(time.Hour)
 				case "fail":
 					errs[i] = broken
+				case "then":
+					errs[i] = queue.Then(queue.Task{ID: "next", Due: time.Now().Add(time.Hour)})
+				case "wrapped":
+					errs[i] = fmt.Errorf("see: %w", queue.Then(queue.Task{ID: "next 2", Due: time.Now().Add(time.Hour)}))
+				case "nothing":
+					errs[i] = queue.Then()
 				}
 			}
 			return errs
 		}, queue.RunConfig{})
-		enqueue(t, q, queue.Task{ID: "discard"}, queue.Task{ID: "retry"}, queue.Task{ID: "snooze"},
-			queue.Task{ID: "fail"}, queue.Task{ID: "fine"})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 2, Dead: 2} })
+		enqueue(t, q, queue.Task{ID: "discard"}, queue.Task{ID: "retry"}, queue.Task{ID: "snooze"}, queue.Task{ID: "fail"},
+			queue.Task{ID: "fine"}, queue.Task{ID: "then"}, queue.Task{ID: "wrapped"}, queue.Task{ID: "nothing"})
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 4, Dead: 2} })
 		stop()
 		close(attempts)
 		var got []string
@@ -150,7 +156,7 @@ func TestRun_Verdicts(t *testing.T) {
 			got = append(got, a)
 		}
 		slices.Sort(got)
-		want := []string{"discard 1", "fail 1", "fine 1", "retry 1", "retry 2", "snooze 1"}
+		want := []string{"discard 1", "fail 1", "fine 1", "nothing 1", "retry 1", "retry 2", "snooze 1", "then 1", "wrapped 1"}
 		if !slices.Equal(got, want) {
 			t.Fatalf("handled %v, want %v", got, want)
 		}
@@ -159,50 +165,42 @@ func TestRun_Verdicts(t *testing.T) {
 			"retry":   {State: queue.StateDead, Attempt: 2, Reason: "broken"},
 			"snooze":  {State: queue.StateDelayed, Attempt: 0, Reason: "snoozed for 1h0m0s"},
 			"fail":    {State: queue.StateDelayed, Attempt: 1, Reason: "broken"},
+			"next":    {State: queue.StateDelayed},
+			"next 2":  {State: queue.StateDelayed},
 		} {
 			got := get(t, q, id)
 			if got.State != want.State || got.Attempt != want.Attempt || got.Reason != want.Reason {
 				t.Errorf("%s: %+v, want %+v", id, got, want)
 			}
 		}
-		wantGone(t, q, "fine")
+		for _, id := range []string{"fine", "then", "wrapped", "nothing"} {
+			wantGone(t, q, id)
+		}
 	})
 }
 
-func TestRun_HandlerBroken(t *testing.T) {
+// TestRun_HandlerLength: a handler that returns another number of errors than it got tasks fails them, and the worker
+// continues.
+func TestRun_HandlerLength(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		handler queue.BatchHandler
-		reason  string
-	}{
-		"panic":  {func(context.Context, []queue.Leased) []error { explode(); return nil }, "queue_test.explode"},
-		"length": {func(context.Context, []queue.Leased) []error { return make([]error, 7) }, "7 errors for 1 tasks"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-				q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
-				reported := make(chan error, 1)
-				stop := start(t, q, tt.handler, queue.RunConfig{OnError: func(err error) { reported <- err }})
-				enqueue(t, q, queue.Task{ID: "a"})
-				waitFor(t, func() bool { return stats(t, q).Dead == 1 })
-				want := tt.reason
-				if info := get(t, q, "a"); !strings.Contains(info.Reason, want) {
-					t.Fatalf("reason %q does not contain %q", info.Reason, want)
-				}
-				if err := <-reported; !strings.Contains(err.Error(), want) {
-					t.Fatalf("OnError got %q, want %q", err, want)
-				}
-				// The worker continues.
-				enqueue(t, q, queue.Task{ID: "b"})
-				waitFor(t, func() bool { return stats(t, q).Dead == 2 })
-				if err := <-reported; err == nil {
-					t.Fatal("OnError got no error")
-				}
-				stop()
-			})
-		})
-	}
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		reported := make(chan error, 2)
+		stop := start(t, q, func(context.Context, []queue.Leased) []error { return make([]error, 7) },
+			queue.RunConfig{OnError: func(err error) { reported <- err }})
+		for _, id := range []string{"a", "b"} {
+			enqueue(t, q, queue.Task{ID: id})
+			const want = "7 errors for 1 tasks"
+			if err := receive(t, "the error", reported); !strings.Contains(err.Error(), want) {
+				t.Errorf("OnError got %q, want %q", err, want)
+			}
+			waitFor(t, func() bool { return get(t, q, id).State == queue.StateDead })
+			if info := get(t, q, id); !strings.Contains(info.Reason, want) {
+				t.Errorf("reason %q does not contain %q", info.Reason, want)
+			}
+		}
+		stop()
+	})
 }
 
 func explode() { panic("the order is odd") }
@@ -283,120 +281,6 @@ func TestRun_DrainSpent(t *testing.T) {
 				}
 			}
 			take(t, q, left...)
-		}
-	})
-}
-
-func TestRun_Extends(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		const lease = 3 * time.Second
-		q := newQueue(t, rdb, queue.Config{Lease: lease})
-		enqueue(t, q, queue.Task{ID: "a"})
-		var seen ledger
-		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			// Longer than a lease, by the server's clock.
-			began := redisTime(t, rdb)
-			waitFor(t, func() bool { return redisTime(t, rdb).Sub(began) > lease*3/2 })
-			return []error{ctx.Err()}
-		}, queue.RunConfig{OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-		stop()
-		if seen.runs["a"] != 1 {
-			t.Fatalf("handled %d times", seen.runs["a"])
-		}
-	})
-}
-
-func TestRun_LeaseLost(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
-		causes := make(chan error, 10)
-		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
-			if tasks[0].Attempt > 1 || len(tasks) < 2 {
-				return nil
-			}
-			// Another worker took a over.
-			if err := rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "2,0;Lother").Err(); err != nil {
-				t.Error(err)
-			}
-			<-ctx.Done()
-			causes <- context.Cause(ctx)
-			return []error{ctx.Err(), ctx.Err()}
-		}, queue.RunConfig{})
-		if err := <-causes; !errors.Is(err, queue.ErrLeaseLost) {
-			t.Fatalf("cause %v, want ErrLeaseLost", err)
-		}
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-		stop()
-	})
-}
-
-// TestRun_RedisRestarts kills Redis under load repeatedly.
-func TestRun_RedisRestarts(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	q := newQueue(t, rdb, queue.Config{Lease: time.Second, BackoffMax: 250 * time.Millisecond})
-	const total = 6000
-	enqueue(t, q, numbered(total)...)
-	var seen ledger
-	progress := make(chan struct{}, total)
-	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-		seen.add(tasks)
-		progress <- struct{}{}
-		return nil
-	}, queue.RunConfig{Batch: 20, Workers: 2, MaxIdle: time.Second})
-	for range 3 {
-		for range 20 {
-			<-progress
-		}
-		if err := srv.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := srv.Start(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-	stop()
-	if n := seen.distinct(); n != total {
-		t.Fatalf("%d of %d tasks handled", n, total)
-	}
-}
-
-// TestRun_WorkerDies: the tasks that a dead worker had leased run again, each once.
-func TestRun_WorkerDies(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		dead := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 300 * time.Millisecond})
-		enqueue(t, dead, numbered(64)...)
-		if n := len(dequeue(t, dead, 64).Tasks); n != 64 {
-			t.Fatalf("leased %d", n)
-		}
-		// The others have enough time on a busy machine.
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		var seen ledger
-		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			for _, task := range tasks {
-				if task.Attempt != 2 {
-					t.Errorf("%s has attempt %d, want 2", task.ID, task.Attempt)
-				}
-			}
-			return nil
-		}, queue.RunConfig{Batch: 8})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-		stop()
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s ran %d times after the crash", id, n)
-			}
 		}
 	})
 }

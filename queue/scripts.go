@@ -3,6 +3,7 @@ package queue
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +20,7 @@ var (
 	ackScript       = script("fragment_counts", "ack")
 	extendScript    = script("extend")
 	rejectScript    = script("reject")
-	getScript       = script("get")
+	getScript       = script("fragment_list", "get")
 	statsScript     = script("stats")
 	loadScript      = script("load")
 	runNowScript    = script("run_now")
@@ -29,9 +30,7 @@ var (
 	passScript      = script("pass")
 	pauseScript     = script("pause")
 	cancelScript    = script("cancel")
-	listScript      = script("fragment_list", "list")
-	deadScript      = script("fragment_list", "fragment_dead", "dead_after")
-	deadNotesScript = script("fragment_dead", "dead_notes")
+	listScript      = script("fragment_list", "fragment_dead", "list")
 	deadCountScript = script("fragment_dead", "dead_count")
 	verifyScript    = script("verify")
 	completeScript  = script("fragment_put", "fragment_counts", "complete")
@@ -57,6 +56,20 @@ func script(files ...string) *redis.Script {
 	return redis.NewScript(text)
 }
 
+// each sends items to a script, up to 512 per call and in order, and returns one answer for
+// each. After a call that failed, the answers from its items on are zero.
+func each[T, S any](op string, items []T, from map[byte]S, send func(chunk []T) *redis.Cmd) ([]S, error) {
+	out := make([]S, 0, len(items))
+	for chunk := range slices.Chunk(items, chunkTasks) {
+		answers, err := letters(send(chunk), len(chunk), from)
+		if err != nil {
+			return append(out, make([]S, len(items)-len(out))...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
+		}
+		out = append(out, answers...)
+	}
+	return out, nil
+}
+
 // letters reads the reply of a script that returns one letter per task and
 // translates each letter by from.
 func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
@@ -76,6 +89,15 @@ func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
 		out[i] = s
 	}
 	return out, nil
+}
+
+// numbers reads the reply of a script that returns n integers.
+func numbers(cmd *redis.Cmd, n int) ([]int64, error) {
+	reply, err := cmd.Int64Slice()
+	if err == nil && len(reply) != n {
+		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
+	}
+	return reply, err
 }
 
 // keys are the queue's Redis keys. Every script gets all of them in this order, so

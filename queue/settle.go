@@ -35,7 +35,7 @@ type Rejection struct {
 // call succeeded. Run ignores the verdict of a handler that has acknowledged the task
 // itself. Errors: those of Redis, with StatusUnknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
-	status, err := settle("ack", tasks, func(chunk []Leased) *redis.Cmd {
+	status, err := each("ack", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
 		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
 	for i, s := range status {
@@ -119,7 +119,7 @@ func validateNext(next []Task, most int) error {
 // StatusStale or StatusMissing. It does not change LeaseUntil: the new end is the
 // time before the call plus Config.Lease. Errors: as Ack.
 func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
-	return settle("extend", tasks, func(chunk []Leased) *redis.Cmd {
+	return each("extend", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
 		return q.run(ctx, extendScript, leaseArgs(args, chunk)...)
 	})
@@ -130,7 +130,7 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 // letter. Per task: StatusOK, StatusStale or StatusMissing. Run ignores the verdict
 // of a handler that has rejected the task itself. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, error) {
-	status, err := settle("reject", rejections, func(chunk []Rejection) *redis.Cmd {
+	status, err := each("reject", rejections, ackStatus, func(chunk []Rejection) *redis.Cmd {
 		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
 		for _, r := range chunk {
 			delay := r.Delay
@@ -156,21 +156,6 @@ func (r Rejection) mode() string {
 	default:
 		return "c"
 	}
-}
-
-// settle sends items in chunks and collects their statuses.
-func settle[T any](op string, items []T, send func(chunk []T) *redis.Cmd) ([]Status, error) {
-	out := make([]Status, 0, len(items))
-	for from := 0; from < len(items); from += chunkTasks {
-		chunk := items[from:min(from+chunkTasks, len(items))]
-		status, err := letters(send(chunk), len(chunk), ackStatus)
-		if err != nil {
-			unknown := make([]Status, len(items)-len(out))
-			return append(out, unknown...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
-		}
-		out = append(out, status...)
-	}
-	return out, nil
 }
 
 func leaseArgs(args []any, tasks []Leased) []any {

@@ -13,13 +13,17 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_SettledInHandler: a handler may acknowledge or reject one task of its batch itself
+// TestRun_SettledInHandler: a handler may acknowledge, complete or reject one task of its batch itself
 // and continue with the others.
 func TestRun_SettledInHandler(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(ctx context.Context, q *queue.Queue, task queue.Leased) error{
 		"ack": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {
 			_, err := q.Ack(ctx, task)
+			return err
+		},
+		"complete": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {
+			_, err := q.Complete(ctx, queue.Completion{Task: task, Next: []queue.Task{{ID: "next", Due: time.Now().Add(time.Hour)}}})
 			return err
 		},
 		"reject": func(ctx context.Context, q *queue.Queue, task queue.Leased) error {

@@ -50,24 +50,11 @@ type Stats struct {
 	// Died counts the tasks that became dead letters, including those that were retried
 	// or dropped later.
 	Died int64
-	// PerMinute is the number of entries acknowledged in each of the last 60 full minutes
-	// of the server's clock, oldest first. It excludes the current minute.
-	PerMinute [statMinutes]int64
+	// LastMinute counts the entries acknowledged in the last full minute of the server's
+	// clock.
+	LastMinute int64
 	// Waits is the distribution of the time between ready and dequeued.
 	Waits Waits
-}
-
-const statMinutes = 60
-
-// Throughput is the average number of entries acknowledged per second over the last
-// full minutes. minutes is clamped to 1 to 60.
-func (s Stats) Throughput(minutes int) float64 {
-	minutes = min(max(minutes, 1), statMinutes)
-	sum := int64(0)
-	for _, n := range s.PerMinute[statMinutes-minutes:] {
-		sum += n
-	}
-	return float64(sum) / (time.Duration(minutes) * time.Minute).Seconds()
 }
 
 // Waits is a histogram of deliveries by how long the task had been ready: since it
@@ -178,8 +165,8 @@ func (s *Stats) count(field string, value, minute int64) {
 	if text, ok := strings.CutPrefix(field, "m"); ok {
 		if m, err := strconv.ParseInt(text, 10, 64); err == nil {
 			s.Processed += value
-			if m < minute && m >= minute-statMinutes { // the minute before this one is the last
-				s.PerMinute[statMinutes-(minute-m)] = value
+			if m == minute-1 {
+				s.LastMinute = value
 			}
 		}
 	}

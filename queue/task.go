@@ -236,7 +236,7 @@ const (
 type TaskInfo struct {
 	ID       string
 	State    State
-	Payload  []byte // nil if the payload is missing
+	Payload  []byte // nil if the payload is missing, or the Page was brief
 	Priority int
 	Options
 	// Attempt counts the deliveries so far.

@@ -31,7 +31,7 @@ func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...stri
 
 func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	t.Helper()
-	found, err := q.List(await.Context(t), state, 0, 512)
+	found, err := q.List(await.Context(t), state, queue.Page{Limit: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -89,10 +88,8 @@ func (v *verifier) page(ctx context.Context) error {
 	for i := 0; i < len(pairs); i += 2 {
 		ids = append(ids, pairs[i])
 	}
-	for chunk := range slices.Chunk(ids, chunkTasks) {
-		if err := v.check(ctx, chunk); err != nil {
-			return err
-		}
+	if err := v.check(ctx, ids); err != nil {
+		return err
 	}
 	if v.cursor = next; next == 0 {
 		v.key++
@@ -103,16 +100,12 @@ func (v *verifier) page(ctx context.Context) error {
 var verdicts = map[byte]byte{'k': 'k', 'o': 'o', 's': 's', 'b': 'b'}
 
 func (v *verifier) check(ctx context.Context, ids []string) error {
-	args := []any{v.repair, v.q.cfg.MaxDead}
-	for _, id := range ids {
-		args = append(args, id)
-	}
-	found, err := letters(v.q.run(ctx, verifyScript, args...), len(ids), verdicts)
-	if err != nil {
-		return fmt.Errorf("verify %d tasks: %w", len(ids), err)
-	}
-	v.report.Tasks += len(ids)
+	found, err := byID(ctx, v.q, "verify", verifyScript, []any{v.repair, v.q.cfg.MaxDead}, ids, verdicts)
 	for i, letter := range found {
+		if letter == 0 {
+			break // the call failed here
+		}
+		v.report.Tasks++
 		if letter == 'k' || v.found[ids[i]] {
 			continue
 		}
@@ -126,7 +119,7 @@ func (v *verifier) check(ctx context.Context, ids []string) error {
 			v.report.Bodiless = append(v.report.Bodiless, ids[i])
 		}
 	}
-	return nil
+	return err
 }
 
 const (

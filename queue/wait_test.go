@@ -208,8 +208,8 @@ func TestRun_Idle(t *testing.T) {
 	blocked(t, admin, 1)
 	before := calls(t, admin, "evalsha", "eval", "blpop")
 	// The test observes that nothing happens, so time has to pass on the server's clock.
-	began := redisTime(t, admin)
-	waitFor(t, func() bool { return redisTime(t, admin).Sub(began) > 1500*time.Millisecond })
+	began := serverTime(t, admin)
+	waitFor(t, func() bool { return serverTime(t, admin).Sub(began) > 1500*time.Millisecond })
 	if sent := calls(t, admin, "evalsha", "eval", "blpop") - before; sent > 0 {
 		t.Errorf("an idle worker sent %d commands", sent)
 	}
@@ -226,7 +226,7 @@ func TestRun_Idle(t *testing.T) {
 		}
 		blocked(t, admin, 1)
 	}
-	enqueue(t, q, queue.Task{ID: "later", Due: redisTime(t, admin).Add(200 * time.Millisecond)})
+	enqueue(t, q, queue.Task{ID: "later", Due: serverTime(t, admin).Add(200 * time.Millisecond)})
 	select {
 	case <-handled:
 	case <-time.After(limit):

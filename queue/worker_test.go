@@ -113,12 +113,12 @@ func TestWorker_OwnsTasks(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second, MaxAttempts: 1})
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			began := redisTime(t, rdb)
+			began := serverTime(t, rdb)
 			waitFor(t, func() bool { // while the renewer extends
 				for i, j := 0, len(tasks)-1; i < j; i, j = i+1, j-1 {
 					tasks[i], tasks[j] = tasks[j], tasks[i]
 				}
-				return redisTime(t, rdb).Sub(began) > 1500*time.Millisecond
+				return serverTime(t, rdb).Sub(began) > 1500*time.Millisecond
 			})
 			errs := make([]error, len(tasks))
 			for i := range tasks {

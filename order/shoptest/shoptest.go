@@ -169,7 +169,7 @@ func (s *Shop) MustPlace(p order.Purchase) order.Placed {
 func (s *Shop) Drained() {
 	s.T.Helper()
 	await.True(s.T, "the queue to drain", func() bool {
-		delayed, err := s.Queue.List(await.Context(s.T), queue.StateDelayed, 0, 512)
+		delayed, err := s.Queue.List(await.Context(s.T), queue.StateDelayed, queue.Page{Limit: 512})
 		if err != nil {
 			s.T.Fatal(err)
 		}

@@ -80,7 +80,7 @@ func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
 	return QueueDepth{
 		Name: q.Name, Orders: s.Entries, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
 		OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
-		PerSecond: s.Throughput(1), WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
+		PerSecond: float64(s.LastMinute) / 60, WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
 	}, nil
 }
 

@@ -82,7 +82,7 @@ type bulkAction struct {
 	orders int // orders of a page, which has at least one letter
 	// do resolves letters that died no later than by, and returns what became of each. A call
 	// ends with a letter whose fate is open.
-	do func(ctx context.Context, q NamedQueue, letters []queue.DeadNote, by time.Time) (fates []letterFate, err error)
+	do func(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) (fates []letterFate, err error)
 }
 
 type letterFate int
@@ -152,12 +152,12 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	if group == "" {
 		want = limit
 	}
-	notes, err := q.Queue.NotesAfter(ctx, at.after(), want)
+	notes, err := q.Queue.List(ctx, queue.StateDead, queue.Page{After: at.after(), Limit: want, Brief: true})
 	if err != nil {
 		out.stopped = true
 		return out, unreachable(q.Name, err)
 	}
-	var page []queue.DeadNote
+	var page []queue.TaskInfo
 	page, out.examined = selectNotes(notes, group, by, limit, action.orders)
 	out.end = out.examined == len(notes) && len(notes) < want || out.examined < len(notes) && notes[out.examined].At.After(by)
 	if out.examined == 0 {
@@ -180,7 +180,7 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 
 // selectNotes returns the first letters of a group that died no later than by, bounded in
 // number and in the sum of their orders, and how many letters it has examined.
-func selectNotes(notes []queue.DeadNote, group string, by time.Time, limit, orders int) (page []queue.DeadNote, examined int) {
+func selectNotes(notes []queue.TaskInfo, group string, by time.Time, limit, orders int) (page []queue.TaskInfo, examined int) {
 	for i := range notes {
 		n := &notes[i]
 		if n.At.After(by) {
@@ -199,7 +199,7 @@ func selectNotes(notes []queue.DeadNote, group string, by time.Time, limit, orde
 }
 
 // count adds the fates of a page.
-func (r *BulkResult) count(name string, page []queue.DeadNote, fates []letterFate) {
+func (r *BulkResult) count(name string, page []queue.TaskInfo, fates []letterFate) {
 	for i := range page {
 		n := &page[i]
 		switch fates[i] {
@@ -215,7 +215,7 @@ func (r *BulkResult) count(name string, page []queue.DeadNote, fates []letterFat
 	}
 }
 
-func ordersIn(n *queue.DeadNote) int {
+func ordersIn(n *queue.TaskInfo) int {
 	if !order.IsPurchase(n.Type) && n.Type != order.ExpiryType {
 		return 0
 	}
@@ -250,7 +250,7 @@ func (b *Backlog) remaining(ctx context.Context, at BulkPlace, before time.Time)
 	return sum
 }
 
-func idsOf(letters []queue.DeadNote) []string {
+func idsOf(letters []queue.TaskInfo) []string {
 	ids := make([]string, len(letters))
 	for i := range letters {
 		ids[i] = letters[i].ID
@@ -258,7 +258,7 @@ func idsOf(letters []queue.DeadNote) []string {
 	return ids
 }
 
-func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.DeadNote, by time.Time) ([]letterFate, error) {
+func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) ([]letterFate, error) {
 	fates := make([]letterFate, len(letters))
 	status, err := q.Queue.RetryDead(ctx, by, idsOf(letters)...)
 	for i, s := range status {
@@ -277,9 +277,9 @@ func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.D
 	return fates, nil
 }
 
-func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.DeadNote, _ time.Time) ([]letterFate, error) {
+func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, _ time.Time) ([]letterFate, error) {
 	fates := make([]letterFate, len(letters))
-	purchases := slices.DeleteFunc(slices.Clone(letters), func(n queue.DeadNote) bool { return !order.IsPurchase(n.Type) })
+	purchases := slices.DeleteFunc(slices.Clone(letters), func(n queue.TaskInfo) bool { return !order.IsPurchase(n.Type) })
 	payloads, err := q.Queue.Payloads(ctx, idsOf(purchases)...)
 	if err != nil {
 		return fates, unreachable(q.Name, err)
@@ -302,7 +302,7 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		kept[of[i]] = kept[of[i]] || failed[tasks[i].ID]
 		had[of[i]] = had[of[i]] || rejected[tasks[i].ID]
 	}
-	var discard []queue.DeadNote
+	var discard []queue.TaskInfo
 	var places []int
 	for i := range letters {
 		switch {

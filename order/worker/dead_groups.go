@@ -93,7 +93,7 @@ func (b *Backlog) Groups(ctx context.Context) (DeadGroups, error) {
 func countGroups(ctx context.Context, q *queue.Queue, groups map[string]*DeadGroup, limit int, until time.Time) (n int, err error) {
 	var place queue.DeadPlace
 	for n < limit && time.Now().Before(until) {
-		notes, err := q.NotesBefore(ctx, place, 0, min(notesPage, limit-n))
+		notes, err := q.List(ctx, queue.StateDead, queue.Page{After: place, Limit: min(notesPage, limit-n), Reverse: true, Brief: true})
 		if err != nil || len(notes) == 0 {
 			return n, err
 		}
@@ -129,9 +129,9 @@ func groupID(plain string) string {
 
 // plainReason returns the start of a reason with {id} for each id and {n} for each number.
 func plainReason(reason string) string {
-	if len(reason) > queue.NoteReason-utf8.UTFMax {
+	if len(reason) > queue.BriefReason-utf8.UTFMax {
 		// Its last word may be cut, and then differ although the whole words would not.
-		reason = strings.ToValidUTF8(reason[:min(len(reason), queue.NoteReason)], "")
+		reason = strings.ToValidUTF8(reason[:min(len(reason), queue.BriefReason)], "")
 		if i := strings.LastIndexByte(reason, ' '); i > 0 {
 			reason = reason[:i]
 		}
@@ -152,8 +152,8 @@ func plainReason(reason string) string {
 		}
 	}
 	out := b.String()
-	if len(out) > queue.NoteReason { // a placeholder may be longer than what it replaces
-		out = strings.ToValidUTF8(out[:queue.NoteReason], "")
+	if len(out) > queue.BriefReason { // a placeholder may be longer than what it replaces
+		out = strings.ToValidUTF8(out[:queue.BriefReason], "")
 	}
 	return out
 }

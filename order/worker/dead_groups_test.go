@@ -40,9 +40,9 @@ func FuzzPlainReason(f *testing.F) {
 	f.Add("order 0197a0f2-3c4d-7abc-8def-0123456789ab: " + strings.Repeat("é1 ", 300))
 	f.Fuzz(func(t *testing.T, reason string) {
 		reason = strings.ToValidUTF8(reason, "?")
-		start := strings.ToValidUTF8(reason[:min(len(reason), queue.NoteReason)], "")
+		start := strings.ToValidUTF8(reason[:min(len(reason), queue.BriefReason)], "")
 		plain := plainReason(reason)
-		if len(plain) > queue.NoteReason {
+		if len(plain) > queue.BriefReason {
 			t.Errorf("%d bytes", len(plain))
 		}
 		if plainReason(start) != plain {

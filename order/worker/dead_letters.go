@@ -18,8 +18,8 @@ const DeadLetterAfter = 15 * time.Minute
 
 // DeadLetters is the part of a queue of orders that the sweeper uses.
 type DeadLetters interface {
-	// DeadAfter is queue.Queue.DeadAfter.
-	DeadAfter(ctx context.Context, place queue.DeadPlace, by time.Time, limit int) ([]queue.TaskInfo, error)
+	// List is queue.Queue.List.
+	List(ctx context.Context, state queue.State, p queue.Page) ([]queue.TaskInfo, error)
 }
 
 const (
@@ -60,7 +60,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 		if errors.Is(err, order.ErrDatabase) || len(g.failed) >= deadLetterPage || ctx.Err() != nil {
 			break
 		}
-		letters, lerr := g.letters.DeadAfter(ctx, g.place, before, deadLetterPage)
+		letters, lerr := g.letters.List(ctx, queue.StateDead, queue.Page{After: g.place, DiedBy: before, Limit: deadLetterPage})
 		if lerr != nil {
 			return fmt.Errorf("find dead orders: %w", lerr)
 		}
@@ -71,7 +71,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 		}
 		g.failed = append(g.failed, failed...)
 		if n := len(letters); n > 0 {
-			g.place = placeOf(&letters[n-1])
+			g.place = letters[n-1].Place()
 		}
 		if len(letters) < deadLetterPage {
 			break
@@ -80,14 +80,12 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 	return err
 }
 
-func placeOf(l *queue.TaskInfo) queue.DeadPlace { return queue.DeadPlace{At: l.At, ID: l.ID} }
-
 // rejectFailed retries the letters that failed before and are still dead.
 func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) error {
 	var again []queue.TaskInfo
 	for _, at := range g.failed {
 		// From the start of its millisecond to the end of it.
-		letters, err := g.letters.DeadAfter(ctx, queue.DeadPlace{At: at.At}, at.At, deadLetterPage)
+		letters, err := g.letters.List(ctx, queue.StateDead, queue.Page{After: queue.DeadPlace{At: at.At}, DiedBy: at.At, Limit: deadLetterPage})
 		if err != nil {
 			return fmt.Errorf("find dead orders: %w", err)
 		}
@@ -142,7 +140,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []que
 		missed[left[i].ID] = true
 	}
 	for i := range tasks {
-		at := placeOf(&letters[of[i]])
+		at := letters[of[i]].Place()
 		if missed[tasks[i].ID] && (len(failed) == 0 || failed[len(failed)-1] != at) {
 			failed = append(failed, at)
 		}

@@ -20,10 +20,10 @@ type lettersOf struct {
 	made    int
 }
 
-func (l *lettersOf) DeadAfter(_ context.Context, place queue.DeadPlace, by time.Time, limit int) (page []queue.TaskInfo, _ error) {
+func (l *lettersOf) List(_ context.Context, _ queue.State, p queue.Page) (page []queue.TaskInfo, _ error) {
 	for _, letter := range l.letters {
-		behind := letter.At.After(place.At) || letter.At.Equal(place.At) && letter.ID > place.ID
-		if behind && !letter.At.After(by) && len(page) < limit {
+		behind := letter.At.After(p.After.At) || letter.At.Equal(p.After.At) && letter.ID > p.After.ID
+		if behind && !letter.At.After(p.DiedBy) && len(page) < p.Limit {
 			page = append(page, letter)
 		}
 	}

@@ -52,7 +52,7 @@ func (b *Backlog) Dead(ctx context.Context, group string, at DeadPlace, limit in
 		}
 		q := b.queues[at.Queue]
 		want := limit - len(letters)
-		page, err := q.Queue.List(ctx, queue.StateDead, at.Offset, want)
+		page, err := q.Queue.List(ctx, queue.StateDead, queue.Page{Skip: at.Offset, Limit: want, Reverse: true})
 		if err != nil {
 			return nil, nil, unreachable(q.Name, err)
 		}
@@ -75,7 +75,7 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 			if len(letters) >= limit || examined >= maxFiltered {
 				return letters, &at, nil
 			}
-			notes, err := q.Queue.NotesBefore(ctx, queue.DeadPlace{}, at.Offset, notesPage)
+			notes, err := q.Queue.List(ctx, queue.StateDead, queue.Page{Skip: at.Offset, Limit: notesPage, Reverse: true, Brief: true})
 			if err != nil {
 				return nil, nil, unreachable(q.Name, err)
 			}
@@ -101,7 +101,7 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 
 // notesOf returns the ids of the first letters of a group, up to limit, and how many letters
 // it has examined for that.
-func notesOf(group string, notes []queue.DeadNote, limit int) (ids []string, examined int) {
+func notesOf(group string, notes []queue.TaskInfo, limit int) (ids []string, examined int) {
 	for i := range notes {
 		if len(ids) == limit {
 			return ids, i

@@ -61,7 +61,7 @@ type Observer struct {
 
 // Failure is a failed attempt to commit an order.
 type Failure struct {
-	OrderID, RequestID string // both empty: the task cannot be read
+	OrderID, RequestID string // both empty: the task cannot be read, or its worker died
 	TaskID             string
 	Attempt            int
 	// Dead says that the order's task is now a dead letter; otherwise it is retried.

@@ -50,7 +50,7 @@ func TestFulfiller_Poison(t *testing.T) {
 		if rows := ordertest.AllRows(t, s); len(rows) != 97 || committed.Load() != 97 {
 			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
 		}
-		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

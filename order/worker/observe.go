@@ -45,6 +45,10 @@ func (f *Fulfiller) failed(l queue.Leased, err error, dead bool) {
 	if f.observer.Failed == nil || !order.IsPurchase(l.Type) {
 		return
 	}
+	if l.Payload == nil { // its worker died
+		f.observer.Failed(Failure{TaskID: l.ID, Attempt: l.Attempt, Dead: dead, Err: err})
+		return
+	}
 	for _, a := range accepted.OrdersOf(l.ID, l.Payload) {
 		f.observer.Failed(failureOf(a, &l, dead, err))
 	}

@@ -91,7 +91,7 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 		if rows := ordertest.AllRows(t, s); len(rows) != 8 {
 			t.Errorf("%d rows, want 8", len(rows))
 		}
-		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestFulfiller_Parcel_FullQueue(t *testing.T) {
 		f := worker.NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
 		worker.RunWorker(t, f, q, idle)
 		await.True(t, "the one dead letter", func() bool { return ordertest.StatsOf(t, q) == (queue.Stats{Dead: 1}) })
-		dead, err := q.List(await.Context(t), queue.StateDead, 0, 10)
+		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
 		if err != nil || accepted.OrdersOf(dead[0].ID, dead[0].Payload)[0].OrderID != tasks[1].ID {
 			t.Errorf("dead: %+v, %v", dead, err)
 		}

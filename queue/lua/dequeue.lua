@@ -10,8 +10,9 @@
 --       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
 --       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
 --       fault has left tasks in no state; how long the tasks were ready, "<number of a task>:<microseconds>,..." for
---       up to 16 of them, each also for those since the one before; then per task: id, payload,
---       "attempt,priority[,option]*"
+--       up to 16 of them, each also for those since the one before; how many expired leases were reclaimed; per such
+--       lease: id, "attempt,priority[,option]*", "1" where the task is a dead letter now, else "0"; then per task: id,
+--       payload, "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
 -- must be reclaimed by exactly one worker.
 
@@ -20,6 +21,7 @@ local max_attempts, max_dead, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), 
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
+local reply, filled = {'0', '-1', '', '0', '0', '', '0'}, 7
 
 local function bury(id, attempt, priority, reason, options)
   queue_bury(id, now_ms, attempt, priority, reason, options)
@@ -35,6 +37,7 @@ local function reclaim()
   if #ids == 0 then
     return
   end
+  reply[7] = string.format('%d', #ids)
   local front = queue_front(now_us, #ids)
   local back = string.format(',b%d', now_us)
   queue_each(#ids, function(from, to)
@@ -43,8 +46,11 @@ local function reclaim()
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
       local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = ids[i], string.format('%d,%d', attempt, priority) .. options, '0'
+      filled = filled + 3
       if attempt >= queue_max(options, max_attempts) then
         bury(ids[i], attempt, priority, 'lease expired', options)
+        reply[filled] = '1'
       else
         local score = math.min(front + i - 1, now_us - priority * queue_age_us)
         ready[k + 1], ready[k + 2] = string.format('%d', score), ids[i]
@@ -80,8 +86,6 @@ local function promote()
     redis.call('ZADD', KEYS[1], unpack(ready))
   end)
 end
-
-local reply, filled = {'0', '-1', '', '0', '0', ''}, 6
 
 -- How long tasks waited. Up to 16 tasks are all counted; of more, 16 evenly spaced ones are counted, each with
 -- a weight. A bucket has the number of its upper bound in ms; one more bucket has no bound.
@@ -126,9 +130,12 @@ local function fetchable()
     end
     local found = redis.call('HMGET', KEYS[5], unpack(more))
     for i = 1, #more do
-      local options = found[i] and string.match(found[i], '^[^;]*') or ''
-      entries = entries + queue_entries(options)
-      bytes = bytes + tonumber(string.match(options, ',l(%d+)') or queue_big)
+      local size, options = queue_big, ''
+      if found[i] then
+        options = string.match(found[i], '^[^;]*')
+        size = tonumber(string.match(options, ',l(%d+)') or size)
+      end
+      entries, bytes = entries + queue_entries(options), bytes + size
       if (entries > n or bytes > max_bytes) and #ids > 0 then
         return ids, metas
       end

@@ -106,7 +106,7 @@ end
 local function queue_forget(ids, metas)
   local entries = #ids
   for i = 1, #ids do
-    if metas[i] then
+    if metas[i] and string.find(metas[i], ',n', 1, true) then -- the others have one entry; saves parsing each
       local _, _, tag, _, options = queue_parse(metas[i])
       if tag ~= 'D' then
         entries = entries + queue_entries(options) - 1

@@ -2,7 +2,7 @@
 -- fragment_common.lua.
 
 -- queue_processed(n): counts n entries in their minute, by one command for the hot path's sake. The first of a minute
--- sums up the minutes that are over an hour ago.
+-- sums up the minutes before the last.
 local function queue_processed(n)
   local minute = math.floor(queue_now() / 60000000)
   if queue_tally('m' .. minute, n) ~= n then
@@ -12,7 +12,7 @@ local function queue_processed(n)
   local sum, old, k = 0, {}, 0
   for i = 1, #counts, 2 do
     local other = tonumber(string.match(counts[i], '^m(%d+)$') or minute)
-    if math.abs(minute - other) > 60 then -- a clock that was set wrong leaves minutes in the future
+    if math.abs(minute - other) > 1 then -- a clock that was set wrong leaves minutes in the future
       k = k + 1
       old[k] = counts[i]
       sum = sum + (tonumber(counts[i + 1]) or 0)

@@ -14,7 +14,6 @@ local function queue_put(first, n, max_length)
   local now_ms = now_us / 1000
   local room = queue_room(0, max_length)
   local known = queue_known(0, n, ids)
-  local head = queue_first(KEYS[2])
 
   local status, seen = {}, {}
   local ready, payloads, priorities, extras, r = {}, {}, {}, {}, 0
@@ -44,6 +43,10 @@ local function queue_put(first, n, max_length)
   end
 
   queue_add(0, now_us, r, ready, payloads, priorities, extras)
+  if d == 0 then
+    return status
+  end
+  local head = queue_first(KEYS[2])
   queue_each(d, function(from, to)
     redis.call('ZADD', KEYS[2], unpack(later, 2 * from - 1, 2 * to))
     redis.call('HSET', KEYS[4], unpack(bodies, 2 * from - 1, 2 * to))
@@ -52,12 +55,10 @@ local function queue_put(first, n, max_length)
   if more > 0 then
     queue_tally('extra', more)
   end
-  if d > 0 then
-    -- A sleeper knows the earliest due time of when it fell asleep; an earlier one must wake it.
-    local first = queue_first(KEYS[2])
-    if not head or first < head then
-      queue_wake(0)
-    end
+  -- A sleeper knows the earliest due time of when it fell asleep; an earlier one must wake it.
+  local first = queue_first(KEYS[2])
+  if not head or first < head then
+    queue_wake(0)
   end
   return status
 end

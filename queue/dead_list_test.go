@@ -3,6 +3,7 @@ package queue_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -25,17 +26,9 @@ func diedAt(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, at int64, i
 	}
 }
 
-func noteNames(notes []queue.DeadNote) []string {
-	ids := make([]string, len(notes))
-	for i := range notes {
-		ids[i] = notes[i].ID
-	}
-	return ids
-}
-
-// TestQueue_Notes pages through letters of two milliseconds in both directions, while the letter at each place is
+// TestQueue_ListDead_Places pages through letters of two milliseconds in both directions, while the letter at each place is
 // retried: every other letter is listed once.
-func TestQueue_Notes(t *testing.T) {
+func TestQueue_ListDead_Places(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, up := range []bool{true, false} {
@@ -54,18 +47,15 @@ func TestQueue_Notes(t *testing.T) {
 			var got []string
 			var place queue.DeadPlace
 			for {
-				notes, err := q.NotesBefore(await.Context(t), place, 0, 2)
-				if up {
-					notes, err = q.NotesAfter(await.Context(t), place, 2)
-				}
+				page, err := q.List(await.Context(t), queue.StateDead, queue.Page{After: place, Limit: 2, Reverse: !up, Brief: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(notes) == 0 {
+				if len(page) == 0 {
 					break
 				}
-				got = append(got, noteNames(notes)...)
-				last := &notes[len(notes)-1]
+				got = append(got, infoNames(page)...)
+				last := &page[len(page)-1]
 				place = last.Place()
 				runNow(t, q, last.ID)
 			}
@@ -76,40 +66,64 @@ func TestQueue_Notes(t *testing.T) {
 	})
 }
 
-// TestQueue_Notes_Fields: a note has everything except the payload, and the start of a long reason.
-func TestQueue_Notes_Fields(t *testing.T) {
+// TestQueue_ListDead_Brief: a brief page has everything except the payload, and the start of a long reason.
+func TestQueue_ListDead_Brief(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a", Type: "t", Entries: 7, Payload: []byte("p")})
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Dead: true, Reason: "x" + strings.Repeat("é", 3000)})
-		bury(t, q, "b")
 		diedAt(t, rdb, q, 1000, "a")
-		diedAt(t, rdb, q, 2000, "b")
-		notes, err := q.NotesBefore(await.Context(t), queue.DeadPlace{}, 1, 5)
+		found, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 5, Brief: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []queue.DeadNote{{ID: "a", At: time.UnixMilli(1000).UTC(), Attempt: 1, Reason: "x" + strings.Repeat("é", 255),
-			Options: queue.Options{Type: "t", Entries: 7}}}
-		if !slices.Equal(notes, want) {
-			t.Errorf("%+v, want %+v", notes, want)
+		want := []queue.TaskInfo{{ID: "a", State: queue.StateDead, At: time.UnixMilli(1000).UTC(), Attempt: 1,
+			Reason: "x" + strings.Repeat("é", 255), Options: queue.Options{Type: "t", Entries: 7}}}
+		if !reflect.DeepEqual(found, want) {
+			t.Errorf("%+v, want %+v", found, want)
 		}
-		for _, bad := range [][2]int{{-1, 1}, {0, 0}, {0, 513}} {
-			if _, err := q.NotesBefore(await.Context(t), queue.DeadPlace{}, bad[0], bad[1]); !errors.Is(err, queue.ErrConfig) {
-				t.Errorf("%v: %v", bad, err)
-			}
-		}
+	})
+}
+
+// TestQueue_ListDead_DiedBy: a list and a count can leave out letters that died later, in both directions.
+func TestQueue_ListDead_DiedBy(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		bury(t, q, "a", "b", "c")
+		diedAt(t, rdb, q, 1000, "a", "b")
+		diedAt(t, rdb, q, 2000, "c")
+		atA := queue.DeadPlace{At: time.UnixMilli(1000), ID: "a"}
 		for _, c := range []struct {
-			place queue.DeadPlace
-			by    int64
-			after int
+			place    queue.DeadPlace
+			by       int64
+			skip     int
+			up, down string
 		}{
-			{queue.DeadPlace{}, 999, 0}, {queue.DeadPlace{}, 1000, 1}, {queue.DeadPlace{}, 9000, 2},
-			{notes[0].Place(), 9000, 1}, {notes[0].Place(), 1500, 0}, {notes[0].Place(), 500, 0},
+			{queue.DeadPlace{}, 999, 0, "", ""},
+			{queue.DeadPlace{}, 1000, 0, "a b", "b a"},
+			{queue.DeadPlace{}, 1999, 1, "b", "a"},
+			{queue.DeadPlace{}, 2000, 0, "a b c", "c b a"},
+			{queue.DeadPlace{}, 2000, 3, "", ""},
+			{atA, 1999, 0, "b", ""},
+			{atA, 9000, 1, "c", ""},
+			{atA, 500, 0, "", ""},
+			{queue.DeadPlace{At: time.UnixMilli(2000), ID: "c"}, 9000, 0, "", "b a"},
 		} {
+			for _, reverse := range []bool{false, true} {
+				p := queue.Page{After: c.place, DiedBy: time.UnixMilli(c.by), Skip: c.skip, Limit: 5, Reverse: reverse}
+				found, err := q.List(await.Context(t), queue.StateDead, p)
+				want := c.up
+				if reverse {
+					want = c.down
+				}
+				if got := strings.Join(infoNames(found), " "); err != nil || got != want {
+					t.Errorf("%+v: %q, %v; want %q", p, got, err, want)
+				}
+			}
 			n, err := q.CountDead(await.Context(t), c.place, time.UnixMilli(c.by))
-			if err != nil || n.After != c.after || n.Total != 2 || n.Now.IsZero() {
+			if err != nil || n.After != c.skip+len(strings.Fields(c.up)) || n.Total != 3 || n.Now.IsZero() {
 				t.Errorf("%+v: %+v, %v", c, n, err)
 			}
 		}
