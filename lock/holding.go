@@ -197,15 +197,8 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	// The call may share a pipeline with others, which must not fail because this caller
-	// stops waiting.
-	callCtx, cancel := h.m.cleanUp(ctx)
+	callCtx, cancel := context.WithTimeout(ctx, h.m.cfg.CallTimeout)
 	defer cancel()
-	if until, ok := ctx.Deadline(); ok {
-		bounded, cut := context.WithDeadline(callCtx, until)
-		defer cut()
-		callCtx = bounded
-	}
 	sent := time.Now()
 	e := h.m.store.extend(callCtx, h, ttl)
 	switch {

@@ -120,7 +120,7 @@ func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 	var released []string
 	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		for _, cmd := range cmds {
-			if runs(cmd, releaseScript) {
+			if releases(cmd) {
 				released = append(released, cmd.Args()[3].(string))
 			}
 		}

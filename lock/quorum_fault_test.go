@@ -354,7 +354,7 @@ func testLateNodes(t *testing.T, late int) {
 	var clients []redis.UniversalClient
 	for i, rdb := range nodes {
 		// A client that gives up after the first half of an exchange does not send the script.
-		for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
+		for _, script := range []*redis.Script{callsScript, keepScript} {
 			if err := script.Load(ctx, rdb).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -507,7 +507,7 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	letGo := sync.OnceFunc(func() { close(released) })
 	defer letGo()
 	clients[0].AddHook(nodeHook(func(cmds ...redis.Cmder) {
-		if runs(cmds[0], acquireScript) {
+		if acquires(cmds[0]) {
 			<-released
 		}
 	}))

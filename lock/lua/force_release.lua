@@ -1,6 +1,6 @@
 -- Takes the lock from its holder and hands it to the next live waiter.
 --
--- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua), 5 forced: token
+-- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see calls.lua), 5 forced: token
 --       of the former holder, a space, the reason
 -- ARGV: 1 reason, 2 flags: "r" if PUBLISH counts every receiver, 3 claim
 --       ms, 4 ms to keep the reason
@@ -30,7 +30,7 @@ end
 local queue_broken = lock_broken(redis.pcall('ZCARD', KEYS[2])) or lock_broken(redis.pcall('HLEN', KEYS[3]))
   or lock_broken(stored)
 if not queue_broken
-  and lock_hand_over(nil, stored, lock_now(), ARGV[3], string.find(ARGV[2], 'r', 1, true)) then
+  and lock_hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], nil, stored, lock_now(), ARGV[3], ARGV[2] == 'r') then
   return {1, value, 1}
 end
 redis.call('DEL', KEYS[1])
