@@ -140,58 +140,6 @@ func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 	newManager(t, rdb, Config{Poll: liveness, Liveness: liveness})
 }
 
-// Given a holder whose manager has had no contention, when its own process takes the lock
-// by force, then the lock has ended with the reason when that returns.
-func TestManager_ForceRelease_OwnProcess(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-		for _, opts := range [][]Option{nil, {WithoutWatchdog()}} {
-			name := resource(t)
-			l := specWith(t, m, name, opts...)
-			other := mustAcquire(t, m, resource(t))
-			token, err := m.ForceRelease(ctx, name, "it hangs")
-			if err != nil || token != l.Token() {
-				t.Fatalf("token = %q, err = %v", token, err)
-			}
-			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !strings.Contains(cause.Error(), "it hangs") {
-				t.Errorf("cause = %v, want ErrLost and the reason", cause)
-			}
-			if err := context.Cause(other.Context()); err != nil {
-				t.Errorf("another lock ended: %v", err)
-			}
-			mustRelease(t, other)
-		}
-		if m.subscribed() {
-			t.Error("the manager listens, so the test shows nothing")
-		}
-	})
-}
-
-// Given a holder in another process without contention, when its lock has been
-// renewed once, then it learns of a forced release at once.
-func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, forcer := newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)
-		l := mustAcquire(t, m, name)
-		if m.subscribed() {
-			t.Error("a lock that was just taken made the manager listen")
-		}
-		m.renewTogether([]*holding{l.h}, slow.TTL)
-		await.True(t, "the manager listens", m.subscribed)
-		if _, err := forcer.ForceRelease(ctx, name, "it hangs"); err != nil {
-			t.Fatal(err)
-		}
-		ends(t, l)
-		if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), "it hangs") {
-			t.Errorf("cause = %v, want the reason", cause)
-		}
-	})
-}
-
 // Given a short lock without watchdog, when it is handed over and the message is late, then
 // its claim is valid neither beyond its TTL nor beyond the key.
 func TestManager_claim_ShortUnwatched(t *testing.T) {
@@ -429,7 +377,7 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 			cmd.SetErr(io.ErrUnexpectedEOF)
 			return io.ErrUnexpectedEOF
 		}
-		if token := cmd.Args()[3+keyForced+3]; token == last {
+		if token := cmd.Args()[3+len(keys{})+3]; token == last {
 			return next()
 		}
 		cmd.SetVal([]any{int64(0)}) // the node held nothing of the others

@@ -150,14 +150,8 @@ func (h *holding) lose(cause error) {
 	h.m.cfg.Observer.lost(h.resource, cause)
 }
 
-// taken is the error of a lock that Redis no longer holds for us. reason is that of a
-// forced release, or "".
-func taken(reason string) error {
-	if reason != "" {
-		return fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
-	}
-	return fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
-}
+// errGone is the error of a lock that Redis no longer holds for us.
+var errGone = fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
 
 // end cancels the contexts and ends the validity. The caller holds mu.
 func (h *holding) end(cause error) {
@@ -205,9 +199,8 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 	case e.err != nil:
 		return e.err
 	case !e.held:
-		cause := taken(h.m.whyTaken(callCtx, []*holding{h})[0])
-		h.lose(cause)
-		return cause
+		h.lose(errGone)
+		return errGone
 	case !h.prolong(sent.Add(validity(ttl))):
 		return h.whyOver(l)
 	}

@@ -164,7 +164,7 @@ func TestLock_Fence(t *testing.T) {
 		rises("handover", l)
 		mustRelease(t, l)
 
-		if err := rdb.Del(ctx, k.list()...).Err(); err != nil {
+		if err := rdb.Del(ctx, k[:]...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		l = mustAcquire(t, m, name)

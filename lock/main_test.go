@@ -33,7 +33,7 @@ const patience = 5 * time.Minute
 
 // slow are settings whose timers do not fire within a test's patience: every event is caused by a
 // message or a call.
-var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience, reasonLimit: patience}
+var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience}
 
 // newManager returns a manager that is closed when the test ends.
 func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {

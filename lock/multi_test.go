@@ -180,8 +180,11 @@ func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, oth
 	specListen(t, m)
 	done := specAllAsync(ctx, m, names)
 	awaitWaiters(t, rdb, names[1], 1)
-	if _, err := other.ForceRelease(ctx, names[0], "moved away"); err != nil {
+	if err := rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err(); err != nil {
 		t.Fatal(err)
+	}
+	for _, h := range m.snapshot() {
+		m.renewTogether([]*holding{h}, slow.TTL)
 	}
 	err := specErr(t, done)
 	specIs(t, err, ErrWaitTimeout, ErrLost)

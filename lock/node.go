@@ -4,20 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const (
-	// queueLife is the minimum TTL of an abandoned queue.
-	queueLife = time.Minute
-	// reasonLife is the TTL of the reason of a forced release, for a holder that learns of
-	// it only at its next renewal.
-	reasonLife = 10 * time.Minute
-)
+// queueLife is the minimum TTL of an abandoned queue.
+const queueLife = time.Minute
 
 // node is a store on one Redis or one cluster.
 type node struct {
@@ -35,8 +29,6 @@ type scriptArgs struct {
 	ttlMS     any
 	receivers any
 	times     any // arguments that only contended locks need
-	claim     any
-	reason    any
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
@@ -60,10 +52,8 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 		ttl:       cfg.TTL,
 		ttlMS:     cfg.TTL.Milliseconds(),
 		receivers: "",
-		claim:     cfg.ClaimTTL.Milliseconds(),
 		times: fmt.Sprintf("%d %d %d %d", alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
 			cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds()),
-		reason: reasonLife.Milliseconds(),
 	}
 	if trustReceivers {
 		a.receivers = "r"
@@ -148,12 +138,12 @@ func (n *node) runCalls(ctx context.Context, calls []call) ([]any, error) {
 
 // arguments returns the arguments of calls.lua.
 func (n *node) arguments(calls []call) (keys []string, args []any) {
-	keys = make([]string, 0, int(keyForced)*len(calls))
+	keys = make([]string, 0, len(calls[0].keys)*len(calls))
 	args = make([]any, 2, 2+4*len(calls))
 	args[0], args[1] = n.args.receivers, n.args.times
 	for i := range calls {
 		c := &calls[i]
-		keys = append(keys, c.keys.list()...)
+		keys = append(keys, c.keys[:]...)
 		args = append(args, c.what, c.token, c.text, c.ttl)
 	}
 	return keys, args
@@ -299,23 +289,6 @@ func extended(cmd *redis.Cmd) extension {
 	return extension{held: said == 1, absent: said == -1}
 }
 
-func (n *node) reasons(ctx context.Context, locks []*holding) []string {
-	pipe := n.rdb.Pipeline()
-	cmds := make([]*redis.StringCmd, len(locks))
-	for i, h := range locks {
-		cmds[i] = pipe.Get(ctx, h.keys[keyForced])
-	}
-	// The error is the first of its commands, which is redis.Nil in most cases.
-	_, _ = pipe.Exec(ctx) //nolint:errcheck // see above
-	reasons := make([]string, len(locks))
-	for i, h := range locks {
-		if token, reason, ok := strings.Cut(cmds[i].Val(), " "); ok && token == h.token {
-			reasons[i] = reason
-		}
-	}
-	return reasons
-}
-
 func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
 	results := make([]extension, len(locks))
 	call := func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
@@ -361,28 +334,6 @@ func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int
 		results[i] = extended(cmds[j])
 	}
 	return results
-}
-
-func (n *node) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.receivers, n.args.claim, n.args.reason).Slice()
-	if err != nil {
-		return false, "", false, err
-	}
-	if len(vals) != 3 {
-		return false, "", false, fmt.Errorf("force_release script: %d values in its reply, want 3", len(vals))
-	}
-	value, ok := vals[1].(string)
-	switch {
-	case !ok:
-		return false, "", false, fmt.Errorf("force_release script: %T in its reply", vals[1])
-	case vals[0] == int64(1):
-		holder, _ := parseHolder(value, true)
-		return true, holder.Token, vals[2] == int64(1), nil
-	case vals[0] == int64(0):
-		return false, "", false, nil
-	default:
-		return false, "", false, ErrForeignKey
-	}
 }
 
 // scriptCall is EvalSha or Eval of a script.

@@ -45,16 +45,13 @@ var (
 	passOnLua string
 	//go:embed lua/extend.lua
 	extendLua string
-	//go:embed lua/force_release.lua
-	forceReleaseLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
 	//go:embed lua/keep.lua
 	keepLua string
 
-	callsScript        = redis.NewScript(rareLua + callsLua)
-	extendScript       = redis.NewScript(extendLua)
-	forceReleaseScript = redis.NewScript(handoverLua + forceReleaseLua)
-	inspectScript      = redis.NewScript(handoverLua + inspectLua)
-	keepScript         = redis.NewScript(keepLua)
+	callsScript   = redis.NewScript(rareLua + callsLua)
+	extendScript  = redis.NewScript(extendLua)
+	inspectScript = redis.NewScript(handoverLua + inspectLua)
+	keepScript    = redis.NewScript(keepLua)
 )

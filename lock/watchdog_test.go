@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -224,46 +223,6 @@ func TestLock_Extend_StillWatched(t *testing.T) {
 				t.Errorf("cause = %v, want ErrLost and ErrNotHeld", cause)
 			}
 		})
-	})
-}
-
-// Given a lock that Redis no longer holds, when the call for the reason hangs, then the holder is still
-// notified of the loss quickly, by a renewal and by its own Extend.
-func TestLock_Lost_ReasonHangs(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const ttl, moment = time.Minute, 100 * time.Millisecond
-		for _, how := range []string{"Renewal", "Extend"} {
-			t.Run(how, func(t *testing.T) {
-				name := resource(t)
-				inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: ttl}, func(t *testing.T, m *Manager, f *failing) {
-					l := specWith(t, m, name)
-					if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
-						t.Fatal(err)
-					}
-					asked := make(chan time.Time, 1)
-					f.set(func(ctx context.Context, cmds []redis.Cmder) error {
-						if cmds[0].Name() != "get" {
-							return nil
-						}
-						asked <- time.Now()
-						return hang(ctx, cmds)
-					})
-					if how == "Extend" {
-						if err := l.Extend(t.Context(), ttl); !errors.Is(err, ErrLost) {
-							t.Errorf("extend: err = %v, want ErrLost", err)
-						}
-					}
-					<-l.Context().Done()
-					if took := time.Since(<-asked); took > moment {
-						t.Errorf("the holder was notified %s after the reply of Redis", took)
-					}
-					if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) || strings.Contains(cause.Error(), "force") {
-						t.Errorf("cause = %v, want ErrLost and ErrNotHeld without a reason", cause)
-					}
-				})
-			})
-		}
 	})
 }
 
