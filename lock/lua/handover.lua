@@ -1,4 +1,4 @@
--- Fragment of the scripts that take, release and break a lock: minting of
+-- Fragment of the scripts that take, release and inspect a lock: minting of
 -- fencing tokens and the direct handover to a waiter. It defines local
 -- functions only.
 
