@@ -18,7 +18,7 @@ func ExampleLock_Fence() {
 	defer stop()
 	locks, err := lock.New(rdb, lock.Config{})
 	check(err)
-	defer locks.Close(ctx)
+	defer func() { check(locks.Close(ctx)) }()
 	db, err := sql.Open("sqlite3", ":memory:")
 	check(err)
 	defer db.Close()
