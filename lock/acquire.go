@@ -264,7 +264,7 @@ func (m *Manager) confirmClaim(h *holding) {
 		e := m.store.extend(ctx, h, h.settings.ttl)
 		m.renewed(h, sent, e)
 		if e.err == nil && !e.held {
-			m.endTaken(ctx, []*holding{h})
+			h.lose(errGone)
 		}
 		if e.err == nil || !wait(ctx, m.cfg.ClaimTTL/20) {
 			return

@@ -41,9 +41,6 @@ type Config struct {
 	Metadata string
 	// Observer has callbacks for events. The zero value has none.
 	Observer Observer
-	// reasonLimit bounds the call that reads why a lock was taken by force; it is at most
-	// a twentieth of TTL. Only tests set it.
-	reasonLimit time.Duration
 }
 
 const minTTL = 10 * time.Millisecond
@@ -55,7 +52,6 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Liveness, time.Second)
 	setDefault(&c.Grace, c.TTL)
 	setDefault(&c.CallTimeout, 2*time.Second)
-	setDefault(&c.reasonLimit, 100*time.Millisecond)
 	if c.Prefix == "" {
 		c.Prefix = "lock:"
 	}

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -343,59 +342,6 @@ func specDo(t *testing.T, p *specPlace) {
 	})
 	specIs(t, err, failure)
 	p.clean(t, name)
-}
-
-func specForceRelease(t *testing.T, p *specPlace) {
-	ctx, name := await.Context(t), resource(t)
-	m, admin := p.manager(t, slow), p.manager(t, slow)
-	// Given a holder and a waiter,
-	l := mustAcquire(t, m, name)
-	p.everywhere(t, l)
-	next := acquireAsync(ctx, admin, name)
-	p.inLine(t, name, 1)
-	// when the lock is taken by force, then the holder can no longer write,
-	token, err := admin.ForceRelease(ctx, name, "deploy: host a")
-	if err != nil || token != l.Token() {
-		t.Fatalf("token = %q, err = %v; want %q", token, err, l.Token())
-	}
-	if n := p.accepts(t, l); n != 0 {
-		t.Errorf("the guard lets it write on %d nodes", n)
-	}
-	// the waiter has the lock, and the holder's context ends.
-	after := awaitLock(t, next)
-	renewNow(l)
-	specCause(t, l, ErrLost, ErrNotHeld)
-	if after.Fence() <= l.Fence() {
-		t.Errorf("fence %d after %d", after.Fence(), l.Fence())
-	}
-	specIs(t, l.Release(ctx), ErrNotHeld, ErrLost)
-	mustRelease(t, after)
-	p.clean(t, name)
-	_, err = admin.ForceRelease(ctx, name, "again")
-	specIs(t, err, ErrNotHeld)
-	// The holder gets the reason.
-	awaitReason(t, m, admin)
-}
-
-// awaitReason fails unless a holder learns at a renewal why its lock was taken by force.
-// The renewal reads the reason within a short time limit, which a busy machine may exceed;
-// so it is enough if one of many holders gets it.
-func awaitReason(t *testing.T, m, admin *Manager) {
-	t.Helper()
-	const reason, holders = "deploy: host a", 20
-	var cause error
-	for range holders {
-		l := mustAcquire(t, m, resource(t))
-		if _, err := admin.ForceRelease(t.Context(), l.Resource(), reason); err != nil {
-			t.Fatal(err)
-		}
-		renewNow(l)
-		specCause(t, l, ErrLost, ErrNotHeld)
-		if cause = context.Cause(l.Context()); strings.Contains(cause.Error(), reason) {
-			return
-		}
-	}
-	t.Errorf("cause = %v, want the reason in it", cause)
 }
 
 func specAcquireAll(t *testing.T, p *specPlace) {

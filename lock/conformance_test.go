@@ -173,7 +173,6 @@ var spec = []struct {
 	{"KeyWithoutTTL", false, specKeyWithoutTTL},
 	{"ForeignKey", false, specForeignKey},
 	{"Do", false, specDo},
-	{"ForceRelease", false, specForceRelease},
 	{"AcquireAll", false, specAcquireAll},
 	{"ReleaseAll", false, specReleaseAll},
 	{"Close", false, specClose},

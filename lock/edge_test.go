@@ -33,7 +33,7 @@ func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 					late time.Duration
 					lost bool
 				}{{validity(ttl) - 1, false}, {validity(ttl), true}, {ttl, true}, {3 * ttl, true}} {
-					f.delay(acquireScript, tc.late)
+					f.delay(acquires, tc.late)
 					l, err := acquire(t.Context(), name, WithoutWatchdog())
 					f.after.Store(nil)
 					if tc.lost && (!errors.Is(err, ErrLost) || l != nil) {
@@ -140,58 +140,6 @@ func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
 	newManager(t, rdb, Config{Poll: liveness, Liveness: liveness})
 }
 
-// Given a holder whose manager has had no contention, when its own process takes the lock
-// by force, then the lock has ended with the reason when that returns.
-func TestManager_ForceRelease_OwnProcess(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-		for _, opts := range [][]Option{nil, {WithoutWatchdog()}} {
-			name := resource(t)
-			l := specWith(t, m, name, opts...)
-			other := mustAcquire(t, m, resource(t))
-			token, err := m.ForceRelease(ctx, name, "it hangs")
-			if err != nil || token != l.Token() {
-				t.Fatalf("token = %q, err = %v", token, err)
-			}
-			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !strings.Contains(cause.Error(), "it hangs") {
-				t.Errorf("cause = %v, want ErrLost and the reason", cause)
-			}
-			if err := context.Cause(other.Context()); err != nil {
-				t.Errorf("another lock ended: %v", err)
-			}
-			mustRelease(t, other)
-		}
-		if m.subscribed() {
-			t.Error("the manager listens, so the test shows nothing")
-		}
-	})
-}
-
-// Given a holder in another process without contention, when its lock has been
-// renewed once, then it learns of a forced release at once.
-func TestManager_ForceRelease_AfterRenewal(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, forcer := newManager(t, rdb, slow), newManager(t, redistest.Second(t, rdb), slow)
-		l := mustAcquire(t, m, name)
-		if m.subscribed() {
-			t.Error("a lock that was just taken made the manager listen")
-		}
-		m.renewTogether([]*holding{l.h}, slow.TTL)
-		await.True(t, "the manager listens", m.subscribed)
-		if _, err := forcer.ForceRelease(ctx, name, "it hangs"); err != nil {
-			t.Fatal(err)
-		}
-		ends(t, l)
-		if cause := context.Cause(l.Context()); !strings.Contains(cause.Error(), "it hangs") {
-			t.Errorf("cause = %v, want the reason", cause)
-		}
-	})
-}
-
 // Given a short lock without watchdog, when it is handed over and the message is late, then
 // its claim is valid neither beyond its TTL nor beyond the key.
 func TestManager_claim_ShortUnwatched(t *testing.T) {
@@ -285,13 +233,13 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 	ctx, name := await.Context(t), resource(t)
 	clients, f := nodes.failingNodes(t)
 	m := newQuorum(t, clients, quorumSlow)
-	var releases, tries atomic.Int64
+	var released, tries atomic.Int64
 	var deciding sync.RWMutex // held while the others decide and this node does not answer
 	f.set(func(ctx context.Context, cmds []redis.Cmder) error {
 		switch {
-		case runs(cmds[0], releaseScript):
-			releases.Add(1)
-		case runs(cmds[0], acquireScript):
+		case releases(cmds[0]):
+			released.Add(1)
+		case acquires(cmds[0]):
 			deciding.RLock()
 			defer deciding.RUnlock()
 			tries.Add(int64(len(cmds)))
@@ -313,15 +261,15 @@ func TestQuorum_Chase_NeverSent(t *testing.T) {
 		}
 	}
 	await.True(t, "the node was tried", func() bool { return tries.Load() >= 21 })
-	if n := outstanding(t, m, 4); n != 0 || releases.Load() != 0 {
-		t.Fatalf("%d releases sent and %d outstanding where no acquire was sent", releases.Load(), n)
+	if n := outstanding(t, m, 4); n != 0 || released.Load() != 0 {
+		t.Fatalf("%d released sent and %d outstanding where no acquire was sent", released.Load(), n)
 	}
 	// The lock's own release may follow a renewal, so it is repeated.
 	mustRelease(t, l)
 	await.True(t, "the release is outstanding", func() bool { return outstanding(t, m, 4) == 1 })
 }
 
-// outstanding is the number of releases without a reply from a node.
+// outstanding is the number of released without a reply from a node.
 func outstanding(t *testing.T, m *Manager, i int) int {
 	t.Helper()
 	q, ok := m.store.(*quorum)
@@ -350,7 +298,7 @@ func TestQuorum_Chase_Goroutines(t *testing.T) {
 	m := newQuorum(t, clients, cfg)
 	var tried atomic.Int64
 	f.set(func(_ context.Context, cmds []redis.Cmder) error {
-		if runs(cmds[0], acquireScript) {
+		if acquires(cmds[0]) {
 			tried.Add(1)
 		}
 		return io.ErrUnexpectedEOF // it was sent
@@ -417,7 +365,7 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 	away.Store(true)
 	clients[4].AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		cmd, ok := cmds[0].(*redis.Cmd)
-		if !ok || !runs(cmd, releaseScript) {
+		if !ok || !releases(cmd) {
 			return next()
 		}
 		if beside.Add(1) > 1 {
@@ -429,10 +377,10 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 			cmd.SetErr(io.ErrUnexpectedEOF)
 			return io.ErrUnexpectedEOF
 		}
-		if token := cmd.Args()[3+keyForced]; token == last {
+		if token := cmd.Args()[3+len(keys{})+3]; token == last {
 			return next()
 		}
-		cmd.SetVal(int64(0)) // the node held nothing of the others
+		cmd.SetVal([]any{int64(0)}) // the node held nothing of the others
 		return nil
 	}))
 	cfg := quorumSlow
@@ -496,7 +444,7 @@ func TestQuorum_Settle_LateGrant(t *testing.T) {
 	})
 	clients[0].AddHook(specAround(f.hook))
 	clients[3].AddHook(nodeHook(func(cmds ...redis.Cmder) {
-		if runs(cmds[0], acquireScript) {
+		if acquires(cmds[0]) {
 			<-failed
 		}
 	}))

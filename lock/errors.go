@@ -19,7 +19,7 @@ var (
 	// wait for itself. See [WithReentry].
 	ErrNested = errors.New("lock: the context already holds the lock")
 	// ErrLost: the lock ended before its holder released it. Its key was deleted,
-	// overwritten or taken by [Manager.ForceRelease], could not be renewed in time, or
+	// overwritten, could not be renewed in time, or
 	// had no watchdog.
 	ErrLost = errors.New("lock: lost")
 	// ErrMaxHold: the lock was held for the time of [WithMaxHold] and has been released.

@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 
@@ -12,8 +13,12 @@ import (
 // A data store outside Redis keeps the greatest fencing token it has seen. It rejects a holder
 // that lost the lock without noticing, for example because its machine was suspended.
 func ExampleLock_Fence() {
-	ctx, locks, stop := open(lock.Config{})
+	ctx := context.Background()
+	rdb, stop := connect()
 	defer stop()
+	locks, err := lock.New(rdb, lock.Config{})
+	check(err)
+	defer func() { check(locks.Close(ctx)) }()
 	db, err := sql.Open("sqlite3", ":memory:")
 	check(err)
 	defer db.Close()
@@ -33,8 +38,9 @@ func ExampleLock_Fence() {
 	first, err := locks.Acquire(ctx, "account-7")
 	check(err)
 	fmt.Println("first:", pay(first, 10))
-	_, err = locks.ForceRelease(ctx, "account-7", "its machine does not answer")
-	check(err)
+	// The first holder stalls, and its lock expires.
+	lockKey, _ := locks.GuardKeys("account-7")
+	check(rdb.Del(ctx, lockKey).Err())
 	second, err := locks.Acquire(ctx, "account-7")
 	check(err)
 	fmt.Println("second:", pay(second, 10))

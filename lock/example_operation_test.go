@@ -13,24 +13,6 @@ import (
 	"flashsale/lock"
 )
 
-// An operator takes a lock from a holder that hangs. The holder's context ends
-// with the reason.
-func ExampleManager_ForceRelease() {
-	ctx, locks, stop := open(lock.Config{})
-	defer stop()
-
-	l, err := locks.Acquire(ctx, "import")
-	check(err)
-	token, err := locks.ForceRelease(ctx, "import", "host a was switched off")
-	check(err)
-	fmt.Println("taken from the holder:", token == l.Token())
-	<-l.Context().Done()
-	fmt.Println(context.Cause(l.Context()))
-	// Output:
-	// taken from the holder: true
-	// lock: lost: taken by force: host a was switched off (not held)
-}
-
 // A process can list the locks that it holds and release all of them, for example before it
 // stops accepting work.
 func ExampleManager_ReleaseAll() {

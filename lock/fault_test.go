@@ -117,7 +117,7 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	sent := make(chan struct{}, 16)
 	c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 		return func(ctx context.Context, cmd redis.Cmder) error {
-			if runs(cmd, acquireScript) {
+			if acquires(cmd) {
 				sent <- struct{}{}
 			}
 			return next(ctx, cmd)
@@ -321,7 +321,7 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
 				err := next(ctx, cmd)
-				if runs(cmd, acquireScript) {
+				if acquires(cmd) {
 					replies <- struct{}{}
 				}
 				return err

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -9,61 +10,65 @@ import (
 )
 
 const (
-	// gatherFrom is the number of concurrent calls that are sent directly. Those beyond it
-	// share pipelines, because at that load system calls dominate the cost.
-	gatherFrom = 16
-	// gatherLimit is the maximum number of calls in one pipeline.
+	// gatherFrom is the number of concurrent calls that are sent directly. With more, they
+	// share runs of the script, because system calls and the start of a script cost more than
+	// what the script does.
+	gatherFrom = 3
+	// gatherLimit is the maximum number of calls in one run. Redis is busy for less than half
+	// a millisecond then.
 	gatherLimit = 128
-	// gatherPatience is how long calls wait for the pipeline before theirs. It bounds the
-	// added latency if Redis is far away or a connection hangs.
+	// gatherPatience is how long calls wait for the run before theirs. It bounds the added
+	// latency if Redis is far away or a connection hangs.
 	gatherPatience = 2 * time.Millisecond
 )
 
-// gatherer sends concurrent script calls in shared pipelines once more than gatherFrom
+// gatherer sends concurrent calls in shared runs of calls.lua once more than gatherFrom
 // calls are running.
 type gatherer struct {
-	rdb *redis.Client
+	node *node
 
 	mu      sync.Mutex
-	calls   int // running calls, including the queued ones
-	queued  []*scriptRun
+	calls   int  // running calls, including the queued ones
+	sharing bool // new calls are queued
+	queued  []*queuedCall
 	senders int // goroutines that send queued calls, without overdue ones
 }
 
-// scriptRun is one call of a script.
-type scriptRun struct {
-	ctx    context.Context
-	script *redis.Script
-	keys   []string
-	args   []any
-	cmd    *redis.Cmd    // its reply, once done is closed
-	done   chan struct{} // closed by the sender
+// queuedCall is a call that waits for its turn or its reply.
+type queuedCall struct {
+	call
+	ctx   context.Context
+	reply any // these are set once done is closed
+	again bool
+	err   error
+	done  chan struct{} // closed by the sender
 }
 
-// run runs a script like redis.Script's Run. If ctx ends while the call is queued, it is
-// not sent; a call that was already sent returns the context's error and may still run.
-func (g *gatherer) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+// run runs one call. If ctx ends while it is queued, it is not sent; a call that was
+// already sent returns the context's error and may still run. again is whether it may have
+// run more than once.
+func (g *gatherer) run(ctx context.Context, c call) (reply any, again bool, err error) {
 	g.mu.Lock()
 	g.calls++
-	if g.calls <= gatherFrom {
+	if g.calls <= gatherFrom && !g.sharing {
 		g.mu.Unlock()
 		defer g.ended()
-		return script.Run(ctx, g.rdb, keys, args...)
+		reply, err := g.node.runCall(ctx, c)
+		return reply, false, err
 	}
-	r := &scriptRun{ctx: ctx, script: script, keys: keys, args: args, done: make(chan struct{})}
-	g.queued = append(g.queued, r)
+	g.sharing = true
+	q := &queuedCall{call: c, ctx: ctx, done: make(chan struct{})}
+	g.queued = append(g.queued, q)
 	if g.senders == 0 {
 		g.startSender()
 	}
 	g.mu.Unlock()
 	defer g.ended()
 	select {
-	case <-r.done:
-		return r.cmd
+	case <-q.done:
+		return q.reply, q.again, q.err
 	case <-ctx.Done():
-		cmd := redis.NewCmd(ctx)
-		cmd.SetErr(ctx.Err())
-		return cmd
+		return nil, false, ctx.Err()
 	}
 }
 
@@ -73,7 +78,7 @@ func (g *gatherer) ended() {
 	g.mu.Unlock()
 }
 
-// sending is the state of a pipeline in progress. Guarded by the gatherer's mu.
+// sending is the state of a run in progress. Guarded by the gatherer's mu.
 type sending struct{ back, replaced bool }
 
 // startSender starts a goroutine that sends until the queue is empty. The caller holds
@@ -96,7 +101,7 @@ func (g *gatherer) startSender() {
 	}()
 }
 
-// replace starts another sender in place of one whose pipeline is overdue.
+// replace starts another sender in place of one whose run is overdue.
 func (g *gatherer) replace(s *sending) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,18 +115,21 @@ func (g *gatherer) replace(s *sending) {
 	}
 }
 
-// take returns the calls for the next pipeline; none ends the sender.
-func (g *gatherer) take() []*scriptRun {
+// take returns the calls for the next run; none ends the sender.
+func (g *gatherer) take() []*queuedCall {
+	// The callers that have just got their replies will call again.
+	runtime.Gosched()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var batch []*scriptRun
+	var batch []*queuedCall
 	for len(batch) < gatherLimit && len(g.queued) > 0 {
-		r := g.queued[0]
+		q := g.queued[0]
 		g.queued = g.queued[1:]
-		if r.ctx.Err() == nil {
-			batch = append(batch, r)
+		if q.ctx.Err() == nil {
+			batch = append(batch, q)
 		}
 	}
+	g.sharing = len(batch) > gatherFrom
 	if len(batch) == 0 {
 		g.queued = nil
 		g.senders--
@@ -129,13 +137,16 @@ func (g *gatherer) take() []*scriptRun {
 	return batch
 }
 
-// send runs the batch in one pipeline, with the latest deadline of its calls: the end of
-// one caller's context must not fail the calls of others.
-func (g *gatherer) send(batch []*scriptRun) {
+// send runs the batch, with the latest deadline of its calls: the end of one caller's
+// context must not fail the calls of others. If Redis refuses the run, because one of the
+// keys is forbidden to the user for example, each call is sent on its own.
+func (g *gatherer) send(batch []*queuedCall) {
 	ctx := context.WithoutCancel(batch[0].ctx)
 	until, bounded := batch[0].ctx.Deadline()
-	for _, r := range batch[1:] {
-		at, ok := r.ctx.Deadline()
+	calls := []call{batch[0].call}
+	for _, q := range batch[1:] {
+		calls = append(calls, q.call)
+		at, ok := q.ctx.Deadline()
 		if bounded = bounded && ok; at.After(until) {
 			until = at
 		}
@@ -145,46 +156,36 @@ func (g *gatherer) send(batch []*scriptRun) {
 		defer cancel()
 		ctx = limited
 	}
-	cmds := runTogether(ctx, g.rdb.Pipeline(), len(batch), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
-		r := batch[i]
-		return run(r.script, ctx, pipe, r.keys, r.args...)
-	})
-	for i, r := range batch {
-		r.cmd = cmds[i]
-		close(r.done)
+	replies, err := g.node.runCalls(ctx, calls)
+	switch {
+	case err == nil:
+		for i, q := range batch {
+			q.reply = replies[i]
+		}
+	case unknown(err) || len(batch) == 1:
+		for _, q := range batch {
+			q.err = err
+		}
+	default:
+		g.sendSingly(ctx, batch)
+	}
+	for _, q := range batch {
+		close(q.done)
 	}
 }
 
-// scriptCall is EvalSha or Eval of a script.
-type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
-
-// runTogether runs n scripts in one round trip, and repeats those that Redis does not
-// know in a second one: a pipeline does not fall back from EVALSHA to EVAL.
-func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, n)
-	missing := make([]int, n)
-	for i := range missing {
-		missing[i] = i
-	}
-	for _, run := range []scriptCall{(*redis.Script).EvalSha, (*redis.Script).Eval} {
-		for _, i := range missing {
-			cmds[i] = call(pipe, run, i)
-		}
-		// err is the first error of the commands. A command that was not sent has no
-		// error of its own.
-		_, err := pipe.Exec(ctx)
-		var unknown []int
-		for _, i := range missing {
-			if err != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
-				cmds[i].SetErr(err)
-			}
-			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-				unknown = append(unknown, i)
-			}
-		}
-		if missing = unknown; len(missing) == 0 {
-			break
+// sendSingly runs each call of the batch on its own, in one pipeline.
+func (g *gatherer) sendSingly(ctx context.Context, batch []*queuedCall) {
+	cmds := runTogether(ctx, g.node.rdb.Pipeline(), len(batch), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
+		keys, args := g.node.arguments([]call{batch[i].call})
+		return run(callsScript, ctx, pipe, keys, args...)
+	})
+	for i, q := range batch {
+		// The refused run may have begun with this call.
+		q.again = true
+		var replies []any
+		if replies, q.err = repliesOf(cmds[i], 1); q.err == nil {
+			q.reply = replies[0]
 		}
 	}
-	return cmds
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,8 +23,8 @@ type flight struct {
 	land chan error
 }
 
-// tower is a go-redis hook that replaces the connection: the test lets flights land. Each
-// script then returns its last argument.
+// tower is a go-redis hook that replaces the connection: the test lets flights land. The reply
+// to each call is then its token.
 type tower struct {
 	out chan *flight
 }
@@ -53,11 +52,21 @@ func (w *tower) fly(ctx context.Context, cmds []redis.Cmder) error {
 	}
 	for _, cmd := range cmds {
 		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
-			c.SetVal(c.Args()[len(c.Args())-1])
+			c.SetVal(tokensOf(c))
 		}
 		cmd.SetErr(err)
 	}
 	return err
+}
+
+// tokensOf lists the tokens of the calls of a command.
+func tokensOf(cmd redis.Cmder) (tokens []any) {
+	n := len(kindsOf(cmd))
+	args := cmd.Args()
+	for i := range n {
+		tokens = append(tokens, args[len(args)-4*(n-i)+1])
+	}
+	return tokens
 }
 
 // gathering is a gatherer whose flights the test controls, in a synctest bubble.
@@ -79,16 +88,16 @@ func inBubble(t *testing.T, test func(t *testing.T, g *gathering)) {
 			}
 		}()
 		rdb.AddHook(w)
-		test(t, &gathering{&gatherer{rdb: rdb}, w, t, make(map[string]chan error)})
+		test(t, &gathering{&gatherer{node: &node{rdb: rdb}}, w, t, make(map[string]chan error)})
 	})
 }
 
-// call runs a script with this argument on a goroutine, until it blocks.
+// call runs a call with this token on a goroutine, until it blocks.
 func (g *gathering) call(ctx context.Context, arg string) {
 	done := make(chan error, 1)
 	g.calls[arg] = done
 	go func() {
-		got, err := g.run(ctx, extendScript, []string{"k"}, arg).Text()
+		got, _, err := g.run(ctx, call{keys: new(keys), what: callTry, token: arg, text: "", ttl: 0})
 		if err == nil && got != arg {
 			err = fmt.Errorf("the reply is %q", got)
 		}
@@ -105,7 +114,9 @@ func (g *gathering) flown() (all [][]string, flights []*flight) {
 		case f := <-g.out:
 			var args []string
 			for _, cmd := range f.cmds {
-				args = append(args, fmt.Sprint(cmd.Args()[len(cmd.Args())-1]))
+				for _, token := range tokensOf(cmd) {
+					args = append(args, fmt.Sprint(token))
+				}
 			}
 			all, flights = append(all, args), append(flights, f)
 		default:
@@ -221,7 +232,7 @@ func TestGatherer_run(t *testing.T) {
 	})
 }
 
-// Given more calls than a pipeline carries, then they go out in several pipelines, one after
+// Given more calls than one run carries, then they go out in several runs, one after
 // the other, in the order of arrival.
 func TestGatherer_run_Limit(t *testing.T) {
 	t.Parallel()
@@ -244,7 +255,7 @@ func TestGatherer_run_Limit(t *testing.T) {
 	})
 }
 
-// Given a pipeline that hangs, when other calls arrive, then they go out after
+// Given a run that hangs, when other calls arrive, then they go out after
 // gatherPatience, and the calls that return make room as before.
 func TestGatherer_run_Hangs(t *testing.T) {
 	t.Parallel()
@@ -269,7 +280,7 @@ func TestGatherer_run_Hangs(t *testing.T) {
 }
 
 // Given calls whose contexts end, then queued ones are not sent, the others get their replies,
-// and a pipeline has the latest deadline of its calls.
+// and a run has the latest deadline of its calls.
 func TestGatherer_run_Leaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -298,7 +309,7 @@ func TestGatherer_run_Leaves(t *testing.T) {
 	})
 }
 
-// Given a pipeline that could not be sent, then each of its calls returns the error.
+// Given a run that could not be sent, then each of its calls returns the error.
 func TestGatherer_send_Fails(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
@@ -320,90 +331,39 @@ func TestGatherer_send_Fails(t *testing.T) {
 	})
 }
 
-// Given a batch with scripts that Redis does not know, then these are sent again with their
-// text, the known ones run once, and an error of one call does not affect the others.
-func TestGatherer_send_NOSCRIPT(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		g := &gatherer{rdb: rdb}
-		// These have not run before.
-		count := redis.NewScript(`redis.call('INCR', KEYS[1]) return ARGV[1] -- ` + name)
-		known := redis.NewScript(`redis.call('INCR', KEYS[1]) return ARGV[1] -- known ` + name)
-		fails := redis.NewScript(`return redis.error_reply('REFUSED by ' .. ARGV[1]) -- ` + name)
-		if err := known.Load(ctx, rdb).Err(); err != nil {
-			t.Fatal(err)
-		}
-		scripts := []*redis.Script{known, count, fails, count, known}
-		g.calls, g.senders = gatherFrom, 1 // calls and a sender that the test stands for
-		answers := make([]*redis.Cmd, len(scripts))
-		var calls sync.WaitGroup
-		for i, s := range scripts {
-			calls.Go(func() { answers[i] = g.run(ctx, s, []string{name + strconv.Itoa(i)}, i) })
-		}
-		awaitGathered(t, g, len(scripts))
-		g.replace(&sending{})
-		calls.Wait()
-		for i, s := range scripts {
-			got, err := answers[i].Text()
-			if s == fails {
-				if want := "REFUSED by " + strconv.Itoa(i); err == nil || err.Error() != want {
-					t.Errorf("call %d: err = %v, want %q", i, err, want)
-				}
-				continue
-			}
-			if err != nil || got != strconv.Itoa(i) {
-				t.Errorf("call %d: answer = %q, err = %v", i, got, err)
-			}
-			if n := rdb.Get(ctx, name+strconv.Itoa(i)).Val(); n != "1" {
-				t.Errorf("call %d ran %s times", i, n)
-			}
-		}
-	})
-}
+// refusal is an error reply of Redis.
+type refusal string
 
-// Given calls that share a pipeline, when the caller of an Extend among them stops waiting
-// during the pipeline, then the others do not fail: a release that finds its lock gone returns
-// ErrNotHeld, and does not count as a repeat after a failure.
-func TestLock_Extend_CancelledTogether(t *testing.T) {
+func (r refusal) Error() string { return string(r) }
+func (refusal) RedisError()     {}
+
+// Given calls that share a run, when Redis refuses the run, then each call is sent on its own, and
+// counts as repeated, because the run may have begun.
+func TestGatherer_send_Refused(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		own := redistest.Second(t, rdb)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		var armed atomic.Bool
-		own.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if len(cmds) == 2 && armed.CompareAndSwap(true, false) {
-				cancel()
-			}
-			return next()
-		}))
-		m := newManager(t, own, slow)
-		extended, missing := mustAcquire(t, m, resource(t)), mustAcquire(t, m, resource(t))
-		if err := rdb.Del(ctx, missing.h.keys[keyLock]).Err(); err != nil {
-			t.Fatal(err)
+	inBubble(t, func(t *testing.T, g *gathering) {
+		alone := g.fill()
+		g.call(t.Context(), "first")
+		first := g.takesOff("first")
+		again := make(chan bool, 1)
+		go func() {
+			_, repeated, err := g.run(t.Context(), call{keys: new(keys), what: callRelease, token: "1", text: "", ttl: 0})
+			again <- repeated && err == nil
+		}()
+		synctest.Wait()
+		g.call(t.Context(), "2")
+		first.land <- nil
+		g.takesOff("1", "2").land <- refusal("NOPERM no permissions to access a key")
+		singly := g.takesOff("1", "2")
+		if n := len(singly.cmds); n != 2 {
+			t.Errorf("%d commands, want one for each call", n)
 		}
-		g := gathererOf(t, m)
-		g.mu.Lock()
-		g.calls, g.senders = g.calls+gatherFrom, g.senders+1 // calls and a sender that the test stands for
-		g.mu.Unlock()
-		extension, release := make(chan error, 1), make(chan error, 1)
-		go func() { extension <- extended.Extend(ctx, 2*slow.TTL) }()
-		awaitGathered(t, g, 1)
-		go func() { release <- missing.Release(t.Context()) }()
-		awaitGathered(t, g, 2)
-		armed.Store(true)
-		g.replace(&sending{})
-		if err := <-release; !errors.Is(err, ErrNotHeld) {
-			t.Errorf("release: err = %v, want ErrNotHeld", err)
+		singly.land <- nil
+		g.answered("first", "2")
+		if !<-again {
+			t.Error("the call does not count as repeated")
 		}
-		if err := <-extension; err != nil {
-			t.Errorf("extend: err = %v for a call that got a reply", err)
-		}
-		if armed.Load() {
-			t.Error("they did not go out together")
-		}
-		mustRelease(t, extended)
+		g.empty(alone)
 	})
 }
 
@@ -416,35 +376,32 @@ func gathererOf(t *testing.T, m *Manager) *gatherer {
 	return n.gather
 }
 
-// awaitGathered waits until this number of calls is queued.
-func awaitGathered(t *testing.T, g *gatherer, n int) {
-	t.Helper()
-	await.True(t, fmt.Sprintf("%d calls wait", n), func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return len(g.queued) == n
-	})
-}
-
 // Given many concurrent callers, some with so little time that they leave at every stage, then
 // all others get their own replies, and nothing is left.
 func TestGatherer_run_Storm(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		echo := redis.NewScript(`return ARGV[1] -- ` + resource(t))
-		g := &gatherer{rdb: rdb}
+		name := resource(t)
+		g := gathererOf(t, newManager(t, rdb, slow))
 		var callers sync.WaitGroup
 		for i := range 4 * gatherFrom {
 			callers.Go(func() {
+				k := mustKeys(t, name+strconv.Itoa(i))
 				for j := range 40 {
 					ctx, cancel := t.Context(), context.CancelFunc(func() {})
 					if i%2 == 0 {
 						ctx, cancel = context.WithTimeout(ctx, time.Duration(i*j)*2*time.Microsecond)
 					}
-					want := fmt.Sprint(i, j)
-					got, err := g.run(ctx, echo, []string{"k"}, want).Text()
-					if err == nil && got != want || err != nil && i%2 == 1 {
-						t.Errorf("reply = %q, err = %v, want %q", got, err, want)
+					// Each goroutine takes and releases a lock of its own. One that leaves may leave it held.
+					token := fmt.Sprintf("m.%d", i)
+					want := map[bool]any{true: int64(1)}[j%2 == 1]
+					c := call{keys: k, what: callTry, token: token, text: "", ttl: 60_000}
+					if j%2 == 1 {
+						c.what = callRelease
+					}
+					got, _, err := g.run(ctx, c)
+					if i%2 == 1 && (err != nil || want != nil && got != want) {
+						t.Errorf("reply = %v, err = %v, want %v", got, err, want)
 					}
 					cancel()
 				}

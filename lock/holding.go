@@ -150,14 +150,8 @@ func (h *holding) lose(cause error) {
 	h.m.cfg.Observer.lost(h.resource, cause)
 }
 
-// taken is the error of a lock that Redis no longer holds for us. reason is that of a
-// forced release, or "".
-func taken(reason string) error {
-	if reason != "" {
-		return fmt.Errorf("%w: taken by force: %s (%w)", ErrLost, reason, trimmed{ErrNotHeld})
-	}
-	return fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
-}
+// errGone is the error of a lock that Redis no longer holds for us.
+var errGone = fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
 
 // end cancels the contexts and ends the validity. The caller holds mu.
 func (h *holding) end(cause error) {
@@ -197,24 +191,16 @@ func (h *holding) extend(ctx context.Context, l *Lock, ttl time.Duration) error 
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	// The call may share a pipeline with others, which must not fail because this caller
-	// stops waiting.
-	callCtx, cancel := h.m.cleanUp(ctx)
+	callCtx, cancel := context.WithTimeout(ctx, h.m.cfg.CallTimeout)
 	defer cancel()
-	if until, ok := ctx.Deadline(); ok {
-		bounded, cut := context.WithDeadline(callCtx, until)
-		defer cut()
-		callCtx = bounded
-	}
 	sent := time.Now()
 	e := h.m.store.extend(callCtx, h, ttl)
 	switch {
 	case e.err != nil:
 		return e.err
 	case !e.held:
-		cause := taken(h.m.whyTaken(callCtx, []*holding{h})[0])
-		h.lose(cause)
-		return cause
+		h.lose(errGone)
+		return errGone
 	case !h.prolong(sent.Add(validity(ttl))):
 		return h.whyOver(l)
 	}

@@ -61,38 +61,6 @@ func (m *Manager) Inspect(ctx context.Context, resource string) (Info, error) {
 	return Info{}, opError("inspect", resource, err)
 }
 
-// ForceRelease takes the lock from its holder, even if another program wrote the key,
-// and hands it to the next waiter. The holder's context ends with ErrLost and the
-// reason: at once if its manager listens, which it does from its first wait or renewal
-// on, otherwise at the next renewal. A holder WithoutWatchdog whose manager does not
-// listen continues until its deadline. Until then only the guard and the fence protect
-// the data. It returns the holder's token, "" for a key of another program, and
-// ErrNotHeld if the lock was free.
-func (m *Manager) ForceRelease(ctx context.Context, resource, reason string) (token string, err error) {
-	k, err := keysOf(m.cfg.Prefix, resource)
-	if err == nil && strings.TrimSpace(reason) == "" {
-		err = fmt.Errorf("%w reason: it is empty; state a reason, which the holder gets", ErrInvalid)
-	}
-	if err == nil && len(reason) > maxMetadata {
-		err = fmt.Errorf("%w reason: %d bytes, at most %d are kept", ErrInvalid, len(reason), maxMetadata)
-	}
-	if err != nil {
-		return "", opError("force release", resource, err)
-	}
-	held, token, handed, err := m.store.forceRelease(ctx, &k, reason)
-	if err == nil && !held {
-		err = ErrNotHeld
-	}
-	if err != nil {
-		return "", opError("force release", resource, err)
-	}
-	if handed {
-		m.cfg.Observer.handedOver(resource)
-	}
-	m.takenByForce(token, reason) // the holder may be this manager
-	return token, nil
-}
-
 // parseHolder reads "<manager>.<random>[:<fence>][:<metadata>]". It returns an empty
 // Holder for a value that another program wrote.
 func parseHolder(text string, withFence bool) (h Holder, fence int64) {
@@ -113,7 +81,7 @@ func parseHolder(text string, withFence bool) (h Holder, fence int64) {
 }
 
 func (n *node) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
-	vals, err := inspectScript.Run(ctx, n.rdb, k.list(), waiters).Slice()
+	vals, err := inspectScript.Run(ctx, n.rdb, k[:], waiters).Slice()
 	if err != nil {
 		return Info{}, err
 	}

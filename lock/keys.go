@@ -15,22 +15,18 @@ const pollingMark = "~"
 
 // keys are the Redis keys of one resource, in the order in which the scripts expect
 // them. All share one hash slot.
-type keys [5]string
+type keys [4]string
 
 const (
 	keyLock    = iota // "<token>:<fence>[:<metadata>]" with a TTL while held
 	keyWaiters        // sorted set of "<token>[:<metadata>]", score = arrival
 	keySeen           // hash: waiter -> time in ms until which it counts as alive
 	keyFence          // the last fencing token, followed by "w" while there may be waiters
-	keyForced         // the reason of the last forced release
 )
 
 // suffixes follow the resource's name. They keep a lock that is named like a data key
 // from touching that data. Only a key with the first suffix gets a TTL if it has none.
-var suffixes = keys{keyLock: ":lock", keyWaiters: ":lock:waiters", keySeen: ":lock:seen", keyFence: ":lock:fence", keyForced: ":lock:forced"}
-
-// list returns the keys as the acquire and release scripts take them.
-func (k *keys) list() []string { return k[:keyForced] }
+var suffixes = keys{keyLock: ":lock", keyWaiters: ":lock:waiters", keySeen: ":lock:seen", keyFence: ":lock:fence"}
 
 // keysOf returns the keys of a resource. If its name has a hash tag, they begin with the
 // name, so that they are in the slot of the data they protect. Any other name becomes a

@@ -293,7 +293,6 @@ var linFaults = []linFault{
 	{"client cut off beyond its TTL", (*linRun).cutOff},
 	{"scripts flushed", (*linRun).flushScripts},
 	{"key deleted", (*linRun).deleteKey},
-	{"released by force", (*linRun).force},
 }
 
 // linProcessFaults need a server that is a process.
@@ -372,15 +371,6 @@ func (r *linRun) deleteKey(rng *rand.Rand) {
 		call := r.history.now()
 		n, err := r.direct.Del(r.t.Context(), key).Result()
 		return (n == 1 || err != nil) && r.forced(i, call, err)
-	})
-}
-
-func (r *linRun) force(rng *rand.Rand) {
-	i := rng.IntN(linResources)
-	r.await("released by force", "a holder", func() bool {
-		call := r.history.now()
-		_, err := r.forcer.ForceRelease(r.t.Context(), r.names[i], "the test wants it")
-		return !errors.Is(err, ErrNotHeld) && r.forced(i, call, err)
 	})
 }
 

@@ -116,7 +116,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 				if !ok {
 					return err
 				}
-				r, rerr := granted(call)
+				r, rerr := grantedBy(call)
 				if rerr != nil || !r.held || calls.Add(1) > 1 {
 					return err
 				}
@@ -164,7 +164,7 @@ func TestLock_Fence(t *testing.T) {
 		rises("handover", l)
 		mustRelease(t, l)
 
-		if err := rdb.Del(ctx, k.list()...).Err(); err != nil {
+		if err := rdb.Del(ctx, k[:]...).Err(); err != nil {
 			t.Fatal(err)
 		}
 		l = mustAcquire(t, m, name)
@@ -268,12 +268,12 @@ func TestLock_Release_Unreachable(t *testing.T) {
 		var before, after atomic.Int64 // number of calls that fail before, and after, they ran
 		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
-				if runs(cmd, releaseScript) && before.Add(-1) >= 0 {
+				if releases(cmd) && before.Add(-1) >= 0 {
 					cmd.SetErr(cut)
 					return cut
 				}
 				err := next(ctx, cmd)
-				if err == nil && runs(cmd, releaseScript) && after.Add(-1) >= 0 {
+				if err == nil && releases(cmd) && after.Add(-1) >= 0 {
 					err = cut
 					cmd.SetErr(cut)
 				}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ const patience = 5 * time.Minute
 
 // slow are settings whose timers do not fire within a test's patience: every event is caused by a
 // message or a call.
-var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience, reasonLimit: patience}
+var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience}
 
 // newManager returns a manager that is closed when the test ends.
 func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
@@ -176,6 +177,36 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(n
 func runs(cmd redis.Cmder, script *redis.Script) bool {
 	args := cmd.Args()
 	return len(args) > 1 && (args[1] == script.Hash())
+}
+
+// acquires reports whether a command has an acquire among its calls.
+func acquires(cmd redis.Cmder) bool {
+	kinds := kindsOf(cmd)
+	return slices.Contains(kinds, callTry) || slices.Contains(kinds, callWait)
+}
+
+// releases reports whether a command has a release among its calls.
+func releases(cmd redis.Cmder) bool { return slices.Contains(kindsOf(cmd), callRelease) }
+
+// kindsOf lists the kinds of calls of a command that runs calls.lua.
+func kindsOf(cmd redis.Cmder) (kinds []string) {
+	if !runs(cmd, callsScript) {
+		return nil
+	}
+	args := cmd.Args()
+	for args = args[3+args[2].(int)+2:]; len(args) > 0; args = args[4:] { //nolint:forcetypeassert // the client sets the number of keys
+		kinds = append(kinds, args[0].(string)) //nolint:forcetypeassert // as above
+	}
+	return kinds
+}
+
+// grantedBy reads the reply to a command with one acquire.
+func grantedBy(cmd *redis.Cmd) (reply, error) {
+	replies, err := repliesOf(cmd, 1)
+	if err != nil {
+		return reply{}, err
+	}
+	return granted(replies[0])
 }
 
 // withMetadata overrides [Config.Metadata] for one lock or waiter, for tests that distinguish them

@@ -261,7 +261,7 @@ func FuzzKeysOf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, key := range ka.list() {
+		for _, key := range ka {
 			if tag(key) == "" || tag(key) != tag(ka[keyLock]) {
 				t.Fatalf("%q: tag %q, want %q", key, tag(key), tag(ka[keyLock]))
 			}

@@ -78,38 +78,9 @@ func (m *Manager) inOrder(resources []string) ([]string, error) {
 // each of them.
 func (l *MultiLock) Context() context.Context { return l.ctx }
 
-// Locks returns the handles of the locks, in the order in which they were taken.
+// Locks returns the handles of the locks, in the order in which they were taken: of their
+// keys, without duplicates.
 func (l *MultiLock) Locks() []*Lock { return slices.Clone(l.locks) }
-
-// Lock returns the handle of one resource, or nil.
-func (l *MultiLock) Lock(resource string) *Lock {
-	for _, one := range l.locks {
-		if one.Resource() == resource {
-			return one
-		}
-	}
-	return nil
-}
-
-// ValidUntil is the time until which all locks are known to be held.
-func (l *MultiLock) ValidUntil() time.Time {
-	until := l.locks[0].ValidUntil()
-	for _, one := range l.locks[1:] {
-		if t := one.ValidUntil(); t.Before(until) {
-			until = t
-		}
-	}
-	return until
-}
-
-// Extend calls Lock.Extend for each lock. The error joins theirs.
-func (l *MultiLock) Extend(ctx context.Context, ttl time.Duration) error {
-	var errs []error
-	for _, one := range l.locks {
-		errs = append(errs, one.Extend(ctx, ttl))
-	}
-	return errors.Join(errs...)
-}
 
 // Release releases the locks, the last one taken first. The error joins theirs;
 // those that failed may be released again.

@@ -4,20 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const (
-	// queueLife is the minimum TTL of an abandoned queue.
-	queueLife = time.Minute
-	// reasonLife is the TTL of the reason of a forced release, for a holder that learns of
-	// it only at its next renewal.
-	reasonLife = 10 * time.Minute
-)
+// queueLife is the minimum TTL of an abandoned queue.
+const queueLife = time.Minute
 
 // node is a store on one Redis or one cluster.
 type node struct {
@@ -31,13 +25,10 @@ type node struct {
 // scriptArgs are the arguments that are the same in every call of a manager. They are
 // converted to interfaces once.
 type scriptArgs struct {
-	ttl          time.Duration // the value of ttlMS
-	ttlMS        any
-	rare         any // arguments that only contended locks need
-	claim        any
-	reason       any
-	acquireFlags [2]any // indexed by whether the caller waits
-	releaseFlags any
+	ttl       time.Duration // the value of ttlMS
+	ttlMS     any
+	receivers any
+	times     any // arguments that only contended locks need
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
@@ -47,7 +38,7 @@ func newNode(rdb redis.UniversalClient, cfg Config) *node {
 		// A pipeline of a cluster is as slow as its slowest node, so calls do not share one.
 		n.cluster = c
 	case *redis.Client:
-		n.gather = &gatherer{rdb: c}
+		n.gather = &gatherer{node: n}
 	}
 	// In a cluster PUBLISH counts the receivers of one node only.
 	n.args = newScriptArgs(cfg, n.cluster == nil)
@@ -58,19 +49,15 @@ func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
 	// Two and a half keep-alive intervals, so that one may be late without harm.
 	alive := cfg.Liveness*2 + cfg.Liveness/2
 	a := scriptArgs{
-		ttl:   cfg.TTL,
-		ttlMS: cfg.TTL.Milliseconds(),
-		claim: cfg.ClaimTTL.Milliseconds(),
-		rare: fmt.Sprintf("%d %d %d %d", alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
+		ttl:       cfg.TTL,
+		ttlMS:     cfg.TTL.Milliseconds(),
+		receivers: "",
+		times: fmt.Sprintf("%d %d %d %d", alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
 			cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds()),
-		reason: reasonLife.Milliseconds(),
 	}
-	receivers := ""
 	if trustReceivers {
-		receivers = "r"
+		a.receivers = "r"
 	}
-	a.acquireFlags = [2]any{receivers, "w" + receivers}
-	a.releaseFlags = receivers
 	return a
 }
 
@@ -106,39 +93,100 @@ func obeysContext(rdb redis.UniversalClient) bool {
 	}
 }
 
-func (n *node) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+// call is one call in a run of calls.lua.
+type call struct {
+	keys  *keys
+	what  string
+	token string
+	text  string // metadata of an acquire, queue entry of a release
+	ttl   any    // milliseconds
+}
+
+const (
+	callTry     = "t"
+	callWait    = "w"
+	callRelease = "d"
+)
+
+// call runs a call, together with other calls if there are many. again is whether it may
+// have run more than once.
+func (n *node) call(ctx context.Context, c call) (reply any, again bool, err error) {
 	if n.gather != nil {
-		return n.gather.run(ctx, script, keys, args...)
+		reply, again, err = n.gather.run(ctx, c)
+	} else {
+		reply, err = n.runCall(ctx, c)
 	}
-	return script.Run(ctx, n.rdb, keys, args...)
+	if failure, ok := reply.(error); ok && err == nil {
+		err = failure
+	}
+	return reply, again, err
+}
+
+func (n *node) runCall(ctx context.Context, c call) (any, error) {
+	replies, err := n.runCalls(ctx, []call{c})
+	if err != nil {
+		return nil, err
+	}
+	return replies[0], nil
+}
+
+// runCalls runs calls in one run of calls.lua and returns their replies.
+func (n *node) runCalls(ctx context.Context, calls []call) ([]any, error) {
+	keys, args := n.arguments(calls)
+	return repliesOf(callsScript.Run(ctx, n.rdb, keys, args...), len(calls))
+}
+
+// arguments returns the arguments of calls.lua.
+func (n *node) arguments(calls []call) (keys []string, args []any) {
+	keys = make([]string, 0, len(calls[0].keys)*len(calls))
+	args = make([]any, 2, 2+4*len(calls))
+	args[0], args[1] = n.args.receivers, n.args.times
+	for i := range calls {
+		c := &calls[i]
+		keys = append(keys, c.keys[:]...)
+		args = append(args, c.what, c.token, c.text, c.ttl)
+	}
+	return keys, args
+}
+
+func repliesOf(cmd *redis.Cmd, n int) ([]any, error) {
+	replies, err := cmd.Slice()
+	if err == nil && len(replies) != n {
+		err = fmt.Errorf("calls script: %d values in its reply, want %d", len(replies), n)
+	}
+	return replies, err
 }
 
 func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
+	c := call{&a.keys, callTry, a.token, a.settings.meta, n.args.ms(a.settings.ttl)}
+	if a.member != "" {
+		c.what = callWait
+	}
 	err = n.repeated(ctx, func() error {
-		cmd := n.run(ctx, acquireScript, a.keys.list(), a.token, a.settings.meta,
-			n.args.acquireFlags[index(a.member != "")], n.args.ms(a.settings.ttl), n.args.rare)
-		r, err = granted(cmd)
+		v, _, err := n.call(ctx, c)
+		if err == nil {
+			r, err = granted(v)
+		}
 		return err
 	})
 	return r, err
 }
 
-// granted reads the reply of acquire.lua.
-func granted(cmd *redis.Cmd) (reply, error) {
-	v, err := cmd.Result()
-	if err != nil {
-		return reply{}, err
-	}
+// granted reads the reply to an acquire, see calls.lua.
+func granted(v any) (reply, error) {
 	if fence, ok := v.(string); ok {
 		us, err := strconv.ParseInt(fence, 10, 64)
 		return reply{held: true, fence: us, nowUS: us}, err
 	}
-	vals, err := cmd.Int64Slice()
-	if err != nil {
-		return reply{}, err
+	list, ok := v.([]any)
+	if !ok || len(list) != 4 {
+		return reply{}, fmt.Errorf("acquire: reply %T with %d values, want 4", v, len(list))
 	}
-	if len(vals) != 4 {
-		return reply{}, fmt.Errorf("acquire script: %d values in its reply, want 4", len(vals))
+	var vals [4]int64
+	for i := range vals {
+		if vals[i], ok = list[i].(int64); !ok {
+			return reply{}, fmt.Errorf("acquire: %T in its reply", list[i])
+		}
 	}
 	switch vals[0] {
 	case 1:
@@ -198,10 +246,20 @@ func wait(ctx context.Context, d time.Duration) bool {
 // lock is then unknown, so "not held" counts as released.
 func (n *node) release(ctx context.Context, k *keys, token, member string) (held, handed bool, err error) {
 	runs, result := 0, int64(0)
-	err = n.repeated(ctx, func() (err error) {
+	err = n.repeated(ctx, func() error {
 		runs++
-		result, err = n.run(ctx, releaseScript, k.list(), token, member, n.args.releaseFlags, n.args.claim).Int64()
-		return err
+		v, again, err := n.call(ctx, call{k, callRelease, token, member, 0})
+		if again {
+			runs++
+		}
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if result, ok = v.(int64); !ok {
+			return fmt.Errorf("release: %T in its reply", v)
+		}
+		return nil
 	})
 	if err != nil {
 		return false, false, err
@@ -212,7 +270,7 @@ func (n *node) release(ctx context.Context, k *keys, token, member string) (held
 func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
 	var e extension
 	e.err = n.repeated(ctx, func() error {
-		e = extended(n.run(ctx, extendScript, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
+		e = extended(extendScript.Run(ctx, n.rdb, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
 		return e.err
 	})
 	return e
@@ -229,23 +287,6 @@ func extended(cmd *redis.Cmd) extension {
 		return extension{err: fmt.Errorf("extend script: %T in its reply", v)}
 	}
 	return extension{held: said == 1, absent: said == -1}
-}
-
-func (n *node) reasons(ctx context.Context, locks []*holding) []string {
-	pipe := n.rdb.Pipeline()
-	cmds := make([]*redis.StringCmd, len(locks))
-	for i, h := range locks {
-		cmds[i] = pipe.Get(ctx, h.keys[keyForced])
-	}
-	// The error is the first of its commands, which is redis.Nil in most cases.
-	_, _ = pipe.Exec(ctx) //nolint:errcheck // see above
-	reasons := make([]string, len(locks))
-	for i, h := range locks {
-		if token, reason, ok := strings.Cut(cmds[i].Val(), " "); ok && token == h.token {
-			reasons[i] = reason
-		}
-	}
-	return reasons
 }
 
 func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
@@ -295,24 +336,36 @@ func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int
 	return results
 }
 
-func (n *node) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
-	vals, err := forceReleaseScript.Run(ctx, n.rdb, k[:], reason, n.args.releaseFlags, n.args.claim, n.args.reason).Slice()
-	if err != nil {
-		return false, "", false, err
+// scriptCall is EvalSha or Eval of a script.
+type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
+
+// runTogether runs n scripts in one round trip, and repeats those that Redis does not
+// know in a second one: a pipeline does not fall back from EVALSHA to EVAL.
+func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
+	cmds := make([]*redis.Cmd, n)
+	missing := make([]int, n)
+	for i := range missing {
+		missing[i] = i
 	}
-	if len(vals) != 3 {
-		return false, "", false, fmt.Errorf("force_release script: %d values in its reply, want 3", len(vals))
+	for _, run := range []scriptCall{(*redis.Script).EvalSha, (*redis.Script).Eval} {
+		for _, i := range missing {
+			cmds[i] = call(pipe, run, i)
+		}
+		// err is the first error of the commands. A command that was not sent has no
+		// error of its own.
+		_, err := pipe.Exec(ctx)
+		var unknown []int
+		for _, i := range missing {
+			if err != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
+				cmds[i].SetErr(err)
+			}
+			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+				unknown = append(unknown, i)
+			}
+		}
+		if missing = unknown; len(missing) == 0 {
+			break
+		}
 	}
-	value, ok := vals[1].(string)
-	switch {
-	case !ok:
-		return false, "", false, fmt.Errorf("force_release script: %T in its reply", vals[1])
-	case vals[0] == int64(1):
-		holder, _ := parseHolder(value, true)
-		return true, holder.Token, vals[2] == int64(1), nil
-	case vals[0] == int64(0):
-		return false, "", false, nil
-	default:
-		return false, "", false, ErrForeignKey
-	}
+	return cmds
 }

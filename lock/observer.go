@@ -16,8 +16,8 @@ type Observer struct {
 	HandedOver func(resource string)
 	// Released reports a released lock and how long it was held.
 	Released func(resource string, held time.Duration)
-	// Lost reports a lock that ended before it was released; cause is ErrLost,
-	// perhaps with a reason, or ErrMaxHold.
+	// Lost reports a lock that ended before it was released; cause is ErrLost or
+	// ErrMaxHold.
 	Lost func(resource string, cause error)
 	// Repaired reports a lock key without TTL that got one.
 	Repaired func(resource string)

@@ -174,13 +174,6 @@ func TestObserver_Lost(t *testing.T) {
 			l.h.lose(ErrLost)
 			mustRelease(t, l)
 		})
-		o.expect(t, "taken by force", []string{"acquired", "lost: lost"}, func() {
-			l = mustAcquire(t, o.m, o.name)
-			if _, err := o.m.ForceRelease(o.ctx, o.name, "moved away"); err != nil {
-				t.Fatal(err)
-			}
-			specCause(t, l, ErrLost)
-		})
 		o.expect(t, "held for its maximum", []string{"acquired", "lost: held for its maximum time"}, func() {
 			l = specWith(t, o.m, o.name, WithMaxHold(20*time.Millisecond))
 			specCause(t, l, ErrMaxHold)

@@ -428,26 +428,6 @@ func (s shared) and(info Info) shared {
 	return s
 }
 
-// reasons asks every node and takes the first reason for each lock.
-func (q *quorum) reasons(ctx context.Context, locks []*holding) []string {
-	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]string, error) {
-		return n.reasons(ctx, locks), nil
-	})
-	reasons := make([]string, len(locks))
-	for range q.need {
-		v, ok := next(ctx, votes)
-		if !ok {
-			break
-		}
-		for i, reason := range v.answer {
-			if reasons[i] == "" {
-				reasons[i] = reason
-			}
-		}
-	}
-	return reasons
-}
-
 // inspect returns the holder on a majority of the nodes, with the shortest remaining time
 // among them. If no waiters are to be listed, it returns as soon as a majority agrees.
 func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
@@ -497,48 +477,11 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	}
 }
 
-// forceRelease takes the lock from its holder on every node.
-func (q *quorum) forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error) {
-	info, err := q.inspect(ctx, k, 0)
-	if err != nil {
-		return false, "", false, err
-	}
-	kk := *k
-	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (bool, error) {
-		held, _, _, err := n.forceRelease(ctx, &kk, reason)
-		return held, err
-	})
-	var failures []error
-	yes := 0
-	// Wait for every node that answers in time, because the guard must reject the former
-	// holder on all of them.
-	replied := 0
-	for range q.nodes {
-		v, ok := next(ctx, votes)
-		if !ok {
-			failures = append(failures, ctx.Err())
-			break
-		}
-		switch {
-		case v.err != nil:
-			failures = append(failures, v.err)
-			continue
-		case v.answer:
-			yes++
-		}
-		replied++
-	}
-	if replied < q.need {
-		err = noQuorum(errors.Join(failures...))
-	}
-	return yes > 0, info.Holder.Token, false, err
-}
-
 // keep runs keep.lua for locks of a quorum on this node.
 func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
-		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence], h.keys[keyForced]},
+		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence]},
 			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
 	})
 }

@@ -169,50 +169,6 @@ func quorumInspect(t *testing.T, nodes quorumNodes) {
 	}
 }
 
-// Given a held lock, when it is released by force, then the guard refuses the holder at once on a
-// majority and soon on all nodes, and the holder gets the reason at its next renewal.
-func quorumForceRelease(t *testing.T, nodes quorumNodes) {
-	const reason = "the host is on fire"
-	ctx, name := await.Context(t), resource(t)
-	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
-	if _, err := other.ForceRelease(ctx, name, reason); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("free: err = %v, want ErrNotHeld", err)
-	}
-	l := mustAcquire(t, m, name)
-	nodes.awaitHeld(t, l)
-	token, err := other.ForceRelease(ctx, name, reason)
-	if err != nil || token != l.Token() {
-		t.Fatalf("taken from %q, %v; want %q", token, err, l.Token())
-	}
-	refused := func() (n int) {
-		for _, rdb := range nodes {
-			if guarded(t, rdb, l) == -1 {
-				n++
-			}
-		}
-		return n
-	}
-	if n := refused(); n <= quorumSize/2 {
-		t.Errorf("the guard refuses on %d nodes, want a majority at once", n)
-	}
-	await.True(t, "the guard refuses on every node", func() bool { return refused() == quorumSize })
-	renewNow(l)
-	ends(t, l)
-	awaitReason(t, m, other)
-	after := mustAcquire(t, other, name)
-	if after.Fence() <= l.Fence() {
-		t.Errorf("fence %d after %d", after.Fence(), l.Fence())
-	}
-	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("release: err = %v, want ErrNotHeld", err)
-	}
-	if held, err := after.Held(ctx); err != nil || !held {
-		t.Errorf("the next holder's: held = %v, %v", held, err)
-	}
-	mustRelease(t, after)
-	nodes.awaitFree(t, name)
-}
-
 // takeMany takes the locks of n resources.
 func takeMany(t *testing.T, m *Manager, n int) (locks []*Lock) {
 	t.Helper()

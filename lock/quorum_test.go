@@ -204,7 +204,7 @@ func TestQuorum(t *testing.T) {
 		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
 		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
 		"Contention": quorumContention(4, 20), "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "WaitLimit": quorumWaitLimit,
-		"MaxHold": quorumMaxHold, "Reentry": quorumReentry, "Inspect": quorumInspect, "ForceRelease": quorumForceRelease,
+		"MaxHold": quorumMaxHold, "Reentry": quorumReentry, "Inspect": quorumInspect,
 		"ReleaseAll": quorumReleaseAll, "Close": quorumClose, "AcquireAll": quorumAcquireAll,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,30 +31,27 @@ var GuardLua string
 //go:embed lua/instant.lua
 var InstantLua string
 
+// rareLua makes the functions of calls.lua that an uncontended lock does not need.
+var rareLua = "local function lock_rare()\n" + handoverLua + queueLua + passOnLua + "return lock_queue, lock_pass_on\nend\n"
+
 var (
 	//go:embed lua/handover.lua
 	handoverLua string
-	//go:embed lua/acquire.lua
-	acquireLua string
+	//go:embed lua/calls.lua
+	callsLua string
 	//go:embed lua/queue.lua
 	queueLua string
-	//go:embed lua/release.lua
-	releaseLua string
 	//go:embed lua/pass_on.lua
 	passOnLua string
 	//go:embed lua/extend.lua
 	extendLua string
-	//go:embed lua/force_release.lua
-	forceReleaseLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
 	//go:embed lua/keep.lua
 	keepLua string
 
-	acquireScript      = redis.NewScript(acquireLua + handoverLua + queueLua)
-	releaseScript      = redis.NewScript(releaseLua + handoverLua + passOnLua)
-	extendScript       = redis.NewScript(extendLua)
-	forceReleaseScript = redis.NewScript(handoverLua + forceReleaseLua)
-	inspectScript      = redis.NewScript(handoverLua + inspectLua)
-	keepScript         = redis.NewScript(keepLua)
+	callsScript   = redis.NewScript(rareLua + callsLua)
+	extendScript  = redis.NewScript(extendLua)
+	inspectScript = redis.NewScript(handoverLua + inspectLua)
+	keepScript    = redis.NewScript(keepLua)
 )

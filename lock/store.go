@@ -26,14 +26,8 @@ type store interface {
 	extend(ctx context.Context, h *holding, ttl time.Duration) extension
 	// extendAll is extend for many locks, with the results in their order.
 	extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension
-	// reasons returns why the locks were taken by force, "" if they were not or if it is
-	// unknown.
-	reasons(ctx context.Context, locks []*holding) []string
 	// inspect reads the lock and up to this number of waiters.
 	inspect(ctx context.Context, k *keys, waiters int) (Info, error)
-	// forceRelease takes the lock from its holder. from is the holder's token, "" for a
-	// key of another program.
-	forceRelease(ctx context.Context, k *keys, reason string) (held bool, from string, handed bool, err error)
 }
 
 // reply is the result of acquire.

@@ -67,7 +67,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
 				err := next(ctx, cmd)
-				if !runs(cmd, acquireScript) && !runs(cmd, releaseScript) {
+				if !acquires(cmd) && !releases(cmd) {
 					return err
 				}
 				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")

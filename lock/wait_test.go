@@ -133,13 +133,13 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 		waiter.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
 				err := next(ctx, cmd)
-				if err == nil && runs(cmd, acquireScript) && !once.Swap(true) {
+				if err == nil && acquires(cmd) && !once.Swap(true) {
 					mustRelease(t, l)
 				}
 				return err
 			}
 		}))
-		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
+		if err := callsScript.Load(ctx, rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustRelease(t, mustAcquire(t, other, name))
@@ -223,14 +223,14 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
 				late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 					return func(ctx context.Context, cmd redis.Cmder) error {
-						if !runs(cmd, acquireScript) {
+						if !acquires(cmd) {
 							return next(ctx, cmd)
 						}
 						entered <- struct{}{}
 						<-gate
 						err := next(ctx, cmd)
 						if err == nil {
-							r, convErr := granted(cmd.(*redis.Cmd))
+							r, convErr := grantedBy(cmd.(*redis.Cmd))
 							if convErr != nil {
 								return convErr
 							}
@@ -239,7 +239,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						return err
 					}
 				}))
-				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
+				if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
 					t.Fatal(err)
 				}
 				ends, cancel := context.WithCancel(t.Context())
@@ -287,20 +287,20 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 		cfg := slow
 		cfg.CallTimeout = 2 * time.Second // after which it is cleaned up a second time
 		m := newManager(t, late, cfg)
-		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
+		if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		stuck, cleaned := make(chan []any, 1), make(chan struct{}, 2)
 		late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
 			return func(ctx context.Context, cmd redis.Cmder) error {
-				if runs(cmd, acquireScript) {
+				if acquires(cmd) {
 					stuck <- cmd.Args()
 					<-ctx.Done()
 					cmd.SetErr(ctx.Err())
 					return ctx.Err()
 				}
 				err := next(ctx, cmd)
-				if runs(cmd, releaseScript) {
+				if releases(cmd) {
 					cleaned <- struct{}{}
 				}
 				return err
@@ -315,7 +315,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 			}
 		}
 		<-cleaned
-		if r, err := granted(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
+		if r, err := grantedBy(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
 			t.Fatalf("%+v, %v; want that the late script takes the lock", r, err)
 		}
 		awaitNoTrace(t, rdb, name)
@@ -435,7 +435,7 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 			return func(ctx context.Context, cmd redis.Cmder) error {
 				mu.Lock()
 				switch {
-				case runs(cmd, acquireScript):
+				case acquires(cmd):
 					sent = append(sent, time.Now())
 				case len(sent) > 2 && len(sent) < calls: // past the start, before the release
 					others = append(others, cmd.Name())

@@ -203,14 +203,8 @@ func (m *Manager) wakeWaiters() {
 
 // deliver passes a message "<token> <fence> <set at, us> <claim ms>" to its waiter. A waiter
 // that has stopped waiting has been withdrawn from the queue, which also released the lock.
-// "! <token> <reason>" notifies a holder that its lock was taken by force, and "." only tests
-// the permission to publish. Other messages are ignored.
+// "." only tests the permission to publish. Other messages are ignored.
 func (m *Manager) deliver(payload string) {
-	if forced, ok := strings.CutPrefix(payload, "! "); ok {
-		token, reason, _ := strings.Cut(forced, " ")
-		m.takenByForce(token, reason)
-		return
-	}
 	fields := strings.Fields(payload)
 	if len(fields) != 4 {
 		return
@@ -228,16 +222,6 @@ func (m *Manager) deliver(payload string) {
 	m.wake.mu.Unlock()
 	if a != nil {
 		a.notify(n)
-	}
-}
-
-// takenByForce ends the lock that was held with this token.
-func (m *Manager) takenByForce(token, reason string) {
-	for _, h := range m.snapshot() {
-		if h.token == token {
-			h.lose(taken(reason))
-			return
-		}
 	}
 }
 

@@ -166,40 +166,16 @@ func (m *Manager) renew(due map[time.Duration][]*holding) {
 }
 
 func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
-	// An operator may take a lock by force that is held long enough to be renewed. Its
-	// holder should be notified at once.
-	m.startListening()
 	ctx, cancel := context.WithTimeout(m.life, ttl/3)
 	defer cancel()
 	sent := time.Now()
-	var gone []*holding
 	for i, e := range m.store.extendAll(ctx, locks, ttl) {
 		m.renewed(locks[i], sent, e)
 		if e.err == nil && !e.held {
-			gone = append(gone, locks[i])
+			locks[i].lose(errGone)
 		}
 	}
-	m.endTaken(ctx, gone)
 	m.kickDog()
-}
-
-// endTaken ends locks that Redis no longer holds for us. It reads the reason first, to
-// include it in the context's cause.
-func (m *Manager) endTaken(ctx context.Context, locks []*holding) {
-	if len(locks) == 0 {
-		return
-	}
-	for i, reason := range m.whyTaken(ctx, locks) {
-		locks[i].lose(taken(reason))
-	}
-}
-
-// whyTaken reads the reasons within a short time limit, because other clients may hold the
-// locks while the former holders still work.
-func (m *Manager) whyTaken(ctx context.Context, locks []*holding) []string {
-	ctx, cancel := context.WithTimeout(ctx, min(locks[0].settings.ttl/20, m.cfg.reasonLimit))
-	defer cancel()
-	return m.store.reasons(ctx, locks)
 }
 
 // renewed records the outcome of one renewal. After an error the lock stays: the next round

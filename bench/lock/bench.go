@@ -46,11 +46,14 @@ type bench struct {
 // run measures everything: phases that measure times are interleaved over the rounds, those
 // that count commands run once.
 func (b *bench) run(ctx context.Context, all []contender) (*results, error) {
-	r := newResults(all)
+	r := newResults(all, b.opts.runs)
 	for round := range b.opts.rounds {
 		if err := b.round(ctx, runner.Turn(all, round), round, r); err != nil {
 			return nil, err
 		}
+	}
+	if !b.opts.runs(phaseCommands) {
+		return r, nil
 	}
 	for _, c := range all {
 		fmt.Fprintf(b.progress, "commands: %s\n", c.name())
@@ -65,7 +68,7 @@ func (b *bench) round(ctx context.Context, order []contender, round int, r *resu
 	fmt.Fprintf(b.progress, "round %d of %d\n", round+1, b.opts.rounds)
 	for _, n := range parallelism {
 		for _, c := range order {
-			if c.waitsOnly() {
+			if c.waitsOnly() || !b.opts.runs(phaseUncontended) {
 				continue
 			}
 			u, err := b.uncontended(ctx, c, n, b.profileOf(c, n, round))
@@ -76,6 +79,9 @@ func (b *bench) round(ctx context.Context, order []contender, round int, r *resu
 			got.uncontended[n] = append(got.uncontended[n], u)
 			got.stalled += u.stalled
 		}
+	}
+	if !b.opts.runs(phaseContended) {
+		return nil
 	}
 	for _, hold := range holds {
 		for _, c := range order {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestResults_Bars(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newResults(all)
+	r := newResults(all, options{}.runs)
 	second := meter.Usage{Elapsed: time.Second}
 	for name, ops := range map[string]int64{"ours": 90, "redislock": 100} {
 		r.of[name].uncontended[8] = []uncontended{{Usage: second, ops: ops}}
@@ -80,5 +81,16 @@ func TestChoose_Unknown(t *testing.T) {
 	t.Parallel()
 	if _, err := choose("ours,nobody"); err == nil || !strings.Contains(err.Error(), "redsync-5ms") {
 		t.Errorf("err = %v, want one that lists the contenders", err)
+	}
+}
+
+func TestParse_Phases(t *testing.T) {
+	t.Parallel()
+	o, err := parse([]string{"-phases", "uncontended,contended"}, io.Discard)
+	if err != nil || !o.runs(phaseUncontended) || !o.runs(phaseContended) || o.runs(phaseCommands) {
+		t.Errorf("options %+v, %v; want the two phases", o, err)
+	}
+	if _, err := parse([]string{"-phases=uncontended,nothing"}, io.Discard); err == nil {
+		t.Error("an unknown phase was accepted")
 	}
 }

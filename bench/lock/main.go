@@ -16,6 +16,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,6 +42,26 @@ type options struct {
 	only     string
 	profile  string
 	rest     time.Duration
+	phases   string
+}
+
+// The phases. The commands are counted once, the others run in every round.
+const (
+	phaseUncontended = "uncontended"
+	phaseContended   = "contended"
+	phaseCommands    = "commands"
+)
+
+var allPhases = []string{phaseUncontended, phaseContended, phaseCommands}
+
+// runs reports whether a phase was chosen.
+func (o options) runs(phase string) bool { return slices.Contains(o.chosen(), phase) }
+
+func (o options) chosen() []string {
+	if o.phases == "" {
+		return allPhases
+	}
+	return strings.Split(o.phases, ",")
 }
 
 func parse(args []string, errout io.Writer) (options, error) {
@@ -51,8 +73,14 @@ func parse(args []string, errout io.Writer) (options, error) {
 	f.StringVar(&o.only, "only", "", "contenders, separated by commas; all by default")
 	f.StringVar(&o.profile, "profile", "", "folder for CPU profiles of our uncontended phases")
 	f.DurationVar(&o.rest, "rest", 0, "pause of a goroutine between its release and its next acquire; below 20ms, or the queue is empty")
+	f.StringVar(&o.phases, "phases", "", "phases, separated by commas, of "+strings.Join(allPhases, ", ")+"; all by default")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	for _, phase := range o.chosen() {
+		if !slices.Contains(allPhases, phase) {
+			return o, fmt.Errorf("no phase %q, there are %s", phase, strings.Join(allPhases, ", "))
+		}
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))

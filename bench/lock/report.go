@@ -12,16 +12,22 @@ import (
 
 // report writes the tables, then the bars.
 func (r *results) report(out io.Writer) error {
-	for _, table := range []func(io.Writer){
-		r.uncontendedTable,
-		func(w io.Writer) { r.handoverTable(w, 0) },
-		func(w io.Writer) { r.handoverTable(w, time.Millisecond) },
-		func(w io.Writer) { r.fairnessTable(w, time.Millisecond) },
-		r.commandsTable,
-		r.waitingTable,
+	for _, table := range []struct {
+		phase string
+		write func(io.Writer)
+	}{
+		{phaseUncontended, r.uncontendedTable},
+		{phaseContended, func(w io.Writer) { r.handoverTable(w, 0) }},
+		{phaseContended, func(w io.Writer) { r.handoverTable(w, time.Millisecond) }},
+		{phaseContended, func(w io.Writer) { r.fairnessTable(w, time.Millisecond) }},
+		{phaseCommands, r.commandsTable},
+		{phaseCommands, r.waitingTable},
 	} {
+		if !r.runs(table.phase) {
+			continue
+		}
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		table(w)
+		table.write(w)
 		fmt.Fprintln(w)
 		if err := w.Flush(); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 type results struct {
 	names []string // in the order of the tables
 	of    map[string]*result
+	runs  func(phase string) bool // whether a phase was measured
 }
 
 type result struct {
@@ -23,8 +24,8 @@ type result struct {
 	stalled           int64 // goroutines, over all uncontended phases
 }
 
-func newResults(all []contender) *results {
-	r := &results{of: make(map[string]*result)}
+func newResults(all []contender, runs func(phase string) bool) *results {
+	r := &results{runs: runs, of: make(map[string]*result)}
 	for _, c := range all {
 		r.names = append(r.names, c.name())
 		r.of[c.name()] = &result{

@@ -1,6 +1,6 @@
--- Fragment of the scripts that take, release and break a lock: minting of
+-- Fragment of the scripts that take, release and inspect a lock: minting of
 -- fencing tokens and the direct handover to a waiter. It defines local
--- functions only. KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua).
+-- functions only.
 
 -- The clock of Redis in microseconds: exact in a Lua number until the year 2255.
 local function lock_now()
@@ -100,8 +100,7 @@ end
 -- Gives the free lock to the first live waiter for claim_ms. Returns that
 -- waiter's entry; `own` when it is next, to be stored by the caller with its
 -- full TTL; nil without waiters.
-local function lock_hand_over(own, stored, now_us, claim_ms, trust_receivers)
-  local lock_key, waiters_key, seen_key, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local function lock_hand_over(lock_key, waiters_key, seen_key, fence_key, own, stored, now_us, claim_ms, trust_receivers)
   local fence = lock_mint(stored, now_us)
   local news = string.format('%.0f %.0f ', fence, now_us) .. claim_ms
   local member = lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)

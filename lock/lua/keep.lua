@@ -1,7 +1,7 @@
 -- Settles, renews or restores one node's part of a lock that a quorum of
 -- independent nodes grants.
 --
--- KEYS: 1 lock, 2 fence, 3 forced (see force_release.lua)
+-- KEYS: 1 lock, 2 fence
 -- ARGV: 1 token, 2 fencing token of the whole lock, 3 ":<metadata>" or "", 4
 --       TTL ms, 5 "1" to take the lock if it is free
 -- Returns 1; 0 if another holds it; -1 if it is free and was not to be taken
@@ -16,9 +16,6 @@ local mine = ARGV[1] .. ':'
 if not value or string.sub(value, 1, #mine) ~= mine then
   if value then return 0 end
   if ARGV[5] ~= '1' then return -1 end
-  -- A lock that was taken by force is not restored.
-  local forced = redis.pcall('GET', KEYS[3])
-  if type(forced) == 'string' and string.sub(forced, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then return 0 end
 end
 local left = redis.call('PTTL', KEYS[1])
 local ttl = ARGV[4]
