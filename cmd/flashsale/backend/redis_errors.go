@@ -20,6 +20,37 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
+// AwaitRedis waits for an engine that is about to serve: a cluster elects or takes back a master,
+// or a server loads its data. It returns at once for every other state, which CheckRedis
+// reports, and after startLimit at the latest. waits is called once if it has to wait.
+func AwaitRedis(ctx context.Context, rdb redis.UniversalClient, waits func(cause error)) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		err := probe(ctx, rdb)
+		if !redis.HasErrorPrefix(err, "CLUSTERDOWN") && !redis.HasErrorPrefix(err, "LOADING") {
+			return
+		}
+		if first {
+			waits(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+const (
+	// startLimit bounds the wait of a start. A cluster with the default timeouts replaces a
+	// master within it.
+	startLimit = 20 * time.Second
+	startPoll  = 100 * time.Millisecond
+)
+
 // CheckRedis checks that the engine answers, that its user may do what the service does, and that
 // the engine accepts writes. An error names the setting, the cause and the fix.
 func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient) error {
@@ -41,7 +72,7 @@ func RedisError(ctx context.Context, setting string, err error) error {
 	return config.FailedSetting("redis", setting, cause, fix)
 }
 
-// probeKeys is the number of keys, each of another slot, that RedisProblem reads. On a cluster
+// probeKeys is the number of keys, each of another slot, that probe reads. On a cluster
 // of two masters, one of them has all of their slots once in 2^32 clusters.
 const probeKeys = 32
 
@@ -58,17 +89,23 @@ func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient
 			return "it is a replica, and refuses writes", "name the primary, at " + at
 		}
 	}
-	// The keys are those of the service, so that a user without permission for them is refused.
-	if _, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	if err := probe(ctx, rdb); err != nil {
+		return explainRedis(ctx, setting, err)
+	}
+	return "", ""
+}
+
+// probe reads keys on every master. They are like those of the service, so that a user without
+// permission for them is refused.
+func probe(ctx context.Context, rdb redis.UniversalClient) error {
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range probeKeys {
 			p.Exists(ctx, fmt.Sprintf("fs:{probe%d}", i))
 		}
 		p.Eval(ctx, "return redis.call('exists', KEYS[1])", []string{"fs:{probe}"})
 		return nil
-	}); err != nil {
-		return explainRedis(ctx, setting, err)
-	}
-	return "", ""
+	})
+	return err
 }
 
 // redisReplies are the refusals of a server, by the beginning of the reply.

@@ -61,6 +61,9 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	backend.AwaitRedis(ctx, eng.rdb, func(cause error) {
+		e.log.Warn().Err(cause).Msg("waiting for Redis")
+	})
 	if err := backend.CheckRedis(ctx, s.Redis, eng.rdb); err != nil {
 		return nil, err
 	}
