@@ -4,6 +4,7 @@
 package redisserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -73,6 +74,10 @@ type Server struct {
 	ended chan struct{} // closed when the process has ended
 	exit  error         // how it ended; valid once ended is closed
 }
+
+// Program is the server's program: the one that the environment variable
+// FLASHSALE_TEST_REDIS_SERVER names, for example a valkey-server, or redis-server.
+func Program() string { return cmp.Or(os.Getenv("FLASHSALE_TEST_REDIS_SERVER"), "redis-server") }
 
 // Start starts a server on a free port and returns once it answers. ctx bounds
 // the wait; it does not end the server.
@@ -155,7 +160,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}...)
 	args = append(args, s.args...)
 	// Not bound to ctx: Kill, Stop and Close end it.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "redis-server", args...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), Program(), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.SysProcAttr = ownGroup()
 	ended := make(chan struct{})
