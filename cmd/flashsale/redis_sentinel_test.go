@@ -117,7 +117,7 @@ func TestRedis_SentinelFailover(t *testing.T) {
 	}
 }
 
-// TestRedis_SentinelSilent stops the only Sentinel that the processes were told of, and kills the
+// TestRedis_SentinelSilent stops the only Sentinel in the setting of the processes, and kills the
 // master. They ask the other Sentinels, which they know from the first.
 func TestRedis_SentinelSilent(t *testing.T) {
 	needProcesses(t)

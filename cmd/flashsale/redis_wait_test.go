@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -19,8 +20,9 @@ func TestRedis_StartWaitsForCluster(t *testing.T) {
 	servers := redistest.OwnCluster(t)
 	node := redis.NewClient(redistest.Options(servers.Addrs()[2]))
 	defer node.Close()
-	held, err := node.ClusterSlots(t.Context()).Result()
-	if err != nil {
+	shards, err1 := node.ClusterShards(t.Context()).Result()
+	id, err2 := node.ClusterMyID(t.Context()).Result()
+	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	if err := node.Do(t.Context(), "cluster", "flushslots").Err(); err != nil {
@@ -33,12 +35,14 @@ func TestRedis_StartWaitsForCluster(t *testing.T) {
 	spec.NoWait = true
 	p := process.Start(t, spec)
 	eventually(t, "the worker waits", soon, func() (bool, any) { return strings.Contains(p.Log(), "waiting for Redis"), p.Log() })
-	for _, r := range held {
-		if r.Nodes[0].Addr != addrs[2] {
+	for _, shard := range shards {
+		if shard.Nodes[0].ID != id {
 			continue
 		}
-		if err := node.ClusterAddSlotsRange(t.Context(), r.Start, r.End).Err(); err != nil {
-			t.Fatal(err)
+		for _, r := range shard.Slots {
+			if err := node.ClusterAddSlotsRange(t.Context(), int(r.Start), int(r.End)).Err(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if err := p.WaitReady(); err != nil {

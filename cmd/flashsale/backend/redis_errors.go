@@ -75,7 +75,7 @@ const probeKeys = 32
 // RedisProblem returns what prevents the service from using the engine, and the fix; "" for
 // nothing.
 func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
-	cause, fix, _ = redisProblem(ctx, setting, rdb)
+	cause, fix, _ = redisProblem(ctx, setting, rdb) //nolint:errcheck // the cause explains it
 	return cause, fix
 }
 

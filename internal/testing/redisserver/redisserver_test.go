@@ -65,13 +65,13 @@ func TestStart_Args(t *testing.T) {
 // The environment can name another program.
 func TestStart_Program(t *testing.T) { //nolint:paralleltest // it changes the environment
 	needServer(t)
-	real, err := exec.LookPath("redis-server")
+	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Skip("skipped: redis-server is not installed")
 	}
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other-server")
-	script := "#!/bin/sh\ntouch '" + dir + "/used'\nexec '" + real + "' \"$@\"\n"
+	script := "#!/bin/sh\ntouch '" + dir + "/used'\nexec '" + path + "' \"$@\"\n"
 	if err := os.WriteFile(other, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
