@@ -50,7 +50,7 @@ type half struct {
 // directory. The caller stops it; on an error nothing is left behind.
 func startDeployment(ctx context.Context, o *options, say func(string, ...any)) (*deployment, error) {
 	// Checked before the build, which takes longer.
-	if _, err := exec.LookPath("redis-server"); err != nil {
+	if _, err := exec.LookPath(redisserver.Program()); err != nil {
 		return nil, fmt.Errorf("%w (%w)", errNoRedis, err)
 	}
 	dir, err := os.MkdirTemp("", "flashsale-loadtest-")

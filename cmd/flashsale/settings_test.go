@@ -143,6 +143,7 @@ func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 		{"file", "config", []string{"--config", file}, nil, 0},
 		{"passwords in URLs", "config", []string{"--redis", "rediss://:" + hidden + "@127.0.0.1:1/0", "--jwks", "https://u:" + hidden + "@127.0.0.1/keys"}, nil, 0},
 		{"password of a cluster", "config", []string{"--redis", "cluster+redis://u:" + hidden + "@127.0.0.1:1"}, nil, 0},
+		{"passwords of Sentinels and Redis", "config", []string{"--redis", "sentinel+redis://u:" + hidden + "@127.0.0.1:1?master_name=m&username=s&password=" + hidden}, nil, 0},
 		{"secret too short", "serve", []string{"--jwt-secret", hidden[:20]}, nil, 2},
 		{"secret and key set", "serve", []string{"--jwt-secret", hidden, "--jwks", "keys.json"}, nil, 2},
 		{"Redis that does not answer", "serve", []string{"--jwt-secret", hidden, "--redis", "redis://:" + hidden + "@" + closed + "/0"}, nil, 1},

@@ -3,6 +3,7 @@
 package redis_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -36,6 +37,7 @@ type shop struct {
 	masters []*redis.Client       // of users with all permissions
 	rdb     redis.UniversalClient // the same for all masters
 	confirm int                   // replicas that must confirm a purchase
+	trust   string                // file of the authority of the servers' certificates; "": no TLS
 	api     *process.P
 	worker  *process.P
 }
@@ -45,23 +47,33 @@ type shop struct {
 func newShop(t *testing.T, addrs []string, masters []*redis.Client, rdb redis.UniversalClient) *shop {
 	t.Helper()
 	s := &shop{t: t, dir: t.TempDir(), addrs: addrs, masters: masters, rdb: rdb}
-	t.Cleanup(func() {
-		for _, master := range masters {
-			denials(t, master)
+	s.prepare()
+	return s
+}
+
+// prepare migrates the database. At the end the test fails if a server has denied a command.
+func (s *shop) prepare() {
+	s.t.Helper()
+	s.t.Cleanup(func() {
+		for _, master := range s.masters {
+			denials(s.t, master)
 		}
 	})
-	deploytest.Run(t, 0, s.env("api"), "migrate", "up")
-	return s
+	deploytest.Run(s.t, 0, s.env("api"), "migrate", "up")
 }
 
 // env are the settings of a process with a user of Redis.
 func (s *shop) env(user string) []string {
-	url := "redis://" + user + ":" + password + "@" + s.addrs[0]
+	url := "redis"
+	if s.trust != "" {
+		url = "rediss"
+	}
+	url += "://" + user + ":" + password + "@" + s.addrs[0]
 	if len(s.addrs) > 1 {
 		url = "cluster+" + url + "?addr=" + strings.Join(s.addrs[1:], "&addr=")
 	}
 	return []string{
-		"FLASHSALE_REDIS=" + url, "FLASHSALE_DATA_DIR=" + s.dir, "FLASHSALE_PARTITIONS=" + strconv.Itoa(partitions),
+		"SSL_CERT_FILE=" + cmp.Or(s.trust, os.Getenv("SSL_CERT_FILE")), "FLASHSALE_REDIS=" + url, "FLASHSALE_DATA_DIR=" + s.dir, "FLASHSALE_PARTITIONS=" + strconv.Itoa(partitions),
 		"FLASHSALE_JWT_SECRET=" + deploytest.Secret, "FLASHSALE_RECONCILE_EVERY=1s", "FLASHSALE_LOG_FORMAT=json",
 		"FLASHSALE_WEBHOOK_ALLOW=127.0.0.1", "FLASHSALE_CONFIRM_REPLICAS=" + strconv.Itoa(s.confirm),
 	}
@@ -151,9 +163,68 @@ func TestUsers_Work(t *testing.T) {
 func TestUsers_Work_Cluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.OwnCluster(t)
-	var masters []*redis.Client
+	s := newShop(t, servers.Addrs(), withUsers(t, servers), servers.Client(t))
+	s.work(func(item string, between func()) {
+		ctx := await.Context(t)
+		// The tag of the item's keys.
+		slot, err := servers.SlotOf(ctx, inventory.QueuePrefix(inventory.PartitionOf(item, partitions)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := servers.MoveSlot(ctx, slot, between); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Given a Redis Cluster that only speaks TLS, also between its nodes, and the users of users.acl,
+// when API and worker run, then items on every master are sold and committed, and Redis denies
+// nothing.
+func TestUsers_ClusterTLS(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t, "127.0.0.1")
+	servers := redistest.OwnClusterTLS(t, authority)
+	masters := withUsers(t, servers)
+	for _, master := range masters {
+		for setting, want := range map[string]string{"port": "0", "tls-cluster": "yes", "tls-replication": "yes"} {
+			if got, err := master.ConfigGet(t.Context(), setting).Result(); err != nil || got[setting] != want {
+				t.Errorf("%s is %q, %v; want %q", setting, got[setting], err, want)
+			}
+		}
+	}
+	// Without the authority, no connection is trusted.
+	url := "FLASHSALE_REDIS=cluster+rediss://api:" + password + "@" + servers.Addrs()[0]
+	out := deploytest.Run(t, 1, []string{url, "FLASHSALE_DATA_DIR=" + t.TempDir(), "FLASHSALE_JWT_SECRET=" + deploytest.Secret}, "doctor")
+	if !strings.Contains(out, "unknown authority") {
+		t.Errorf("doctor without the authority: %s", out)
+	}
+	s := &shop{t: t, dir: t.TempDir(), addrs: servers.Addrs(), masters: masters, rdb: servers.Client(t), trust: authority.File}
+	s.prepare()
+	s.startBoth()
+	sold := make(map[int]bool)
+	for i := range 3 * partitions {
+		item := "item-" + strconv.Itoa(i)
+		deploytest.CreateItem(t, s.api.URL(), item, "none")
+		deploytest.Buy(t, s.api.URL(), item, "alice")
+		sold[inventory.PartitionOf(item, partitions)] = true
+	}
+	if len(sold) != partitions {
+		t.Errorf("items of %d partitions were sold, want %d", len(sold), partitions)
+	}
+	if out := s.operate("doctor"); !strings.Contains(out, "Redis syncs every write") {
+		t.Errorf("doctor: %s", out)
+	}
+	s.remote("reconcile")
+	s.stop(s.api)
+	s.stop(s.worker)
+}
+
+// withUsers adds the users of users.acl to every master of a cluster, and makes it keep its data.
+// The clients are those of the default user.
+func withUsers(t *testing.T, servers *redistest.ClusterServers) (masters []*redis.Client) {
+	t.Helper()
 	for _, node := range servers.Nodes() {
-		c := redis.NewClient(redistest.Options(node.Addr()))
+		c := redis.NewClient(servers.NodeOptions(node.Addr()))
 		t.Cleanup(func() {
 			if err := c.Close(); err != nil {
 				t.Error(err)
@@ -180,18 +251,7 @@ func TestUsers_Work_Cluster(t *testing.T) {
 		}
 		masters = append(masters, c)
 	}
-	s := newShop(t, servers.Addrs(), masters, servers.Client(t))
-	s.work(func(item string, between func()) {
-		ctx := await.Context(t)
-		// The tag of the item's keys.
-		slot, err := servers.SlotOf(ctx, inventory.QueuePrefix(inventory.PartitionOf(item, partitions)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := servers.MoveSlot(ctx, slot, between); err != nil {
-			t.Fatal(err)
-		}
-	})
+	return masters
 }
 
 // work uses every part of the service that uses Redis. move moves the keys of an item to another

@@ -63,6 +63,14 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		c := redis.NewClusterClient(o)
 		guard.GuardCluster(c)
 		return c, []func() error{c.Close}, nil
+	case strings.HasPrefix(setting, sentinelScheme):
+		o, err := sentinelOptions(setting, connected)
+		if err != nil {
+			return nil, nil, err
+		}
+		c := redis.NewFailoverClient(o)
+		guard.Guard(c)
+		return c, []func() error{c.Close}, nil
 	default:
 		o, err := redis.ParseURL(setting)
 		if err != nil {

@@ -20,13 +20,40 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
+const (
+	// startLimit bounds the wait of a start. A cluster with the default timeouts replaces a
+	// master within it.
+	startLimit = 20 * time.Second
+	startPoll  = 100 * time.Millisecond
+)
+
 // CheckRedis checks that the engine answers, that its user may do what the service does, and that
 // the engine accepts writes. An error names the setting, the cause and the fix.
-func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient) error {
-	if cause, fix := RedisProblem(ctx, setting, rdb); cause != "" {
+//
+// It waits up to 20 s for an engine that is about to serve: a cluster elects or takes back a
+// master, or a server loads its data. waits is called once if it has to wait.
+func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, waits func(reply error)) error {
+	limit, tick := time.NewTimer(startLimit), time.NewTicker(startPoll)
+	defer limit.Stop()
+	defer tick.Stop()
+	for first := true; ; first = false {
+		cause, fix, reply := redisProblem(ctx, setting, rdb)
+		switch {
+		case cause == "":
+			return nil
+		case !redis.HasErrorPrefix(reply, "CLUSTERDOWN") && !redis.HasErrorPrefix(reply, "LOADING"):
+			return config.FailedSetting("redis", setting, cause, fix)
+		case first:
+			waits(reply)
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-limit.C:
+		case <-ctx.Done():
+		}
 		return config.FailedSetting("redis", setting, cause, fix)
 	}
-	return nil
 }
 
 // RedisError adds the setting, the cause and the fix to an error of Redis that an operator can
@@ -41,38 +68,72 @@ func RedisError(ctx context.Context, setting string, err error) error {
 	return config.FailedSetting("redis", setting, cause, fix)
 }
 
-// probeKeys is the number of keys, each of another slot, that RedisProblem reads. On a cluster
+// probeKeys is the number of keys, each of another slot, that probe reads. On a cluster
 // of two masters, one of them has all of their slots once in 2^32 clusters.
 const probeKeys = 32
 
 // RedisProblem returns what prevents the service from using the engine, and the fix; "" for
 // nothing.
 func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
+	cause, fix, _ = redisProblem(ctx, setting, rdb) //nolint:errcheck // the cause explains it
+	return cause, fix
+}
+
+// redisProblem also returns the error of the call that failed; nil if none did.
+func redisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string, failed error) {
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		return explainRedis(ctx, setting, err)
+		cause, fix = explainRedis(ctx, setting, err)
+		return cause, fix, err
 	}
 	if _, cluster := rdb.(*redis.ClusterClient); !cluster && setting != config.EmbeddedRedis {
-		// A managed Redis may forbid INFO. Then the first write of the start reports a replica.
-		if info, err := rdb.InfoMap(ctx, "replication").Result(); err == nil && info["Replication"]["role"] == "slave" {
-			at := net.JoinHostPort(info["Replication"]["master_host"], info["Replication"]["master_port"])
-			return "it is a replica, and refuses writes", "name the primary, at " + at
+		if cause, fix := wrongServer(ctx, setting, rdb); cause != "" {
+			return cause, fix, nil
 		}
 	}
-	// The keys are those of the service, so that a user without permission for them is refused.
-	if _, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	if err := probe(ctx, rdb); err != nil {
+		cause, fix = explainRedis(ctx, setting, err)
+		return cause, fix, err
+	}
+	return "", "", nil
+}
+
+// probe reads keys on every master. They are like those of the service, so that a user without
+// permission for them is refused.
+func probe(ctx context.Context, rdb redis.UniversalClient) error {
+	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range probeKeys {
 			p.Exists(ctx, fmt.Sprintf("fs:{probe%d}", i))
 		}
 		p.Eval(ctx, "return redis.call('exists', KEYS[1])", []string{"fs:{probe}"})
 		return nil
-	}); err != nil {
-		return explainRedis(ctx, setting, err)
-	}
-	return "", ""
+	})
+	return err
 }
 
-// redisReplies are the refusals of a server, by the beginning of the reply.
-var redisReplies = []struct{ reply, cause, fix string }{
+// wrongServer reports a replica or a Sentinel in place of the primary; "" for neither. A managed
+// Redis may forbid INFO. Then the first write of the start fails.
+func wrongServer(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
+	info, err := rdb.InfoMap(ctx).Result()
+	switch {
+	case err != nil:
+		return "", ""
+	case info["Server"]["redis_mode"] == "sentinel":
+		return "the server is a Sentinel", "write sentinel+redis://host:26379?master_name=NAME instead of redis:// (sentinel+rediss:// instead of rediss://)"
+	case info["Replication"]["role"] != "slave":
+		return "", ""
+	case strings.HasPrefix(setting, sentinelScheme):
+		return "the server that the Sentinels name is a replica, and refuses writes", failoverFix
+	default:
+		at := net.JoinHostPort(info["Replication"]["master_host"], info["Replication"]["master_port"])
+		return "it is a replica, and refuses writes", "name the primary, at " + at
+	}
+}
+
+// refusal is the beginning of an error reply, with its cause and the fix.
+type refusal struct{ reply, cause, fix string }
+
+// redisReplies are the refusals of a server.
+var redisReplies = []refusal{
 	{"WRONGPASS", "wrong password or unknown user", "correct the user and the password, with % codes for any of /#%@ in them"},
 	{"AUTH <password> called without any password", "the server has no password for the default user", "name a user (redis://user:password@host:port/0), or set a password on the server"},
 	{"NOAUTH", "the server wants a password, and the URL has none", "write redis://user:password@host:port/0, or redis://:password@host:port/0 for the default user"},
@@ -93,11 +154,26 @@ var redisReplies = []struct{ reply, cause, fix string }{
 
 // explainRedis returns the cause of an error of Redis, and the fix.
 func explainRedis(ctx context.Context, setting string, err error) (cause, fix string) {
+	secure, addr := redisAddr(setting)
+	if !strings.HasPrefix(setting, sentinelScheme) {
+		return explainReply(ctx, redisReplies, secure, addr, err)
+	}
+	master, cause, fix := explainSentinel(ctx, setting)
+	if master == "" {
+		return cause, fix
+	}
+	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
+	return "the master at " + master + ": " + cause, fix
+}
+
+// explainReply returns the cause of an error of the server at addr, and the fix. The first of
+// the known refusals counts.
+func explainReply(ctx context.Context, known []refusal, secure bool, addr string, err error) (cause, fix string) {
 	var answered redis.Error
 	if errors.As(err, &answered) {
 		// DENIED explains itself in several sentences.
 		reply, _, _ := strings.Cut(answered.Error(), ". ")
-		for _, r := range redisReplies {
+		for _, r := range known {
 			if redis.HasErrorPrefix(err, r.reply) {
 				return r.cause + " (" + reply + ")", r.fix
 			}
@@ -107,7 +183,7 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 	if cause, fix := explainCertificate(err); cause != "" {
 		return cause, fix
 	}
-	return explainNetwork(ctx, setting, err)
+	return explainNetwork(ctx, secure, addr, err)
 }
 
 // explainCertificate returns what is wrong with the server's certificate, and the fix; "" for
@@ -136,14 +212,13 @@ func explainCertificate(err error) (cause, fix string) {
 }
 
 // explainNetwork does the same for an error of the network.
-func explainNetwork(ctx context.Context, setting string, err error) (cause, fix string) {
+func explainNetwork(ctx context.Context, secure bool, addr string, err error) (cause, fix string) {
 	const address = "start it, or correct the address"
 	var (
 		name   *net.DNSError
 		plain  tls.RecordHeaderError
 		silent net.Error
 	)
-	secure, addr := redisAddr(setting)
 	switch {
 	case errors.As(err, &name):
 		return "the host " + name.Name + " cannot be resolved (" + name.Err + ")", "correct the host, or check this machine's DNS"

@@ -13,10 +13,12 @@ import (
 func TestOpenRedis_PoolSize(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{
-		"redis://127.0.0.1:1/0":                            redisPool,
-		"redis://127.0.0.1:1/0?pool_size=4&read_timeout=9": 4,
-		"cluster+redis://127.0.0.1:1":                      redisPool,
-		"cluster+redis://127.0.0.1:1?pool_size=4":          4,
+		"redis://127.0.0.1:1/0":                                      redisPool,
+		"redis://127.0.0.1:1/0?pool_size=4&read_timeout=9":           4,
+		"cluster+redis://127.0.0.1:1":                                redisPool,
+		"cluster+redis://127.0.0.1:1?pool_size=4":                    4,
+		"sentinel+redis://127.0.0.1:1?master_name=shop":              redisPool,
+		"sentinel+rediss://127.0.0.1:1?master_name=shop&pool_size=4": 4,
 	} {
 		rdb, closers, err := OpenRedis(url, breaker.New(breaker.Config{}), func() {})
 		if err != nil {

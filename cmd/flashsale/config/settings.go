@@ -88,7 +88,7 @@ const EmbeddedRedis = "embedded"
 func DefineFlags(f *pflag.FlagSet) {
 	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
 	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
-	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, or cluster+redis://host:port?addr=host:port")
+	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, cluster+redis://host:port?addr=host:port, or sentinel+redis://host:port?addr=host:port&master_name=NAME")
 	f.String("db", "", "sqlite:PATH or postgres://user@host/database (default sqlite:DATA-DIR/flashsale.db)")
 	f.String("data-dir", "flashsale-data", "folder for the service's own files")
 	f.String("jwt-secret", "", "HS256 key of the tokens, 32 bytes or more (better in the environment than as a flag)")
@@ -366,7 +366,7 @@ func (s *Settings) Validate() error {
 	}
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
 	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
-	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0 or cluster+redis://host:port")
+	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0, cluster+redis://host:port or sentinel+redis://host:port?master_name=NAME")
 	unknown, remedy := s.validDB()
 	check(unknown == "", "db", unknown, remedy)
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
@@ -447,7 +447,7 @@ func validRedis(v string) bool {
 		return true
 	}
 	u, err := url.Parse(v)
-	return err == nil && u.Host != "" && slices.Contains([]string{"redis", "rediss", "cluster+redis", "cluster+rediss"}, u.Scheme)
+	return err == nil && u.Host != "" && slices.Contains([]string{"redis", "rediss", "cluster+redis", "cluster+rediss", "sentinel+redis", "sentinel+rediss"}, u.Scheme)
 }
 
 // validEndpoint returns what is wrong with the URL of a collector, and the fix.

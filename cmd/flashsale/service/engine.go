@@ -61,7 +61,8 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := backend.CheckRedis(ctx, s.Redis, eng.rdb); err != nil {
+	err = backend.CheckRedis(ctx, s.Redis, eng.rdb, func(reply error) { e.log.Warn().Err(reply).Msg("waiting for Redis") })
+	if err != nil {
 		return nil, err
 	}
 	startClock(ctx, e, eng.clock, ps)

@@ -4,6 +4,7 @@
 package redisserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -47,6 +48,11 @@ type Config struct {
 	Dir string
 	// Args follow the default settings on the command line. The last value of a setting wins.
 	Args []string
+	// File is a configuration file, which Args override. A Sentinel (--sentinel) needs one, and
+	// writes to it. Empty: none.
+	File string
+	// User and Password are those of the wait for its first answer; empty: none.
+	User, Password string
 	// TLS makes the server listen with TLS only, and is how the wait for its first answer
 	// trusts it. Args name the certificate. Nil: without TLS.
 	TLS *tls.Config
@@ -58,6 +64,9 @@ type Server struct {
 	dir     string
 	ownsDir bool
 	args    []string
+	file    string // a configuration file, or ""
+	user    string
+	secret  string      // the password
 	tls     *tls.Config // nil: without TLS
 
 	mu    sync.Mutex
@@ -65,6 +74,10 @@ type Server struct {
 	ended chan struct{} // closed when the process has ended
 	exit  error         // how it ended; valid once ended is closed
 }
+
+// Program is the server's program: the one that the environment variable
+// FLASHSALE_TEST_REDIS_SERVER names, for example a valkey-server, or redis-server.
+func Program() string { return cmp.Or(os.Getenv("FLASHSALE_TEST_REDIS_SERVER"), "redis-server") }
 
 // Start starts a server on a free port and returns once it answers. ctx bounds
 // the wait; it does not end the server.
@@ -87,7 +100,7 @@ func tryStart(ctx context.Context, cfg Config) (*Server, error) {
 
 // StartOn is Start on a given port.
 func StartOn(ctx context.Context, port int, cfg Config) (*Server, error) {
-	s := &Server{port: port, dir: cfg.Dir, args: cfg.Args, tls: cfg.TLS}
+	s := &Server{port: port, dir: cfg.Dir, args: cfg.Args, file: cfg.File, user: cfg.User, secret: cfg.Password, tls: cfg.TLS}
 	if s.dir == "" {
 		dir, err := os.MkdirTemp("", "redis-server-")
 		if err != nil {
@@ -137,13 +150,17 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := append(s.listen(), []string{
+	var args []string
+	if s.file != "" {
+		args = append(args, s.file) // it must come first
+	}
+	args = append(append(args, s.listen()...), []string{
 		"--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction",
 	}...)
 	args = append(args, s.args...)
 	// Not bound to ctx: Kill, Stop and Close end it.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), "redis-server", args...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), Program(), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.SysProcAttr = ownGroup()
 	ended := make(chan struct{})
@@ -172,7 +189,7 @@ func (s *Server) listen() []string {
 
 // answers waits until the server answers. It fails if the server ends first.
 func (s *Server) answers(ctx context.Context) (err error) {
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), TLSConfig: s.tls, MaxRetries: -1, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: s.user, Password: s.secret, TLSConfig: s.tls, MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer func() { err = errors.Join(err, rdb.Close()) }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

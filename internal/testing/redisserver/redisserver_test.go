@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 
 func needServer(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
+	if _, err := exec.LookPath(Program()); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("redis-server is not installed; make deps installs it")
 		}
@@ -58,6 +59,31 @@ func TestStart_Args(t *testing.T) {
 		if err != nil || got[setting] != want {
 			t.Errorf("%s is %q, %v; want %q", setting, got[setting], err, want)
 		}
+	}
+}
+
+// The environment can name another program.
+func TestStart_Program(t *testing.T) { //nolint:paralleltest // it changes the environment
+	needServer(t)
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("skipped: redis-server is not installed")
+	}
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other-server")
+	script := "#!/bin/sh\ntouch '" + dir + "/used'\nexec '" + path + "' \"$@\"\n"
+	if err := os.WriteFile(other, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FLASHSALE_TEST_REDIS_SERVER", other)
+	if err := client(t, started(t, Config{})).Ping(await.Context(t)).Err(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "used")); err != nil {
+		t.Errorf("the program was not used: %v", err)
 	}
 }
 

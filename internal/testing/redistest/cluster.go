@@ -3,6 +3,7 @@ package redistest
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -33,7 +34,8 @@ const (
 // ClusterServers is a Redis Cluster of three masters on loopback, without replicas. A restarted
 // node has lost its data (no AOF).
 type ClusterServers struct {
-	nodes []*Server
+	nodes     []*Server
+	authority *Authority // nil: without TLS
 }
 
 var sharedCluster struct {
@@ -48,7 +50,7 @@ var sharedCluster struct {
 func Cluster(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	needServer(t)
-	sharedCluster.once.Do(func() { sharedCluster.servers, sharedCluster.err = startCluster() })
+	sharedCluster.once.Do(func() { sharedCluster.servers, sharedCluster.err = startCluster(nil) })
 	if sharedCluster.err != nil {
 		t.Fatal(sharedCluster.err)
 	}
@@ -59,8 +61,19 @@ func Cluster(t testing.TB) *redis.ClusterClient {
 // seconds.
 func OwnCluster(t testing.TB) *ClusterServers {
 	t.Helper()
+	return ownCluster(t, nil)
+}
+
+// OwnClusterTLS is OwnCluster with TLS only: for clients, between the nodes and for replication.
+func OwnClusterTLS(t testing.TB, a *Authority) *ClusterServers {
+	t.Helper()
+	return ownCluster(t, a)
+}
+
+func ownCluster(t testing.TB, a *Authority) *ClusterServers {
+	t.Helper()
 	needServer(t)
-	s, err := startCluster()
+	s, err := startCluster(a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +98,19 @@ func (s *ClusterServers) Nodes() []*Server { return append([]*Server(nil), s.nod
 // closed at the end of the test.
 func (s *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
-	return clusterClient(t, s.Addrs())
+	if s.authority == nil {
+		return clusterClient(t, s.Addrs(), nil)
+	}
+	return clusterClient(t, s.Addrs(), s.authority.Config)
+}
+
+// NodeOptions are Options for the node with an address. Its client follows no redirects.
+func (s *ClusterServers) NodeOptions(addr string) *redis.Options {
+	o := Options(addr)
+	if s.authority != nil {
+		o.TLSConfig = s.authority.Config
+	}
+	return o
 }
 
 // ProxiedClient is like Client, with a proxy in front of each node, in the order of Addrs. The
@@ -109,23 +134,26 @@ func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*P
 	return rdb, proxies
 }
 
-func clusterClient(t testing.TB, addrs []string) *redis.ClusterClient {
+func clusterClient(t testing.TB, addrs []string, trust *tls.Config) *redis.ClusterClient {
 	t.Helper()
 	o := ClusterOptions(addrs...)
+	if trust != nil {
+		o.TLSConfig, o.Dialer = trust, nil
+	}
 	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
 	rdb := redis.NewClusterClient(o)
 	closeAtEnd(t, rdb)
 	return rdb
 }
 
-// startCluster starts the masters, distributes the slots among them, and returns once all of
+// startCluster starts the masters, with TLS if there is an authority, distributes the slots among them, and returns once all of
 // them serve.
-func startCluster() (*ClusterServers, error) {
-	s := &ClusterServers{nodes: make([]*Server, masters)}
+func startCluster(a *Authority) (*ClusterServers, error) {
+	s := &ClusterServers{nodes: make([]*Server, masters), authority: a}
 	errs := make([]error, masters)
 	var wg sync.WaitGroup
 	for i := range s.nodes {
-		wg.Go(func() { s.nodes[i], errs[i] = startNode("--appendonly", "no") })
+		wg.Go(func() { s.nodes[i], errs[i] = startNode(a, "--appendonly", "no") })
 	}
 	wg.Wait()
 	err := errors.Join(errs...)
@@ -146,7 +174,7 @@ func startCluster() (*ClusterServers, error) {
 func Node(t testing.TB, args ...string) *Server {
 	t.Helper()
 	needServer(t)
-	s, err := startNode(args...)
+	s, err := startNode(nil, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,13 +185,16 @@ func Node(t testing.TB, args ...string) *Server {
 // Bus is the port of the cluster bus, 0 outside a cluster.
 func (s *Server) Bus() int { return s.bus }
 
-func startNode(args ...string) (*Server, error) {
+func startNode(a *Authority, args ...string) (*Server, error) {
+	if a != nil {
+		args = append([]string{"--tls-cluster", "yes"}, args...)
+	}
 	for range redisserver.Tries {
 		bus, err := freeport.Port()
 		if err != nil {
 			return nil, err
 		}
-		s, err := start(append([]string{
+		s, err := startTLS(a, append([]string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-port", strconv.Itoa(bus), "--cluster-announce-ip", "127.0.0.1",
 			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
@@ -219,7 +250,7 @@ func (s *ClusterServers) join(ctx context.Context, i int, rdb *redis.Client) err
 func (s *ClusterServers) direct(fn func(nodes []*redis.Client) error) error {
 	clients := make([]*redis.Client, len(s.nodes))
 	for i, n := range s.nodes {
-		clients[i] = redis.NewClient(Options(n.Addr()))
+		clients[i] = redis.NewClient(s.NodeOptions(n.Addr()))
 	}
 	err := fn(clients)
 	for _, rdb := range clients {

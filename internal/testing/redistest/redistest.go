@@ -44,7 +44,7 @@ func Engines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 // that does not depend on scripts and so is the same on every engine.
 func AnyEngine(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
+	if _, err := exec.LookPath(redisserver.Program()); err != nil && os.Getenv("CI") != "true" {
 		fn(t, Embedded(t))
 		return
 	}
@@ -158,7 +158,7 @@ func closeAtEnd(t testing.TB, rdb redis.UniversalClient) {
 
 func needServer(t testing.TB) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err == nil {
+	if _, err := exec.LookPath(redisserver.Program()); err == nil {
 		return
 	}
 	if os.Getenv("CI") == "true" {

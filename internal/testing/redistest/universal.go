@@ -33,7 +33,7 @@ func Second(t testing.TB, rdb redis.UniversalClient) redis.UniversalClient {
 	case *redis.Client:
 		return client(t, rdb.Options().Addr)
 	case *redis.ClusterClient:
-		return clusterClient(t, rdb.Options().Addrs)
+		return clusterClient(t, rdb.Options().Addrs, rdb.Options().TLSConfig)
 	default:
 		t.Fatalf("redistest: no second client for a %T", rdb)
 		return nil

@@ -1,0 +1,115 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/cmd/flashsale/config"
+)
+
+// sentinelScheme precedes redis:// or rediss:// in the URL of a master that Sentinels monitor.
+const sentinelScheme = "sentinel+"
+
+// sentinelDial bounds finding the master and connecting to it. It leaves time for a Sentinel
+// that is silent (redisRead), for a second attempt to reach it and for the master (redisDial
+// each): a shorter bound may end every search before another Sentinel is asked.
+const sentinelDial = redisRead + 3*redisDial
+
+// sentinelOptions reads the URL of a setting. Its user and password are those of the Sentinels,
+// and its parameters username and password those of Redis.
+func sentinelOptions(setting string, connected func()) (*redis.FailoverOptions, error) {
+	o, err := redis.ParseFailoverURL(strings.TrimPrefix(setting, sentinelScheme))
+	switch {
+	case err != nil:
+		return nil, config.BadSetting("redis", setting, "it cannot be read as a URL",
+			"write sentinel+redis://host:26379?addr=host:26379&master_name=NAME, with % codes in a password where it holds any of /#%@&+")
+	case o.MasterName == "":
+		return nil, config.BadSetting("redis", setting, "it has no master_name", "add master_name=NAME, the name in the Sentinels' line \"sentinel monitor NAME …\"")
+	case o.ReplicaOnly, o.RouteByLatency, o.RouteRandomly:
+		return nil, config.BadSetting("redis", setting, "it sends commands to replicas, which lack the last purchases",
+			"remove replica_only, route_by_latency and route_randomly")
+	}
+	if o.TLSConfig != nil {
+		// Each certificate is checked against the address that is dialled, not against the first
+		// Sentinel's.
+		o.TLSConfig.ServerName = ""
+	}
+	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = sentinelDial, redisRead, redisWrite
+	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
+	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+	o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: redisDial, TLSConfig: o.TLSConfig})
+	return o, nil
+}
+
+// sentinelLimit bounds the diagnosis of the Sentinels.
+const sentinelLimit = 2 * time.Second
+
+// explainSentinel returns why the Sentinels do not lead to a master, and the fix. If they do, it
+// returns the master's address instead.
+func explainSentinel(ctx context.Context, setting string) (master, cause, fix string) {
+	o, err := sentinelOptions(setting, func() {})
+	if err != nil {
+		return "", err.Error(), "correct the URL"
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sentinelLimit)
+	defer cancel()
+	unknown := false
+	for _, addr := range o.SentinelAddrs {
+		at, err := askSentinel(ctx, o, addr)
+		switch {
+		case err == nil:
+			return at, "", ""
+		case errors.Is(err, redis.Nil):
+			unknown = true
+		case cause == "":
+			cause, fix = explainReply(ctx, sentinelReplies, o.TLSConfig != nil, addr, err)
+			cause = "the Sentinel at " + addr + ": " + cause
+		}
+	}
+	if unknown {
+		return "", "the Sentinels monitor no master named " + o.MasterName, "correct master_name; SENTINEL MASTERS, sent to a Sentinel, lists the names"
+	}
+	return "", "no Sentinel names the master; " + cause, fix
+}
+
+// askSentinel returns the address of the master according to one Sentinel.
+func askSentinel(ctx context.Context, o *redis.FailoverOptions, addr string) (master string, err error) {
+	c := redis.NewSentinelClient(&redis.Options{
+		Addr: addr, Dialer: o.Dialer, Username: o.SentinelUsername, Password: o.SentinelPassword,
+		MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: redisDial, DialerRetries: 1,
+	})
+	defer func() { err = errors.Join(err, c.Close()) }()
+	at, err := c.GetMasterAddrByName(ctx, o.MasterName).Result()
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(at[0], at[1]), nil
+}
+
+// sentinelReplies are the refusals of a Sentinel.
+var sentinelReplies = []refusal{
+	{"WRONGPASS", "wrong password or unknown user", "correct the user and the password before the @, which are those of the Sentinels"},
+	{"AUTH <password> called without any password", "it has no password", "remove the user and the password before the @; those of Redis are the parameters username and password"},
+	{"NOAUTH", "it wants a password", "write sentinel+redis://user:password@host:26379, with the Sentinels' user and password"},
+	{"NOPERM", "its user lacks a permission", "grant the user +auth +hello +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|sentinels and the channels * on every Sentinel"},
+	{"unknown command", "it is a Redis server and no Sentinel", "name the port of the Sentinels (26379), or write redis:// instead of sentinel+redis://"},
+	{"DENIED", "its protected mode refuses other hosts", "set a password for it, or protected-mode no and a firewall"},
+}
+
+// masterReplies replace redisReplies for a master that a Sentinel has named.
+var masterReplies = []refusal{
+	{"WRONGPASS", "wrong password or unknown user", "correct the parameters username and password, which are those of Redis; the ones before the @ are those of the Sentinels"},
+	{"AUTH <password> called without any password", "the server has no password for the default user", "name a user (&username=NAME&password=…), or set a password on the server"},
+	{"NOAUTH", "the server wants a password, and the URL has none", "add the parameters username and password (&username=NAME&password=…)"},
+	{"READONLY", "it is a replica, and refuses writes", failoverFix},
+	{"MASTERDOWN", "it is a replica, and has lost its primary", failoverFix},
+}
+
+const failoverFix = "start again when the failover has finished; SENTINEL MASTERS shows its state"
