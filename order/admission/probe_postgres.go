@@ -49,14 +49,18 @@ func (t *postgresTarget) write(ctx context.Context, value string) error {
 	return t.transact(ctx, value)
 }
 
+// probeLimits bounds the transaction. Every process writes the same row: one that stops before
+// its COMMIT must not make the checks of the others fail.
+const probeLimits = `SELECT set_config('lock_timeout', ?1, true), set_config('statement_timeout', ?1, true),
+	set_config('idle_in_transaction_session_timeout', ?1, true)`
+
 func (t *postgresTarget) transact(ctx context.Context, value string) error {
 	tx, err := t.conn.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // it fails after a commit, and a connection that is lost has rolled back
-	wait := strconv.Itoa(probeWait)
-	if _, err := tx.ExecContext(ctx, "SELECT set_config('lock_timeout', ?1, true), set_config('statement_timeout', ?1, true)", wait); err != nil {
+	if _, err := tx.ExecContext(ctx, probeLimits, strconv.Itoa(probeWait)); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, writeTime, value); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,6 +105,35 @@ func TestWriteProbe_Restarted(t *testing.T) {
 	}
 	if got := heard.list(); len(got) != 0 {
 		t.Errorf("reported %v", got)
+	}
+}
+
+// TestWriteProbe_ProcessStopped: another process has stopped between its write and its COMMIT,
+// with the row that every probe writes. The server ends that transaction.
+func TestWriteProbe_ProcessStopped(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	if !s.Postgres() {
+		t.Skip("tests the row that the probes of Postgres share")
+	}
+	tx, err := connect(t, s.URL()).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // the server has ended it
+	for _, statement := range [][2]string{{probeLimits, strconv.Itoa(probeWait)}, {writeTime, "0"}} {
+		if _, err := tx.ExecContext(await.Context(t), strings.ReplaceAll(statement[0], "?1", "$1"), statement[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, name := maintenance(t), nameOf(t, s)
+	await.True(t, "the server ends the transaction", func() bool {
+		var open int
+		err := db.QueryRowContext(await.Context(t), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND state LIKE 'idle in transaction%'", name).Scan(&open)
+		return err == nil && open == 0
+	})
+	if p, _ := newProbe(t, s); p.now(t) != nil {
+		t.Error("the probe cannot write")
 	}
 }
 

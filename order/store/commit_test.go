@@ -448,3 +448,87 @@ func TestStore_Commit_Lost(t *testing.T) {
 	}
 	ordertest.AuditStore(t, s)
 }
+
+// inParts needs few calls for few orders that are refused, keeps the order of the outcomes, and
+// commits each task once.
+func TestInParts(t *testing.T) {
+	t.Parallel()
+	const n = 512
+	tasks := ordertest.Distinct("n", "item", n)
+	for name, c := range map[string]struct {
+		refused []int
+		uneven  bool
+		calls   int // whole parts and single tasks, at most
+	}{
+		"none":       {nil, false, 1},
+		"the first":  {[]int{0}, true, 2*7 + onePart},
+		"the last":   {[]int{n - 1}, true, 2*7 + onePart},
+		"two apart":  {[]int{3, 400}, false, 2 * (2*8 + onePart)},
+		"none of it": {nil, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad := make(map[string]bool)
+			for _, i := range c.refused {
+				bad[tasks[i].ID] = true
+			}
+			calls, committed := 0, make(map[string]int)
+			outcome := func(task *order.Task) order.Outcome {
+				committed[task.ID]++
+				return order.Outcome{Status: order.StatusConfirmed, Reason: task.ID}
+			}
+			out, err := inParts(tasks, c.uneven, func(part []order.Task) ([]order.Outcome, error) {
+				calls++
+				if slices.ContainsFunc(part, func(task order.Task) bool { return bad[task.ID] }) {
+					return nil, errUneven
+				}
+				done := make([]order.Outcome, len(part))
+				for i := range part {
+					done[i] = outcome(&part[i])
+				}
+				return done, nil
+			}, func(task *order.Task) (order.Outcome, error) {
+				calls++
+				return outcome(task), nil
+			})
+			if err != nil || len(out) != n || len(committed) != n || calls > c.calls {
+				t.Fatalf("%d outcomes of %d tasks in %d calls, want at most %d: %v", len(out), len(committed), calls, c.calls, err)
+			}
+			for i := range tasks {
+				if out[i].Reason != tasks[i].ID || committed[tasks[i].ID] != 1 {
+					t.Fatalf("task %d has the outcome of %q and was committed %d times", i, out[i].Reason, committed[tasks[i].ID])
+				}
+			}
+		})
+	}
+}
+
+// TestStore_commit_Parts: a batch with orders that exist, that repeat a key, that exceed a limit
+// and that are new has one outcome for each, and the rows of the new ones.
+func TestStore_commit_Parts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 60, 2))
+	before := ordertest.Distinct("n", "item", 10)
+	mustCommit(t, s, before...)
+	batch := ordertest.Distinct("n", "item", 40)
+	batch = append(batch, ordertest.Bought("again", "item", batch[20].UserID, batch[20].IdempotencyKey, 1),
+		ordertest.Bought("above", "item", "greedy", "k", 3), ordertest.Bought("last", "item", "u", "k", 2))
+	out := mustCommit(t, s, batch...)
+	for i := range batch {
+		want := order.Outcome{Status: order.StatusConfirmed}
+		switch batch[i].ID {
+		case "again":
+			want = order.Outcome{Status: order.StatusRejected, Reason: order.ReasonDuplicate}
+		case "above":
+			want = order.Outcome{Status: order.StatusRejected, Reason: order.ReasonUserLimit}
+		}
+		if out[i].Status != want.Status || out[i].Reason != want.Reason {
+			t.Errorf("order %s: %+v, want %+v", batch[i].ID, out[i], want)
+		}
+	}
+	if sold := ordertest.ItemOf(t, s, "item").Sold; sold != 42 {
+		t.Errorf("%d units sold, want 42", sold)
+	}
+	ordertest.AuditStore(t, s)
+}

@@ -19,6 +19,7 @@ const (
 	insertRejected = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key, created_at, closed_at)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'rejected', ?7, ?8, ?9, ?10)`
 	selectKeyTaken  = `SELECT EXISTS (SELECT 1 FROM orders WHERE user_id = ?1 AND item_id = ?2 AND idempotency_key = ?3)`
+	selectOutcomes  = `SELECT id, status, reason, confirmed_at, expires_at, closed_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 	selectItemKnown = `SELECT EXISTS (SELECT 1 FROM items WHERE id = ?1)`
 )
 
