@@ -104,6 +104,32 @@ func TestRun_OnFailure_Expired(t *testing.T) {
 	})
 }
 
+// TestRun_OnFailure_Slow: a task whose expired lease is being reported is already with a worker, so
+// a slow callback does not let its new lease expire, too.
+func TestRun_OnFailure_Slow(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "again"})
+		take(t, q, "again")
+		expire(t, rdb, q, "again")
+		handled, reported := make(chan struct{}), make(chan struct{})
+		stop := start(t, q, func(context.Context, []queue.Leased) []error {
+			close(handled)
+			return nil
+		}, queue.RunConfig{OnFailure: func(queue.Leased, error, bool) {
+			select {
+			case <-handled:
+			case <-await.Context(t).Done():
+				t.Error("no handler was called during the report")
+			}
+			close(reported)
+		}})
+		<-reported
+		stop()
+	})
+}
+
 // TestRun_Denied: a Run whose password is wrong, or whose user may not run the
 // scripts, ends with an error instead of trying for ever.
 func TestRun_Denied(t *testing.T) {

@@ -70,10 +70,10 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	f.woken = false
 	f.compare(got)
-	f.reportExpired(got)
 	f.size = min(2*f.size, chunkTasks)
 	if len(got.Tasks) == 0 {
 		pool.fetched(f.source, nil, got.More, got.More && got.strays <= 0)
+		f.reportExpired(got)
 		f.seek(ctx, got.strays)
 		if got.More {
 			return nil
@@ -87,6 +87,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 		// No handler may begin. Older tasks are handed back later, in front of these.
 		pool.fetched(f.source, nil, false, false)
 		f.handBack([]*fetch{h}, "handed back at shutdown")
+		f.reportExpired(got)
 		return nil
 	default:
 	}
@@ -97,6 +98,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 		soon = soon && d <= 0
 	}
 	pool.fetched(f.source, h, got.More, soon)
+	f.reportExpired(got)
 	f.seek(ctx, got.strays)
 	return nil
 }
@@ -156,7 +158,9 @@ func (f *fetcher) compare(got Fetched) {
 }
 
 // reportExpired reports the attempts whose lease had expired when this fetch took back their
-// tasks. Exactly one fetch of all processes does.
+// tasks. At most one fetch of all processes does: a reply that is lost reports nothing. The
+// fetched tasks are with the workers and their leases are renewed by then, however long the
+// callback takes.
 func (f *fetcher) reportExpired(got Fetched) {
 	if f.r.cfg.OnFailure == nil {
 		return

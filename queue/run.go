@@ -45,8 +45,9 @@ type RunConfig struct {
 	// panic or ErrTimeout, and whether the task is now a dead letter; not for uncounted
 	// attempts. The tasks are settled after it returns. An attempt of a worker that died
 	// is reported, with ErrLeaseLost and without the task's payload, by the process whose
-	// fetch takes the task back. An attempt that fails after its lease has expired may be
-	// reported twice. It is called from two goroutines per source. Default: not called.
+	// fetch takes the task back, unless the reply to that fetch is lost. An attempt that
+	// fails after its lease has expired may be reported twice. It is called from two
+	// goroutines per source. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing gets the tasks that were handled but no longer in Redis when they were
 	// to be acknowledged: Redis lost them, another worker did them after the lease had
