@@ -31,6 +31,12 @@ func NewPostgres(t testing.TB) string {
 	return postgrestest.Migrated(t, migratePostgres)
 }
 
+// NewPostgresOn returns the URL of an empty, migrated database on a server of the test's own.
+func NewPostgresOn(t testing.TB, server *postgrestest.Instance) string {
+	t.Helper()
+	return server.Migrated(t, migratePostgres)
+}
+
 // SettingOf returns the setting with which another process opens a store's database.
 func SettingOf(s Database) string {
 	if s.Postgres() {

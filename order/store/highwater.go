@@ -58,6 +58,9 @@ type HighWater struct {
 	HighWaterConfig
 	Lineage string // of the database
 	stopped atomic.Pointer[map[string]Behind]
+	// urgent are items that compareServer has found, until a check of all items has stopped
+	// them; nil: none.
+	urgent atomic.Pointer[map[string]bool]
 	// items is the number of items at the last full comparison.
 	items  atomic.Int64
 	nudged chan struct{}
@@ -165,19 +168,26 @@ func (h *HighWater) IsStopped(item string) bool {
 	if h == nil {
 		return false
 	}
-	_, stopped := (*h.stopped.Load())[item]
-	return stopped
+	if _, stopped := (*h.stopped.Load())[item]; stopped {
+		return true
+	}
+	urgent := h.urgent.Load()
+	return urgent != nil && (*urgent)[item]
 }
 
 // StoppedList returns the ids of the stopped items as a JSON list.
 func (h *HighWater) StoppedList() string {
-	stopped := h.Stopped()
-	if len(stopped) == 0 {
-		return "[]"
+	var ids []string
+	for _, b := range h.Stopped() {
+		ids = append(ids, b.ItemID)
 	}
-	ids := make([]string, len(stopped))
-	for i := range stopped {
-		ids[i] = stopped[i].ItemID
+	if h != nil {
+		if urgent := h.urgent.Load(); urgent != nil {
+			ids = slices.AppendSeq(ids, maps.Keys(*urgent))
+		}
+	}
+	if len(ids) == 0 {
+		return "[]"
 	}
 	return JSONList(ids...)
 }
@@ -247,6 +257,7 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 		}
 		h.kept = time.Now()
 	}
+	urgent := h.urgent.Load()
 	if all {
 		h.after, h.counted = "", 0
 	}
@@ -277,7 +288,13 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 		}
 		found = append(found, behind...)
 	}
-	return h.stop(ctx, found)
+	if err := h.stop(ctx, found); err != nil {
+		return err
+	}
+	if all {
+		h.urgent.CompareAndSwap(urgent, nil)
+	}
+	return nil
 }
 
 // keepEvery is how often KeepRevisions is called.

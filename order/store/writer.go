@@ -297,6 +297,13 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 			answerAll(members, nil, err)
 			return nil, nil
 		}
+		if err := g.compareServer(); err != nil {
+			if errors.Is(err, errMarked) && !bunch[0].batch {
+				return members, nil // changes check themselves which sales are stopped
+			}
+			answerAll(members, nil, err)
+			return nil, nil
+		}
 		culprit, err := g.run(bunch)
 		if err == nil {
 			continue

@@ -277,7 +277,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate
 				fates[i].expiresAt = o.ExpiresAt
 			}
 		}
-	case store.Transient(err): // only once ctx has ended
+	case errors.Is(err, store.ErrServerChanged), store.Transient(err): // the latter only once ctx has ended
 		for i := range tasks {
 			fates[i].retry = queue.Snooze(0)
 		}
@@ -305,11 +305,12 @@ func (f *Fulfiller) measure(fates []fate, at time.Time) {
 	}
 }
 
-// persist retries until the database has committed the rows, or ctx ends.
+// persist retries until the database has committed the rows, or ctx ends. Tasks of the first
+// write on another server are fetched again, because their sales may be stopped now.
 func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
 		err := try()
-		if err == nil || !store.Transient(err) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, store.ErrServerChanged) || !store.Transient(err) || ctx.Err() != nil {
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))

@@ -1,0 +1,99 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"flashsale/inventory"
+)
+
+// ErrServerChanged says that a write was refused, and changed nothing, because it was the first
+// one on another server of the database, which has lost committed data, or could not be compared
+// with Redis. The sales concerned are stopped by then. The caller may repeat the write.
+var ErrServerChanged = errors.New("order: first write on another database server refused")
+
+// compareServer compares all items with the marks in Redis before the first write of this
+// process on a server of Postgres, in that write's transaction. A standby that lagged may have
+// taken over. The next transactions raise the revisions that show what it has lost, so a later
+// comparison would find nothing, and every process compares before it writes. If items are
+// behind, they are marked, and only the marks are committed. A restart of the same server is
+// compared, too. Errors: ErrServerChanged, and errMarked if marks were committed; the transaction
+// has ended then.
+func (g *group) compareServer() error {
+	h := g.store.highWater
+	if h == nil || g.open == nil || g.open.mark.life == g.store.comparedLife {
+		return nil
+	}
+	behind, err := h.compareAll(g.ctx, g)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrServerChanged, errors.Join(err, g.end(false)))
+	}
+	if len(behind) == 0 {
+		g.store.comparedLife = g.open.mark.life
+		return nil
+	}
+	// Not by stopping them as a check does: that one may be waiting for the writer.
+	urgent := make(map[string]bool, len(behind))
+	for _, b := range behind {
+		urgent[b.ItemID] = true
+	}
+	h.urgent.Store(&urgent)
+	for _, b := range behind {
+		if _, err := g.ExecContext(g.ctx, setBehind, b.Redis, b.ItemID); err != nil {
+			return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, errors.Join(err, g.end(false)))
+		}
+	}
+	life := g.open.mark.life
+	if err := g.end(true); err != nil {
+		return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, err)
+	}
+	g.store.comparedLife = life
+	h.Nudge()
+	return fmt.Errorf("%w: %d %w", ErrServerChanged, len(behind), errMarked)
+}
+
+// errMarked says that items were marked as behind.
+var errMarked = errors.New("items are older in the database than in Redis")
+
+const (
+	selectItemIDs   = `SELECT id FROM items WHERE id > ?1 ORDER BY id LIMIT ?2`
+	selectRevisions = `SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?1))`
+)
+
+// compareAll compares all items, as Compare does, in a transaction.
+func (h *HighWater) compareAll(ctx context.Context, c Conn) (behind []Behind, err error) {
+	for after := ""; ; {
+		var ids []string
+		err := Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
+			var id string
+			err := rows.Scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+		if err != nil || len(ids) == 0 {
+			return behind, err
+		}
+		marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
+		if err != nil {
+			return nil, err
+		}
+		found := make(map[string]revisionRow, len(ids))
+		err = Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+			var r revisionRow
+			err := rows.Scan(&r.ID, &r.Revision, &r.Behind)
+			found[r.ID] = r
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for i, id := range ids {
+			if row := found[id]; row.Behind == 0 && row.behindOf(marks[i]) {
+				behind = append(behind, Behind{id, row.Revision, marks[i]})
+			}
+		}
+		after = ids[len(ids)-1]
+	}
+}

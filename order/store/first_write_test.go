@@ -1,0 +1,68 @@
+package store
+
+import (
+	"errors"
+	"testing"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgrestest"
+	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// TestCompareServer: a standby that lacks the last commits takes over while this process is
+// running. The first write on it commits only the mark of the item that is behind; afterwards the
+// sale is stopped, and other items are sold.
+func TestCompareServer(t *testing.T) {
+	t.Parallel()
+	if !postgrestest.Chosen(t) {
+		t.Skip("skipped: tests servers of Postgres")
+	}
+	server := postgrestest.Start(t, postgrestest.Options{})
+	s := openStore(t, ordertest.NewPostgresOn(t, server))
+	rdb := redistest.Redis(t)
+	ctx := await.Context(t)
+	mustInsert(t, s, ordertest.NewItem("behind", 100, 5))
+	mustInsert(t, s, ordertest.NewItem("equal", 100, 5))
+	h, err := NewHighWater(ctx, HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, ordertest.Bought("o1", "behind", "u", "k", 1), ordertest.Bought("o2", "equal", "u", "k", 1))
+	h.Note(ctx)
+	lost := ordertest.ItemOf(t, s, "behind").Revision + 3
+	pipe := rdb.Pipeline()
+	inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"behind": lost})
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, s, ordertest.Bought("o3", "equal", "u", "k2", 1)) // the same server as before
+
+	server.Kill(t)
+	server.Restart(t)
+	var refused error
+	await.True(t, "a write on the other server", func() bool {
+		_, refused = s.Commit(ctx, []order.Task{ordertest.Bought("o4", "behind", "u", "k3", 1)})
+		return refused == nil || errors.Is(refused, ErrServerChanged)
+	})
+	if !errors.Is(refused, ErrServerChanged) {
+		t.Errorf("the first write: %v, want ErrServerChanged", refused)
+	}
+	var rows map[string]revisionRow
+	await.True(t, "a read on the other server", func() bool {
+		rows, err = readRevisions(ctx, s, []string{"behind"})
+		return err == nil
+	})
+	if sold := ordertest.ItemOf(t, s, "behind").Sold; rows["behind"].Behind != lost || sold != 1 {
+		t.Errorf("the item has the mark %d and sold %d, want %d and 1", rows["behind"].Behind, sold, lost)
+	}
+	if !h.IsStopped("behind") || h.IsStopped("equal") || h.StoppedList() != `["behind"]` {
+		t.Errorf("stopped: %s", h.StoppedList())
+	}
+	if err := h.Check(ctx); err != nil || len(h.Stopped()) != 1 || h.urgent.Load() != nil {
+		t.Errorf("the check of all items: %v, stopped %v", err, h.Stopped())
+	}
+	mustCommit(t, s, ordertest.Bought("o5", "equal", "u", "k4", 1))
+}
