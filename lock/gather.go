@@ -39,22 +39,19 @@ type queuedCall struct {
 	call
 	ctx   context.Context
 	reply any // these are set once done is closed
-	again bool
 	err   error
 	done  chan struct{} // closed by the sender
 }
 
 // run runs one call. If ctx ends while it is queued, it is not sent; a call that was
-// already sent returns the context's error and may still run. again is whether it may have
-// run more than once.
-func (g *gatherer) run(ctx context.Context, c call) (reply any, again bool, err error) {
+// already sent returns the context's error and may still run.
+func (g *gatherer) run(ctx context.Context, c call) (reply any, err error) {
 	g.mu.Lock()
 	g.calls++
 	if g.calls <= gatherFrom && !g.sharing {
 		g.mu.Unlock()
 		defer g.ended()
-		reply, err := g.node.runCall(ctx, c)
-		return reply, false, err
+		return g.node.runCall(ctx, c)
 	}
 	g.sharing = true
 	q := &queuedCall{call: c, ctx: ctx, done: make(chan struct{})}
@@ -66,9 +63,9 @@ func (g *gatherer) run(ctx context.Context, c call) (reply any, again bool, err 
 	defer g.ended()
 	select {
 	case <-q.done:
-		return q.reply, q.again, q.err
+		return q.reply, q.err
 	case <-ctx.Done():
-		return nil, false, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -139,7 +136,8 @@ func (g *gatherer) take() []*queuedCall {
 
 // send runs the batch, with the latest deadline of its calls: the end of one caller's
 // context must not fail the calls of others. If Redis refuses the run, because one of the
-// keys is forbidden to the user for example, each call is sent on its own.
+// keys is forbidden to the user for example, it has changed nothing, and each call is sent on
+// its own.
 func (g *gatherer) send(batch []*queuedCall) {
 	ctx := context.WithoutCancel(batch[0].ctx)
 	until, bounded := batch[0].ctx.Deadline()
@@ -181,8 +179,6 @@ func (g *gatherer) sendSingly(ctx context.Context, batch []*queuedCall) {
 		return run(callsScript, ctx, pipe, keys, args...)
 	})
 	for i, q := range batch {
-		// The refused run may have begun with this call.
-		q.again = true
 		var replies []any
 		if replies, q.err = repliesOf(cmds[i], 1); q.err == nil {
 			q.reply = replies[0]

@@ -1,0 +1,95 @@
+package lock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/redistest"
+)
+
+func nodeOf(t *testing.T, m *Manager) *node {
+	t.Helper()
+	n, ok := m.store.(*node)
+	if !ok {
+		t.Fatalf("%T is no node", m.store)
+	}
+	return n
+}
+
+// Given a call that Redis refuses in the middle of a run, then the calls before and after it run
+// once and get their replies, and only its caller gets the error.
+func TestNode_runCalls_OneFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		m := newManager(t, rdb, slow)
+		lost := mustAcquire(t, m, name+"lost")
+		mine, broken := mustKeys(t, name), mustKeys(t, name+"broken")
+		replies, err := nodeOf(t, m).runCalls(t.Context(), []call{
+			{mine, callTry, "m.1", "", 60_000},
+			{broken, callTry, "m.2", "", "not a TTL"},
+			{&lost.h.keys, callRelease, "m.former", "", 0},
+			{mine, callRelease, "m.1", "", 0},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := granted(replies[0]); err != nil || !r.held {
+			t.Errorf("before it: %+v, %v, want the lock", r, err)
+		}
+		var refused redis.Error
+		if err, ok := replies[1].(error); !ok || !errors.As(err, &refused) {
+			t.Errorf("the reply is %v, want the error of Redis", replies[1])
+		}
+		if replies[2] != int64(0) || replies[3] != int64(1) {
+			t.Errorf("after it: %v, want 0 and 1", replies[2:])
+		}
+	})
+}
+
+// Given a user without the permission to wait in a queue, when its waiter shares a run with the release
+// of a lost lock, then only the waiter gets an
+// error, and the release is not held.
+func TestNode_runCalls_Forbidden(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	prefix := redistest.Prefix(t)
+	rdb := aclUser(t, server.Addr(), "nohset", prefix, aclCommands, aclChannels, "-hset")
+	m := newManager(t, rdb, slow)
+	l := mustAcquire(t, m, prefix+"item")
+	replies, err := nodeOf(t, m).runCalls(t.Context(), []call{
+		{&l.h.keys, callWait, "m.waiter", "", 60_000},
+		{&l.h.keys, callRelease, "m.former", "", 0},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Redis 7.0 says ERR, later ones say NOPERM.
+	if err, ok := replies[0].(error); !ok || strings.HasPrefix(err.Error(), "ERR ERR") || !strings.Contains(err.Error(), "can't run this command") {
+		t.Errorf("the reply to the waiter is %v, want no permission", replies[0])
+	}
+	if replies[1] != int64(0) {
+		t.Errorf("the reply to the release is %v, want 0", replies[1])
+	}
+}
+
+// Given a server that has become a replica, then it refuses the run as a whole: the client repeats a
+// command on another connection only if the command itself fails.
+func TestNode_runCalls_Replica(t *testing.T) {
+	t.Parallel()
+	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
+	m, k := newManager(t, rdb, slow), mustKeys(t, resource(t))
+	if err := rdb.Do(t.Context(), "replicaof", "127.0.0.1", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	replies, err := nodeOf(t, m).runCalls(t.Context(), []call{
+		{k, callRelease, "m.former", "", 0},
+		{k, callTry, "m.1", "", 60_000},
+	})
+	if !redis.HasErrorPrefix(err, "READONLY") {
+		t.Errorf("%v, %v, want READONLY", replies, err)
+	}
+}
