@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,6 +33,8 @@ type gatherer struct {
 	sharing bool // new calls are queued
 	queued  []*queuedCall
 	senders int // goroutines that send queued calls, without overdue ones
+
+	slots atomic.Bool // the server refuses keys of several slots in one run
 }
 
 // queuedCall is a call that waits for its turn or its reply.
@@ -141,9 +144,7 @@ func (g *gatherer) take() []*queuedCall {
 func (g *gatherer) send(batch []*queuedCall) {
 	ctx := context.WithoutCancel(batch[0].ctx)
 	until, bounded := batch[0].ctx.Deadline()
-	calls := []call{batch[0].call}
 	for _, q := range batch[1:] {
-		calls = append(calls, q.call)
 		at, ok := q.ctx.Deadline()
 		if bounded = bounded && ok; at.After(until) {
 			until = at
@@ -153,6 +154,21 @@ func (g *gatherer) send(batch []*queuedCall) {
 		limited, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
 		ctx = limited
+	}
+	g.sendTogether(ctx, batch)
+	for _, q := range batch {
+		close(q.done)
+	}
+}
+
+func (g *gatherer) sendTogether(ctx context.Context, batch []*queuedCall) {
+	if g.slots.Load() {
+		g.sendSingly(ctx, batch)
+		return
+	}
+	calls := make([]call, len(batch))
+	for i, q := range batch {
+		calls[i] = q.call
 	}
 	replies, err := g.node.runCalls(ctx, calls)
 	switch {
@@ -165,10 +181,11 @@ func (g *gatherer) send(batch []*queuedCall) {
 			q.err = err
 		}
 	default:
+		// A server in cluster mode, behind a client that is not: it would refuse nearly every run.
+		if redis.HasErrorPrefix(err, "CROSSSLOT") {
+			g.slots.Store(true)
+		}
 		g.sendSingly(ctx, batch)
-	}
-	for _, q := range batch {
-		close(q.done)
 	}
 }
 

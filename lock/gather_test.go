@@ -394,6 +394,34 @@ func TestGatherer_send_Refused_NotHeld(t *testing.T) {
 	})
 }
 
+// Given a server in cluster mode that has refused a run because of its slots, then later calls are sent
+// on their own at once, in pipelines.
+func TestGatherer_send_Slots(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, g *gathering) {
+		alone := g.fill()
+		g.call(t.Context(), "first")
+		before := g.takesOff("first")
+		for round, args := range [][]string{{"1", "2"}, {"3", "4"}} {
+			for _, arg := range args {
+				g.call(t.Context(), arg)
+			}
+			before.land <- nil
+			before = g.takesOff(args...)
+			if round == 0 {
+				before.land <- refusal("CROSSSLOT Keys in request don't hash to the same slot")
+				before = g.takesOff(args...)
+			}
+			if n := len(before.cmds); n != len(args) {
+				t.Errorf("round %d: %d commands, want one for each call", round, n)
+			}
+		}
+		before.land <- nil
+		g.answered("first", "1", "2", "3", "4")
+		g.empty(alone)
+	})
+}
+
 func gathererOf(t *testing.T, m *Manager) *gatherer {
 	t.Helper()
 	n, ok := m.store.(*node)
