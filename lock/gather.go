@@ -41,13 +41,16 @@ type gatherer struct {
 type queuedCall struct {
 	call
 	ctx   context.Context
-	reply any // these are set once done is closed
+	sent  bool // guarded by the gatherer's mu
+	reply any  // these are set once done is closed
 	err   error
 	done  chan struct{} // closed by the sender
 }
 
-// run runs one call. If ctx ends while it is queued, it is not sent; a call that was
-// already sent returns the context's error and may still run.
+// run runs one call. If ctx ends while it is queued, it is not sent. A call that was already
+// sent then returns the context's error and may still run, but only with a client that ends
+// calls with their context. With any other it returns when it has ended, like a call that is
+// sent directly, because a clean-up must not run before it.
 func (g *gatherer) run(ctx context.Context, c call) (reply any, err error) {
 	g.mu.Lock()
 	g.calls++
@@ -68,8 +71,18 @@ func (g *gatherer) run(ctx context.Context, c call) (reply any, err error) {
 	case <-q.done:
 		return q.reply, q.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		if g.node.obedient || !g.wasSent(q) {
+			return nil, ctx.Err()
+		}
+		<-q.done
+		return q.reply, q.err
 	}
+}
+
+func (g *gatherer) wasSent(q *queuedCall) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return q.sent
 }
 
 func (g *gatherer) ended() {
@@ -126,6 +139,7 @@ func (g *gatherer) take() []*queuedCall {
 		q := g.queued[0]
 		g.queued = g.queued[1:]
 		if q.ctx.Err() == nil {
+			q.sent = true
 			batch = append(batch, q)
 		}
 	}

@@ -291,6 +291,7 @@ func TestGatherer_run_Hangs(t *testing.T) {
 func TestGatherer_run_Leaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
+		g.node.obedient = true
 		alone := g.fill()
 		g.call(t.Context(), "first")
 		first := g.takesOff("first")
@@ -312,6 +313,32 @@ func TestGatherer_run_Leaves(t *testing.T) {
 		}
 		both.land <- nil
 		g.answered("first", "stays")
+		g.empty(alone)
+	})
+}
+
+// Given a client that does not end calls with their context, when the context of a call ends, then
+// it leaves only if it was not sent: a clean-up that ran before it would leave its lock behind.
+func TestGatherer_run_Stays(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, g *gathering) {
+		alone := g.fill()
+		ctx, cancel := context.WithCancel(t.Context())
+		g.call(ctx, "sent")
+		sent := g.takesOff("sent")
+		g.call(ctx, "queued")
+		cancel()
+		if err := g.outcome("queued"); !errors.Is(err, context.Canceled) {
+			t.Errorf("err = %v, want canceled", err)
+		}
+		synctest.Wait()
+		select {
+		case err := <-g.calls["sent"]:
+			t.Fatalf("the call returned before its reply: %v", err)
+		default:
+		}
+		sent.land <- nil
+		g.answered("sent")
 		g.empty(alone)
 	})
 }
