@@ -2,6 +2,8 @@ package lock
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -92,4 +94,51 @@ func TestNode_runCalls_Replica(t *testing.T) {
 	if !redis.HasErrorPrefix(err, "READONLY") {
 		t.Errorf("%v, %v, want READONLY", replies, err)
 	}
+}
+
+// Given more dead waiters than one run removes, in the queues of two locks, when both are released in
+// one run, then the locks are free, and the next runs remove the rest.
+func TestNode_runCalls_DeadWaiters(t *testing.T) {
+	t.Parallel()
+	const dead, limit = 600, 1024
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := nodeOf(t, newManager(t, rdb, slow))
+		name := resource(t)
+		var takes, releases []call
+		for i := range 2 {
+			k := mustKeys(t, name+strconv.Itoa(i))
+			takes = append(takes, call{k, callTry, "m.1", "", 60_000})
+			releases = append(releases, call{k, callRelease, "m.1", "m.1", 0})
+		}
+		if _, err := n.runCalls(t.Context(), takes); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range takes {
+			var waiters []redis.Z
+			for j := range dead {
+				waiters = append(waiters, redis.Z{Score: float64(j), Member: fmt.Sprintf("GHOST.%d", j)})
+			}
+			if err := rdb.ZAdd(t.Context(), c.keys[keyWaiters], waiters...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		replies, err := n.runCalls(t.Context(), releases)
+		if err != nil || replies[0] != int64(1) || replies[1] != int64(1) {
+			t.Fatalf("%v, %v, want two releases without a handover", replies, err)
+		}
+		left := int64(0)
+		for _, c := range takes {
+			left += rdb.ZCard(t.Context(), c.keys[keyWaiters]).Val()
+		}
+		if left != 2*dead-limit {
+			t.Errorf("%d dead waiters are left, want %d", left, 2*dead-limit)
+		}
+		for _, c := range takes {
+			if v, err := n.runCall(t.Context(), c); err != nil {
+				t.Error(err)
+			} else if r, err := granted(v); err != nil || !r.held {
+				t.Errorf("then: %+v, %v, want the lock", r, err)
+			}
+		}
+	})
 }
