@@ -70,7 +70,7 @@ func TestNode_runCalls_Forbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Redis 7.0 says ERR, later ones say NOPERM.
-	if err, ok := replies[0].(error); !ok || strings.HasPrefix(err.Error(), "ERR ERR") || !strings.Contains(err.Error(), "can't run this command") {
+	if err, ok := replies[0].(error); !ok || strings.HasPrefix(err.Error(), "ERR ERR ") || !strings.Contains(err.Error(), "can't run this command") {
 		t.Errorf("the reply to the waiter is %v, want no permission", replies[0])
 	}
 	if replies[1] != int64(0) {
@@ -93,6 +93,39 @@ func TestNode_runCalls_Replica(t *testing.T) {
 	})
 	if !redis.HasErrorPrefix(err, "READONLY") {
 		t.Errorf("%v, %v, want READONLY", replies, err)
+	}
+}
+
+// Given a Redis without free memory, then releases work, and acquires fail unless they follow a
+// release in the same run: see the README.
+func TestNode_runCalls_OutOfMemory(t *testing.T) {
+	t.Parallel()
+	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
+	n, name := nodeOf(t, newManager(t, rdb, slow)), resource(t)
+	mine, next, late := mustKeys(t, name), mustKeys(t, name+"next"), mustKeys(t, name+"late")
+	take, release := call{mine, callTry, "m.1", "", 60_000}, call{mine, callRelease, "m.1", "", 0}
+	if _, err := n.runCalls(t.Context(), []call{take}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	replies, err := n.runCalls(t.Context(), []call{{next, callTry, "m.2", "", 60_000}, release, {late, callTry, "m.3", "", 60_000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err, ok := replies[0].(error); !ok || !redis.HasErrorPrefix(err, "OOM") {
+		t.Errorf("the reply before the release is %v, want OOM", replies[0])
+	}
+	if replies[1] != int64(1) {
+		t.Errorf("the reply to the release is %v, want 1", replies[1])
+	}
+	if r, err := granted(replies[2]); err != nil || !r.held {
+		t.Errorf("after the release: %+v, %v, want the lock", r, err)
+	}
+	// The rest of the reply was read: the connection can be used.
+	if got := rdb.Exists(t.Context(), mine[keyLock], next[keyLock], late[keyLock]).Val(); got != 1 {
+		t.Errorf("%d locks are held, want 1", got)
 	}
 }
 

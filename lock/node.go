@@ -148,10 +148,26 @@ func (n *node) arguments(calls []call) (keys []string, args []any) {
 	return keys, args
 }
 
+// callError is the error of Redis for one call of a run.
+type callError string
+
+func (e callError) Error() string { return string(e) }
+
+// RedisError makes it a [redis.Error].
+func (callError) RedisError() {}
+
+// repliesOf returns the replies to n calls. That of a call which failed is a callError.
 func repliesOf(cmd *redis.Cmd, n int) ([]any, error) {
 	replies, err := cmd.Slice()
 	if err == nil && len(replies) != n {
 		err = fmt.Errorf("calls script: %d values in its reply, want %d", len(replies), n)
+	}
+	for i, r := range replies {
+		if list, ok := r.([]any); ok && len(list) == 1 {
+			if text, ok := list[0].(string); ok {
+				replies[i] = callError(text)
+			}
+		}
 	}
 	return replies, err
 }

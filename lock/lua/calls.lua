@@ -23,7 +23,8 @@
 --           {-1, 0, 0, 0} one of the keys has another type
 --         for each release 0 the token did not hold the lock, 1 it did, 2 it did and a
 --           waiter was handed the lock
---         for a call that failed its error, which does not end the run
+--         for a call that failed {text of the error}; it does not end the run. An error
+--           reply in the list would: go-redis stops reading the list at most of them
 -- Fails as a whole, like any command, if the only call fails or if no call can write.
 --
 -- Atomic, because "free, and no waiter before us" must still be true when the lock is
@@ -82,17 +83,18 @@ end
 local replies = {}
 for i = 1, #KEYS / 4 do
   local ok, reply = pcall(lock_call, i)
-  if not ok then
+  if not ok and type(reply) ~= 'table' then
     -- The pcall of Redis returns the text of an error. That of a Lua error has no code.
-    if type(reply) ~= 'table' then
-      local text = tostring(reply)
-      reply = {err = string.find(text, '^%u+ ') and text or 'ERR ' .. text}
-    end
+    local text = tostring(reply)
+    reply = {err = string.find(text, '^%u+ ') and text or 'ERR ' .. text}
+  end
+  if type(reply) == 'table' and reply.err then
     -- A server that is not a master refuses the first write, so nothing was changed. The client
     -- must see this error, because it then repeats the command on another connection.
     if #KEYS == 4 or string.find(reply.err, '^READONLY') or string.find(reply.err, '^MASTERDOWN') then
       error(reply, 0)
     end
+    reply = {reply.err}
   end
   replies[i] = reply
 end
