@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,29 +33,31 @@ type gatherer struct {
 	sharing bool // new calls are queued
 	queued  []*queuedCall
 	senders int // goroutines that send queued calls, without overdue ones
+
+	slots atomic.Bool // the server refuses keys of several slots in one run
 }
 
 // queuedCall is a call that waits for its turn or its reply.
 type queuedCall struct {
 	call
 	ctx   context.Context
-	reply any // these are set once done is closed
-	again bool
+	sent  bool // guarded by the gatherer's mu
+	reply any  // these are set once done is closed
 	err   error
 	done  chan struct{} // closed by the sender
 }
 
-// run runs one call. If ctx ends while it is queued, it is not sent; a call that was
-// already sent returns the context's error and may still run. again is whether it may have
-// run more than once.
-func (g *gatherer) run(ctx context.Context, c call) (reply any, again bool, err error) {
+// run runs one call. If ctx ends while it is queued, it is not sent. A call that was already
+// sent then returns the context's error and may still run, but only with a client that ends
+// calls with their context. With any other it returns when it has ended, like a call that is
+// sent directly, because a clean-up must not run before it.
+func (g *gatherer) run(ctx context.Context, c call) (reply any, err error) {
 	g.mu.Lock()
 	g.calls++
 	if g.calls <= gatherFrom && !g.sharing {
 		g.mu.Unlock()
 		defer g.ended()
-		reply, err := g.node.runCall(ctx, c)
-		return reply, false, err
+		return g.node.runCall(ctx, c)
 	}
 	g.sharing = true
 	q := &queuedCall{call: c, ctx: ctx, done: make(chan struct{})}
@@ -66,10 +69,20 @@ func (g *gatherer) run(ctx context.Context, c call) (reply any, again bool, err 
 	defer g.ended()
 	select {
 	case <-q.done:
-		return q.reply, q.again, q.err
+		return q.reply, q.err
 	case <-ctx.Done():
-		return nil, false, ctx.Err()
+		if g.node.obedient || !g.wasSent(q) {
+			return nil, ctx.Err()
+		}
+		<-q.done
+		return q.reply, q.err
 	}
+}
+
+func (g *gatherer) wasSent(q *queuedCall) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return q.sent
 }
 
 func (g *gatherer) ended() {
@@ -126,6 +139,7 @@ func (g *gatherer) take() []*queuedCall {
 		q := g.queued[0]
 		g.queued = g.queued[1:]
 		if q.ctx.Err() == nil {
+			q.sent = true
 			batch = append(batch, q)
 		}
 	}
@@ -139,13 +153,12 @@ func (g *gatherer) take() []*queuedCall {
 
 // send runs the batch, with the latest deadline of its calls: the end of one caller's
 // context must not fail the calls of others. If Redis refuses the run, because one of the
-// keys is forbidden to the user for example, each call is sent on its own.
+// keys is forbidden to the user for example, it has changed nothing, and each call is sent on
+// its own.
 func (g *gatherer) send(batch []*queuedCall) {
 	ctx := context.WithoutCancel(batch[0].ctx)
 	until, bounded := batch[0].ctx.Deadline()
-	calls := []call{batch[0].call}
 	for _, q := range batch[1:] {
-		calls = append(calls, q.call)
 		at, ok := q.ctx.Deadline()
 		if bounded = bounded && ok; at.After(until) {
 			until = at
@@ -155,6 +168,21 @@ func (g *gatherer) send(batch []*queuedCall) {
 		limited, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
 		ctx = limited
+	}
+	g.sendTogether(ctx, batch)
+	for _, q := range batch {
+		close(q.done)
+	}
+}
+
+func (g *gatherer) sendTogether(ctx context.Context, batch []*queuedCall) {
+	if g.slots.Load() {
+		g.sendSingly(ctx, batch)
+		return
+	}
+	calls := make([]call, len(batch))
+	for i, q := range batch {
+		calls[i] = q.call
 	}
 	replies, err := g.node.runCalls(ctx, calls)
 	switch {
@@ -167,10 +195,11 @@ func (g *gatherer) send(batch []*queuedCall) {
 			q.err = err
 		}
 	default:
+		// A server in cluster mode, behind a client that is not: it would refuse nearly every run.
+		if redis.HasErrorPrefix(err, "CROSSSLOT") {
+			g.slots.Store(true)
+		}
 		g.sendSingly(ctx, batch)
-	}
-	for _, q := range batch {
-		close(q.done)
 	}
 }
 
@@ -181,8 +210,6 @@ func (g *gatherer) sendSingly(ctx context.Context, batch []*queuedCall) {
 		return run(callsScript, ctx, pipe, keys, args...)
 	})
 	for i, q := range batch {
-		// The refused run may have begun with this call.
-		q.again = true
 		var replies []any
 		if replies, q.err = repliesOf(cmds[i], 1); q.err == nil {
 			q.reply = replies[0]

@@ -19,8 +19,9 @@ import (
 
 // flight is a call or a pipeline in progress. It returns when the test lets it land.
 type flight struct {
-	cmds []redis.Cmder
-	land chan error
+	cmds    []redis.Cmder
+	land    chan error
+	notHeld string // the token of a release whose reply is 0
 }
 
 // tower is a go-redis hook that replaces the connection: the test lets flights land. The reply
@@ -52,7 +53,13 @@ func (w *tower) fly(ctx context.Context, cmds []redis.Cmder) error {
 	}
 	for _, cmd := range cmds {
 		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
-			c.SetVal(tokensOf(c))
+			replies := tokensOf(c)
+			for i := range replies {
+				if f.notHeld != "" && replies[i] == f.notHeld {
+					replies[i] = int64(0)
+				}
+			}
+			c.SetVal(replies)
 		}
 		cmd.SetErr(err)
 	}
@@ -97,7 +104,7 @@ func (g *gathering) call(ctx context.Context, arg string) {
 	done := make(chan error, 1)
 	g.calls[arg] = done
 	go func() {
-		got, _, err := g.run(ctx, call{keys: new(keys), what: callTry, token: arg, text: "", ttl: 0})
+		got, err := g.run(ctx, call{keys: new(keys), what: callTry, token: arg, text: "", ttl: 0})
 		if err == nil && got != arg {
 			err = fmt.Errorf("the reply is %q", got)
 		}
@@ -284,6 +291,7 @@ func TestGatherer_run_Hangs(t *testing.T) {
 func TestGatherer_run_Leaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
+		g.node.obedient = true
 		alone := g.fill()
 		g.call(t.Context(), "first")
 		first := g.takesOff("first")
@@ -305,6 +313,32 @@ func TestGatherer_run_Leaves(t *testing.T) {
 		}
 		both.land <- nil
 		g.answered("first", "stays")
+		g.empty(alone)
+	})
+}
+
+// Given a client that does not end calls with their context, when the context of a call ends, then
+// it leaves only if it was not sent: a clean-up that ran before it would leave its lock behind.
+func TestGatherer_run_Stays(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, g *gathering) {
+		alone := g.fill()
+		ctx, cancel := context.WithCancel(t.Context())
+		g.call(ctx, "sent")
+		sent := g.takesOff("sent")
+		g.call(ctx, "queued")
+		cancel()
+		if err := g.outcome("queued"); !errors.Is(err, context.Canceled) {
+			t.Errorf("err = %v, want canceled", err)
+		}
+		synctest.Wait()
+		select {
+		case err := <-g.calls["sent"]:
+			t.Fatalf("the call returned before its reply: %v", err)
+		default:
+		}
+		sent.land <- nil
+		g.answered("sent")
 		g.empty(alone)
 	})
 }
@@ -337,20 +371,14 @@ type refusal string
 func (r refusal) Error() string { return string(r) }
 func (refusal) RedisError()     {}
 
-// Given calls that share a run, when Redis refuses the run, then each call is sent on its own, and
-// counts as repeated, because the run may have begun.
+// Given calls that share a run, when Redis refuses the run, then each call is sent on its own.
 func TestGatherer_send_Refused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, g *gathering) {
 		alone := g.fill()
 		g.call(t.Context(), "first")
 		first := g.takesOff("first")
-		again := make(chan bool, 1)
-		go func() {
-			_, repeated, err := g.run(t.Context(), call{keys: new(keys), what: callRelease, token: "1", text: "", ttl: 0})
-			again <- repeated && err == nil
-		}()
-		synctest.Wait()
+		g.call(t.Context(), "1")
 		g.call(t.Context(), "2")
 		first.land <- nil
 		g.takesOff("1", "2").land <- refusal("NOPERM no permissions to access a key")
@@ -359,10 +387,64 @@ func TestGatherer_send_Refused(t *testing.T) {
 			t.Errorf("%d commands, want one for each call", n)
 		}
 		singly.land <- nil
-		g.answered("first", "2")
-		if !<-again {
-			t.Error("the call does not count as repeated")
+		g.answered("first", "1", "2")
+		g.empty(alone)
+	})
+}
+
+// Given a lock that another client holds, when its former holder releases it in a run that Redis
+// refuses, then the release is not held: no call of a refused run has run.
+func TestGatherer_send_Refused_NotHeld(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, g *gathering) {
+		g.node.gather = g.gatherer
+		alone := g.fill()
+		g.call(t.Context(), "first")
+		first := g.takesOff("first")
+		held := make(chan bool, 1)
+		go func() {
+			ok, _, err := g.node.release(t.Context(), new(keys), "lost", "")
+			held <- ok || err != nil
+		}()
+		g.nothingTakesOff()
+		g.call(t.Context(), "1")
+		first.land <- nil
+		g.takesOff("lost", "1").land <- refusal("NOPERM no permissions to access a key")
+		singly := g.takesOff("lost", "1")
+		singly.notHeld = "lost"
+		singly.land <- nil
+		if <-held {
+			t.Error("the release counts as repeated")
 		}
+		g.answered("first", "1")
+		g.empty(alone)
+	})
+}
+
+// Given a server in cluster mode that has refused a run because of its slots, then later calls are sent
+// on their own at once, in pipelines.
+func TestGatherer_send_Slots(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, g *gathering) {
+		alone := g.fill()
+		g.call(t.Context(), "first")
+		before := g.takesOff("first")
+		for round, args := range [][]string{{"1", "2"}, {"3", "4"}} {
+			for _, arg := range args {
+				g.call(t.Context(), arg)
+			}
+			before.land <- nil
+			before = g.takesOff(args...)
+			if round == 0 {
+				before.land <- refusal("CROSSSLOT Keys in request don't hash to the same slot")
+				before = g.takesOff(args...)
+			}
+			if n := len(before.cmds); n != len(args) {
+				t.Errorf("round %d: %d commands, want one for each call", round, n)
+			}
+		}
+		before.land <- nil
+		g.answered("first", "1", "2", "3", "4")
 		g.empty(alone)
 	})
 }
@@ -399,7 +481,7 @@ func TestGatherer_run_Storm(t *testing.T) {
 					if j%2 == 1 {
 						c.what = callRelease
 					}
-					got, _, err := g.run(ctx, c)
+					got, err := g.run(ctx, c)
 					if i%2 == 1 && (err != nil || want != nil && got != want) {
 						t.Errorf("reply = %v, err = %v, want %v", got, err, want)
 					}

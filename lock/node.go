@@ -108,18 +108,17 @@ const (
 	callRelease = "d"
 )
 
-// call runs a call, together with other calls if there are many. again is whether it may
-// have run more than once.
-func (n *node) call(ctx context.Context, c call) (reply any, again bool, err error) {
+// call runs a call, together with other calls if there are many.
+func (n *node) call(ctx context.Context, c call) (reply any, err error) {
 	if n.gather != nil {
-		reply, again, err = n.gather.run(ctx, c)
+		reply, err = n.gather.run(ctx, c)
 	} else {
 		reply, err = n.runCall(ctx, c)
 	}
 	if failure, ok := reply.(error); ok && err == nil {
 		err = failure
 	}
-	return reply, again, err
+	return reply, err
 }
 
 func (n *node) runCall(ctx context.Context, c call) (any, error) {
@@ -149,10 +148,26 @@ func (n *node) arguments(calls []call) (keys []string, args []any) {
 	return keys, args
 }
 
+// callError is the error of Redis for one call of a run.
+type callError string
+
+func (e callError) Error() string { return string(e) }
+
+// RedisError makes it a [redis.Error].
+func (callError) RedisError() {}
+
+// repliesOf returns the replies to n calls. That of a call which failed is a callError.
 func repliesOf(cmd *redis.Cmd, n int) ([]any, error) {
 	replies, err := cmd.Slice()
 	if err == nil && len(replies) != n {
 		err = fmt.Errorf("calls script: %d values in its reply, want %d", len(replies), n)
+	}
+	for i, r := range replies {
+		if list, ok := r.([]any); ok && len(list) == 1 {
+			if text, ok := list[0].(string); ok {
+				replies[i] = callError(text)
+			}
+		}
 	}
 	return replies, err
 }
@@ -163,7 +178,7 @@ func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
 		c.what = callWait
 	}
 	err = n.repeated(ctx, func() error {
-		v, _, err := n.call(ctx, c)
+		v, err := n.call(ctx, c)
 		if err == nil {
 			r, err = granted(v)
 		}
@@ -248,10 +263,7 @@ func (n *node) release(ctx context.Context, k *keys, token, member string) (held
 	runs, result := 0, int64(0)
 	err = n.repeated(ctx, func() error {
 		runs++
-		v, again, err := n.call(ctx, call{k, callRelease, token, member, 0})
-		if again {
-			runs++
-		}
+		v, err := n.call(ctx, call{k, callRelease, token, member, 0})
 		if err != nil {
 			return err
 		}

@@ -23,20 +23,22 @@
 --           {-1, 0, 0, 0} one of the keys has another type
 --         for each release 0 the token did not hold the lock, 1 it did, 2 it did and a
 --           waiter was handed the lock
+--         for a call that failed {text of the error}; it does not end the run. An error
+--           reply in the list would: go-redis stops reading the list at most of them
+-- Fails as a whole, like any command, if the only call fails or if no call can write.
 --
 -- Atomic, because "free, and no waiter before us" must still be true when the lock is
 -- stored, the fencing token must rise in the order of holding, the lock could pass to
 -- another between comparing and deleting, and a newcomer could barge in between deleting
 -- and handing over.
 --
--- An uncontended lock needs only this loop, which is kept short because nearly every call
+-- An uncontended lock needs only lock_call, which is kept short because nearly every call
 -- ends in it. It compares strings of equally many digits; a fence with the mark of a waiter
 -- is longer. The functions of handover.lua, queue.lua and pass_on.lua, which precede it in
 -- the same script inside lock_rare, are made when a call needs them.
 
 local now, queue, pass_on
-local replies = {}
-for i = 1, #KEYS / 4 do
+local function lock_call(i)
   local k, a = 4 * i - 3, 4 * i - 1
   local lock_key, fence_key = KEYS[k], KEYS[k + 3]
   local what, token, text, ttl_ms = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
@@ -72,8 +74,27 @@ for i = 1, #KEYS / 4 do
   end
   if not reply then
     if not queue then queue, pass_on = lock_rare() end
-    local run = what == 'd' and pass_on or queue
-    reply = run(lock_key, KEYS[k + 1], KEYS[k + 2], fence_key, what == 'w', token, text, tonumber(ttl_ms))
+    local rest = what == 'd' and pass_on or queue
+    reply = rest(lock_key, KEYS[k + 1], KEYS[k + 2], fence_key, what == 'w', token, text, tonumber(ttl_ms))
+  end
+  return reply
+end
+
+local replies = {}
+for i = 1, #KEYS / 4 do
+  local ok, reply = pcall(lock_call, i)
+  if not ok and type(reply) ~= 'table' then
+    -- The pcall of Redis returns the text of an error. That of a Lua error has no code.
+    local text = tostring(reply)
+    reply = {err = string.find(text, '^%u+ ') and text or 'ERR ' .. text}
+  end
+  if type(reply) == 'table' and reply.err then
+    -- A server that is not a master refuses the first write, so nothing was changed. The client
+    -- must see this error, because it then repeats the command on another connection.
+    if #KEYS == 4 or string.find(reply.err, '^READONLY') or string.find(reply.err, '^MASTERDOWN') then
+      error(reply, 0)
+    end
+    reply = {reply.err}
   end
   replies[i] = reply
 end

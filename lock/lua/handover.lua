@@ -63,8 +63,12 @@ local function lock_split(member)
   return string.sub(token, 1, dot - 1), token, string.sub(member, colon)
 end
 
+-- How many more dead waiters this run may remove. All its calls share the limit,
+-- so that it stays short.
+local lock_removals = 1024
+
 -- Chooses the waiter that gets the free lock: the first live one. Dead ones are
--- removed, at most 1024 in one call. `news` is sent to the chosen waiter on the
+-- removed, up to the limit of the run. `news` is sent to the chosen waiter on the
 -- channel of its process, unless that process polls (its name begins with "~").
 -- If the number of receivers is reliable (one Redis, not a cluster), a waiter
 -- whose process does not listen is skipped in favour of the next that does, so
@@ -77,12 +81,14 @@ end
 local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_receivers)
   local now_ms = math.floor(now_us / 1000)
   local index, deaf = 0, nil
-  for _ = 1, 1024 do
+  while true do
     local member = redis.call('ZRANGE', waiters_key, index, index)[1]
     if not member or index > 64 then return own == '' and own or deaf end
     if member == own then return member end
     local alive_until = redis.call('HGET', seen_key, member)
     if not alive_until or (tonumber(alive_until) or 0) < now_ms then
+      if lock_removals == 0 then return nil end
+      lock_removals = lock_removals - 1
       lock_leave(waiters_key, seen_key, member)
     else
       local manager, token = lock_split(member)
@@ -94,7 +100,6 @@ local function lock_choose(waiters_key, seen_key, own, news, now_us, trust_recei
       index = index + 1
     end
   end
-  return nil -- more dead ones than one call drops
 end
 
 -- Gives the free lock to the first live waiter for claim_ms. Returns that
