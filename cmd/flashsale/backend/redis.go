@@ -45,8 +45,8 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = embeddedLimit, embeddedLimit, embeddedLimit
 		c := redis.NewClient(o)
 		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
-	case strings.HasPrefix(setting, "cluster+"):
-		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, "cluster+"))
+	case strings.HasPrefix(setting, clusterScheme):
+		o, err := redis.ParseClusterURL(strings.TrimPrefix(setting, clusterScheme))
 		if err != nil {
 			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}

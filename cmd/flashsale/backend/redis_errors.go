@@ -41,7 +41,7 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 		switch {
 		case cause == "":
 			return nil
-		case !redis.HasErrorPrefix(reply, "CLUSTERDOWN") && !redis.HasErrorPrefix(reply, "LOADING"):
+		case !passing(setting, reply):
 			return config.FailedSetting("redis", setting, cause, fix)
 		case first:
 			waits(reply)
@@ -54,6 +54,23 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 		}
 		return config.FailedSetting("redis", setting, cause, fix)
 	}
+}
+
+// passing reports whether an engine that gave this reply is about to serve. The nodes of a cluster
+// whose slots move may redirect a client more often than it follows.
+func passing(setting string, reply error) bool {
+	begins := func(prefix string) bool { return redis.HasErrorPrefix(reply, prefix) }
+	return begins("CLUSTERDOWN") || begins("LOADING") || strings.HasPrefix(setting, clusterScheme) && slices.ContainsFunc(movedReplies, func(r refusal) bool { return begins(r.reply) })
+}
+
+// clusterScheme begins the setting of a Redis Cluster.
+const clusterScheme = "cluster+"
+
+// movedReplies are the refusals of the nodes of a cluster that do not agree.
+var movedReplies = []refusal{
+	{"MOVED", "the nodes of the cluster disagree about the place of a slot", "see CLUSTER INFO and CLUSTER SLOTS of each node, and start again once its slots have been moved"},
+	{"ASK", "a slot of the cluster is being moved", "start again once it has been moved"},
+	{"TRYAGAIN", "a slot of the cluster is being moved", "start again once it has been moved"},
 }
 
 // RedisError adds the setting, the cause and the fix to an error of Redis that an operator can
@@ -155,6 +172,9 @@ var redisReplies = []refusal{
 // explainRedis returns the cause of an error of Redis, and the fix.
 func explainRedis(ctx context.Context, setting string, err error) (cause, fix string) {
 	secure, addr := redisAddr(setting)
+	if strings.HasPrefix(setting, clusterScheme) {
+		return explainReply(ctx, slices.Concat(movedReplies, redisReplies), secure, addr, err)
+	}
 	if !strings.HasPrefix(setting, sentinelScheme) {
 		return explainReply(ctx, redisReplies, secure, addr, err)
 	}
