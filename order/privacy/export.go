@@ -54,7 +54,7 @@ const (
 	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
 	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
-		WHERE ` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + ` b) ORDER BY id`
+		WHERE id > ?3 AND id <= ?4 AND (` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + ` b)) ORDER BY id`
 )
 
 // ExportBuyer reads all data about a buyer. The queue is read before the database, so an
@@ -145,20 +145,30 @@ func exportRest(ctx context.Context, s *store.Store, user string, to BuyerRecord
 	if err := handOn(returns, to.Returns); err != nil {
 		return err
 	}
-	var audit []order.AuditEntry
-	// The erasure's condition expects the name as its second parameter.
-	err = readRows(ctx, s, selectAuditOfUser, []any{user, user}, func(rows *sql.Rows) error {
-		var a order.AuditEntry
-		var at int64
-		err := rows.Scan(&a.ID, &at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
-		a.At = order.FromMillis(at)
-		audit = append(audit, a)
-		return err
-	})
+	audit, err := auditOf(ctx, s, user)
 	if err != nil {
 		return err
 	}
 	return handOn(audit, to.Audit)
+}
+
+// auditOf returns the audit's entries that name a buyer or are about the buyer's orders. No index
+// finds a name within an entry, so all entries are read, in pages.
+func auditOf(ctx context.Context, s *store.Store, user string) (audit []order.AuditEntry, err error) {
+	var last int64
+	err = readRows(ctx, s, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
+	for from := int64(0); err == nil && from < last; from += auditLook {
+		// The erasure's condition expects the name as its second parameter.
+		err = readRows(ctx, s, selectAuditOfUser, []any{user, user, from, from + auditLook}, func(rows *sql.Rows) error {
+			var a order.AuditEntry
+			var at int64
+			err := rows.Scan(&a.ID, &at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
+			a.At = order.FromMillis(at)
+			audit = append(audit, a)
+			return err
+		})
+	}
+	return audit, err
 }
 
 func exportMoney(ctx context.Context, s *store.Store, user string, to BuyerRecords) error {
