@@ -23,7 +23,11 @@ var ErrServerChanged = errors.New("order: first write on another database server
 // has ended then.
 func (g *group) compareServer() error {
 	h := g.store.highWater
-	if h == nil || g.open == nil || g.open.mark.life == g.store.comparedLife {
+	if h == nil || g.open == nil {
+		return nil
+	}
+	life := g.open.mark.life
+	if known := g.store.comparedLife.Load(); known != nil && *known == life {
 		return nil
 	}
 	behind, err := h.compareAll(g.ctx, g)
@@ -31,7 +35,7 @@ func (g *group) compareServer() error {
 		return fmt.Errorf("%w: %w", ErrServerChanged, errors.Join(err, g.end(false)))
 	}
 	if len(behind) == 0 {
-		g.store.comparedLife = g.open.mark.life
+		g.store.comparedLife.Store(&life)
 		return nil
 	}
 	// Not by stopping them as a check does: that one may be waiting for the writer.
@@ -45,11 +49,10 @@ func (g *group) compareServer() error {
 			return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, errors.Join(err, g.end(false)))
 		}
 	}
-	life := g.open.mark.life
 	if err := g.end(true); err != nil {
 		return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, err)
 	}
-	g.store.comparedLife = life
+	g.store.comparedLife.Store(&life)
 	h.Nudge()
 	return fmt.Errorf("%w: %d %w", ErrServerChanged, len(behind), errMarked)
 }

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -86,9 +87,9 @@ type Store struct {
 	Told   chan struct{}    // receives a token when events were committed; see announce
 
 	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
-	// comparedLife is the mark.life of the server on which this process may write; see
-	// compareServer. It belongs to the writer's goroutine.
-	comparedLife string
+	// comparedLife is the mark.life of the server on which this process may write; nil: none.
+	// See compareServer.
+	comparedLife atomic.Pointer[string]
 
 	itemNow func(item string) time.Time // nil: now; see WithClock
 
