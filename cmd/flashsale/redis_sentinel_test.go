@@ -178,7 +178,7 @@ func TestRedis_SentinelFailedStart(t *testing.T) {
 	if err := errors.Join(dead.Kill(), rdb.Do(t.Context(), "acl", "setuser", "default", "resetpass", ">"+redisPassword).Err()); err != nil {
 		t.Fatal(err)
 	}
-	nobody := []string{process.FreeAddr(t), process.FreeAddr(t)}
+	unused := []string{process.FreeAddr(t), process.FreeAddr(t)}
 	const name = redistest.SentinelMaster
 	plain := func(addr string) string { return sentinelURL("sentinel+redis", []string{addr}, name, "", "") }
 	for _, q := range []struct {
@@ -189,7 +189,7 @@ func TestRedis_SentinelFailedStart(t *testing.T) {
 		{"replicas", plain("127.0.0.1:1") + "&route_randomly=true", "it sends commands to replicas", "remove", 2},
 		{"no URL", plain("127.0.0.1:1") + "&colour=blue", "cannot be read", "write sentinel+redis://", 2},
 		{"unknown name", sentinelURL("sentinel+redis", guarded.Addrs(), "store", "watcher", redisPassword), "no master named store", "correct master_name", 1},
-		{"no Sentinel", sentinelURL("sentinel+redis", nobody, name, "watcher", redisPassword), "no Sentinel names the master; the Sentinel at " + nobody[0] + ": it does not answer: connection refused", "start it", 1},
+		{"no Sentinel", sentinelURL("sentinel+redis", unused, name, "watcher", redisPassword), "no Sentinel names the master; the Sentinel at " + unused[0] + ": it does not answer: connection refused", "start it", 1},
 		{"Redis instead", plain(other.Addr()), "it is a Redis server and no Sentinel", "name the port of the Sentinels", 1},
 		{"no Sentinel's password", sentinelURL("sentinel+redis", guarded.Addrs(), name, "", redisPassword), "it wants a password", "write sentinel+redis://user:password@", 1},
 		{"wrong Sentinel's password", strings.Replace(sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", redisPassword), "hunter2-of-sentinel", "hunter2-of-others", 1), "wrong password or unknown user", "before the @", 1},

@@ -512,6 +512,9 @@ func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Or
 // unreachable) and not from the rows sent. Such a batch must be retried whole, and not
 // split.
 func Transient(err error) bool {
+	if errors.Is(err, ErrServerChanged) {
+		return true // whatever Redis or the server answered
+	}
 	if transient, known := transientPostgres(err); known {
 		return transient
 	}

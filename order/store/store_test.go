@@ -191,6 +191,7 @@ func TestTransient(t *testing.T) {
 		{sql.ErrConnDone, true},
 		{sql.ErrTxDone, true},
 		{errUneven, false},
+		{fmt.Errorf("%w: redis: nil", ErrServerChanged), true},
 		{sql.ErrNoRows, false},
 		// A broken connection proves nothing about the rows.
 		{io.EOF, true},
