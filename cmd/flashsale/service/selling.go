@@ -63,7 +63,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	var cache *catalog.Catalog
 	var catalogue parts
 	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, source, inventory.Config{
-		Partitions: e.settings.Partitions, ConfirmReplicas: e.settings.ConfirmReplicas, OnError: e.reporter("inventory"),
+		Partitions: e.settings.Partitions, Lineage: sh.highWater.Lineage, ConfirmReplicas: e.settings.ConfirmReplicas, OnError: e.reporter("inventory"),
 		OnBatch: batches.sent, OnWait: batches.waited, OnLock: batches.locked, OnAccepted: sh.counters.Accepted,
 		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued, eng.partition),
 		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {
@@ -133,6 +133,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 	if eng.unused {
 		level.Store(int32(zerolog.DebugLevel)) // until the first load, which finds nothing
 	}
+	report := e.reporter("recovery")
 	logLevel := func() zerolog.Level { return zerolog.Level(level.Load()) }
 	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
 	for i, q := range eng.expires {
@@ -156,6 +157,9 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 				Dur("took_ms", r.Took).Msg("sales loaded")
 			level.Store(int32(zerolog.InfoLevel))
 		},
-		OnError: e.reporter("recovery"),
+		OnError: func(err error) {
+			eng.lineage.noticed(err)
+			report(err)
+		},
 	})
 }
