@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,8 +26,13 @@ func newLineageGuard(s *config.Settings) *lineageGuard {
 	return &lineageGuard{settings: s, foreign: make(chan error, 1)}
 }
 
+// matchEvery is the interval between comparisons: another shop may use a Redis that was emptied,
+// on the connections that this process has.
+const matchEvery = time.Second
+
 // begin records the lineage of the database in Redis, or fails if Redis has another. From then on
-// new connections are checked, and the process ends if one leads to the Redis of another database.
+// every new connection is checked, and Redis at intervals, and the process ends if Redis has the
+// lineage of another database.
 func (g *lineageGuard) begin(ctx context.Context, db *store.Store, rdb redis.UniversalClient, ps *parts) error {
 	lineage, err := store.Lineage(ctx, db)
 	if err != nil {
@@ -37,14 +43,28 @@ func (g *lineageGuard) begin(ctx context.Context, db *store.Store, rdb redis.Uni
 	}
 	g.lineage.Store(&lineage)
 	ps.add(part{name: "redis lineage", run: func(ctx context.Context) error {
+		return g.watch(ctx, rdb)
+	}})
+	return nil
+}
+
+// watch returns an error once Redis has the lineage of another database.
+func (g *lineageGuard) watch(ctx context.Context, rdb redis.UniversalClient) error {
+	tick := time.NewTicker(matchEvery)
+	defer tick.Stop()
+	for {
 		select {
 		case err := <-g.foreign:
 			return backend.LineageError(g.settings, err)
+		case <-tick.C:
+			// Other errors are those of Redis, which every part reports.
+			if err := inventory.MatchLineage(ctx, rdb, *g.lineage.Load()); errors.Is(err, inventory.ErrLineage) {
+				return backend.LineageError(g.settings, err)
+			}
 		case <-ctx.Done():
 			return nil
 		}
-	}})
-	return nil
+	}
 }
 
 // connected refuses a new connection that leads to the Redis of another database. On a cluster,
@@ -59,17 +79,11 @@ func (g *lineageGuard) connected(ctx context.Context, c *redis.Conn) error {
 	if answered := redis.Error(nil); errors.As(err, &answered) {
 		return nil
 	}
-	g.noticed(err)
+	if errors.Is(err, inventory.ErrLineage) {
+		select {
+		case g.foreign <- err:
+		default:
+		}
+	}
 	return err
-}
-
-// noticed makes the process end if err is ErrLineage.
-func (g *lineageGuard) noticed(err error) {
-	if !errors.Is(err, inventory.ErrLineage) {
-		return
-	}
-	select {
-	case g.foreign <- err:
-	default:
-	}
 }

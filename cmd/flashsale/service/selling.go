@@ -133,7 +133,6 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 	if eng.unused {
 		level.Store(int32(zerolog.DebugLevel)) // until the first load, which finds nothing
 	}
-	report := e.reporter("recovery")
 	logLevel := func() zerolog.Level { return zerolog.Level(level.Load()) }
 	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
 	for i, q := range eng.expires {
@@ -157,9 +156,6 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 				Dur("took_ms", r.Took).Msg("sales loaded")
 			level.Store(int32(zerolog.InfoLevel))
 		},
-		OnError: func(err error) {
-			eng.lineage.noticed(err)
-			report(err)
-		},
+		OnError: e.reporter("recovery"),
 	})
 }
