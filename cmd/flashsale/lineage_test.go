@@ -41,11 +41,21 @@ func TestLineage_AnotherDatabase(t *testing.T) {
 		t.Errorf("%d orders wait, want 1", n)
 	}
 
-	s.worker()
+	worker := s.worker()
 	only(t, []purchase{c.settle(item, c.buy(item, "alice", "k", untilCommitted...))}, "201")
 	if r := s.run("doctor"); r.Code != 0 {
 		t.Errorf("doctor of the recorded shop: exit code %d\n%s", r.Code, r.Output)
 	}
+
+	// The ways to give a Redis to another shop.
+	addr := "redis://" + s.server.Addr()
+	term(t, process.Start(t, other.spec("worker", []string{"--redis", addr + "/1"})))
+	term(t, api)
+	term(t, worker)
+	if err := s.rdb.FlushDB(await.Context(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	term(t, other.worker())
 }
 
 // A Redis that has lost its data gets the lineage again from the running processes. If its data
