@@ -29,6 +29,9 @@ import (
 type Config struct {
 	// Partitions is the number of hash tags the items are spread over. Default 1.
 	Partitions int
+	// Lineage is that of the database. Redis records it, and States and Declare return
+	// ErrLineage when Redis has another. Default "": it is not recorded.
+	Lineage string
 	// MaxBatch bounds the purchases of one script. Default 256.
 	MaxBatch int
 	// MaxPending bounds the requests that wait for one item's next script;

@@ -42,6 +42,9 @@ func stockChannel(partition int) string { return tag(partition) + "stock" }
 // partitionsKey records how many partitions the keys were laid out for.
 const partitionsKey = "fs:{p0}:partitions"
 
+// lineageKey records the lineage of the database that this Redis belongs to.
+const lineageKey = "fs:{p0}:lineage"
+
 // epochKey holds the epoch that a partition's data belongs to.
 func epochKey(partition int) string { return tag(partition) + "epoch" }
 

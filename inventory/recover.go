@@ -24,13 +24,20 @@ type State struct {
 	Built int64
 }
 
-// States reads the state of each partition's Redis. Errors: [ErrUnavailable].
+// States reads the state of each partition's Redis. Errors: [ErrLineage], [ErrUnavailable].
 func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	states := make([]State, v.cfg.Partitions)
 	for p := range states {
-		found, err := stateScript.Run(ctx, v.rdb, []string{epochKey(p), builtKey(p)}).StringSlice()
-		if err != nil || len(found) != 4 {
+		keys := []string{epochKey(p), builtKey(p)}
+		if p == 0 && v.cfg.Lineage != "" {
+			keys = append(keys, lineageKey)
+		}
+		found, err := stateScript.Run(ctx, v.rdb, keys).StringSlice()
+		if err != nil || len(found) != 5 {
 			return nil, fmt.Errorf("read state of partition %d: %w: %w", p, ErrUnavailable, err)
+		}
+		if err := compareLineage(found[4], v.cfg.Lineage); err != nil {
+			return nil, err
 		}
 		states[p].RunID = found[1]
 		// Values that are not numbers count as missing.
@@ -132,10 +139,18 @@ func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error
 
 // Declare records that the data in Redis belongs to this epoch. Sales of other epochs must
 // have been dropped before. This process sells under the epoch from now on.
-// Errors: [ErrUnavailable].
+// Errors: [ErrLineage], [ErrUnavailable].
 func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 	v.Adopt(epoch)
-	// The number may have been lost with the rest, and the doctor command reads it.
+	// The lineage and the number of partitions may have been lost with the rest, and later starts
+	// and the doctor command read them.
+	if v.cfg.Lineage != "" {
+		if err := CheckLineage(ctx, v.rdb, v.cfg.Lineage); errors.Is(err, ErrLineage) {
+			return err
+		} else if err != nil {
+			return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
+		}
+	}
 	if err := CheckPartitions(ctx, v.rdb, v.cfg.Partitions); err != nil {
 		return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
 	}

@@ -472,45 +472,44 @@ func TestMigrator_Payments_AllowRefunds(t *testing.T) {
 	d.wantLines("PRAGMA integrity_check", "ok")
 }
 
-// A backup from before databases had a lineage gets the lineage of its original database, and
-// another database gets a different one.
+// Two databases have different lineages, also if they are created in the same second. A database
+// keeps its own, whatever steps are undone and made again.
 func TestMigrator_Lineage(t *testing.T) {
 	t.Parallel()
-	db := openFile(t, filepath.Join(t.TempDir(), "shop.db"), "")
-	m := newMigrator(t, db)
-	ctx := await.Context(t)
-	up := func() (lineage string) {
-		t.Helper()
-		if _, err := m.Up(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = 'lineage'").Scan(&lineage); err != nil || lineage == "" {
-			t.Fatalf("lineage %q, %v", lineage, err)
-		}
-		return lineage
+	d, other := openDatabase(t, ""), openDatabase(t, "")
+	first := d.lineage()
+	if got := other.lineage(); got == first {
+		t.Errorf("two databases have the lineage %s", got)
 	}
-	down := func() {
-		t.Helper()
-		for version := int64(9); version >= 5; {
-			if _, err := m.Down(ctx); err != nil {
-				t.Fatal(err)
-			}
-			var err error
-			if version, err = Version(ctx, db, "sqlite"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	first := up()
-	down()
-	if again := up(); again != first {
+	d.downBelow(5)
+	if again := d.lineage(); again != first {
 		t.Errorf("lineage %s after the step was made again, want %s", again, first)
 	}
-	down()
-	if _, err := db.ExecContext(ctx, "UPDATE goose_db_version SET tstamp = '2001-02-03 04:05:06' WHERE version_id = 1"); err != nil {
-		t.Fatal(err)
+}
+
+// A database from before databases had a lineage gets the time at which it was created, which its
+// backups share.
+func TestMigrator_Lineage_Old(t *testing.T) {
+	t.Parallel()
+	d := openDatabase(t, "")
+	d.up()
+	for created, want := range map[string]string{"2001-02-03 04:05:06": "981173106", "2001-02-03 04:05:07": "981173107"} {
+		d.downBelow(5)
+		d.must("DELETE FROM meta WHERE key = 'lineage'")
+		d.must("UPDATE goose_db_version SET tstamp = '" + created + "' WHERE version_id = 1")
+		if got := d.lineage(); got != want {
+			t.Errorf("lineage of a database of %s: %s, want %s", created, got, want)
+		}
 	}
-	if other := up(); other == first {
-		t.Errorf("a database of another time has the same lineage %s", other)
+}
+
+// lineage migrates the database up, and returns its lineage.
+func (d *testDatabase) lineage() string {
+	d.t.Helper()
+	d.up()
+	found := d.lines("SELECT value FROM meta WHERE key = 'lineage'")
+	if len(found) != 1 {
+		d.t.Fatalf("lineages %q, want one", found)
 	}
+	return found[0]
 }

@@ -77,7 +77,7 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 	if err := backend.NeedDatabase(s); err != nil {
 		return err
 	}
-	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), nil)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,19 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 	} else if err != nil {
 		return err
 	}
+	if err := matchLineage(ctx, s, store, rdb); err != nil {
+		return err
+	}
 	return r.decide(c, store, rdb, partitions)
+}
+
+// matchLineage fails if Redis belongs to another database.
+func matchLineage(ctx context.Context, s *config.Settings, db *store.Store, rdb redis.UniversalClient) error {
+	lineage, err := store.Lineage(ctx, db)
+	if err != nil {
+		return err
+	}
+	return backend.LineageError(s, inventory.MatchLineage(ctx, rdb, lineage))
 }
 
 // decide finds the stopped items and applies the decision.

@@ -45,7 +45,7 @@ CREATE TABLE meta (
 -- is not mistaken for this one's.
 INSERT INTO meta (key, value) VALUES ('epoch', CAST(CAST(floor(extract(epoch FROM now())) AS BIGINT) AS TEXT));
 
--- Names this database and every backup of it. Redis records revisions by lineage.
+-- Names this database and every copy and backup of it. Redis records it, and revisions by it.
 INSERT INTO meta (key, value) VALUES ('lineage', CAST(gen_random_uuid() AS TEXT));
 
 -- Times are Unix milliseconds UTC throughout; 0 means "none".

@@ -11,6 +11,9 @@ CREATE TABLE meta (
 -- is not mistaken for this one's.
 INSERT INTO meta (key, value) VALUES ('epoch', CAST(strftime('%s', 'now') AS TEXT));
 
+-- Names this database and every copy and backup of it. Redis records it, and revisions by it.
+INSERT INTO meta (key, value) VALUES ('lineage', lower(hex(randomblob(16))));
+
 -- Times are Unix milliseconds UTC throughout; 0 means "none".
 CREATE TABLE items (
     id                     TEXT    NOT NULL PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),

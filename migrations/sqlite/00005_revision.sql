@@ -11,13 +11,12 @@ ALTER TABLE items ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE items ADD COLUMN behind INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX items_behind ON items (id) WHERE behind > 0;
 
--- Names this database and every backup of it, older ones than this column as well:
--- the time at which the database was created. Redis records revisions by lineage.
+-- A database that was created before step 1 gave it a lineage gets the time at which it was
+-- created, which its backups share. It keeps it below: Redis knows the database by it.
 INSERT INTO meta (key, value) SELECT 'lineage', strftime('%s', tstamp) FROM goose_db_version WHERE version_id = 1
-ORDER BY id LIMIT 1;
+ORDER BY id LIMIT 1 ON CONFLICT DO NOTHING;
 
 -- +goose Down
-DELETE FROM meta WHERE key = 'lineage';
 DROP INDEX items_behind;
 ALTER TABLE items DROP COLUMN behind;
 ALTER TABLE items DROP COLUMN revision;

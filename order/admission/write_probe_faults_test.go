@@ -216,3 +216,28 @@ func occupyRow(t *testing.T, s *store.Store) func() {
 		}
 	}
 }
+
+// The write of the first check on a database whose URL has several hosts reaches the one that
+// answers within the bound of a check.
+func TestWriteProbe_SilentHost(t *testing.T) {
+	if !postgrestest.Chosen(t) {
+		t.Skip("skipped: only Postgres has several hosts; FLASHSALE_TEST_DATABASE=postgres runs it")
+	}
+	t.Parallel()
+	s, err := store.Open(await.Context(t), postgrestest.SilentFirst(t, ordertest.NewPostgres(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p, _ := newProbe(t, s)
+	if err := p.target.write(await.Context(t), "0"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Epoch(await.Context(t)); err != nil {
+		t.Errorf("a read: %v", err)
+	}
+}

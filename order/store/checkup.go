@@ -20,6 +20,8 @@ type Checkup struct {
 	Partitions int
 	// Epoch is the number of the current build of the state in Redis.
 	Epoch int64
+	// Lineage identifies the database, its backups and its copies.
+	Lineage string
 }
 
 // Check reads the whole file of SQLite for faults. That may take long: bound it with ctx. It
@@ -44,6 +46,9 @@ func Check(ctx context.Context, s *Store) (Checkup, error) {
 			c.JournalMode = modes[0]
 		}
 		if c.Partitions, err = partitionsOf(tx); err != nil {
+			return err
+		}
+		if c.Lineage, err = lineageOf(tx); err != nil {
 			return err
 		}
 		c.Epoch, err = epochOf(tx)

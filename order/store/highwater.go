@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"gorm.io/gorm"
 
 	"flashsale/inventory"
 	"flashsale/order/timeouts"
@@ -86,7 +87,7 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1), Pending: make(map[string]int64)}
 	h.stopped.Store(&map[string]Behind{})
 	var err error
-	if h.Lineage, err = lineage(ctx, cfg.Store); err != nil {
+	if h.Lineage, err = Lineage(ctx, cfg.Store); err != nil {
 		return nil, err
 	}
 	cfg.Store.highWater = h
@@ -370,7 +371,7 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 // FindBehind compares all items and changes nothing: it stops no sale and records no
 // revision. Errors: ErrDatabase, inventory.ErrUnavailable.
 func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
-	lineage, err := lineage(ctx, store)
+	lineage, err := Lineage(ctx, store)
 	if err != nil {
 		return nil, err
 	}
@@ -421,12 +422,16 @@ func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[st
 	return refused, nil
 }
 
-// lineage identifies this database and its backups.
-func lineage(ctx context.Context, s *Store) (string, error) {
+// Lineage identifies this database, its backups and its copies. Errors: ErrDatabase.
+func Lineage(ctx context.Context, s *Store) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
+	return lineageOf(s.read.WithContext(ctx))
+}
+
+func lineageOf(db *gorm.DB) (string, error) {
 	var value string
-	if err := s.read.WithContext(ctx).Raw("SELECT value FROM meta WHERE key = 'lineage'").Scan(&value).Error; err != nil {
+	if err := db.Raw("SELECT value FROM meta WHERE key = 'lineage'").Scan(&value).Error; err != nil {
 		return "", Wrap("read lineage", err)
 	}
 	return value, nil

@@ -34,12 +34,9 @@ func OpenPostgres(url string, conns int) (*gorm.DB, error) {
 // openPostgres opens a pool whose new connections run a text first. It is omitted behind a
 // pooler that gives each transaction another session.
 func openPostgres(url string, conns int, first string) (*gorm.DB, error) {
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := PostgresConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
-	}
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTimeout
 	}
 	if cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
 		first = ""
@@ -61,6 +58,36 @@ func openPostgres(url string, conns int, first string) (*gorm.DB, error) {
 	return db, nil
 }
 
+// PostgresConfig reads the URL of a database. It bounds the attempt to connect to each host unless
+// the URL does.
+func PostgresConfig(url string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+		if n := hosts(cfg); n > 1 {
+			cfg.ConnectTimeout = silentHosts / time.Duration(n-1)
+		}
+	}
+	return cfg, nil
+}
+
+// hosts is the number of hosts in a URL. A host has a second fallback if it is also tried without
+// TLS.
+func hosts(cfg *pgx.ConnConfig) int {
+	type host struct {
+		name string
+		port uint16
+	}
+	known := map[host]bool{{cfg.Host, cfg.Port}: true}
+	for _, f := range cfg.Fallbacks {
+		known[host{f.Host, f.Port}] = true
+	}
+	return len(known)
+}
+
 // planning sets the parameters of connections that cache plans. A plan that is made when a new
 // shop is almost empty is kept until the server has analyzed the table, and would read all
 // orders of the first minute's sale, over and over. Every statement that matters has an
@@ -77,6 +104,10 @@ const (
 	idleConnection = 5 * time.Minute
 	// connectTimeout bounds the connection to one address, unless the URL has its own.
 	connectTimeout = 5 * time.Second
+	// silentHosts replaces connectTimeout if the URL has several hosts: it is the time for those
+	// that accept a connection and do not answer, or drop it. It is shorter than the shortest bound
+	// of a caller, the 800 ms of the write probe, so that the host that works is reached in time.
+	silentHosts = 500 * time.Millisecond
 	// pingTimeout bounds the check of a connection that was idle. One that a firewall has
 	// dropped gives no answer.
 	pingTimeout = time.Second
@@ -287,11 +318,15 @@ var (
 // openServer opens the pools of a store on Postgres.
 func openServer(ctx context.Context, s *Store, url string) (err error) {
 	s.url = url
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Write)
+	defer cancel()
+	// Before the pools, whose new connections set parameters of their sessions.
+	if err := checkServer(ctx, url); err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
 	if s.write, err = OpenPostgres(url, 1); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Write)
-	defer cancel()
 	pool, err := s.write.DB()
 	if err == nil {
 		err = pool.PingContext(ctx)
@@ -300,6 +335,20 @@ func openServer(ctx context.Context, s *Store, url string) (err error) {
 		return fmt.Errorf("open database: %w", err)
 	}
 	return s.openReaders(func(conns int) (*gorm.DB, error) { return openPostgres(url, conns, reading) })
+}
+
+// checkServer connects once to check that the server answers and is not behind a pooler that the
+// pools cannot use. Errors: ErrPooled.
+func checkServer(ctx context.Context, url string) error {
+	cfg, err := PostgresConfig(url)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return errors.Join(CheckPooler(ctx, conn), conn.Close(ctx))
 }
 
 // pgConnector opens connections of pgx that take the statements and values of SQLite: see

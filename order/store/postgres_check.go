@@ -92,6 +92,9 @@ func checkPostgres(ctx context.Context, s *Store) (c Checkup, err error) {
 		if c.Partitions, err = partitionsOf(tx); err != nil {
 			return err
 		}
+		if c.Lineage, err = lineageOf(tx); err != nil {
+			return err
+		}
 		c.Epoch, err = epochOf(tx)
 		return err
 	}, &sql.TxOptions{ReadOnly: true})

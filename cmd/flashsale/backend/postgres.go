@@ -27,6 +27,8 @@ func postgresFix(err error) string {
 	switch {
 	case errors.Is(err, store.ErrNotWritable):
 		return stateFix(readOnly)
+	case errors.Is(err, store.ErrPooled):
+		return "connect to the server itself, or add default_query_exec_mode=simple_protocol to the URL (not for migrations, copies and the embedded Redis); see docs/postgres.md"
 	case refused == nil && errors.As(err, &unreachable):
 		return "start the server, or correct the host and port; check that its listen_addresses, pg_hba.conf, TLS (sslmode) and the firewall allow this host"
 	default:
@@ -130,6 +132,7 @@ var errServed = errors.New("another process serves this database")
 // others share it. The server releases it when the connection ends.
 type PostgresLock struct {
 	settings  *config.Settings
+	server    *pgx.ConnConfig
 	exclusive bool
 	pooled    bool // not taken; see LockPostgres
 
@@ -148,21 +151,24 @@ func LockPostgres(ctx context.Context, s *config.Settings, exclusive bool) (*Pos
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	l := &PostgresLock{settings: s, exclusive: exclusive}
-	cfg, err := pgx.ParseConfig(s.DB)
-	if err != nil {
+	var err error
+	if l.server, err = store.PostgresConfig(s.DB); err != nil {
 		return nil, config.FailedSetting("db", s.DB, Cause(err), postgresFix(err))
 	}
-	if l.pooled = cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol; l.pooled {
+	if l.pooled = l.server.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol; l.pooled {
 		if exclusive {
 			return nil, config.FailedSetting("db", s.DB, errPooled.Error(), "name the server itself, without default_query_exec_mode")
 		}
 		return l, nil
 	}
-	conn, err := pgx.Connect(ctx, s.DB)
+	conn, err := pgx.ConnectConfig(ctx, l.server)
 	if err != nil {
 		return nil, config.FailedSetting("db", s.DB, Cause(err), postgresFix(err))
 	}
-	held, err := l.take(ctx, conn)
+	held := false
+	if err = store.CheckPooler(ctx, conn); err == nil {
+		held, err = l.take(ctx, conn)
+	}
 	switch {
 	case err != nil:
 		return nil, errors.Join(config.FailedSetting("db", s.DB, Cause(err), postgresFix(err)), closeConn(ctx, conn))
@@ -236,7 +242,7 @@ func (l *PostgresLock) check(ctx context.Context) error {
 		}
 		l.conn = nil
 	}
-	conn, err := pgx.Connect(ctx, l.settings.DB)
+	conn, err := pgx.ConnectConfig(ctx, l.server)
 	if err != nil {
 		return err
 	}

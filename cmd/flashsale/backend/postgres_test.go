@@ -5,6 +5,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/store"
@@ -54,6 +56,40 @@ func TestLockPostgres_Pooled(t *testing.T) {
 	lockOf(t, direct, true) // nothing excludes it
 }
 
+// A URL that leads to a pooler in transaction mode, and does not say so, is refused before anything
+// is left in a session that the pooler gives to others.
+func TestLockPostgres_UnknownPooler(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a Postgres server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	server := postgrestest.Server(t)
+	direct := server.NewDatabase(t)
+	u, err := url.Parse(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	pooled := postgrestest.Bouncer(t, server, postgresserver.Transaction)(name)
+	for _, exclusive := range []bool{true, false} {
+		_, err := LockPostgres(await.Context(t), &config.Settings{DB: pooled}, exclusive)
+		if err == nil || !strings.Contains(err.Error(), store.ErrPooled.Error()) || !strings.Contains(err.Error(), "add default_query_exec_mode=simple_protocol") {
+			t.Errorf("exclusive %t: %v, want ErrPooled and the fix", exclusive, err)
+		}
+	}
+	lockOf(t, direct, true) // no session of the pooler holds the lock
+}
+
+// TestLockPostgres_SilentHost takes the lock on the second host of a URL, the first of which does
+// not answer.
+func TestLockPostgres_SilentHost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a Postgres server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	lockOf(t, postgrestest.SilentFirst(t, postgrestest.NewDatabase(t)), true)
+}
+
 // A lock whose connection is lost is taken again, unless another process has taken it.
 func TestPostgresLock_Lost(t *testing.T) {
 	if testing.Short() {
@@ -75,7 +111,7 @@ func TestPostgresLock_Lost(t *testing.T) {
 	if err := first.check(await.Context(t)); err != nil {
 		t.Errorf("the lock is not taken again: %v", err)
 	}
-	other := &PostgresLock{settings: first.settings}
+	other := &PostgresLock{settings: first.settings, server: first.server}
 	if err := other.check(await.Context(t)); !errors.Is(err, errServed) {
 		t.Errorf("a shared lock beside an exclusive one: %v", err)
 	}

@@ -30,9 +30,9 @@ const (
 )
 
 // OpenRedis connects to the engine named by the setting: a server, behind the breakers, or the
-// embedded engine, which it starts. connected is called for every new connection and must be
-// quick. The closers must be called in order.
-func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb redis.UniversalClient, closers []func() error, err error) {
+// embedded engine, which it starts. connected is called for every new connection before its first
+// use, and must be quick; an error closes the connection. The closers must be called in order.
+func OpenRedis(setting string, guard *breaker.Breakers, connected Connected) (rdb redis.UniversalClient, closers []func() error, err error) {
 	switch {
 	case setting == config.EmbeddedRedis:
 		s, err := embedded.Start()
@@ -57,7 +57,7 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
 		o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-		o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+		o.DialerRetries, o.OnConnect = 1, connected
 		// A dead master does not redirect, so only this shows its replacement.
 		o.ClusterStateReloadInterval = time.Second
 		c := redis.NewClusterClient(o)
@@ -85,20 +85,16 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected func()) (rdb r
 // tune sets the options that every client needs. The pool size is that of the URL (pool_size),
 // if it has one. DialerRetries counts the attempts of one dial: with the default of five, an
 // unavailable Redis is detected half a second later.
-func tune(o *redis.Options, connected func()) *redis.Options {
+func tune(o *redis.Options, connected Connected) *redis.Options {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
 	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+	o.DialerRetries, o.OnConnect = 1, connected
 	return o
 }
 
-func onConnect(connected func()) func(context.Context, *redis.Conn) error {
-	return func(context.Context, *redis.Conn) error {
-		connected()
-		return nil
-	}
-}
+// Connected receives new connections to Redis; see OpenRedis. It may be nil.
+type Connected = func(ctx context.Context, c *redis.Conn) error
 
 // Advice is a recommended change of an engine.
 type Advice struct {

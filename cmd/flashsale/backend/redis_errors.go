@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/cmd/flashsale/config"
+	"flashsale/inventory"
 )
 
 const (
@@ -83,6 +84,16 @@ func RedisError(ctx context.Context, setting string, err error) error {
 	}
 	cause, fix := explainRedis(ctx, setting, err)
 	return config.FailedSetting("redis", setting, cause, fix)
+}
+
+// LineageError adds the settings and the fix to inventory.ErrLineage. Others are returned
+// unchanged.
+func LineageError(s *config.Settings, err error) error {
+	if !errors.Is(err, inventory.ErrLineage) {
+		return err
+	}
+	return config.FailedSetting("redis", s.Redis, fmt.Sprintf("%v; the setting db is %s", err, config.RedactURL(s.DB)),
+		"name the Redis of this database, or the database of this Redis; docs/operating.md describes how to give a Redis to another shop")
 }
 
 // probeKeys is the number of keys, each of another slot, that probe reads. On a cluster

@@ -20,7 +20,7 @@ func TestOpenRedis_PoolSize(t *testing.T) {
 		"sentinel+redis://127.0.0.1:1?master_name=shop":              redisPool,
 		"sentinel+rediss://127.0.0.1:1?master_name=shop&pool_size=4": 4,
 	} {
-		rdb, closers, err := OpenRedis(url, breaker.New(breaker.Config{}), func() {})
+		rdb, closers, err := OpenRedis(url, breaker.New(breaker.Config{}), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
 		}

@@ -23,7 +23,7 @@ const sentinelDial = redisRead + 3*redisDial
 
 // sentinelOptions reads the URL of a setting. Its user and password are those of the Sentinels,
 // and its parameters username and password those of Redis.
-func sentinelOptions(setting string, connected func()) (*redis.FailoverOptions, error) {
+func sentinelOptions(setting string, connected Connected) (*redis.FailoverOptions, error) {
 	o, err := redis.ParseFailoverURL(strings.TrimPrefix(setting, sentinelScheme))
 	switch {
 	case err != nil:
@@ -43,7 +43,7 @@ func sentinelOptions(setting string, connected func()) (*redis.FailoverOptions, 
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = sentinelDial, redisRead, redisWrite
 	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-	o.DialerRetries, o.OnConnect = 1, onConnect(connected)
+	o.DialerRetries, o.OnConnect = 1, connected
 	o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: redisDial, TLSConfig: o.TLSConfig})
 	return o, nil
 }
@@ -54,7 +54,7 @@ const sentinelLimit = 2 * time.Second
 // explainSentinel returns why the Sentinels do not lead to a master, and the fix. If they do, it
 // returns the master's address instead.
 func explainSentinel(ctx context.Context, setting string) (master, cause, fix string) {
-	o, err := sentinelOptions(setting, func() {})
+	o, err := sentinelOptions(setting, nil)
 	if err != nil {
 		return "", err.Error(), "correct the URL"
 	}

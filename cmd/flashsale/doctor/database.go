@@ -20,8 +20,8 @@ import (
 // migrate is the fix for a database without the present schema.
 const migrate = "run flashsale migrate up, or flashsale serve, which does it"
 
-// database checks the database, and returns the number of its partitions; 0 if unknown.
-func (d *doctor) database(ctx context.Context) (partitions int) {
+// database checks the database, and returns what it has recorded; nothing if that is unknown.
+func (d *doctor) database(ctx context.Context) store.Checkup {
 	s := d.settings
 	if s.Postgres() {
 		return d.postgres(ctx)
@@ -30,12 +30,12 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 	// Opening it would create it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		d.warn("database", "there is no database at "+path, migrate)
-		return 0
+		return store.Checkup{}
 	}
 	db, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(s, err))
-		return 0
+		return store.Checkup{}
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -54,13 +54,13 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		} else {
 			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
-		return 0
+		return store.Checkup{}
 	}
 	c, err := store.Check(ctx, db)
 	switch {
 	case err != nil:
 		d.fix("database", err.Error(), "make sure that the file can be read and is not locked")
-		return 0
+		return store.Checkup{}
 	case len(c.Damage) > 0:
 		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
 	case c.JournalMode != "wal":
@@ -69,7 +69,7 @@ func (d *doctor) database(ctx context.Context) (partitions int) {
 		d.ok("database", "%s is intact and its schema is up to date (epoch %d)", path, c.Epoch)
 	}
 	d.recorded(c.Partitions)
-	return c.Partitions
+	return c
 }
 
 // recorded compares the number of partitions that the database has recorded with the setting.

@@ -23,13 +23,13 @@ const (
 	leastProcesses = 2
 )
 
-// postgres checks a Postgres database, and returns the number of its partitions; 0 if unknown.
-func (d *doctor) postgres(ctx context.Context) (partitions int) {
+// postgres checks a Postgres database, and returns what it has recorded; nothing if that is unknown.
+func (d *doctor) postgres(ctx context.Context) store.Checkup {
 	s := d.settings
 	db, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", fmt.Sprintf("%s: %s", config.RedactURL(s.DB), backend.Cause(err)), backend.DatabaseFix(s, err))
-		return 0
+		return store.Checkup{}
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -40,7 +40,7 @@ func (d *doctor) postgres(ctx context.Context) (partitions int) {
 	described, err := store.Describe(ctx, db)
 	if err != nil {
 		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
-		return 0
+		return store.Checkup{}
 	}
 	// The server read its clock between the two.
 	halfway := asked.Add(d.now().Sub(asked) / 2)
@@ -55,20 +55,20 @@ func (d *doctor) postgres(ctx context.Context) (partitions int) {
 		} else {
 			d.fix("database", "its schema cannot be read: "+backend.Cause(err), backend.DatabaseFix(s, err))
 		}
-		return 0
+		return store.Checkup{}
 	}
 	c, err := store.Check(ctx, db)
 	switch {
 	case err != nil:
 		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
-		return 0
+		return store.Checkup{}
 	case len(c.Denied) > 0:
 		d.fix("database", "the role may not read and change the rows of "+strings.Join(c.Denied, ", "), "grant the role what docs/postgres.md lists for it")
-		return 0
+		return store.Checkup{}
 	}
 	d.ok("database", "%s is reachable and its schema is up to date (epoch %d)", config.RedactURL(s.DB), c.Epoch)
 	d.recorded(c.Partitions)
-	return c.Partitions
+	return c
 }
 
 // postgresServer checks the version and the settings of the server.

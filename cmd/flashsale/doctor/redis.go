@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,17 +16,18 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
+	"flashsale/order/store"
 )
 
 // redis checks Redis: its durability, its speed and its data.
-func (d *doctor) redis(ctx context.Context, partitions int) {
+func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 	s := d.settings
 	if s.Redis == config.EmbeddedRedis {
 		d.ok("redis", "embedded: its data ends with flashsale serve; every purchase waits for its commit")
 		return
 	}
 	backend.LogRedis(zerolog.Nop()) // the findings contain the same
-	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), func() {})
+	rdb, closers, err := backend.OpenRedis(s.Redis, breaker.New(breaker.Config{}), nil)
 	if err != nil {
 		d.failed("redis", err)
 		return
@@ -52,11 +54,24 @@ func (d *doctor) redis(ctx context.Context, partitions int) {
 	}
 	d.server(ctx, rdb, s.ConfirmReplicas)
 	d.pace(ctx, rdb)
-	if partitions == 0 {
-		partitions = s.Partitions
-	}
+	partitions := cmp.Or(recorded.Partitions, s.Partitions)
 	d.clock(ctx, rdb, partitions)
-	d.contents(ctx, rdb, partitions)
+	if d.lineage(ctx, rdb, recorded.Lineage) {
+		d.contents(ctx, rdb, partitions)
+	}
+}
+
+// lineage reports whether the data in Redis can belong to the database, which has this lineage; ""
+// if it is unknown.
+func (d *doctor) lineage(ctx context.Context, rdb redis.UniversalClient, lineage string) bool {
+	if lineage == "" {
+		return true
+	}
+	if err := inventory.MatchLineage(ctx, rdb, lineage); err != nil {
+		d.failed("redis", backend.LineageError(d.settings, err))
+		return false
+	}
+	return true
 }
 
 // server checks the version, the replicas and the memory limit of the Redis server.

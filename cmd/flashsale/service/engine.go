@@ -31,6 +31,7 @@ type engine struct {
 	rdb        redis.UniversalClient
 	clock      *inventory.Clock // that of Redis
 	nudges     recovery.Nudges  // for every new connection to Redis
+	lineage    *lineageGuard
 	breakers   *breaker.Breakers
 	partitions int
 	queues     []*queue.Queue // of orders, by partition
@@ -48,7 +49,12 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	var closers []func() error
 	var err error
 	// This does not connect yet.
-	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, eng.breakers, eng.nudges.Nudge); err != nil {
+	eng.lineage = newLineageGuard(s)
+	connected := func(ctx context.Context, c *redis.Conn) error {
+		eng.nudges.Nudge()
+		return eng.lineage.connected(ctx, c)
+	}
+	if eng.rdb, closers, err = backend.OpenRedis(s.Redis, eng.breakers, connected); err != nil {
 		return nil, err
 	}
 	eng.clock = inventory.NewClock(eng.rdb, s.Partitions, e.now)
@@ -66,6 +72,9 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 		return nil, err
 	}
 	startClock(ctx, e, eng.clock, ps)
+	if err := eng.lineage.begin(ctx, eng.store, eng.rdb, ps); err != nil {
+		return nil, err
+	}
 	if !e.embedded() {
 		addRedisMemory(e, eng.rdb, ps)
 	}

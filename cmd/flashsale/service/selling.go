@@ -63,7 +63,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	var cache *catalog.Catalog
 	var catalogue parts
 	stock, err := inventory.New(ctx, eng.rdb, locks, eng.queues, source, inventory.Config{
-		Partitions: e.settings.Partitions, ConfirmReplicas: e.settings.ConfirmReplicas, OnError: e.reporter("inventory"),
+		Partitions: e.settings.Partitions, Lineage: sh.highWater.Lineage, ConfirmReplicas: e.settings.ConfirmReplicas, OnError: e.reporter("inventory"),
 		OnBatch: batches.sent, OnWait: batches.waited, OnLock: batches.locked, OnAccepted: sh.counters.Accepted,
 		MayLoad: sh.highWater.MayLoad, Archive: sales.NewEndedSales(eng.store, queued, eng.partition),
 		Observe: func(stock *inventory.Inventory) (inventory.Observers, error) {

@@ -14,8 +14,18 @@ import (
 	"flashsale/internal/testing/freeport"
 )
 
-// bouncerConfig is the configuration of PgBouncer: its port and that of the server. Every client
-// is the server's Superuser.
+// The modes of a Bouncer.
+const (
+	// Transaction gives each transaction of a client another session of the server. A client must
+	// not rely on prepared statements, on SET without LOCAL, on advisory locks of a session, or on
+	// LISTEN. For pgx that means default_query_exec_mode=simple_protocol in the URL.
+	Transaction = "transaction"
+	// Session gives each client a session until it disconnects.
+	Session = "session"
+)
+
+// bouncerConfig is the configuration of PgBouncer: its port, that of the server, and the mode.
+// Every client is the server's Superuser.
 const bouncerConfig = `[databases]
 * = host=127.0.0.1 port=%[2]d user=` + Superuser + `
 [pgbouncer]
@@ -23,7 +33,7 @@ listen_addr = 127.0.0.1
 listen_port = %[1]d
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = %[3]s
 max_client_conn = 1000
 default_pool_size = 40
 ignore_startup_parameters = extra_float_digits
@@ -35,17 +45,14 @@ type Bouncer struct {
 	path         string // of the program
 	folder       *folder
 	port, server int
+	mode         string
 	cmd          *exec.Cmd
 	ended        chan struct{} // closed when the process has ended; nil before a start
 }
 
-// StartBouncer starts a PgBouncer with transaction pooling in front of a server, and returns once
-// it answers. ctx bounds the wait; it does not end the process.
-//
-// Successive transactions of a client use different sessions of the server, so a client must not
-// rely on prepared statements, on SET without LOCAL, on advisory locks of a session, or on
-// LISTEN. For pgx that means default_query_exec_mode=simple_protocol in the URL.
-func StartBouncer(ctx context.Context, s *Server) (*Bouncer, error) {
+// StartBouncer starts a PgBouncer in front of a server, in the mode Transaction or Session, and
+// returns once it answers. ctx bounds the wait; it does not end the process.
+func StartBouncer(ctx context.Context, s *Server, mode string) (*Bouncer, error) {
 	path, err := bouncerProgram()
 	if err != nil {
 		return nil, err
@@ -54,7 +61,7 @@ func StartBouncer(ctx context.Context, s *Server) (*Bouncer, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bouncer{path: path, folder: f, server: s.port}
+	b := &Bouncer{path: path, folder: f, server: s.port, mode: mode}
 	for range tries {
 		if b.port, err = freeport.Port(); err != nil {
 			break
@@ -107,7 +114,7 @@ func (b *Bouncer) log() string { return filepath.Join(b.folder.path, "log") }
 // start starts the process on its port and waits until it answers.
 func (b *Bouncer) start(ctx context.Context) (err error) {
 	config := filepath.Join(b.folder.path, "pgbouncer.ini")
-	if err := os.WriteFile(config, fmt.Appendf(nil, bouncerConfig, b.port, b.server), 0o644); err != nil { //nolint:gosec // it holds no secret, and another user reads it
+	if err := os.WriteFile(config, fmt.Appendf(nil, bouncerConfig, b.port, b.server, b.mode), 0o644); err != nil { //nolint:gosec // it holds no secret, and another user reads it
 		return err
 	}
 	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -155,7 +155,7 @@ func TestBouncer_KillRestart(t *testing.T) {
 	t.Parallel()
 	need(t, MissingBouncer())
 	s := started(t, Config{})
-	b, err := StartBouncer(await.Context(t), s)
+	b, err := StartBouncer(await.Context(t), s, Transaction)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,23 +7,19 @@ import (
 	"flashsale/internal/testing/postgresserver"
 )
 
-// Bouncer starts a PgBouncer with transaction pooling in front of a server, for this test. It
-// returns the function that returns the URL of a database. If PgBouncer is not installed, the
-// test is skipped, or fails with CI=true.
-//
-// Successive transactions of a client use different sessions of the server, so a client must not
-// rely on prepared statements, on SET without LOCAL, on advisory locks of a session, or on
-// LISTEN. For pgx that means default_query_exec_mode=simple_protocol in the URL.
-func Bouncer(t testing.TB, i *Instance) (url func(database string) string) {
+// Bouncer starts a PgBouncer in front of a server, for this test, in a mode of package
+// postgresserver. It returns the function that returns the URL of a database. If PgBouncer is not
+// installed, the test is skipped, or fails with CI=true.
+func Bouncer(t testing.TB, i *Instance, mode string) (url func(database string) string) {
 	t.Helper()
-	return StartBouncer(t, i).URL
+	return StartBouncer(t, i, mode).URL
 }
 
 // StartBouncer is Bouncer for a test that kills and restarts the process.
-func StartBouncer(t testing.TB, i *Instance) *PgBouncer {
+func StartBouncer(t testing.TB, i *Instance, mode string) *PgBouncer {
 	t.Helper()
 	need(t, postgresserver.MissingBouncer(), "PgBouncer", "pgbouncer")
-	b, err := postgresserver.StartBouncer(await.Context(t), i.Server)
+	b, err := postgresserver.StartBouncer(await.Context(t), i.Server, mode)
 	if err != nil {
 		t.Fatalf("postgrestest: %v", err)
 	}

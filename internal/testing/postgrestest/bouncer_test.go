@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgresserver"
 )
 
 // Three connected clients share one session of the server.
 func TestBouncer(t *testing.T) {
 	t.Parallel()
 	i := Server(t)
-	at := Bouncer(t, i)
+	at := Bouncer(t, i, postgresserver.Transaction)
 	u, err := url.Parse(i.NewDatabase(t))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flashsale/internal/testing/disktest"
+	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/postgrestest"
 )
 
@@ -74,7 +75,7 @@ func init() {
 		ID: "F12i", Name: "PgBouncer killed", DB: "postgres", Lasts: 8 * time.Second,
 		Front: func(t *testing.T, s *store) string {
 			t.Helper()
-			bouncer = postgrestest.StartBouncer(t, s.server)
+			bouncer = postgrestest.StartBouncer(t, s.server, postgresserver.Transaction)
 			return bouncer.URL(s.database(t)) + "&default_query_exec_mode=simple_protocol"
 		},
 		Strike: func(ctx context.Context, r *run) { killBouncer(ctx, r, bouncer) },

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgresserver"
+	"flashsale/internal/testing/postgrestest"
+	"flashsale/order/ordertest"
+)
+
+// A store opens behind a pooler in transaction mode only if it keeps nothing in a session, and
+// leaves nothing in one otherwise.
+func TestOpen_Pooler(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a Postgres server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	server := postgrestest.Server(t)
+	direct := ordertest.NewPostgresOn(t, server)
+	u, err := url.Parse(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	pooled := postgrestest.Bouncer(t, server, postgresserver.Transaction)(name)
+	const mode = "&default_query_exec_mode="
+	for _, suffix := range []string{"", mode + "cache_statement", mode + "cache_describe", mode + "describe_exec", mode + "exec"} {
+		s, err := Open(await.Context(t), pooled+suffix)
+		if err == nil {
+			err = s.Close()
+		}
+		if !errors.Is(err, ErrPooled) {
+			t.Errorf("transaction mode, %q: %v, want ErrPooled", suffix, err)
+		}
+	}
+	session := postgrestest.Bouncer(t, server, postgresserver.Session)(name)
+	for _, address := range []string{pooled + mode + "simple_protocol", session, direct} {
+		s := openStore(t, address)
+		if _, err := s.Epoch(await.Context(t)); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	conn, err := pgx.Connect(await.Context(t), pooled+mode+"simple_protocol")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(await.Context(t)) //nolint:errcheck // it only reads
+	var prepared, set int
+	const left = "SELECT (SELECT COUNT(*) FROM pg_prepared_statements), (SELECT COUNT(*) FROM pg_settings WHERE name = 'enable_seqscan' AND setting = 'off')"
+	if err := conn.QueryRow(await.Context(t), left).Scan(&prepared, &set); err != nil {
+		t.Fatal(err)
+	}
+	if prepared != 0 || set != 0 {
+		t.Errorf("a session of the pooler has %d prepared statements and %d parameters", prepared, set)
+	}
+}
+
+// A pooler is recognised while other clients use it, which changes the order in which it gives its
+// sessions.
+func TestCheckPooler_Busy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a Postgres server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	server := postgrestest.Server(t)
+	address := postgrestest.Bouncer(t, server, postgresserver.Transaction)(postgresserver.Superuser)
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(await.Context(t), address+"&default_query_exec_mode=exec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := conn.Close(await.Context(t)); err != nil {
+				t.Error(err)
+			}
+		})
+		return conn
+	}
+	var others sync.WaitGroup
+	stop := make(chan struct{})
+	for range 8 {
+		conn := connect()
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := conn.PgConn().Exec(await.Context(t), "SELECT 1").ReadAll(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 20 {
+		if err := CheckPooler(await.Context(t), connect()); !errors.Is(err, ErrPooled) {
+			t.Errorf("%v, want ErrPooled", err)
+		}
+	}
+	close(stop)
+	others.Wait()
+}
