@@ -488,3 +488,6 @@ const setBehind = `UPDATE items SET behind = MAX(behind, ?1) WHERE id = ?2 AND (
 
 // BumpRevision increments an item's revision.
 const BumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`
+
+// bumpRevisions increments the revisions of the items in a JSON list.
+const bumpRevisions = `UPDATE items SET revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id, revision`
