@@ -160,5 +160,5 @@ func changedFrom(ctx context.Context, s *store.Store, known order.Status, ids []
 	if err != nil {
 		return nil, store.Wrap("read streamed orders", err)
 	}
-	return orders, nil
+	return orders, s.Replicated(ctx)
 }

@@ -78,7 +78,7 @@ func (s *Service) OrderPayments(ctx context.Context, id string) ([]order.Payment
 	if err != nil {
 		return nil, store.Wrap("read payments", err)
 	}
-	return list, nil
+	return list, s.Store.Replicated(ctx)
 }
 
 func readPayments(db *gorm.DB, query string, args ...any) (list []order.PaymentRecord, err error) {

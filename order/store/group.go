@@ -84,10 +84,18 @@ func (g *group) end(commit bool) error {
 		return errors.Join(err, g.conn.Close())
 	}
 	err := g.tx.Commit()
-	if cerr := g.conn.Close(); err == nil || !g.store.Postgres() {
+	cerr := g.conn.Close()
+	switch {
+	case !g.store.Postgres():
 		return errors.Join(err, cerr)
+	case err != nil:
+		return committed(g.store, g.open.mark, err)
 	}
-	return committed(g.store, g.open.mark, err)
+	// It may have read what another transaction wrote, and written nothing.
+	if err := g.store.Replicated(g.ctx); err != nil {
+		return fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	return cerr
 }
 
 // lock begins a transaction on Postgres, with its lock, before its first members. Its time for
@@ -100,6 +108,7 @@ func (g *group) lock(first *write) error {
 	if err != nil {
 		return err
 	}
+	g.store.meet(open.mark.life)
 	g.open, g.preparedTx, g.began = open, g.store.hot.in(tx), time.Now()
 	return nil
 }

@@ -224,12 +224,11 @@ func (h *HighWater) Nudge() {
 }
 
 // Run checks a page of items after every interval, and all of them after a nudge,
-// until ctx ends.
+// until ctx ends. A check of all items that fails is repeated.
 func (h *HighWater) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for {
-		all := false
+	for all := false; ; {
 		select {
 		case <-tick.C:
 		case <-h.nudged:
@@ -239,7 +238,9 @@ func (h *HighWater) Run(ctx context.Context, every time.Duration) {
 			return
 		}
 		h.Note(ctx)
-		if err := h.check(ctx, all); err != nil && ctx.Err() == nil {
+		err := h.check(ctx, all)
+		all = all && err != nil
+		if err != nil && ctx.Err() == nil {
 			h.OnError(fmt.Errorf("compare revisions of Redis and the database: %w", err))
 		}
 	}
@@ -493,3 +494,6 @@ const setBehind = `UPDATE items SET behind = MAX(behind, ?1) WHERE id = ?2 AND (
 
 // BumpRevision increments an item's revision.
 const BumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`
+
+// bumpRevisions increments the revisions of the items in a JSON list.
+const bumpRevisions = `UPDATE items SET revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id, revision`

@@ -146,8 +146,10 @@ func isEnded(s order.Status) bool {
 func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
 	if f.UserID == "" {
 		err = s.lists.read(ctx, "list orders", func(db *gorm.DB) (err error) {
-			orders, next, err = queryOf(f).read(db, f.Limit)
-			return err
+			if orders, next, err = queryOf(f).read(db, f.Limit); err != nil {
+				return err
+			}
+			return s.Replicated(ctx)
 		})
 		return orders, next, err
 	}
@@ -160,7 +162,7 @@ func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order,
 	if err != nil {
 		return nil, "", Wrap("list a buyer's orders", err)
 	}
-	return orders, next, nil
+	return orders, next, s.Replicated(ctx)
 }
 
 func (q orderQuery) read(db *gorm.DB, limit int) (orders []order.Order, next string, err error) {

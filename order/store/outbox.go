@@ -110,14 +110,24 @@ func (b *Outbox) payment(o *order.Order, id int64, p order.Payment, outcome orde
 
 // Closed adds the events of closed orders.
 func (b *Outbox) Closed(ctx context.Context, c Conn, kind order.EventType, orders []Returned) error {
-	if !b.wanted[kind] {
+	if len(orders) == 0 || !b.wanted[kind] {
 		return nil
 	}
+	ids := make([]string, len(orders))
 	for i := range orders {
-		o, err := ReadOrder(ctx, c, orders[i].OrderID)
-		if err != nil {
-			return err
-		}
+		ids[i] = orders[i].OrderID
+	}
+	found := make(map[string]order.Order, len(orders))
+	err := Each(ctx, c, selectOrders, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+		o, err := ScanOrder(rows)
+		found[o.ID] = o
+		return err
+	})
+	if err != nil || len(found) != len(orders) {
+		return errors.Join(err, fmt.Errorf("read %d closed orders: %d have a row", len(orders), len(found)))
+	}
+	for _, id := range ids {
+		o := found[id]
 		b.order(kind, func() orderData { return dataOf(&o) })
 	}
 	return nil
@@ -182,19 +192,25 @@ func (b *Outbox) add(other *Outbox) {
 // bump increments the revisions that are still to be incremented, once for each item. Items
 // that do not exist are skipped.
 func (b *Outbox) bump(ctx context.Context, c Conn) error {
+	var items []string
 	for item, revision := range b.revisions {
-		if revision > 0 {
-			continue
-		}
-		err := c.QueryRowContext(ctx, BumpRevision, item).Scan(&revision)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
+		if revision == 0 {
+			items = append(items, item)
 			delete(b.revisions, item)
-		case err != nil:
-			return fmt.Errorf("raise revision of item %s: %w", item, err)
-		default:
-			b.revisions[item] = revision
 		}
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	err := Each(ctx, c, bumpRevisions, []any{JSONList(items...)}, func(rows *sql.Rows) error {
+		var item string
+		var revision int64
+		err := rows.Scan(&item, &revision)
+		b.revised(item, revision)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("raise the revisions of %d items: %w", len(items), err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,12 +29,13 @@ import (
 
 // OpenPostgres opens a pool of at most conns connections.
 func OpenPostgres(url string, conns int) (*gorm.DB, error) {
-	return openPostgres(url, conns, planning)
+	return openPostgres(url, conns, planning, func(string) {})
 }
 
 // openPostgres opens a pool whose new connections run a text first. It is omitted behind a
-// pooler that gives each transaction another session.
-func openPostgres(url string, conns int, first string) (*gorm.DB, error) {
+// pooler that gives each transaction another session. met gets the mark.life of each
+// connection's server before the connection is used.
+func openPostgres(url string, conns int, first string, met func(life string)) (*gorm.DB, error) {
 	cfg, err := PostgresConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -41,7 +43,7 @@ func openPostgres(url string, conns int, first string) (*gorm.DB, error) {
 	if cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
 		first = ""
 	}
-	pool := sql.OpenDB(pgConnector{stdlib.GetConnector(*cfg), first})
+	pool := sql.OpenDB(pgConnector{stdlib.GetConnector(*cfg, stdlib.OptionBeforeConnect(watchCommit)), first, met})
 	pool.SetMaxOpenConns(conns)
 	pool.SetMaxIdleConns(conns)
 	pool.SetConnMaxIdleTime(idleConnection)
@@ -92,11 +94,11 @@ func hosts(cfg *pgx.ConnConfig) int {
 // shop is almost empty is kept until the server has analyzed the table, and would read all
 // orders of the first minute's sale, over and over. Every statement that matters has an
 // index. Behind a pooler no plan is cached.
-const planning = "SET enable_seqscan = off; SET jit = off"
+const planning = "SET enable_seqscan = off; SET jit = off; "
 
 // reading sets the parameters of connections that only read. They are set after the connection
 // is made, because target_session_attrs=read-write refuses a session that only reads.
-const reading = planning + "; SET default_transaction_read_only = on"
+const reading = planning + "SET default_transaction_read_only = on; "
 
 const (
 	// idleConnection is after how long an unused connection is closed. A server has a
@@ -212,6 +214,7 @@ func committed(s *Store, m mark, cause error) error {
 	if m.xid == "" {
 		return fmt.Errorf("%w: %w", errRolledBack, cause) // it had not begun to write
 	}
+	s.doubt.Add(1)
 	// It outlives the change, whose callers wait for the answer.
 	ctx, cancel := context.WithTimeout(context.Background(), outcomeWait) //nolint:forbidigo // see above
 	defer cancel()
@@ -223,7 +226,7 @@ func committed(s *Store, m mark, cause error) error {
 		case err == nil && status != "" && life != m.life:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
 		case err == nil && status == "committed":
-			if err = replicated(ctx, s); err == nil {
+			if err = s.Replicated(ctx); err == nil {
 				return nil
 			}
 		}
@@ -231,19 +234,6 @@ func committed(s *Store, m mark, cause error) error {
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, err))
 		}
 	}
-}
-
-// replicated returns nil once every earlier commit has reached the synchronous standbys. A
-// COMMIT that is cancelled while it waits for them is visible nevertheless, and could be lost in
-// a failover. So this commits something later, and waits.
-func replicated(ctx context.Context, s *Store) error {
-	db, err := s.write.DB()
-	if err != nil {
-		return err
-	}
-	_, err = db.ExecContext(ctx, `INSERT INTO meta (key, value) VALUES ('write_probe', $1)
-		ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(s.now().UnixMilli(), 10))
-	return err
 }
 
 const (
@@ -291,7 +281,7 @@ func lostConnection(err error) bool {
 // reports whether it is one.
 func transientPostgres(err error) (transient, known bool) {
 	var unreachable *pgconn.ConnectError
-	if errors.As(err, &unreachable) || errors.Is(err, errRolledBack) || errors.Is(err, errUnknown) || errors.Is(err, errMoved) {
+	if errors.As(err, &unreachable) || errors.Is(err, errRolledBack) || errors.Is(err, errUnknown) || errors.Is(err, errWarned) || errors.Is(err, errMoved) {
 		return true, true
 	}
 	var pe *pgconn.PgError
@@ -334,7 +324,7 @@ func openServer(ctx context.Context, s *Store, url string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	return s.openReaders(func(conns int) (*gorm.DB, error) { return openPostgres(url, conns, reading) })
+	return s.openReaders(func(conns int) (*gorm.DB, error) { return openPostgres(url, conns, reading, s.meet) })
 }
 
 // checkServer connects once to check that the server answers and is not behind a pooler that the
@@ -355,24 +345,68 @@ func checkServer(ctx context.Context, url string) error {
 // translate.
 type pgConnector struct {
 	driver.Connector
-	first string // the text that a new connection runs; "": none
+	first string // the text that a new connection runs
+	met   func(life string)
 }
 
 func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := c.Connector.Connect(ctx)
+	own := new(pgConn)
+	conn, err := c.Connector.Connect(context.WithValue(ctx, connKey{}, own))
 	if err != nil {
 		return nil, err
 	}
-	own := &pgConn{conn.(*stdlib.Conn)}
-	if c.first != "" {
-		if _, err := own.Conn.Conn().PgConn().Exec(ctx, c.first).ReadAll(); err != nil {
-			return nil, errors.Join(fmt.Errorf("set the parameters of a session: %w", err), own.Close())
-		}
+	own.Conn = conn.(*stdlib.Conn)
+	results, err := own.Conn.Conn().PgConn().Exec(ctx, c.first+"SELECT "+serverLife).ReadAll()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("begin a session: %w", err), own.Close())
 	}
+	c.met(string(results[len(results)-1].Rows[0][0]))
 	return own, nil
 }
 
-type pgConn struct{ *stdlib.Conn }
+type pgConn struct {
+	*stdlib.Conn
+	committing atomic.Bool // it executes COMMIT, or has not got its answer
+	warned     bool        // the server has sent a warning since it was false
+}
+
+// connKey is the context key under which Connect passes a connection to watchCommit.
+type connKey struct{}
+
+// watchCommit notices warnings, and keeps pgx from cancelling a COMMIT: it sends a cancel request
+// if the time of a statement is over or its connection is lost. A COMMIT that waits for a standby
+// would then take effect without it.
+func watchCommit(ctx context.Context, cfg *pgx.ConnConfig) error {
+	own := ctx.Value(connKey{}).(*pgConn)
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if own.committing.Load() {
+			return nil, errCommitting
+		}
+		return dial(ctx, network, address)
+	}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		own.warned = own.warned || n.SeverityUnlocalized == "WARNING"
+	}
+	return nil
+}
+
+// errCommitting says that a COMMIT is not cancelled.
+var errCommitting = errors.New("order: a commit is not cancelled")
+
+// errWarned says that the server has committed, and warned: an operator has cancelled the wait for
+// a standby.
+var errWarned = errors.New("order: the server may have committed without its standby")
+
+// commit runs a statement that commits. Errors: errWarned.
+func (c *pgConn) commit(ctx context.Context, text string, args ...any) (pgconn.CommandTag, error) {
+	c.warned = false
+	tag, err := c.Conn.Conn().Exec(ctx, text, args...)
+	if err == nil && c.warned {
+		err = errWarned
+	}
+	return tag, err
+}
 
 // BeginTx begins a transaction. If the context has an opening, it runs it, and ignores opts.
 func (c *pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
@@ -384,7 +418,7 @@ func (c *pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx,
 	if conn.IsClosed() {
 		return nil, driver.ErrBadConn
 	}
-	tx := pgTx{ctx, conn}
+	tx := pgTx{ctx, c}
 	if err := o.run(ctx, conn); err != nil {
 		if conn.PgConn().TxStatus() != 'I' {
 			err = errors.Join(err, tx.Rollback())
@@ -422,30 +456,41 @@ func (g *group) pipeline(ctx context.Context, queue func(b *pgx.Batch)) error {
 
 // pgTx is a transaction that began with an opening.
 type pgTx struct {
-	ctx  context.Context
-	conn *pgx.Conn
+	ctx context.Context
+	own *pgConn
 }
 
-// Commit commits, or returns pgx.ErrTxCommitRollback if a statement has failed before.
+// Commit commits, or returns pgx.ErrTxCommitRollback if a statement has failed before. When its
+// time is over, it abandons the connection: the server goes on waiting for the standby, and until
+// then no other session sees what was written. Errors: errWarned.
 func (t pgTx) Commit() error {
-	tag, err := t.conn.Exec(t.ctx, "COMMIT")
-	switch {
-	case err != nil && t.conn.PgConn().TxStatus() != 'I':
-		return errors.Join(err, t.conn.Close(t.ctx))
-	case err != nil:
-		return err
-	case tag.String() == "ROLLBACK":
-		return pgx.ErrTxCommitRollback
-	default:
+	t.own.committing.Store(true)
+	tag, err := t.own.commit(t.ctx, "COMMIT")
+	server := t.own.Conn.Conn().PgConn()
+	if err != nil && server.TxStatus() != 'I' {
+		return errors.Join(err, ignoreClosed(server.Conn().Close()))
+	}
+	t.own.committing.Store(false)
+	if err == nil && tag.String() == "ROLLBACK" {
+		err = pgx.ErrTxCommitRollback
+	}
+	return err
+}
+
+// ignoreClosed returns nil if a connection was closed before.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
+	return err
 }
 
 // Rollback rolls back. If that fails, it closes the connection.
 func (t pgTx) Rollback() error {
-	_, err := t.conn.Exec(t.ctx, "ROLLBACK")
+	conn := t.own.Conn.Conn()
+	_, err := conn.Exec(t.ctx, "ROLLBACK")
 	if err != nil {
-		err = errors.Join(err, t.conn.Close(t.ctx))
+		err = errors.Join(err, conn.Close(t.ctx))
 	}
 	return err
 }

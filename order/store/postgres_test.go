@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/internal/testing/await"
-	"flashsale/internal/testing/postgrestest"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 )
@@ -399,58 +398,6 @@ func TestPostgres_ReadWrite(t *testing.T) {
 	ordertest.AuditStore(t, s)
 	if err := s.Reader().Exec("DELETE FROM orders").Error; err == nil {
 		t.Error("a connection for reads has written")
-	}
-}
-
-// TestPostgres_Standby: a commit that was cancelled while it waited for a synchronous standby is
-// visible, but it does not count as committed.
-func TestPostgres_Standby(t *testing.T) {
-	t.Parallel()
-	// Only the store's sessions wait for the standby, which does not exist; the test's own commits
-	// do not.
-	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"synchronous_standby_names=none", "synchronous_commit=local"}})
-	address := server.NewDatabase(t)
-	s := openStore(t, address+"&synchronous_commit=on")
-	ctx := await.Context(t)
-	setup, err := sql.Open("pgx", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The checkpointer makes commits wait once it runs.
-	for _, text := range []string{"CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT); CREATE TABLE webhook_endpoints (events TEXT, enabled INT)", "CHECKPOINT"} {
-		if _, err := setup.ExecContext(ctx, text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := setup.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := s.Writer().DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, open, err := beginLocked(ctx, db, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES ('key', 'value')"); err != nil {
-		t.Fatal(err)
-	}
-	var committing sync.WaitGroup
-	committing.Go(func() {
-		if err := tx.Commit(); err == nil {
-			t.Error("the commit did not wait for the standby")
-		}
-	})
-	await.True(t, "the commit waits for the standby", func() bool {
-		return server.TerminateBackends(t, "wait_event = 'SyncRep'") == 1
-	})
-	committing.Wait()
-	if err := committed(s, open.mark, ordertest.ErrTest); !errors.Is(err, errUnknown) || !Transient(err) {
-		t.Errorf("committed: %v, want errUnknown", err)
-	}
-	if status, _, err := transactionStatus(ctx, s, open.mark.xid); err != nil || status != "committed" {
-		t.Errorf("status %q, %v", status, err)
 	}
 }
 

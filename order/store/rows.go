@@ -87,8 +87,11 @@ const (
 	RefundPayment  = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE id = ?2 AND ` + PaymentsOwed
 	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 
-	unsellUnits   = `UPDATE items SET sold = sold - ?1, revision = revision + 1 WHERE id = ?2 RETURNING revision`
-	takeFromBuyer = `UPDATE buyers SET quantity = quantity - ?1 WHERE item_id = ?2 AND user_id = ?3 AND quantity >= ?1`
+	selectOrders = `SELECT ` + OrderFields + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
+
+	// unsellUnits takes a JSON list of items and units.
+	unsellUnits = `UPDATE items SET sold = sold - CAST(json_extract(p.value, '$[1]') AS BIGINT), revision = revision + 1 FROM json_each(?1) p
+	WHERE items.id = json_extract(p.value, '$[0]') RETURNING id, revision`
 
 	ReturnsOfOrders = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 	WHERE order_id IN (SELECT value FROM json_each(?1))`
@@ -97,6 +100,12 @@ const (
 	DeleteReturns = `DELETE FROM releases WHERE order_id IN (SELECT value FROM json_each(?1))`
 	NoteSequence  = `UPDATE items SET sequence = MAX(sequence, ?1) WHERE id = ?2`
 )
+
+// takeFromBuyers skips a buyer who has fewer units. The caller checks the number of rows changed.
+var takeFromBuyers = newRowsStatement(
+	"WITH returned (item_id, user_id, quantity) AS (", "text text bigint",
+	`) UPDATE buyers SET quantity = buyers.quantity - returned.quantity FROM returned
+	WHERE buyers.item_id = returned.item_id AND buyers.user_id = returned.user_id AND buyers.quantity >= returned.quantity`)
 
 const returnColumns = 6
 
@@ -110,6 +119,6 @@ var hotTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken, selectItemKnown, insertRejected,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, takeFromBuyer, ReturnsOfOrders, DeleteReturns, NoteSequence, insertAudit, BumpRevision,
+	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, insertAudit, bumpRevisions,
 	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], InsertReturns.text[:], insertEvents.text[:])
+}, insertConfirmed.text[:], addToBuyers.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:])

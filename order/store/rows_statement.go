@@ -11,7 +11,7 @@ import (
 // new text for every batch length took a sixth of the worker's time.
 var chunkSizes = [...]int{256, 64, 16, 4, 1}
 
-// rowsStatement is an INSERT of several rows. SQLite prepares it in several sizes; Postgres
+// rowsStatement is a statement for several rows, mostly an INSERT. SQLite prepares it in several sizes; Postgres
 // gets one array for each column, so that one text serves any number of rows.
 type rowsStatement struct {
 	columns  int

@@ -83,8 +83,9 @@ type Store struct {
 	hot    prepared
 	writer *writer
 	log    logGuard
-	now    func() time.Time // see WithClock
-	Told   chan struct{}    // receives a token when events were committed; see announce
+	replication
+	now  func() time.Time // see WithClock
+	Told chan struct{}    // receives a token when events were committed; see announce
 
 	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
 	// comparedLife is the mark.life of the server on which this process may write; nil: none.
@@ -105,7 +106,7 @@ type Option func(*Store)
 // schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of the database.
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
-		large: make(chan struct{}, largeLoads), lists: newListPool(),
+		large: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},
 		log: logGuard{high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
 		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
@@ -489,7 +490,7 @@ func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
 	if len(rows) == 0 {
 		return order.Order{}, order.ErrNotFound
 	}
-	return rows[0].Order(), nil
+	return rows[0].Order(), s.Replicated(ctx)
 }
 
 // OrderByKey reads the order of an idempotency key. Errors: ErrNotFound.
@@ -505,7 +506,7 @@ func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Or
 	if len(rows) == 0 {
 		return order.Order{}, order.ErrNotFound
 	}
-	return rows[0].Order(), nil
+	return rows[0].Order(), s.Replicated(ctx)
 }
 
 // Transient reports whether an error comes from the database's present state (busy, full,
@@ -547,7 +548,7 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 		r := &rows[i]
 		out[i] = order.Notice{ID: r.ID, Outcome: order.Outcome{Status: order.Status(r.Status), Reason: r.Reason, ConfirmedAt: r.ConfirmedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt}}
 	}
-	return out, nil
+	return out, s.Replicated(ctx)
 }
 
 // Wrap adds the operation that failed, and wraps ErrDatabase if the cause is the database's

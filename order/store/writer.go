@@ -279,6 +279,10 @@ func (w *writer) close() {
 // of one member, it returns the writes that must run again. An error says that no
 // transaction could begin.
 func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
+	// Each commit that is abandoned keeps a session of the server, so no other begins meanwhile.
+	if err := w.store.Replicated(w.life); err != nil {
+		return nil, err
+	}
 	g, err := begin(w.life, w.store)
 	if err != nil && passing(err) {
 		g, err = begin(w.life, w.store) // a new connection was lost

@@ -244,7 +244,7 @@ func job(ctx context.Context, s *store.Store, key deliveryKey) (deliveryJob, err
 	if old != "" && s.Now().UnixMilli() < oldUntil {
 		j.secrets = append(j.secrets, old)
 	}
-	return j, nil
+	return j, s.Replicated(ctx)
 }
 
 const selectJob = `SELECT v.id, d.attempts, d.next_at, v.body, e.url, e.enabled, e.secret, e.old_secret, e.old_secret_until

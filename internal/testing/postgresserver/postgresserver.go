@@ -52,6 +52,9 @@ type Config struct {
 	// Folder is where the server's folder is created. Empty: where temporary files are. The
 	// user postgres must be able to enter it if this program runs as root.
 	Folder string
+	// Primary is the running server that this one follows, as a hot standby, until it is promoted;
+	// nil: none.
+	Primary *Server
 }
 
 // Server is a Postgres server. Its methods are safe for concurrent use.
@@ -97,16 +100,20 @@ func (s *Server) data() string { return filepath.Join(s.folder.path, "data") }
 
 // create creates the files of the server.
 func (s *Server) create(ctx context.Context) error {
-	path, err := Program("initdb")
+	name, args := "initdb", []string{"--encoding=UTF8", "--locale=C.UTF-8", "-A", "trust", "-U", Superuser}
+	if p := s.config.Primary; p != nil {
+		name, args = "pg_basebackup", []string{"--write-recovery-conf", "--checkpoint=fast", "--dbname", p.URL(Superuser)}
+	}
+	path, err := Program(name)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, path, "-D", s.data(), "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8", "-A", "trust", "-U", Superuser)
+	cmd := exec.CommandContext(ctx, path, append(args, "-D", s.data(), "--no-sync")...)
 	if err := asOwner(cmd, s.folder.path); err != nil {
 		return err
 	}
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, text)
+		return fmt.Errorf("%s: %w\n%s", name, err, text)
 	}
 	return nil
 }
@@ -211,6 +218,18 @@ func (s *Server) URL(database string) string { return urlOn(s.port, database) }
 
 func urlOn(port int, database string) string {
 	return "postgres://" + Superuser + "@" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/" + database + "?sslmode=disable"
+}
+
+// Promote makes a standby a primary, and returns once it accepts writes.
+func (s *Server) Promote(ctx context.Context) error {
+	return s.Do(ctx, Superuser, func(db *sql.DB) error {
+		var done bool
+		err := db.QueryRowContext(ctx, "SELECT pg_promote()").Scan(&done)
+		if err == nil && !done {
+			err = errors.New("the standby was not promoted in time")
+		}
+		return err
+	})
 }
 
 // Pid is the process id of the server's first process, or 0 while it is not running.

@@ -221,3 +221,36 @@ func TestServer_EndsWithTheProgram(t *testing.T) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 }
+
+// A standby follows its primary until it is promoted, and then accepts writes.
+func TestServer_Promote(t *testing.T) {
+	t.Parallel()
+	primary := started(t, Config{})
+	standby := started(t, Config{Primary: primary})
+	ctx := await.Context(t)
+	execute := func(s *Server, statement string) error {
+		return s.Do(ctx, Superuser, func(db *sql.DB) error {
+			_, err := db.ExecContext(ctx, statement)
+			return err
+		})
+	}
+	if err := execute(primary, "CREATE TABLE a AS SELECT 1 AS b"); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the standby has the table", func() bool {
+		b, err := text(t, standby.URL(Superuser), "SELECT b::text FROM a")
+		return err == nil && b == "1"
+	})
+	if err := execute(standby, "INSERT INTO a VALUES (2)"); err == nil {
+		t.Error("the standby accepted a write")
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := execute(standby, "INSERT INTO a VALUES (2)"); err != nil {
+		t.Errorf("the promoted standby: %v", err)
+	}
+}

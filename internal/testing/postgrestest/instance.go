@@ -48,6 +48,14 @@ func (i *Instance) StopImmediate(t testing.TB) {
 	}
 }
 
+// Promote makes a standby a primary, and returns once it accepts writes.
+func (i *Instance) Promote(t testing.TB) {
+	t.Helper()
+	if err := i.Server.Promote(await.Context(t)); err != nil {
+		t.Fatalf("postgrestest: promote: %v", err)
+	}
+}
+
 // TerminateBackends ends the sessions of clients that match where, a condition on the columns of
 // pg_stat_activity such as "datname = 'x' AND state = 'active'", and returns their number.
 func (i *Instance) TerminateBackends(t testing.TB, where string) int {

@@ -32,6 +32,9 @@ type Options struct {
 	Settings []string
 	// Folder is where the server's files are created. Empty: where temporary files are.
 	Folder string
+	// Primary is the running server that this one follows, as a hot standby, until it is promoted;
+	// nil: none.
+	Primary *postgresserver.Server
 }
 
 var shared = sync.OnceValues(func() (*Instance, error) {

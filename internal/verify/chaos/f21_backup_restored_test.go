@@ -68,10 +68,17 @@ func restoreBackup(ctx context.Context, r *run, take func(ctx context.Context, r
 	for _, m := range slices.Concat(r.shop.workers, r.shop.apis) {
 		m.again("")
 	}
+	r.decide(ctx, from)
+}
+
+// decide waits until the sales are stopped, and has the service recover them.
+func (r *run) decide(ctx context.Context, from string) {
+	r.t.Helper()
 	r.untilStopped(ctx)
-	took := r.accepted.Load()
+	r.stopped.Store(r.now())
 	r.lasts(ctx, stoppedFor)
-	if n := r.accepted.Load() - took; n > 0 {
+	r.stopped.Store(0)
+	if n := r.against.Load(); n > 0 {
 		r.failf("%d purchases were accepted of stopped sales", n)
 	}
 	list := filepath.Join(r.shop.dir, "orders.jsonl")

@@ -44,6 +44,8 @@ type run struct {
 	accepted atomic.Int64 // purchases that made an order, not repeats of them
 	gaveUp   atomic.Int64 // purchases whose outcome their buyer never learned
 	rewound  atomic.Int64 // how often Redis has restarted with possibly older data
+	stopped  atomic.Int64 // since when every sale is stopped, by now; 0: they are not
+	against  atomic.Int64 // purchases that began while they were stopped, and made an order
 
 	mu       sync.Mutex
 	spans    []*span // parts of the run whose calls are measured
@@ -125,6 +127,9 @@ func (r *run) saw(h *history.Call) {
 	}
 	if h.Accepted() && !h.Replayed {
 		r.accepted.Add(1)
+		if since := r.stopped.Load(); since > 0 && h.Start >= since {
+			r.against.Add(1)
+		}
 		switch r.tally.phase {
 		case 0:
 			r.tally.Before++

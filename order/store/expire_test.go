@@ -1,0 +1,154 @@
+package store
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/postgrestest"
+	"flashsale/order"
+	"flashsale/order/ordertest"
+)
+
+// unpaidOrders commits n orders of some buyers and items that expire after a minute, and returns
+// their ids. Every third buyer has two of an item.
+func unpaidOrders(t *testing.T, s *Store, prefix string, n int) []string {
+	t.Helper()
+	tasks := make([]order.Task, n)
+	for i := range tasks {
+		id := fmt.Sprintf("%s%04d", prefix, i)
+		tasks[i] = ordertest.Bought(id, fmt.Sprintf("item%d", i%5), fmt.Sprintf("buyer%d", i-i%3/2), id, int64(1+i%2))
+	}
+	mustCommit(t, s, tasks...)
+	return order.TaskIDs(tasks)
+}
+
+// withItems creates the items of unpaidOrders.
+func withItems(t *testing.T, s *Store) {
+	t.Helper()
+	for i := range 5 {
+		mustInsert(t, s, ordertest.Asking(fmt.Sprintf("item%d", i), 100_000, 100_000, time.Minute))
+	}
+	ordertest.SubscribeAll(t, s)
+}
+
+// TestStore_Expire_Together: orders that expire in one transaction leave the same rows as orders
+// that expire one by one. Some are paid, cancelled or not due, and some do not exist.
+func TestStore_Expire_Together(t *testing.T) {
+	t.Parallel()
+	contents := func(together bool) []string {
+		clock := ordertest.NewClock()
+		clock.Store(1_790_000_000_000)
+		s, err := Open(await.Context(t), ordertest.NewDatabase(t), WithClock(clock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		withItems(t, s)
+		ids := unpaidOrders(t, s, "o", 40)
+		if _, err := s.Pay(await.Context(t), ids[3], ordertest.Money("psp", 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Cancel(await.Context(t), ids[4], order.Canceller{Admin: true, UserID: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		clock.Add(time.Minute.Milliseconds())
+		ids = append(append(ids, "unknown"), unpaidOrders(t, s, "later", 5)...)
+		list := [][]string{ids}
+		if !together {
+			list = slices.Collect(slices.Chunk(ids, 1))
+		}
+		results := make(map[string]Expiry)
+		var owed []string
+		for _, part := range list {
+			stand, returned, err := s.Expire(await.Context(t), part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			maps.Copy(results, stand)
+			for _, r := range returned {
+				owed = append(owed, fmt.Sprintf("owed %+v", r))
+			}
+		}
+		slices.Sort(owed)
+		ordertest.AuditStore(t, s)
+		out := append(owed, fmt.Sprintf("results %v", results))
+		for _, query := range []string{
+			"SELECT id || ' ' || sold || ' ' || awaiting FROM items ORDER BY id",
+			"SELECT id || ' ' || status || ' ' || reason || ' ' || closed_at FROM orders ORDER BY id",
+			"SELECT item_id || ' ' || user_id || ' ' || quantity FROM buyers ORDER BY item_id, user_id",
+			"SELECT order_id || ' ' || item_id || ' ' || user_id || ' ' || idempotency_key || ' ' || quantity || ' ' || created_at FROM releases ORDER BY order_id",
+			"SELECT order_id || ' ' || action || ' ' || before || ' ' || after FROM audit ORDER BY order_id, item_id, action",
+			"SELECT type || ' ' || item_id || ' ' || order_id || ' ' || body || ' ' || at FROM webhook_events ORDER BY type, order_id",
+			"SELECT v.type || ' ' || v.order_id || ' ' || d.state FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq ORDER BY v.type, v.order_id",
+		} {
+			var rows []string
+			if err := s.Reader().Raw(query).Scan(&rows).Error; err != nil {
+				t.Fatal(err)
+			}
+			if len(rows) == 0 {
+				t.Errorf("nothing in %s", query)
+			}
+			out = append(out, rows...)
+		}
+		return out
+	}
+	got, want := contents(true), contents(false)
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			t.Errorf("together: %s\none by one: %s", got[i], want[i])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("together: %d rows; one by one: %d", len(got), len(want))
+	}
+}
+
+// TestPostgres_Expire_Statements: the number of statements of an expiry does not depend on the
+// number of orders: nothing else is written meanwhile, and each statement is a round trip.
+func TestPostgres_Expire_Statements(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"log_statement=all"}})
+	clock := ordertest.NewClock()
+	s, err := Open(await.Context(t), ordertest.NewPostgresOn(t, server), WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	withItems(t, s)
+	statements := func(prefix string, n int) int {
+		ids := unpaidOrders(t, s, prefix, n)
+		clock.Add(time.Minute.Milliseconds())
+		count := func() int {
+			log := server.Log(t)
+			return strings.Count(log, "LOG:  execute") + strings.Count(log, "LOG:  statement")
+		}
+		before := count()
+		stand, _, err := s.Expire(await.Context(t), ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, e := range stand {
+			if e.Status != order.StatusExpired {
+				t.Errorf("order %s is %s", id, e.Status)
+			}
+		}
+		return count() - before
+	}
+	few, many := statements("few", 1), statements("many", 200)
+	if few == 0 || many != few {
+		t.Errorf("%d statements for 200 orders, and %d for one", many, few)
+	}
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+
+	"flashsale/order/timeouts"
+)
+
+// replication is what a process knows about the synchronous standbys of a Postgres server. A
+// commit is visible before a standby has it if the server crashes while the commit waits for the
+// standby, or if an operator cancels the wait. It could be lost in a failover.
+type replication struct {
+	life atomic.Pointer[string] // the mark.life of the last server that a connection was made to
+	// doubt is raised when what this process reads from now on may be missing on a standby.
+	// settled is the doubt up to which the standbys have everything.
+	doubt, settled atomic.Int64
+	asking         chan struct{} // has a slot for the one that asks
+}
+
+// meet records on which server this process reads or writes. What a server has recovered after a
+// crash may be missing on its standbys.
+func (s *Store) meet(life string) {
+	if known := s.life.Load(); known == nil || *known != life {
+		s.life.Store(&life)
+		s.doubt.Add(1)
+	}
+}
+
+// Replicated returns nil if all that this process has read from the database is on the
+// synchronous standbys. If that is in doubt, it waits until it is. Call it before rows are passed
+// to a client. It costs nothing on SQLite, without a standby, and as long as no server restarts
+// and every commit is answered. Errors: ErrDatabase.
+func (s *Store) Replicated(ctx context.Context) error {
+	if s.doubt.Load() == s.settled.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	select {
+	case s.asking <- struct{}{}:
+		defer func() { <-s.asking }()
+	case <-ctx.Done():
+		return Wrap("wait for a synchronous standby", context.Cause(ctx))
+	}
+	doubt := s.doubt.Load()
+	if doubt == s.settled.Load() {
+		return nil
+	}
+	if err := commitLater(ctx, s); err != nil {
+		return Wrap("wait for a synchronous standby", err)
+	}
+	s.settled.Store(doubt)
+	return nil
+}
+
+// commitLater returns once the synchronous standbys, if there are any, have every earlier commit:
+// it commits something itself and waits.
+func commitLater(ctx context.Context, s *Store) error {
+	db, err := s.write.DB()
+	if err != nil {
+		return err
+	}
+	var standbys string
+	if err := db.QueryRowContext(ctx, "SELECT current_setting('synchronous_standby_names')").Scan(&standbys); err != nil || standbys == "" {
+		return err
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	err = conn.Raw(func(conn any) error {
+		_, err := conn.(*pgConn).commit(ctx, `INSERT INTO meta (key, value) VALUES ('write_probe', $1)
+			ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(s.now().UnixMilli(), 10))
+		return err
+	})
+	return errors.Join(err, conn.Close())
+}
