@@ -377,10 +377,10 @@ func TestQuorum_chase_Bounded(t *testing.T) {
 			cmd.SetErr(io.ErrUnexpectedEOF)
 			return io.ErrUnexpectedEOF
 		}
-		if token := cmd.Args()[3+len(keys{})+3]; token == last {
+		if token := cmd.Args()[3+len(keys{})]; token == last {
 			return next()
 		}
-		cmd.SetVal([]any{int64(0)}) // the node held nothing of the others
+		cmd.SetVal(int64(0)) // the node held nothing of the others
 		return nil
 	}))
 	cfg := quorumSlow

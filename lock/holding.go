@@ -69,11 +69,10 @@ func (m *Manager) newLock(a *attempt, fence int64, deadline time.Time, settle ti
 	if settle > 0 {
 		h.notBefore = h.since.Add(settle)
 	}
-	l.init(a.caller, h)
+	l.h, l.caller = h, a.caller
 	mem.handles[0] = l
 	h.handles = mem.handles[:]
 	if err := m.watch(h); err != nil {
-		l.cancel(err)
 		return nil, err
 	}
 	return l, nil
@@ -87,8 +86,7 @@ func (h *holding) join(ctx context.Context, outer *Lock) *Lock {
 	if h.state != stateHeld {
 		return nil
 	}
-	l := &Lock{parent: outer}
-	l.init(ctx, h)
+	l := &Lock{h: h, caller: ctx, parent: outer}
 	h.handles = append(h.handles, l)
 	return l
 }

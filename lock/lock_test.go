@@ -116,7 +116,7 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 				if !ok {
 					return err
 				}
-				r, rerr := grantedBy(call)
+				r, rerr := granted(call)
 				if rerr != nil || !r.held || calls.Add(1) > 1 {
 					return err
 				}

@@ -482,6 +482,6 @@ func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, re
 	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
 		h := locks[i]
 		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence]},
-			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
+			h.token, h.fence, h.settings.meta, ttl.Milliseconds(), index(restore))
 	})
 }

@@ -139,7 +139,7 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 				return err
 			}
 		}))
-		if err := callsScript.Load(ctx, rdb).Err(); err != nil {
+		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustRelease(t, mustAcquire(t, other, name))
@@ -230,7 +230,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						<-gate
 						err := next(ctx, cmd)
 						if err == nil {
-							r, convErr := grantedBy(cmd.(*redis.Cmd))
+							r, convErr := granted(cmd.(*redis.Cmd))
 							if convErr != nil {
 								return convErr
 							}
@@ -239,7 +239,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						return err
 					}
 				}))
-				if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
+				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
 					t.Fatal(err)
 				}
 				ends, cancel := context.WithCancel(t.Context())
@@ -287,7 +287,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 		cfg := slow
 		cfg.CallTimeout = 2 * time.Second // after which it is cleaned up a second time
 		m := newManager(t, late, cfg)
-		if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
+		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
 			t.Fatal(err)
 		}
 		stuck, cleaned := make(chan []any, 1), make(chan struct{}, 2)
@@ -315,7 +315,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 			}
 		}
 		<-cleaned
-		if r, err := grantedBy(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
+		if r, err := granted(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
 			t.Fatalf("%+v, %v; want that the late script takes the lock", r, err)
 		}
 		awaitNoTrace(t, rdb, name)
