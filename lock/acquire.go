@@ -153,7 +153,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 	defer func() {
 		if waiting {
 			m.waiting.Add(-1)
-			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
+			m.cfg.Observer.Waited(a.resource, time.Since(a.started), err)
 		}
 	}()
 	timer := time.NewTimer(time.Hour) // set again before each wait
@@ -174,7 +174,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			}
 			waiting, failure = true, nil
 		case errors.Is(err, ErrForeignKey):
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, err
 		case !waiting:
 			m.giveBackTwice(ctx, a)
@@ -192,10 +192,10 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			}
 		case <-timer.C:
 		case <-ctx.Done():
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, m.whyEnded(ctx, true, failure)
 		case <-m.closing:
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, ErrClosed
 		}
 	}
@@ -203,13 +203,15 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 
 // join prepares an attempt for waiting. A store without queues hands nothing over.
 func (m *Manager) join(a *attempt) {
-	if !m.store.queues() {
+	if !m.queues {
 		return
 	}
 	a.member = a.token + a.settings.meta
 	if !strings.HasPrefix(a.token, pollingMark) {
 		a.messages = make(chan news, 1)
-		m.addWaiter(a)
+		m.wake.mu.Lock()
+		m.wake.waiters[a.token] = a
+		m.wake.mu.Unlock()
 	}
 }
 
@@ -286,14 +288,14 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
-		m.cfg.Observer.repaired(a.resource)
+		m.cfg.Observer.Repaired(a.resource)
 	}
 	if !r.held {
 		// Slightly after the expiry, which Redis rounds to milliseconds.
 		return nil, m.pause(a, min(m.cfg.Liveness, r.expires+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
-		m.giveBack(ctx, a, nil)
+		m.giveBack(ctx, a)
 		return nil, 0, errEnded
 	}
 	deadline := sent.Add(validity(a.settings.ttl))
@@ -317,12 +319,6 @@ func (m *Manager) pause(a *attempt, alive time.Duration) time.Duration {
 	return alive
 }
 
-// answer is the outcome of one run of the script.
-type answer struct {
-	reply
-	err error
-}
-
 // inlineLeft is the minimum time left in a context for calls to run on the caller's own
 // goroutine, which is much cheaper than a new one.
 const inlineLeft = 250 * time.Millisecond
@@ -336,7 +332,7 @@ const inlineLeft = 250 * time.Millisecond
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	bound := time.Now().Add(m.cfg.CallTimeout)
 	deadline, bounded := ctx.Deadline()
-	if !m.store.bounded() || bounded && time.Until(deadline) < inlineLeft {
+	if !m.bounded || bounded && time.Until(deadline) < inlineLeft {
 		return m.askBeside(ctx, a)
 	}
 	cut := bounded && deadline.Before(bound)
@@ -357,20 +353,25 @@ func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 // askBeside is ask for a context that may end soon: it returns at the end of ctx, and
 // releases what the call has taken once the call has ended.
 func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
-	done := make(chan answer, 1)
+	var r reply
+	var err error
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		callCtx, cancel := m.cleanUp(ctx)
 		defer cancel()
-		r, err := m.store.acquire(callCtx, a)
-		done <- answer{r, err}
+		r, err = m.store.acquire(callCtx, a)
 	}()
 	select {
-	case ans := <-done:
-		return ans.reply, ans.err
+	case <-done:
+		return r, err
 	case <-ctx.Done():
 	case <-m.closing:
 	}
-	m.giveBack(ctx, a, done)
+	m.work.Go(func() {
+		<-done
+		m.withdraw(ctx, a)
+	})
 	return reply{}, errEnded
 }
 
@@ -379,25 +380,19 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
 	l, err := m.newLock(a, fence, deadline, settle)
 	if err != nil {
-		m.giveBack(ctx, a, nil)
+		m.giveBack(ctx, a)
 		return nil, err
 	}
-	m.cfg.Observer.acquired(a.resource, time.Since(a.started))
+	m.cfg.Observer.Acquired(a.resource, time.Since(a.started))
 	return l, nil
 }
 
-// giveBack removes the attempt's queue entry or lock from Redis, after the running call
-// (if any) has ended. It works in the background, because the caller of Acquire has
-// stopped waiting. If Redis is unreachable, the lock expires with its TTL, and the entry
-// is skipped without keep-alives.
-func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answer) {
+// giveBack removes the attempt's queue entry or lock from Redis, in the background, because
+// the caller of Acquire has stopped waiting. If Redis is unreachable, the lock expires with
+// its TTL, and the entry is skipped without keep-alives.
+func (m *Manager) giveBack(ctx context.Context, a *attempt) {
 	// The attempt is registered itself, so Close is still waiting.
-	m.work.Go(func() {
-		if underWay != nil {
-			<-underWay
-		}
-		m.withdraw(ctx, a)
-	})
+	m.work.Go(func() { m.withdraw(ctx, a) })
 }
 
 // giveBackTwice is giveBack after a call without a reply. Its script may still run after
@@ -416,12 +411,7 @@ func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 }
 
 func (m *Manager) withdraw(ctx context.Context, a *attempt) {
-	ctx, cancel := m.cleanUp(ctx)
-	defer cancel()
-	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member)
-	if err == nil && handed {
-		m.cfg.Observer.handedOver(a.resource)
-	}
+	_, _ = m.free(ctx, a.resource, &a.keys, a.token, a.member) //nolint:errcheck // see giveBack
 }
 
 // whyEnded returns the error of an attempt that ended early. failure is the last error

@@ -52,9 +52,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Liveness, time.Second)
 	setDefault(&c.Grace, c.TTL)
 	setDefault(&c.CallTimeout, 2*time.Second)
-	if c.Prefix == "" {
-		c.Prefix = "lock:"
-	}
+	setDefault(&c.Prefix, "lock:")
+	c.Observer = c.Observer.withDefaults()
 	err := c.check()
 	return c, err
 }
@@ -87,8 +86,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
+func setDefault[T comparable](setting *T, value T) {
+	var unset T
+	if *setting == unset {
+		*setting = value
 	}
 }

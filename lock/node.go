@@ -17,12 +17,11 @@ const queueLife = time.Minute
 type node struct {
 	rdb       redis.UniversalClient
 	cluster   *redis.ClusterClient // nil unless rdb is one
-	obedient  bool                 // see obeysContext
 	contended string               // settings that only contended locks need, see acquire.lua
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	n := &node{rdb: rdb, obedient: obeysContext(rdb)}
+	n := &node{rdb: rdb}
 	n.cluster, _ = rdb.(*redis.ClusterClient)
 	// In a cluster PUBLISH counts the receivers of one node only.
 	n.contended = contendedSettings(cfg, n.cluster == nil)
@@ -39,17 +38,6 @@ func contendedSettings(cfg Config, trustReceivers bool) string {
 	return fmt.Sprintf("%s %d %d %d %d", reliable, alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
 		cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds())
 }
-
-func index(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func (n *node) queues() bool { return true }
-
-func (n *node) bounded() bool { return n.obedient }
 
 // obeysContext reports whether the client ends a call with its context. By default
 // go-redis does not, and a call continues up to the client's timeouts and retries.
@@ -186,12 +174,14 @@ func extended(cmd *redis.Cmd) extension {
 
 func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
 	results := make([]extension, len(locks))
-	call := func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
-		h := locks[i]
-		return run(extendScript, ctx, pipe, h.keys[:keyWaiters], h.value, ttl.Milliseconds())
+	extendThese := func(these []int) {
+		together(ctx, n.rdb.Pipeline(), these, results, extendScript, func(i int) ([]string, []any) {
+			return locks[i].keys[:keyWaiters], []any{locks[i].value, ttl.Milliseconds()}
+		})
 	}
 	if n.cluster == nil {
-		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
+		extendThese(upTo(len(locks)))
+		return results
 	}
 	// Each master gets its own concurrent call. In one pipeline for all of them, the client
 	// drops the replies of healthy masters when a call to one that is down times out.
@@ -207,13 +197,25 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	}
 	var all sync.WaitGroup
 	for _, group := range groups {
-		all.Go(func() { n.pipelined(ctx, n.rdb.Pipeline(), group, results, call) })
+		all.Go(func() { extendThese(group) })
 	}
 	all.Wait()
 	return results
 }
 
-func everyOne(n int) []int {
+// keep runs keep.lua for locks of a quorum on this node.
+func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
+	results := make([]extension, len(locks))
+	together(ctx, n.rdb.Pipeline(), upTo(len(locks)), results, keepScript, func(i int) ([]string, []any) {
+		h := locks[i]
+		return []string{h.keys[keyLock], h.keys[keyFence]},
+			[]any{h.token, h.fence, h.settings.meta, ttl.Milliseconds(), restore}
+	})
+	return results
+}
+
+// upTo returns the indexes below n.
+func upTo(n int) []int {
 	all := make([]int, n)
 	for i := range all {
 		all[i] = i
@@ -221,46 +223,31 @@ func everyOne(n int) []int {
 	return all
 }
 
-// pipelined extends the chosen locks in one round trip and stores the outcomes in results,
-// which it returns.
-func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
-	cmds := runTogether(ctx, pipe, len(chosen), func(pipe redis.Scripter, run scriptCall, j int) *redis.Cmd { return call(pipe, run, chosen[j]) })
-	for j, i := range chosen {
-		results[i] = extended(cmds[j])
-	}
-	return results
-}
-
-// scriptCall is EvalSha or Eval of a script.
-type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
-
-// runTogether runs n scripts in one round trip, and repeats those that Redis does not
-// know in a second one: a pipeline does not fall back from EVALSHA to EVAL.
-func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, n)
-	missing := make([]int, n)
-	for i := range missing {
-		missing[i] = i
-	}
-	for _, run := range []scriptCall{(*redis.Script).EvalSha, (*redis.Script).Eval} {
-		for _, i := range missing {
-			cmds[i] = call(pipe, run, i)
+// together runs a script for the locks with these indexes in one round trip and stores their
+// results. Where Redis does not know the script, it repeats them in a second one: a pipeline
+// does not fall back from EVALSHA to EVAL.
+func together(ctx context.Context, pipe redis.Pipeliner, these []int, results []extension, script *redis.Script, args func(i int) ([]string, []any)) {
+	for _, run := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{script.EvalSha, script.Eval} {
+		cmds := make([]*redis.Cmd, len(these))
+		for j, i := range these {
+			keys, values := args(i)
+			cmds[j] = run(ctx, pipe, keys, values...)
 		}
 		// err is the first error of the commands. A command that was not sent has no
 		// error of its own.
 		_, err := pipe.Exec(ctx)
 		var unknown []int
-		for _, i := range missing {
-			if err != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
-				cmds[i].SetErr(err)
+		for j, cmd := range cmds {
+			if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(err)
 			}
-			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-				unknown = append(unknown, i)
+			results[these[j]] = extended(cmd)
+			if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+				unknown = append(unknown, these[j])
 			}
 		}
-		if missing = unknown; len(missing) == 0 {
-			break
+		if these = unknown; len(these) == 0 {
+			return
 		}
 	}
-	return cmds
 }

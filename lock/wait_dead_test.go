@@ -130,7 +130,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 		}
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving}, nil)
+		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving})
 		mustRelease(t, awaitLock(t, next))
 	})
 }

@@ -402,8 +402,8 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 func TestManager_deliver(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), slow)
-	a := &attempt{caller: t.Context(), token: "T", messages: make(chan news, 1)}
-	m.addWaiter(a)
+	a := &attempt{caller: t.Context(), token: "T"}
+	m.join(a)
 	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
 		m.deliver(payload)
 		if len(a.messages) != 0 {

@@ -194,6 +194,6 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	}
 	h.mu.Unlock()
 	if e.held && h.prolong(sent.Add(validity(ttl))) && late > ttl/3 {
-		m.cfg.Observer.extendedLate(h.resource, late)
+		m.cfg.Observer.ExtendedLate(h.resource, late)
 	}
 }
