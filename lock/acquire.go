@@ -221,58 +221,25 @@ func (m *Manager) join(a *attempt) {
 // local time, so the handover was no earlier than that local time plus the difference
 // between the two readings of the Redis clock. The watchdog renews the lock to its full
 // TTL after a quarter of ClaimTTL, 100 ms at the latest; a shorter holding needs no
-// renewal. Without the watchdog the renewal follows at once, concurrently with the
-// holder's work. If the message is late, with half of ClaimTTL gone, or ctx has ended,
-// claim returns nothing and the script decides.
+// renewal. If there is no watchdog, the message is late, with half of ClaimTTL gone, or ctx
+// has ended, claim returns nothing and the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover before the last reply is outdated, because that reply was "taken".
-	if n.setUS <= a.nowUS || ctx.Err() != nil {
+	if n.setUS <= a.nowUS || a.settings.unwatched || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the script decides, and its caller checks ctx
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
 	received := time.Now()
-	set := a.sent.Add(time.Duration(n.setUS-a.nowUS) * time.Microsecond)
-	if set.After(received) {
-		set = received
-	}
+	set := earlier(a.sent.Add(time.Duration(n.setUS-a.nowUS)*time.Microsecond), received)
 	deadline := set.Add(validity(claimTTL))
 	if deadline.Sub(received) < claimTTL/2 {
 		return nil, nil
 	}
-	short := a.settings.unwatched && a.settings.ttl < claimTTL
-	if short {
-		deadline = earlier(deadline, received.Add(validity(a.settings.ttl)))
-	}
-	l, err := m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
-	if err != nil {
-		return nil, err
-	}
-	if a.settings.unwatched && !short {
-		m.work.Go(func() { m.confirmClaim(l.h) })
-	}
-	return l, nil
+	return m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
 }
 
 // settleMax is the latest time of the first renewal of a lock that was handed over.
 const settleMax = 100 * time.Millisecond
-
-// confirmClaim extends a lock that was handed over to its full TTL. It retries while
-// the lock is held.
-func (m *Manager) confirmClaim(h *holding) {
-	ctx, cancel := context.WithTimeout(m.life, m.cfg.ClaimTTL)
-	defer cancel()
-	for {
-		sent := time.Now()
-		e := m.store.extend(ctx, h, h.settings.ttl)
-		m.renewed(h, sent, e)
-		if e.err == nil && !e.held {
-			h.lose(errGone)
-		}
-		if e.err == nil || !wait(ctx, m.cfg.ClaimTTL/20) {
-			return
-		}
-	}
-}
 
 // errEnded: ctx or the manager ended during the call.
 var errEnded = errors.New("lock: ended during the call")
@@ -432,10 +399,10 @@ func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error 
 
 // settle applies the options of one acquire to the manager's defaults.
 func (m *Manager) settle(opts []Option) (settings, error) {
-	s := m.defaults
 	if len(opts) == 0 {
-		return s, nil
+		return m.defaults, nil
 	}
+	s := m.defaults
 	for _, o := range opts {
 		if o != nil {
 			o(&s)
