@@ -345,7 +345,10 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 func specOrder(t *testing.T, p *specPlace) {
 	const waiters = 6
 	ctx, name := await.Context(t), resource(t)
-	managers := []*Manager{p.manager(t, slow), p.manager(t, slow)}
+	var handed atomic.Int64
+	cfg := slow
+	cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+	managers := []*Manager{p.manager(t, cfg), p.manager(t, cfg)}
 	// Given waiters of two processes that arrived one after the other,
 	l := mustAcquire(t, managers[0], name)
 	var waiting []<-chan result
@@ -367,6 +370,9 @@ func specOrder(t *testing.T, p *specPlace) {
 		mustRelease(t, l)
 	}
 	p.clean(t, name)
+	if n := handed.Load(); n != waiters {
+		t.Errorf("%d releases handed the lock over, want %d", n, waiters)
+	}
 }
 
 func specNobodyBarges(t *testing.T, p *specPlace) {

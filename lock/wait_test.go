@@ -14,74 +14,6 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestManager_Acquire_FIFO: waiters of two managers get the lock in the order of arrival, each by a direct
-// handover: no TTL or interval ends in this test.
-func TestManager_Acquire_FIFO(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const waiters = 8
-		ctx, name := await.Context(t), resource(t)
-		var handed atomic.Int64
-		cfg := slow
-		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
-		managers := []*Manager{newManager(t, rdb, cfg), newManager(t, rdb, cfg)}
-		holder := mustAcquire(t, managers[0], name)
-		order := make(chan int, waiters)
-		for i := range waiters {
-			go func() {
-				l, err := managers[i%2].Acquire(ctx, name)
-				if err != nil {
-					t.Error(err)
-					order <- -1
-					return
-				}
-				order <- i
-				if err := l.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}()
-			awaitWaiters(t, rdb, name, int64(i+1))
-		}
-		// A newcomer does not overtake waiters, neither before nor after the release.
-		if _, err := managers[1].TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		mustRelease(t, holder)
-		for want := range waiters {
-			select {
-			case got := <-order:
-				if got != want {
-					t.Fatalf("served %d, want %d", got, want)
-				}
-			case <-ctx.Done():
-				t.Fatalf("waiter %d was not served", want)
-			}
-		}
-		awaitNoTrace(t, rdb, name)
-		await.True(t, "every release but the last hands over", func() bool { return handed.Load() == waiters })
-	})
-}
-
-// TestManager_Acquire_Claim: a lock that was handed over has ClaimTTL at first, and soon its full TTL.
-func TestManager_Acquire_Claim(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, k := newManager(t, rdb, slow), mustKeys(t, name)
-		first := mustAcquire(t, m, name)
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		mustRelease(t, first)
-		l := awaitLock(t, next)
-		if got := rdb.Get(ctx, k[keyLock]).Val(); got != l.GuardValue() {
-			t.Fatalf("key holds %q, want %q", got, l.GuardValue())
-		}
-		await.True(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > slow.ClaimTTL })
-		await.True(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
-		mustRelease(t, l)
-	})
-}
-
 // TestManager_claim_LateNews: a message that leaves less than half of ClaimTTL, or is older than the last
 // reply, is not used without a call.
 func TestManager_claim_LateNews(t *testing.T) {
@@ -114,6 +46,12 @@ func TestManager_claim_LateNews(t *testing.T) {
 			continue
 		}
 		mustRelease(t, l)
+	}
+	// A lock without watchdog needs its full TTL at once.
+	fresh := &attempt{settings: m.defaults, sent: now, nowUS: 1e15}
+	fresh.settings.unwatched = true
+	if l, err := m.claim(t.Context(), fresh, news{fence: 7, setUS: 1e15 + 1, claimMS: slow.ClaimTTL.Milliseconds()}); l != nil || err != nil {
+		t.Errorf("without watchdog: claimed %v, %v", l, err)
 	}
 	if l, err := m.claim(t.Context(), &attempt{}, news{}); l != nil || err != nil {
 		t.Errorf("a zero message counted as a handover: %v, %v", l, err)
