@@ -405,25 +405,18 @@ func (q *quorum) tally(byNode [][]extension, j int) (e extension, decided bool) 
 	}
 }
 
-// shared is the state of one holder on several nodes.
-type shared struct {
-	Info
-	fences map[int64]int // fence -> number of nodes that have it
-}
-
-// and adds the reply of another node. The fence is that of most nodes: a node that granted
-// late has its own until the lock's fence is written there.
-func (s shared) and(info Info) shared {
-	if s.fences == nil {
-		return shared{info, map[int64]int{info.Fence: 1}}
+// agreed combines the replies of nodes with the same holder. The fence is that of most nodes: a
+// node that granted late has its own until the lock's fence is written there.
+func agreed(infos []Info) Info {
+	all, votes := infos[0], make(map[int64]int)
+	all.Nodes = len(infos)
+	for _, info := range infos {
+		all.Remaining = min(all.Remaining, info.Remaining)
+		if votes[info.Fence]++; votes[info.Fence] > votes[all.Fence] {
+			all.Fence = info.Fence
+		}
 	}
-	s.fences[info.Fence]++
-	if s.fences[info.Fence] > s.fences[s.Fence] {
-		s.Fence = info.Fence
-	}
-	s.Nodes += info.Nodes
-	s.Remaining = min(s.Remaining, info.Remaining)
-	return s
+	return all
 }
 
 // inspect returns the holder on a majority of the nodes, with the shortest remaining time
@@ -435,7 +428,7 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	})
 	var failures []error
 	var free Info
-	byToken := make(map[string]shared)
+	byToken := make(map[string][]Info)
 	notHeld, foreign := 0, 0
 	for range q.nodes {
 		v, ok := next(ctx, votes)
@@ -450,19 +443,19 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 			free.Fence = max(free.Fence, v.answer.Fence)
 			notHeld++
 		default:
-			info := byToken[v.answer.Holder.Token].and(v.answer)
-			byToken[v.answer.Holder.Token] = info
-			if info.Nodes >= q.need && waiters == 0 {
-				return info.Info, nil
+			same := append(byToken[v.answer.Holder.Token], v.answer)
+			byToken[v.answer.Holder.Token] = same
+			if len(same) >= q.need && waiters == 0 {
+				return agreed(same), nil
 			}
 		}
 		if notHeld >= q.need && waiters == 0 {
 			return free, nil
 		}
 	}
-	for _, info := range byToken {
-		if info.Nodes >= q.need {
-			return info.Info, nil
+	for _, same := range byToken {
+		if len(same) >= q.need {
+			return agreed(same), nil
 		}
 	}
 	switch some := len(q.nodes) - q.need; {
