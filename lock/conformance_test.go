@@ -410,6 +410,16 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	if errors.Is(err, ErrTaken) || errors.Is(err, ErrNoQuorum) {
 		t.Errorf("err = %v", err)
 	}
+	// A context that has ended does not wait.
+	ended, cancelled := context.WithCancel(t.Context())
+	cancelled()
+	_, err = other.Acquire(ended, name)
+	specIs(t, err, ErrWaitTimeout, context.Canceled)
+	_, err = other.TryAcquire(ended, name)
+	specIs(t, err, context.Canceled)
+	if errors.Is(err, ErrWaitTimeout) {
+		t.Errorf("try: err = %v", err)
+	}
 	// They leave nothing behind.
 	p.inLine(t, name, 0)
 	mustRelease(t, l)

@@ -87,51 +87,6 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 	})
 }
 
-func TestManager_Acquire_ContextEnds(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		name := resource(t)
-		m := newManager(t, rdb, slow)
-		l := mustAcquire(t, m, name)
-
-		t.Run("Cancelled", func(t *testing.T) {
-			why := errors.New("the buyer left")
-			ctx, cancel := context.WithCancelCause(t.Context())
-			waiting := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
-			cancel(why)
-			r := awaitResult(t, waiting)
-			for _, want := range []error{ErrWaitTimeout, context.Canceled, why} {
-				if !errors.Is(r.err, want) {
-					t.Errorf("err = %v, want it to be %v", r.err, want)
-				}
-			}
-			awaitWaiters(t, rdb, name, 0)
-		})
-		t.Run("Deadline", func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			defer cancel()
-			_, err := m.Acquire(ctx, name)
-			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
-			}
-			awaitWaiters(t, rdb, name, 0)
-		})
-		t.Run("Before", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
-				t.Errorf("acquire: err = %v", err)
-			}
-			if _, err := m.TryAcquire(ctx, name); errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
-				t.Errorf("try: err = %v", err)
-			}
-		})
-		mustRelease(t, l)
-		awaitNoTrace(t, rdb, name)
-	})
-}
-
 // alwaysSoon has a near deadline at which it does not end: the test ends the context. On a busy machine a
 // real deadline could pass before the call.
 type alwaysSoon struct{ context.Context }
