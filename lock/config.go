@@ -63,11 +63,8 @@ func (c *Config) check() error {
 		name  string
 		value time.Duration
 	}{{"TTL", c.TTL}, {"ClaimTTL", c.ClaimTTL}, {"Liveness", c.Liveness}, {"Grace", c.Grace}, {"CallTimeout", c.CallTimeout}} {
-		if d.value < minTTL {
-			return fmt.Errorf("%w config: %s is %s, it must be at least %s", ErrInvalid, d.name, d.value, minTTL)
-		}
-		if d.value%time.Millisecond != 0 {
-			return fmt.Errorf("%w config: %s is %s, it must be whole milliseconds", ErrInvalid, d.name, d.value)
+		if err := checkTime("config: "+d.name, d.value); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -82,6 +79,14 @@ func (c *Config) check() error {
 	}
 	if _, err := keysOf(c.Prefix, "x"); err != nil {
 		return fmt.Errorf("%w config: Prefix %q breaks the hash tag", ErrInvalid, c.Prefix)
+	}
+	return nil
+}
+
+// checkTime reports a time that Redis cannot keep exactly or that is too short to hold a lock.
+func checkTime(name string, d time.Duration) error {
+	if d < minTTL || d%time.Millisecond != 0 {
+		return fmt.Errorf("%w %s is %s, it must be whole milliseconds and at least %s", ErrInvalid, name, d, minTTL)
 	}
 	return nil
 }

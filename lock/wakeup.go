@@ -69,11 +69,10 @@ func (m *Manager) pollEvery(a *attempt) time.Duration {
 // its keep-alive calls.
 func (m *Manager) subscribe(ctx context.Context) {
 	m.wake.start.Do(func() { m.work.Go(m.listen) })
-	timer := time.NewTimer(m.cfg.CallTimeout)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
+	defer cancel()
 	select {
 	case <-m.wake.ready:
-	case <-timer.C:
 	case <-ctx.Done():
 	case <-m.closing:
 	}
