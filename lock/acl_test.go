@@ -150,7 +150,7 @@ func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
 		t.Fatal("a manager without permission listens")
 	}
 	aclUser(t, server.Addr(), "later", prefix, aclCommands, aclChannels)
-	m.startListening()
+	m.wake.start.Do(func() { m.work.Go(m.listen) })
 	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	if strings.HasPrefix(m.newToken(), pollingMark) {
 		t.Error("its waiters still have polling tokens")

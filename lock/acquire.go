@@ -153,7 +153,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 	defer func() {
 		if waiting {
 			m.waiting.Add(-1)
-			m.cfg.Observer.waited(a.resource, time.Since(a.started), err)
+			m.cfg.Observer.Waited(a.resource, time.Since(a.started), err)
 		}
 	}()
 	timer := time.NewTimer(time.Hour) // set again before each wait
@@ -174,7 +174,7 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			}
 			waiting, failure = true, nil
 		case errors.Is(err, ErrForeignKey):
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, err
 		case !waiting:
 			m.giveBackTwice(ctx, a)
@@ -192,10 +192,10 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 			}
 		case <-timer.C:
 		case <-ctx.Done():
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, m.whyEnded(ctx, true, failure)
 		case <-m.closing:
-			m.giveBack(ctx, a, nil)
+			m.giveBack(ctx, a)
 			return nil, ErrClosed
 		}
 	}
@@ -203,13 +203,15 @@ func (m *Manager) await(ctx context.Context, a *attempt, waiting bool) (l *Lock,
 
 // join prepares an attempt for waiting. A store without queues hands nothing over.
 func (m *Manager) join(a *attempt) {
-	if !m.store.queues() {
+	if !m.queues {
 		return
 	}
 	a.member = a.token + a.settings.meta
 	if !strings.HasPrefix(a.token, pollingMark) {
 		a.messages = make(chan news, 1)
-		m.addWaiter(a)
+		m.wake.mu.Lock()
+		m.wake.waiters[a.token] = a
+		m.wake.mu.Unlock()
 	}
 }
 
@@ -219,58 +221,25 @@ func (m *Manager) join(a *attempt) {
 // local time, so the handover was no earlier than that local time plus the difference
 // between the two readings of the Redis clock. The watchdog renews the lock to its full
 // TTL after a quarter of ClaimTTL, 100 ms at the latest; a shorter holding needs no
-// renewal. Without the watchdog the renewal follows at once, concurrently with the
-// holder's work. If the message is late, with half of ClaimTTL gone, or ctx has ended,
-// claim returns nothing and the script decides.
+// renewal. If there is no watchdog, the message is late, with half of ClaimTTL gone, or ctx
+// has ended, claim returns nothing and the script decides.
 func (m *Manager) claim(ctx context.Context, a *attempt, n news) (*Lock, error) {
 	// A handover before the last reply is outdated, because that reply was "taken".
-	if n.setUS <= a.nowUS || ctx.Err() != nil {
+	if n.setUS <= a.nowUS || a.settings.unwatched || ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the script decides, and its caller checks ctx
 	}
 	claimTTL := time.Duration(n.claimMS) * time.Millisecond
 	received := time.Now()
-	set := a.sent.Add(time.Duration(n.setUS-a.nowUS) * time.Microsecond)
-	if set.After(received) {
-		set = received
-	}
+	set := earlier(a.sent.Add(time.Duration(n.setUS-a.nowUS)*time.Microsecond), received)
 	deadline := set.Add(validity(claimTTL))
 	if deadline.Sub(received) < claimTTL/2 {
 		return nil, nil
 	}
-	short := a.settings.unwatched && a.settings.ttl < claimTTL
-	if short {
-		deadline = earlier(deadline, received.Add(validity(a.settings.ttl)))
-	}
-	l, err := m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
-	if err != nil {
-		return nil, err
-	}
-	if a.settings.unwatched && !short {
-		m.work.Go(func() { m.confirmClaim(l.h) })
-	}
-	return l, nil
+	return m.finish(ctx, a, n.fence, deadline, min(claimTTL/4, settleMax))
 }
 
 // settleMax is the latest time of the first renewal of a lock that was handed over.
 const settleMax = 100 * time.Millisecond
-
-// confirmClaim extends a lock that was handed over to its full TTL. It retries while
-// the lock is held.
-func (m *Manager) confirmClaim(h *holding) {
-	ctx, cancel := context.WithTimeout(m.life, m.cfg.ClaimTTL)
-	defer cancel()
-	for {
-		sent := time.Now()
-		e := m.store.extend(ctx, h, h.settings.ttl)
-		m.renewed(h, sent, e)
-		if e.err == nil && !e.held {
-			h.lose(errGone)
-		}
-		if e.err == nil || !wait(ctx, m.cfg.ClaimTTL/20) {
-			return
-		}
-	}
-}
 
 // errEnded: ctx or the manager ended during the call.
 var errEnded = errors.New("lock: ended during the call")
@@ -286,14 +255,14 @@ func (m *Manager) try(ctx context.Context, a *attempt) (l *Lock, pause time.Dura
 	}
 	a.sent, a.nowUS = sent, r.nowUS
 	if r.repaired {
-		m.cfg.Observer.repaired(a.resource)
+		m.cfg.Observer.Repaired(a.resource)
 	}
 	if !r.held {
 		// Slightly after the expiry, which Redis rounds to milliseconds.
 		return nil, m.pause(a, min(m.cfg.Liveness, r.expires+2*time.Millisecond)), ErrTaken
 	}
 	if ctx.Err() != nil {
-		m.giveBack(ctx, a, nil)
+		m.giveBack(ctx, a)
 		return nil, 0, errEnded
 	}
 	deadline := sent.Add(validity(a.settings.ttl))
@@ -317,12 +286,6 @@ func (m *Manager) pause(a *attempt, alive time.Duration) time.Duration {
 	return alive
 }
 
-// answer is the outcome of one run of the script.
-type answer struct {
-	reply
-	err error
-}
-
 // inlineLeft is the minimum time left in a context for calls to run on the caller's own
 // goroutine, which is much cheaper than a new one.
 const inlineLeft = 250 * time.Millisecond
@@ -336,7 +299,7 @@ const inlineLeft = 250 * time.Millisecond
 func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 	bound := time.Now().Add(m.cfg.CallTimeout)
 	deadline, bounded := ctx.Deadline()
-	if !m.store.bounded() || bounded && time.Until(deadline) < inlineLeft {
+	if !m.bounded || bounded && time.Until(deadline) < inlineLeft {
 		return m.askBeside(ctx, a)
 	}
 	cut := bounded && deadline.Before(bound)
@@ -357,20 +320,25 @@ func (m *Manager) ask(ctx context.Context, a *attempt) (reply, error) {
 // askBeside is ask for a context that may end soon: it returns at the end of ctx, and
 // releases what the call has taken once the call has ended.
 func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
-	done := make(chan answer, 1)
+	var r reply
+	var err error
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		callCtx, cancel := m.cleanUp(ctx)
 		defer cancel()
-		r, err := m.store.acquire(callCtx, a)
-		done <- answer{r, err}
+		r, err = m.store.acquire(callCtx, a)
 	}()
 	select {
-	case ans := <-done:
-		return ans.reply, ans.err
+	case <-done:
+		return r, err
 	case <-ctx.Done():
 	case <-m.closing:
 	}
-	m.giveBack(ctx, a, done)
+	m.work.Go(func() {
+		<-done
+		m.withdraw(ctx, a)
+	})
 	return reply{}, errEnded
 }
 
@@ -379,25 +347,19 @@ func (m *Manager) askBeside(ctx context.Context, a *attempt) (reply, error) {
 func (m *Manager) finish(ctx context.Context, a *attempt, fence int64, deadline time.Time, settle time.Duration) (*Lock, error) {
 	l, err := m.newLock(a, fence, deadline, settle)
 	if err != nil {
-		m.giveBack(ctx, a, nil)
+		m.giveBack(ctx, a)
 		return nil, err
 	}
-	m.cfg.Observer.acquired(a.resource, time.Since(a.started))
+	m.cfg.Observer.Acquired(a.resource, time.Since(a.started))
 	return l, nil
 }
 
-// giveBack removes the attempt's queue entry or lock from Redis, after the running call
-// (if any) has ended. It works in the background, because the caller of Acquire has
-// stopped waiting. If Redis is unreachable, the lock expires with its TTL, and the entry
-// is skipped without keep-alives.
-func (m *Manager) giveBack(ctx context.Context, a *attempt, underWay <-chan answer) {
+// giveBack removes the attempt's queue entry or lock from Redis, in the background, because
+// the caller of Acquire has stopped waiting. If Redis is unreachable, the lock expires with
+// its TTL, and the entry is skipped without keep-alives.
+func (m *Manager) giveBack(ctx context.Context, a *attempt) {
 	// The attempt is registered itself, so Close is still waiting.
-	m.work.Go(func() {
-		if underWay != nil {
-			<-underWay
-		}
-		m.withdraw(ctx, a)
-	})
+	m.work.Go(func() { m.withdraw(ctx, a) })
 }
 
 // giveBackTwice is giveBack after a call without a reply. Its script may still run after
@@ -416,12 +378,7 @@ func (m *Manager) giveBackTwice(ctx context.Context, a *attempt) {
 }
 
 func (m *Manager) withdraw(ctx context.Context, a *attempt) {
-	ctx, cancel := m.cleanUp(ctx)
-	defer cancel()
-	_, handed, err := m.store.release(ctx, &a.keys, a.token, a.member)
-	if err == nil && handed {
-		m.cfg.Observer.handedOver(a.resource)
-	}
+	_, _ = m.free(ctx, a.resource, &a.keys, a.token, a.member) //nolint:errcheck // see giveBack
 }
 
 // whyEnded returns the error of an attempt that ended early. failure is the last error
@@ -442,10 +399,10 @@ func (m *Manager) whyEnded(ctx context.Context, wait bool, failure error) error 
 
 // settle applies the options of one acquire to the manager's defaults.
 func (m *Manager) settle(opts []Option) (settings, error) {
-	s := m.defaults
 	if len(opts) == 0 {
-		return s, nil
+		return m.defaults, nil
 	}
+	s := m.defaults
 	for _, o := range opts {
 		if o != nil {
 			o(&s)

@@ -52,9 +52,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Liveness, time.Second)
 	setDefault(&c.Grace, c.TTL)
 	setDefault(&c.CallTimeout, 2*time.Second)
-	if c.Prefix == "" {
-		c.Prefix = "lock:"
-	}
+	setDefault(&c.Prefix, "lock:")
+	c.Observer = c.Observer.withDefaults()
 	err := c.check()
 	return c, err
 }
@@ -64,11 +63,8 @@ func (c *Config) check() error {
 		name  string
 		value time.Duration
 	}{{"TTL", c.TTL}, {"ClaimTTL", c.ClaimTTL}, {"Liveness", c.Liveness}, {"Grace", c.Grace}, {"CallTimeout", c.CallTimeout}} {
-		if d.value < minTTL {
-			return fmt.Errorf("%w config: %s is %s, it must be at least %s", ErrInvalid, d.name, d.value, minTTL)
-		}
-		if d.value%time.Millisecond != 0 {
-			return fmt.Errorf("%w config: %s is %s, it must be whole milliseconds", ErrInvalid, d.name, d.value)
+		if err := checkTime("config: "+d.name, d.value); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -87,8 +83,17 @@ func (c *Config) check() error {
 	return nil
 }
 
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d == 0 {
-		*d = value
+// checkTime reports a time that Redis cannot keep exactly or that is too short to hold a lock.
+func checkTime(name string, d time.Duration) error {
+	if d < minTTL || d%time.Millisecond != 0 {
+		return fmt.Errorf("%w %s is %s, it must be whole milliseconds and at least %s", ErrInvalid, name, d, minTTL)
+	}
+	return nil
+}
+
+func setDefault[T comparable](setting *T, value T) {
+	var unset T
+	if *setting == unset {
+		*setting = value
 	}
 }

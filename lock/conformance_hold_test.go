@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,6 +57,9 @@ func specHandedOverRenewed(t *testing.T, p *specPlace) {
 	p.inLine(t, name, 1)
 	mustRelease(t, l)
 	l = awaitLock(t, next)
+	if n := p.holders(t, name, l.GuardValue()); n < p.need() {
+		t.Errorf("%d nodes hold its value, want %d", n, p.need())
+	}
 	// then it has its full TTL before ClaimTTL has passed.
 	await.True(t, "the full TTL", func() bool {
 		return l.Context().Err() != nil || time.Until(l.ValidUntil()) > 2*cfg.ClaimTTL
@@ -413,10 +417,16 @@ func specClose(t *testing.T, p *specPlace) {
 	p.inLine(t, names[0], 1)
 	p.inLine(t, others, 1)
 	// Given locks, and waiters for one of them and for another's, when the
-	// manager is closed, then nothing of it is left and all of them get the reason.
-	if err := m.Close(ctx); err != nil {
-		t.Error(err)
+	// manager is closed twice concurrently, then nothing of it is left and all of them get the reason.
+	var closing sync.WaitGroup
+	for range 2 {
+		closing.Go(func() {
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	closing.Wait()
 	p.clean(t, names...)
 	p.inLine(t, others, 0)
 	for _, l := range locks {

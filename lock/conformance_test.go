@@ -345,7 +345,10 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 func specOrder(t *testing.T, p *specPlace) {
 	const waiters = 6
 	ctx, name := await.Context(t), resource(t)
-	managers := []*Manager{p.manager(t, slow), p.manager(t, slow)}
+	var handed atomic.Int64
+	cfg := slow
+	cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+	managers := []*Manager{p.manager(t, cfg), p.manager(t, cfg)}
 	// Given waiters of two processes that arrived one after the other,
 	l := mustAcquire(t, managers[0], name)
 	var waiting []<-chan result
@@ -367,6 +370,9 @@ func specOrder(t *testing.T, p *specPlace) {
 		mustRelease(t, l)
 	}
 	p.clean(t, name)
+	if n := handed.Load(); n != waiters {
+		t.Errorf("%d releases handed the lock over, want %d", n, waiters)
+	}
 }
 
 func specNobodyBarges(t *testing.T, p *specPlace) {
@@ -403,6 +409,16 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	if errors.Is(err, ErrTaken) || errors.Is(err, ErrNoQuorum) {
 		t.Errorf("err = %v", err)
+	}
+	// A context that has ended does not wait.
+	ended, cancelled := context.WithCancel(t.Context())
+	cancelled()
+	_, err = other.Acquire(ended, name)
+	specIs(t, err, ErrWaitTimeout, context.Canceled)
+	_, err = other.TryAcquire(ended, name)
+	specIs(t, err, context.Canceled)
+	if errors.Is(err, ErrWaitTimeout) {
+		t.Errorf("try: err = %v", err)
 	}
 	// They leave nothing behind.
 	p.inLine(t, name, 0)

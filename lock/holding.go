@@ -69,11 +69,10 @@ func (m *Manager) newLock(a *attempt, fence int64, deadline time.Time, settle ti
 	if settle > 0 {
 		h.notBefore = h.since.Add(settle)
 	}
-	l.init(a.caller, h)
+	l.h, l.caller = h, a.caller
 	mem.handles[0] = l
 	h.handles = mem.handles[:]
 	if err := m.watch(h); err != nil {
-		l.cancel(err)
 		return nil, err
 	}
 	return l, nil
@@ -87,8 +86,7 @@ func (h *holding) join(ctx context.Context, outer *Lock) *Lock {
 	if h.state != stateHeld {
 		return nil
 	}
-	l := &Lock{parent: outer}
-	l.init(ctx, h)
+	l := &Lock{h: h, caller: ctx, parent: outer}
 	h.handles = append(h.handles, l)
 	return l
 }
@@ -147,7 +145,7 @@ func (h *holding) lose(cause error) {
 	} else {
 		h.m.unwatch(h)
 	}
-	h.m.cfg.Observer.lost(h.resource, cause)
+	h.m.cfg.Observer.Lost(h.resource, cause)
 }
 
 // errGone is the error of a lock that Redis no longer holds for us.
@@ -252,15 +250,10 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 		return err
 	}
 	held := time.Since(h.since)
-	ctx, cancel := h.m.cleanUp(ctx)
-	defer cancel()
-	ok, handed, err := h.m.store.release(ctx, &h.keys, h.token, "")
+	ok, err := h.m.free(ctx, h.resource, &h.keys, h.token, "")
 	h.m.unwatch(h)
 	if err != nil {
 		return err
-	}
-	if handed {
-		h.m.cfg.Observer.handedOver(h.resource)
 	}
 	h.mu.Lock()
 	wasLost := h.lostBy != nil
@@ -271,7 +264,7 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 	}
 	h.mu.Unlock()
 	if ok && !wasLost {
-		h.m.cfg.Observer.released(h.resource, held)
+		h.m.cfg.Observer.Released(h.resource, held)
 	}
 	return err
 }

@@ -45,15 +45,12 @@ func keysOf(prefix, resource string) (keys, error) {
 	if !tagged(base) {
 		return keys{}, fmt.Errorf("%w resource %q: its keys would not share a hash slot", ErrInvalid, resource)
 	}
-	var k keys
 	// One allocation for all names, because each acquire needs them.
-	var all strings.Builder
-	for _, suffix := range suffixes {
-		all.WriteString(base)
-		all.WriteString(suffix)
-	}
-	for i, rest := 0, all.String(); i < len(k); i++ {
-		k[i], rest = rest[:len(base)+len(suffixes[i])], rest[len(base)+len(suffixes[i]):]
+	all := base + suffixes[0] + base + suffixes[1] + base + suffixes[2] + base + suffixes[3]
+	var k keys
+	for i, suffix := range suffixes {
+		n := len(base) + len(suffix)
+		k[i], all = all[:n], all[n:]
 	}
 	return k, nil
 }

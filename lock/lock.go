@@ -20,11 +20,14 @@ import (
 // Lock is a handle on a held lock. It is safe for concurrent use.
 type Lock struct {
 	h      *holding
-	ctx    heldContext
+	caller context.Context // the context that acquired it
+	parent *Lock           // the handle that this one re-entered, or nil
+
+	// Guarded by h.mu.
+	ctx    context.Context // made by the first call of Context, because many holders need none
 	cancel context.CancelCauseFunc
-	parent *Lock // the handle that this one re-entered, or nil
-	over   bool  // released; guarded by h.mu
-	why    error // the first reason why it ended; guarded by h.mu
+	over   bool  // released
+	why    error // the first reason why it ended
 }
 
 // heldContext lets an acquire find the locks that its context holds.
@@ -40,18 +43,11 @@ type heldKey struct {
 }
 
 // Value returns the lock for its own heldKey and delegates all other keys.
-func (c *heldContext) Value(key any) any {
+func (c heldContext) Value(key any) any {
 	if k, ok := key.(heldKey); ok && k.m == c.l.h.m && k.key == c.l.h.keys[keyLock] {
 		return c.l
 	}
 	return c.Context.Value(key)
-}
-
-// init sets up a handle in place. ctx is the caller's context.
-func (l *Lock) init(ctx context.Context, h *holding) {
-	l.h = h
-	l.ctx.l = l
-	l.ctx.Context, l.cancel = context.WithCancelCause(ctx)
 }
 
 // end ends the handle's context. The caller holds h.mu.
@@ -59,7 +55,9 @@ func (l *Lock) end(why error) {
 	if l.why == nil {
 		l.why = why
 	}
-	l.cancel(why)
+	if l.cancel != nil {
+		l.cancel(why)
+	}
 }
 
 // Context ends when the lock does, with the cause ErrReleased, ErrLost or
@@ -67,7 +65,22 @@ func (l *Lock) end(why error) {
 // the second case the lock stays held until Release. Use [WithWaitLimit] to bound
 // only the wait. An acquire with this context can re-enter the lock (see
 // [WithReentry]).
-func (l *Lock) Context() context.Context { return &l.ctx }
+func (l *Lock) Context() context.Context {
+	l.h.mu.Lock()
+	defer l.h.mu.Unlock()
+	if l.ctx == nil {
+		caller := l.caller
+		if l.why != nil {
+			caller = context.WithoutCancel(caller) // the cause is that of the lock
+		}
+		ctx, cancel := context.WithCancelCause(caller)
+		if l.why != nil {
+			cancel(l.why)
+		}
+		l.ctx, l.cancel = heldContext{ctx, l}, cancel
+	}
+	return l.ctx
+}
 
 // Resource returns the name of the locked resource.
 func (l *Lock) Resource() string { return l.h.resource }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -179,36 +178,12 @@ func runs(cmd redis.Cmder, script *redis.Script) bool {
 	return len(args) > 1 && (args[1] == script.Hash())
 }
 
-// acquires reports whether a command has an acquire among its calls.
-func acquires(cmd redis.Cmder) bool {
-	kinds := kindsOf(cmd)
-	return slices.Contains(kinds, callTry) || slices.Contains(kinds, callWait)
-}
-
-// releases reports whether a command has a release among its calls.
-func releases(cmd redis.Cmder) bool { return slices.Contains(kindsOf(cmd), callRelease) }
-
-// kindsOf lists the kinds of calls of a command that runs calls.lua.
-func kindsOf(cmd redis.Cmder) (kinds []string) {
-	if !runs(cmd, callsScript) {
-		return nil
-	}
-	args := cmd.Args()
-	for args = args[3+args[2].(int)+2:]; len(args) > 0; args = args[4:] { //nolint:forcetypeassert // the client sets the number of keys
-		kinds = append(kinds, args[0].(string)) //nolint:forcetypeassert // as above
-	}
-	return kinds
-}
-
-// grantedBy reads the reply to a command with one acquire.
-func grantedBy(cmd *redis.Cmd) (reply, error) {
-	replies, err := repliesOf(cmd, 1)
-	if err != nil {
-		return reply{}, err
-	}
-	return granted(replies[0])
-}
+func acquires(cmd redis.Cmder) bool { return runs(cmd, acquireScript) }
+func releases(cmd redis.Cmder) bool { return runs(cmd, releaseScript) }
 
 // withMetadata overrides [Config.Metadata] for one lock or waiter, for tests that distinguish them
 // by it.
 func withMetadata(text string) Option { return func(s *settings) { s.meta = metaSuffix(text) } }
+
+// pass advances the clock of a synctest bubble.
+func pass(d time.Duration) { <-time.After(d) }

@@ -18,6 +18,8 @@ import (
 // subscription (from the first contended lock on).
 type Manager struct {
 	store    store
+	queues   bool // waiters form a queue and are handed the lock
+	bounded  bool // a call of the store ends with its context
 	cfg      Config
 	defaults settings // for an acquire without options
 	id       string   // part of every token and of the channel's name
@@ -62,8 +64,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("%w config: Poll %s exceeds Liveness %s, waiters would count as dead", ErrInvalid, cfg.Poll, cfg.Liveness)
 	}
 	m := makeManager(cfg)
-	n := newNode(rdb, cfg)
-	m.store = n
+	m.store, m.queues, m.bounded = newNode(rdb, cfg), true, obeysContext(rdb)
 	if cfg.Poll == 0 {
 		m.wake = newWakeup(rdb)
 	}
@@ -109,11 +110,8 @@ func (m *Manager) newToken() string {
 // GuardKeys returns the keys that a script passes to lock_guard (see [GuardLua]); both
 // must be in its KEYS. They are empty for an invalid name.
 func (m *Manager) GuardKeys(resource string) (lockKey, waitersKey string) {
-	k, err := keysOf(m.cfg.Prefix, resource)
-	if err != nil {
-		return "", ""
-	}
-	return k[keyLock], k[keyWaiters]
+	lockKey, waitersKey, _ = m.InstantKeys(resource)
+	return lockKey, waitersKey
 }
 
 // InstantKeys returns the keys that a script passes to lock_instant (see [InstantLua]); all
@@ -265,29 +263,26 @@ func (m *Manager) open() bool {
 	return !m.closed
 }
 
-// surrender releases, in the background, a lock that was held for its maximum time.
-// Once Close has begun, Close releases it, because it is still in held.
+// surrender releases, in the background, a lock that was held for its maximum time. If
+// that fails, the key expires with its TTL.
 func (m *Manager) surrender(h *holding) {
-	m.mu.Lock()
-	closed := m.closed
-	if !closed {
-		delete(m.held, h)
-		m.work.Add(1)
+	if m.begin() != nil {
+		return // Close releases it
 	}
-	m.mu.Unlock()
-	if closed {
-		return
+	defer m.work.Done()
+	m.unwatch(h)
+	m.work.Go(func() { _, _ = m.free(m.life, h.resource, &h.keys, h.token, "") }) //nolint:errcheck // see above
+}
+
+// free releases the lock and the queue entry of a token, even if ctx has ended.
+func (m *Manager) free(ctx context.Context, resource string, k *keys, token, member string) (held bool, err error) {
+	ctx, cancel := m.cleanUp(ctx)
+	defer cancel()
+	held, handed, err := m.store.release(ctx, k, token, member)
+	if handed {
+		m.cfg.Observer.HandedOver(resource)
 	}
-	go func() {
-		defer m.work.Done()
-		ctx, cancel := m.cleanUp(m.life)
-		defer cancel()
-		// If it fails, the key expires with its TTL.
-		_, handed, err := m.store.release(ctx, &h.keys, h.token, "")
-		if err == nil && handed {
-			m.cfg.Observer.handedOver(h.resource)
-		}
-	}()
+	return held, err
 }
 
 // cleanUp returns a context for work that must be done even if ctx has ended.

@@ -140,52 +140,6 @@ func TestManager_ForeignKey(t *testing.T) {
 	})
 }
 
-func TestManager_Close(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-		// Given 20 held locks and two waiters, when the manager is closed twice concurrently,
-		var locks []*Lock
-		var names []string
-		for range 20 {
-			names = append(names, resource(t))
-			locks = append(locks, mustAcquire(t, m, names[len(names)-1]))
-		}
-		waiting := []<-chan result{acquireAsync(ctx, m, names[0]), acquireAsync(ctx, m, names[0])}
-		awaitWaiters(t, rdb, names[0], 2)
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				if err := m.Close(ctx); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		// then nothing is left, and all of them get the reason.
-		if n := traces(t, rdb, names...); n != 0 {
-			t.Errorf("%d keys left", n)
-		}
-		for _, l := range locks {
-			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
-				t.Errorf("cause = %v, want ErrReleased", cause)
-			}
-		}
-		for _, w := range waiting {
-			if r := awaitResult(t, w); !errors.Is(r.err, ErrClosed) {
-				t.Errorf("waiter: %+v, want ErrClosed", r)
-			}
-		}
-		if _, err := m.Acquire(ctx, names[0]); !errors.Is(err, ErrClosed) {
-			t.Errorf("err = %v, want ErrClosed", err)
-		}
-		if err := m.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestNew_Config(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

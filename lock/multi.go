@@ -1,19 +1,17 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
 
 // MultiLock is a handle on several locks held together.
 type MultiLock struct {
-	locks  []*Lock // in the order in which they were taken
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	locks []*Lock // in the order in which they were taken
 }
 
 // AcquireAll waits for the locks of several resources and returns when all are held, or
@@ -41,12 +39,11 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 		// The wait for the next lock ends if a held one is lost.
 		l, err := m.Acquire(ctx, resource, opts...)
 		if err != nil {
-			return nil, errors.Join(err, ignoreNotHeld(all.release(ctx)))
+			return nil, errors.Join(err, ignoreNotHeld(all.Release(ctx)))
 		}
 		all.locks = append(all.locks, l)
 		ctx = l.Context()
 	}
-	all.ctx, all.cancel = context.WithCancelCause(ctx)
 	return all, nil
 }
 
@@ -55,20 +52,17 @@ func (m *Manager) inOrder(resources []string) ([]string, error) {
 	if len(resources) == 0 {
 		return nil, fmt.Errorf("%w resources: there is none", ErrInvalid)
 	}
-	type named struct{ resource, key string }
-	all := make([]named, 0, len(resources))
+	byKey := make(map[string]string, len(resources))
 	for _, r := range resources {
 		k, err := keysOf(m.cfg.Prefix, r)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, named{r, k[keyLock]})
+		byKey[k[keyLock]] = r
 	}
-	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.key, b.key) })
-	all = slices.CompactFunc(all, func(a, b named) bool { return a.key == b.key })
-	ordered := make([]string, len(all))
-	for i, n := range all {
-		ordered[i] = n.resource
+	ordered := make([]string, 0, len(byKey))
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		ordered = append(ordered, byKey[key])
 	}
 	return ordered, nil
 }
@@ -76,7 +70,9 @@ func (m *Manager) inOrder(resources []string) ([]string, error) {
 // Context ends when any of the locks does, with its cause. It carries the
 // values of the context that acquired them, and an acquire on it can re-enter
 // each of them.
-func (l *MultiLock) Context() context.Context { return l.ctx }
+func (l *MultiLock) Context() context.Context {
+	return l.locks[len(l.locks)-1].Context() // it comes from those of the others
+}
 
 // Locks returns the handles of the locks, in the order in which they were taken: of their
 // keys, without duplicates.
@@ -85,11 +81,6 @@ func (l *MultiLock) Locks() []*Lock { return slices.Clone(l.locks) }
 // Release releases the locks, the last one taken first. The error joins theirs;
 // those that failed may be released again.
 func (l *MultiLock) Release(ctx context.Context) error {
-	l.cancel(ErrReleased)
-	return l.release(ctx)
-}
-
-func (l *MultiLock) release(ctx context.Context) error {
 	var errs []error
 	for _, one := range slices.Backward(l.locks) {
 		errs = append(errs, one.Release(ctx))

@@ -60,7 +60,6 @@ func TestManager_AcquireAll(t *testing.T) {
 		t.Run("LostWhileWaiting", func(t *testing.T) { acquireAllLostWhileWaiting(t, rdb, m, other) })
 		t.Run("OneLost", func(t *testing.T) { acquireAllOneLost(t, rdb, m) })
 		t.Run("Invalid", func(t *testing.T) { acquireAllInvalid(t, rdb, m) })
-		t.Run("OneName", func(t *testing.T) { acquireAllOneName(t, m) })
 	})
 }
 
@@ -230,21 +229,6 @@ func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
 	}
 	if n := traces(t, rdb, name); n != 0 {
 		t.Errorf("%d keys left", n)
-	}
-}
-
-func acquireAllOneName(t *testing.T, m *Manager) {
-	ctx := await.Context(t)
-	name := resource(t)
-	all, err := m.AcquireAll(ctx, []string{name, name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all.Locks()) != 1 {
-		t.Errorf("%d locks", len(all.Locks()))
-	}
-	if err := all.Release(ctx); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -15,70 +15,29 @@ const queueLife = time.Minute
 
 // node is a store on one Redis or one cluster.
 type node struct {
-	rdb      redis.UniversalClient
-	cluster  *redis.ClusterClient // nil unless rdb is one
-	gather   *gatherer            // nil if calls do not share pipelines
-	obedient bool                 // see obeysContext
-	args     scriptArgs
-}
-
-// scriptArgs are the arguments that are the same in every call of a manager. They are
-// converted to interfaces once.
-type scriptArgs struct {
-	ttl       time.Duration // the value of ttlMS
-	ttlMS     any
-	receivers any
-	times     any // arguments that only contended locks need
+	rdb       redis.UniversalClient
+	cluster   *redis.ClusterClient // nil unless rdb is one
+	contended string               // settings that only contended locks need, see acquire.lua
 }
 
 func newNode(rdb redis.UniversalClient, cfg Config) *node {
-	n := &node{rdb: rdb, obedient: obeysContext(rdb)}
-	switch c := rdb.(type) {
-	case *redis.ClusterClient:
-		// A pipeline of a cluster is as slow as its slowest node, so calls do not share one.
-		n.cluster = c
-	case *redis.Client:
-		n.gather = &gatherer{node: n}
-	}
+	n := &node{rdb: rdb}
+	n.cluster, _ = rdb.(*redis.ClusterClient)
 	// In a cluster PUBLISH counts the receivers of one node only.
-	n.args = newScriptArgs(cfg, n.cluster == nil)
+	n.contended = contendedSettings(cfg, n.cluster == nil)
 	return n
 }
 
-func newScriptArgs(cfg Config, trustReceivers bool) scriptArgs {
+func contendedSettings(cfg Config, trustReceivers bool) string {
+	reliable := ""
+	if trustReceivers {
+		reliable = "r"
+	}
 	// Two and a half keep-alive intervals, so that one may be late without harm.
 	alive := cfg.Liveness*2 + cfg.Liveness/2
-	a := scriptArgs{
-		ttl:       cfg.TTL,
-		ttlMS:     cfg.TTL.Milliseconds(),
-		receivers: "",
-		times: fmt.Sprintf("%d %d %d %d", alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
-			cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds()),
-	}
-	if trustReceivers {
-		a.receivers = "r"
-	}
-	return a
+	return fmt.Sprintf("%s %d %d %d %d", reliable, alive.Milliseconds(), cfg.ClaimTTL.Milliseconds(),
+		cfg.Grace.Milliseconds(), max(queueLife, 4*alive).Milliseconds())
 }
-
-// ms returns a TTL as a script argument.
-func (a *scriptArgs) ms(ttl time.Duration) any {
-	if ttl == a.ttl {
-		return a.ttlMS
-	}
-	return ttl.Milliseconds()
-}
-
-func index(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func (n *node) queues() bool { return true }
-
-func (n *node) bounded() bool { return n.obedient }
 
 // obeysContext reports whether the client ends a call with its context. By default
 // go-redis does not, and a call continues up to the client's timeouts and retries.
@@ -93,115 +52,34 @@ func obeysContext(rdb redis.UniversalClient) bool {
 	}
 }
 
-// call is one call in a run of calls.lua.
-type call struct {
-	keys  *keys
-	what  string
-	token string
-	text  string // metadata of an acquire, queue entry of a release
-	ttl   any    // milliseconds
-}
-
-const (
-	callTry     = "t"
-	callWait    = "w"
-	callRelease = "d"
-)
-
-// call runs a call, together with other calls if there are many.
-func (n *node) call(ctx context.Context, c call) (reply any, err error) {
-	if n.gather != nil {
-		reply, err = n.gather.run(ctx, c)
-	} else {
-		reply, err = n.runCall(ctx, c)
-	}
-	if failure, ok := reply.(error); ok && err == nil {
-		err = failure
-	}
-	return reply, err
-}
-
-func (n *node) runCall(ctx context.Context, c call) (any, error) {
-	replies, err := n.runCalls(ctx, []call{c})
-	if err != nil {
-		return nil, err
-	}
-	return replies[0], nil
-}
-
-// runCalls runs calls in one run of calls.lua and returns their replies.
-func (n *node) runCalls(ctx context.Context, calls []call) ([]any, error) {
-	keys, args := n.arguments(calls)
-	return repliesOf(callsScript.Run(ctx, n.rdb, keys, args...), len(calls))
-}
-
-// arguments returns the arguments of calls.lua.
-func (n *node) arguments(calls []call) (keys []string, args []any) {
-	keys = make([]string, 0, len(calls[0].keys)*len(calls))
-	args = make([]any, 2, 2+4*len(calls))
-	args[0], args[1] = n.args.receivers, n.args.times
-	for i := range calls {
-		c := &calls[i]
-		keys = append(keys, c.keys[:]...)
-		args = append(args, c.what, c.token, c.text, c.ttl)
-	}
-	return keys, args
-}
-
-// callError is the error of Redis for one call of a run.
-type callError string
-
-func (e callError) Error() string { return string(e) }
-
-// RedisError makes it a [redis.Error].
-func (callError) RedisError() {}
-
-// repliesOf returns the replies to n calls. That of a call which failed is a callError.
-func repliesOf(cmd *redis.Cmd, n int) ([]any, error) {
-	replies, err := cmd.Slice()
-	if err == nil && len(replies) != n {
-		err = fmt.Errorf("calls script: %d values in its reply, want %d", len(replies), n)
-	}
-	for i, r := range replies {
-		if list, ok := r.([]any); ok && len(list) == 1 {
-			if text, ok := list[0].(string); ok {
-				replies[i] = callError(text)
-			}
-		}
-	}
-	return replies, err
-}
-
 func (n *node) acquire(ctx context.Context, a *attempt) (r reply, err error) {
-	c := call{&a.keys, callTry, a.token, a.settings.meta, n.args.ms(a.settings.ttl)}
+	contended := n.contended
 	if a.member != "" {
-		c.what = callWait
+		contended = "w" + contended
 	}
 	err = n.repeated(ctx, func() error {
-		v, err := n.call(ctx, c)
-		if err == nil {
-			r, err = granted(v)
-		}
+		r, err = granted(acquireScript.Run(ctx, n.rdb, a.keys[:], a.token, a.settings.meta, a.settings.ttl.Milliseconds(), contended))
 		return err
 	})
 	return r, err
 }
 
-// granted reads the reply to an acquire, see calls.lua.
-func granted(v any) (reply, error) {
+// granted reads the reply of acquire.lua.
+func granted(cmd *redis.Cmd) (reply, error) {
+	v, err := cmd.Result()
+	if err != nil {
+		return reply{}, err
+	}
 	if fence, ok := v.(string); ok {
 		us, err := strconv.ParseInt(fence, 10, 64)
 		return reply{held: true, fence: us, nowUS: us}, err
 	}
-	list, ok := v.([]any)
-	if !ok || len(list) != 4 {
-		return reply{}, fmt.Errorf("acquire: reply %T with %d values, want 4", v, len(list))
+	vals, err := cmd.Int64Slice()
+	if err != nil {
+		return reply{}, err
 	}
-	var vals [4]int64
-	for i := range vals {
-		if vals[i], ok = list[i].(int64); !ok {
-			return reply{}, fmt.Errorf("acquire: %T in its reply", list[i])
-		}
+	if len(vals) != 4 {
+		return reply{}, fmt.Errorf("acquire script: %d values in its reply, want 4", len(vals))
 	}
 	switch vals[0] {
 	case 1:
@@ -263,15 +141,8 @@ func (n *node) release(ctx context.Context, k *keys, token, member string) (held
 	runs, result := 0, int64(0)
 	err = n.repeated(ctx, func() error {
 		runs++
-		v, err := n.call(ctx, call{k, callRelease, token, member, 0})
-		if err != nil {
-			return err
-		}
-		var ok bool
-		if result, ok = v.(int64); !ok {
-			return fmt.Errorf("release: %T in its reply", v)
-		}
-		return nil
+		result, err = releaseScript.Run(ctx, n.rdb, k[:], token, member, n.contended).Int64()
+		return err
 	})
 	if err != nil {
 		return false, false, err
@@ -282,7 +153,7 @@ func (n *node) release(ctx context.Context, k *keys, token, member string) (held
 func (n *node) extend(ctx context.Context, h *holding, ttl time.Duration) extension {
 	var e extension
 	e.err = n.repeated(ctx, func() error {
-		e = extended(extendScript.Run(ctx, n.rdb, h.keys[:keyWaiters], h.value, n.args.ms(ttl)))
+		e = extended(extendScript.Run(ctx, n.rdb, h.keys[:keyWaiters], h.value, ttl.Milliseconds()))
 		return e.err
 	})
 	return e
@@ -303,12 +174,14 @@ func extended(cmd *redis.Cmd) extension {
 
 func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
 	results := make([]extension, len(locks))
-	call := func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
-		h := locks[i]
-		return run(extendScript, ctx, pipe, h.keys[:keyWaiters], h.value, n.args.ms(ttl))
+	extendThese := func(these []int) {
+		together(ctx, n.rdb.Pipeline(), these, results, extendScript, func(i int) ([]string, []any) {
+			return locks[i].keys[:keyWaiters], []any{locks[i].value, ttl.Milliseconds()}
+		})
 	}
 	if n.cluster == nil {
-		return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), results, call)
+		extendThese(upTo(len(locks)))
+		return results
 	}
 	// Each master gets its own concurrent call. In one pipeline for all of them, the client
 	// drops the replies of healthy masters when a call to one that is down times out.
@@ -324,13 +197,25 @@ func (n *node) extendAll(ctx context.Context, locks []*holding, ttl time.Duratio
 	}
 	var all sync.WaitGroup
 	for _, group := range groups {
-		all.Go(func() { n.pipelined(ctx, n.rdb.Pipeline(), group, results, call) })
+		all.Go(func() { extendThese(group) })
 	}
 	all.Wait()
 	return results
 }
 
-func everyOne(n int) []int {
+// keep runs keep.lua for locks of a quorum on this node.
+func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
+	results := make([]extension, len(locks))
+	together(ctx, n.rdb.Pipeline(), upTo(len(locks)), results, keepScript, func(i int) ([]string, []any) {
+		h := locks[i]
+		return []string{h.keys[keyLock], h.keys[keyFence]},
+			[]any{h.token, h.fence, h.settings.meta, ttl.Milliseconds(), restore}
+	})
+	return results
+}
+
+// upTo returns the indexes below n.
+func upTo(n int) []int {
 	all := make([]int, n)
 	for i := range all {
 		all[i] = i
@@ -338,46 +223,31 @@ func everyOne(n int) []int {
 	return all
 }
 
-// pipelined extends the chosen locks in one round trip and stores the outcomes in results,
-// which it returns.
-func (n *node) pipelined(ctx context.Context, pipe redis.Pipeliner, chosen []int, results []extension, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []extension {
-	cmds := runTogether(ctx, pipe, len(chosen), func(pipe redis.Scripter, run scriptCall, j int) *redis.Cmd { return call(pipe, run, chosen[j]) })
-	for j, i := range chosen {
-		results[i] = extended(cmds[j])
-	}
-	return results
-}
-
-// scriptCall is EvalSha or Eval of a script.
-type scriptCall func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd
-
-// runTogether runs n scripts in one round trip, and repeats those that Redis does not
-// know in a second one: a pipeline does not fall back from EVALSHA to EVAL.
-func runTogether(ctx context.Context, pipe redis.Pipeliner, n int, call func(redis.Scripter, scriptCall, int) *redis.Cmd) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, n)
-	missing := make([]int, n)
-	for i := range missing {
-		missing[i] = i
-	}
-	for _, run := range []scriptCall{(*redis.Script).EvalSha, (*redis.Script).Eval} {
-		for _, i := range missing {
-			cmds[i] = call(pipe, run, i)
+// together runs a script for the locks with these indexes in one round trip and stores their
+// results. Where Redis does not know the script, it repeats them in a second one: a pipeline
+// does not fall back from EVALSHA to EVAL.
+func together(ctx context.Context, pipe redis.Pipeliner, these []int, results []extension, script *redis.Script, args func(i int) ([]string, []any)) {
+	for _, run := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{script.EvalSha, script.Eval} {
+		cmds := make([]*redis.Cmd, len(these))
+		for j, i := range these {
+			keys, values := args(i)
+			cmds[j] = run(ctx, pipe, keys, values...)
 		}
 		// err is the first error of the commands. A command that was not sent has no
 		// error of its own.
 		_, err := pipe.Exec(ctx)
 		var unknown []int
-		for _, i := range missing {
-			if err != nil && cmds[i].Err() == nil && cmds[i].Val() == nil {
-				cmds[i].SetErr(err)
+		for j, cmd := range cmds {
+			if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(err)
 			}
-			if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-				unknown = append(unknown, i)
+			results[these[j]] = extended(cmd)
+			if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+				unknown = append(unknown, these[j])
 			}
 		}
-		if missing = unknown; len(missing) == 0 {
-			break
+		if these = unknown; len(these) == 0 {
+			return
 		}
 	}
-	return cmds
 }

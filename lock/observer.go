@@ -30,50 +30,31 @@ type Observer struct {
 	CannotListen func(err error)
 }
 
-func (o *Observer) acquired(resource string, waited time.Duration) {
-	if o.Acquired != nil {
-		o.Acquired(resource, waited)
+// withDefaults sets missing callbacks to ones that do nothing.
+func (o Observer) withDefaults() Observer {
+	if o.Acquired == nil {
+		o.Acquired = func(string, time.Duration) {}
 	}
-}
-
-func (o *Observer) waited(resource string, waited time.Duration, err error) {
-	if o.Waited != nil {
-		o.Waited(resource, waited, err)
+	if o.Waited == nil {
+		o.Waited = func(string, time.Duration, error) {}
 	}
-}
-
-func (o *Observer) handedOver(resource string) {
-	if o.HandedOver != nil {
-		o.HandedOver(resource)
+	if o.HandedOver == nil {
+		o.HandedOver = func(string) {}
 	}
-}
-
-func (o *Observer) released(resource string, held time.Duration) {
-	if o.Released != nil {
-		o.Released(resource, held)
+	if o.Released == nil {
+		o.Released = func(string, time.Duration) {}
 	}
-}
-
-func (o *Observer) lost(resource string, cause error) {
-	if o.Lost != nil {
-		o.Lost(resource, cause)
+	if o.Lost == nil {
+		o.Lost = func(string, error) {}
 	}
-}
-
-func (o *Observer) repaired(resource string) {
-	if o.Repaired != nil {
-		o.Repaired(resource)
+	if o.Repaired == nil {
+		o.Repaired = func(string) {}
 	}
-}
-
-func (o *Observer) extendedLate(resource string, late time.Duration) {
-	if o.ExtendedLate != nil {
-		o.ExtendedLate(resource, late)
+	if o.ExtendedLate == nil {
+		o.ExtendedLate = func(string, time.Duration) {}
 	}
-}
-
-func (o *Observer) cannotListen(err error) {
-	if o.CannotListen != nil {
-		o.CannotListen(err)
+	if o.CannotListen == nil {
+		o.CannotListen = func(error) {}
 	}
+	return o
 }

@@ -183,25 +183,6 @@ func TestObserver_Lost(t *testing.T) {
 	})
 }
 
-// TestObserver_Repaired: a key without TTL is reported once.
-func TestObserver_Repaired(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, o *observation) {
-		o.expect(t, "a key without TTL", []string{"repaired"}, func() {
-			if err := o.rdb.Set(o.ctx, o.keys[keyLock], "1", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				_, err := o.m.TryAcquire(o.ctx, o.name)
-				specIs(t, err, ErrTaken)
-			}
-			if err := o.rdb.Del(o.ctx, o.keys[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
-		})
-	})
-}
-
 // TestObserver_ManagerEnds: ReleaseAll reports each release, and Close the end of a wait; a closed
 // manager reports nothing.
 func TestObserver_ManagerEnds(t *testing.T) {

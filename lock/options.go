@@ -64,14 +64,10 @@ func metaSuffix(text string) string {
 
 func (s *settings) check() error {
 	switch {
-	case s.ttl < minTTL:
-		return fmt.Errorf("%w TTL %s: it must be at least %s", ErrInvalid, s.ttl, minTTL)
-	case s.ttl%time.Millisecond != 0:
-		return fmt.Errorf("%w TTL %s: it must be whole milliseconds", ErrInvalid, s.ttl)
 	case s.limited && s.waitLimit <= 0:
 		return fmt.Errorf("%w wait limit %s: it must be more than zero; TryAcquire does not wait", ErrInvalid, s.waitLimit)
 	case s.held && s.maxHold < minTTL:
 		return fmt.Errorf("%w maximum hold %s: it must be at least %s", ErrInvalid, s.maxHold, minTTL)
 	}
-	return nil
+	return checkTime("TTL", s.ttl)
 }

@@ -26,8 +26,8 @@ type quorum struct {
 	timeout time.Duration
 
 	mu     sync.Mutex
-	lanes  map[laneKey]*lane
-	chased [][]chased // outstanding releases, by node
+	lanes  map[lane]chan struct{} // closed when the lane's last call has returned
+	chased [][]chased             // outstanding releases, by node
 }
 
 // NewQuorum returns a manager whose locks are held by a majority of at least three
@@ -49,7 +49,8 @@ func NewQuorum(nodes []redis.UniversalClient, cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("%w argument: %d nodes, a quorum needs at least 3", ErrInvalid, len(nodes))
 	}
 	m := makeManager(cfg)
-	q := &quorum{m: m, need: len(nodes)/2 + 1, timeout: cfg.NodeTimeout, lanes: make(map[laneKey]*lane)}
+	m.bounded = true // each node's call runs on its own goroutine
+	q := &quorum{m: m, need: len(nodes)/2 + 1, timeout: cfg.NodeTimeout, lanes: make(map[lane]chan struct{})}
 	seen := make(map[string]bool)
 	for i, rdb := range nodes {
 		if err := checkClient(rdb); err != nil {
@@ -83,9 +84,6 @@ func quorumConfig(cfg Config) (Config, error) {
 	}
 	return cfg, nil
 }
-
-func (q *quorum) queues() bool  { return false }
-func (q *quorum) bounded() bool { return true } // each node's call runs on its own goroutine
 
 // acquire takes the lock on a majority and then stores the greatest of their fencing
 // tokens on all of those nodes before the lock counts. The majority of the next holder
@@ -161,7 +159,7 @@ func neverSent(err error) bool {
 // majority, or ErrNoQuorum.
 func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 	b.open = len(q.nodes)
-	b.votes = poll(ctx, q, h.token, everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
+	b.votes = poll(ctx, q, h.token, upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
 		return n.acquire(ctx, &attempt{keys: h.keys, settings: h.settings, token: h.token})
 	})
 	var failures []error
@@ -271,7 +269,7 @@ func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
 // release releases the lock on every node. It returns when it is certain whether a majority
 // held it; the other calls continue.
 func (q *quorum) release(ctx context.Context, k *keys, token, _ string) (held, handed bool, err error) {
-	votes := q.releaseOn(ctx, everyOne(len(q.nodes)), k, token)
+	votes := q.releaseOn(ctx, upTo(len(q.nodes)), k, token)
 	var failures []error
 	for yes, no := 0, 0; ; {
 		v, ok := next(ctx, votes)
@@ -320,7 +318,7 @@ func (q *quorum) extend(ctx context.Context, h *holding, ttl time.Duration) exte
 // lock that a majority still held is restored on the nodes that lost it. Without a majority
 // that could restore a lock that another client has held in the meantime.
 func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
-	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]extension, error) {
+	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]extension, error) {
 		return n.keep(ctx, locks, ttl, false), nil
 	})
 	byNode := make([][]extension, len(q.nodes))
@@ -407,37 +405,30 @@ func (q *quorum) tally(byNode [][]extension, j int) (e extension, decided bool) 
 	}
 }
 
-// shared is the state of one holder on several nodes.
-type shared struct {
-	Info
-	fences map[int64]int // fence -> number of nodes that have it
-}
-
-// and adds the reply of another node. The fence is that of most nodes: a node that granted
-// late has its own until the lock's fence is written there.
-func (s shared) and(info Info) shared {
-	if s.fences == nil {
-		return shared{info, map[int64]int{info.Fence: 1}}
+// agreed combines the replies of nodes with the same holder. The fence is that of most nodes: a
+// node that granted late has its own until the lock's fence is written there.
+func agreed(infos []Info) Info {
+	all, votes := infos[0], make(map[int64]int)
+	all.Nodes = len(infos)
+	for _, info := range infos {
+		all.Remaining = min(all.Remaining, info.Remaining)
+		if votes[info.Fence]++; votes[info.Fence] > votes[all.Fence] {
+			all.Fence = info.Fence
+		}
 	}
-	s.fences[info.Fence]++
-	if s.fences[info.Fence] > s.fences[s.Fence] {
-		s.Fence = info.Fence
-	}
-	s.Nodes += info.Nodes
-	s.Remaining = min(s.Remaining, info.Remaining)
-	return s
+	return all
 }
 
 // inspect returns the holder on a majority of the nodes, with the shortest remaining time
 // among them. If no waiters are to be listed, it returns as soon as a majority agrees.
 func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
 	kk := *k
-	votes := poll(ctx, q, "", everyOne(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (Info, error) {
+	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (Info, error) {
 		return n.inspect(ctx, &kk, waiters)
 	})
 	var failures []error
 	var free Info
-	byToken := make(map[string]shared)
+	byToken := make(map[string][]Info)
 	notHeld, foreign := 0, 0
 	for range q.nodes {
 		v, ok := next(ctx, votes)
@@ -452,19 +443,19 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 			free.Fence = max(free.Fence, v.answer.Fence)
 			notHeld++
 		default:
-			info := byToken[v.answer.Holder.Token].and(v.answer)
-			byToken[v.answer.Holder.Token] = info
-			if info.Nodes >= q.need && waiters == 0 {
-				return info.Info, nil
+			same := append(byToken[v.answer.Holder.Token], v.answer)
+			byToken[v.answer.Holder.Token] = same
+			if len(same) >= q.need && waiters == 0 {
+				return agreed(same), nil
 			}
 		}
 		if notHeld >= q.need && waiters == 0 {
 			return free, nil
 		}
 	}
-	for _, info := range byToken {
-		if info.Nodes >= q.need {
-			return info.Info, nil
+	for _, same := range byToken {
+		if len(same) >= q.need {
+			return agreed(same), nil
 		}
 	}
 	switch some := len(q.nodes) - q.need; {
@@ -475,13 +466,4 @@ func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error
 	default:
 		return free, nil
 	}
-}
-
-// keep runs keep.lua for locks of a quorum on this node.
-func (n *node) keep(ctx context.Context, locks []*holding, ttl time.Duration, restore bool) []extension {
-	return n.pipelined(ctx, n.rdb.Pipeline(), everyOne(len(locks)), make([]extension, len(locks)), func(pipe redis.Scripter, run scriptCall, i int) *redis.Cmd {
-		h := locks[i]
-		return run(keepScript, ctx, pipe, []string{h.keys[keyLock], h.keys[keyFence]},
-			h.token, h.fence, h.settings.meta, n.args.ms(ttl), index(restore))
-	})
 }

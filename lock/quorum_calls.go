@@ -7,18 +7,12 @@ import (
 	"time"
 )
 
-// laneKey identifies the calls for one token on one node. They are sent one after the other,
+// lane identifies the calls for one token on one node. They are sent one after the other,
 // because an acquire or renewal that runs after the release would keep the lock there for
 // its TTL.
-type laneKey struct {
+type lane struct {
 	token string
 	node  int
-}
-
-// lane orders calls; it is deleted with its last call.
-type lane struct {
-	last chan struct{} // closed when the last call has returned
-	refs int           // calls that have not returned
 }
 
 // vote is the reply of one node.
@@ -73,18 +67,11 @@ func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
 // lineUp adds a call to the lane of a token on a node. turn waits until the earlier calls have
 // returned, and done starts the next one.
 func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
-	key := laneKey{token, i}
-	own := make(chan struct{})
+	l, own := lane{token, i}, make(chan struct{})
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lanes[key]
-	if l == nil {
-		l = &lane{}
-		q.lanes[key] = l
-	}
-	before := l.last
-	l.last = own
-	l.refs++
+	before := q.lanes[l]
+	q.lanes[l] = own
 	turn = func(ctx context.Context) error {
 		if before == nil {
 			return nil
@@ -100,8 +87,8 @@ func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, 
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		close(own)
-		if l.refs--; l.refs == 0 {
-			delete(q.lanes, key)
+		if q.lanes[l] == own {
+			delete(q.lanes, l)
 		}
 	}
 	return turn, done

@@ -340,7 +340,7 @@ func testLateNodes(t *testing.T, late int) {
 	var clients []redis.UniversalClient
 	for i, rdb := range nodes {
 		// A client that gives up after the first half of an exchange does not send the script.
-		for _, script := range []*redis.Script{callsScript, keepScript} {
+		for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
 			if err := script.Load(ctx, rdb).Err(); err != nil {
 				t.Fatal(err)
 			}

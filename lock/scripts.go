@@ -31,16 +31,15 @@ var GuardLua string
 //go:embed lua/instant.lua
 var InstantLua string
 
-// rareLua makes the functions of calls.lua that an uncontended lock does not need.
-var rareLua = "local function lock_rare()\n" + handoverLua + queueLua + passOnLua + "return lock_queue, lock_pass_on\nend\n"
-
 var (
 	//go:embed lua/handover.lua
 	handoverLua string
-	//go:embed lua/calls.lua
-	callsLua string
+	//go:embed lua/acquire.lua
+	acquireLua string
 	//go:embed lua/queue.lua
 	queueLua string
+	//go:embed lua/release.lua
+	releaseLua string
 	//go:embed lua/pass_on.lua
 	passOnLua string
 	//go:embed lua/extend.lua
@@ -50,7 +49,8 @@ var (
 	//go:embed lua/keep.lua
 	keepLua string
 
-	callsScript   = redis.NewScript(rareLua + callsLua)
+	acquireScript = redis.NewScript(acquireLua + handoverLua + queueLua)
+	releaseScript = redis.NewScript(releaseLua + handoverLua + passOnLua)
 	extendScript  = redis.NewScript(extendLua)
 	inspectScript = redis.NewScript(handoverLua + inspectLua)
 	keepScript    = redis.NewScript(keepLua)

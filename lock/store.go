@@ -11,10 +11,6 @@ import (
 // store keeps the locks of a manager: on one Redis, or on several independent nodes of
 // which a majority decides.
 type store interface {
-	// queues reports whether waiters form a queue and are handed the lock.
-	queues() bool
-	// bounded reports whether a call ends with its context.
-	bounded() bool
 	// acquire takes the lock for a, keeps its place in the queue if it waits, or reports
 	// that the lock is taken. It may repeat a call without a reply, because a repeat with
 	// the same token changes nothing.

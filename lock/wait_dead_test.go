@@ -56,7 +56,7 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		cfg := Config{TTL: patience, CallTimeout: patience, ClaimTTL: 500 * time.Millisecond, Liveness: 100 * time.Millisecond}
 		m := newManager(t, rdb, cfg)
-		m.store.(*node).args = newScriptArgs(m.cfg, false)
+		m.store.(*node).contended = contendedSettings(m.cfg, false)
 		l := mustAcquire(t, m, name)
 		dying := ghosts(t, m, name, dead)
 		next := acquireAsync(ctx, m, name)
@@ -130,7 +130,7 @@ func TestManager_giveBack_HandedOver(t *testing.T) {
 		}
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving}, nil)
+		m.giveBack(ctx, &attempt{caller: t.Context(), keys: *k, token: leaving, member: leaving})
 		mustRelease(t, awaitLock(t, next))
 	})
 }

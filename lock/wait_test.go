@@ -14,74 +14,6 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestManager_Acquire_FIFO: waiters of two managers get the lock in the order of arrival, each by a direct
-// handover: no TTL or interval ends in this test.
-func TestManager_Acquire_FIFO(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const waiters = 8
-		ctx, name := await.Context(t), resource(t)
-		var handed atomic.Int64
-		cfg := slow
-		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
-		managers := []*Manager{newManager(t, rdb, cfg), newManager(t, rdb, cfg)}
-		holder := mustAcquire(t, managers[0], name)
-		order := make(chan int, waiters)
-		for i := range waiters {
-			go func() {
-				l, err := managers[i%2].Acquire(ctx, name)
-				if err != nil {
-					t.Error(err)
-					order <- -1
-					return
-				}
-				order <- i
-				if err := l.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}()
-			awaitWaiters(t, rdb, name, int64(i+1))
-		}
-		// A newcomer does not overtake waiters, neither before nor after the release.
-		if _, err := managers[1].TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		mustRelease(t, holder)
-		for want := range waiters {
-			select {
-			case got := <-order:
-				if got != want {
-					t.Fatalf("served %d, want %d", got, want)
-				}
-			case <-ctx.Done():
-				t.Fatalf("waiter %d was not served", want)
-			}
-		}
-		awaitNoTrace(t, rdb, name)
-		await.True(t, "every release but the last hands over", func() bool { return handed.Load() == waiters })
-	})
-}
-
-// TestManager_Acquire_Claim: a lock that was handed over has ClaimTTL at first, and soon its full TTL.
-func TestManager_Acquire_Claim(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, k := newManager(t, rdb, slow), mustKeys(t, name)
-		first := mustAcquire(t, m, name)
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		mustRelease(t, first)
-		l := awaitLock(t, next)
-		if got := rdb.Get(ctx, k[keyLock]).Val(); got != l.GuardValue() {
-			t.Fatalf("key holds %q, want %q", got, l.GuardValue())
-		}
-		await.True(t, "the key lives for the TTL", func() bool { return rdb.PTTL(ctx, k[keyLock]).Val() > slow.ClaimTTL })
-		await.True(t, "the deadline follows", func() bool { return time.Until(l.ValidUntil()) > slow.ClaimTTL })
-		mustRelease(t, l)
-	})
-}
-
 // TestManager_claim_LateNews: a message that leaves less than half of ClaimTTL, or is older than the last
 // reply, is not used without a call.
 func TestManager_claim_LateNews(t *testing.T) {
@@ -115,6 +47,12 @@ func TestManager_claim_LateNews(t *testing.T) {
 		}
 		mustRelease(t, l)
 	}
+	// A lock without watchdog needs its full TTL at once.
+	fresh := &attempt{settings: m.defaults, sent: now, nowUS: 1e15}
+	fresh.settings.unwatched = true
+	if l, err := m.claim(t.Context(), fresh, news{fence: 7, setUS: 1e15 + 1, claimMS: slow.ClaimTTL.Milliseconds()}); l != nil || err != nil {
+		t.Errorf("without watchdog: claimed %v, %v", l, err)
+	}
 	if l, err := m.claim(t.Context(), &attempt{}, news{}); l != nil || err != nil {
 		t.Errorf("a zero message counted as a handover: %v, %v", l, err)
 	}
@@ -139,58 +77,13 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 				return err
 			}
 		}))
-		if err := callsScript.Load(ctx, rdb).Err(); err != nil {
+		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustRelease(t, mustAcquire(t, other, name))
 		if !once.Load() {
 			t.Fatal("the lock was never contended")
 		}
-	})
-}
-
-func TestManager_Acquire_ContextEnds(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		name := resource(t)
-		m := newManager(t, rdb, slow)
-		l := mustAcquire(t, m, name)
-
-		t.Run("Cancelled", func(t *testing.T) {
-			why := errors.New("the buyer left")
-			ctx, cancel := context.WithCancelCause(t.Context())
-			waiting := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, 1)
-			cancel(why)
-			r := awaitResult(t, waiting)
-			for _, want := range []error{ErrWaitTimeout, context.Canceled, why} {
-				if !errors.Is(r.err, want) {
-					t.Errorf("err = %v, want it to be %v", r.err, want)
-				}
-			}
-			awaitWaiters(t, rdb, name, 0)
-		})
-		t.Run("Deadline", func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			defer cancel()
-			_, err := m.Acquire(ctx, name)
-			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
-			}
-			awaitWaiters(t, rdb, name, 0)
-		})
-		t.Run("Before", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
-				t.Errorf("acquire: err = %v", err)
-			}
-			if _, err := m.TryAcquire(ctx, name); errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.Canceled) {
-				t.Errorf("try: err = %v", err)
-			}
-		})
-		mustRelease(t, l)
-		awaitNoTrace(t, rdb, name)
 	})
 }
 
@@ -230,7 +123,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						<-gate
 						err := next(ctx, cmd)
 						if err == nil {
-							r, convErr := grantedBy(cmd.(*redis.Cmd))
+							r, convErr := granted(cmd.(*redis.Cmd))
 							if convErr != nil {
 								return convErr
 							}
@@ -239,7 +132,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 						return err
 					}
 				}))
-				if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
+				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
 					t.Fatal(err)
 				}
 				ends, cancel := context.WithCancel(t.Context())
@@ -287,7 +180,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 		cfg := slow
 		cfg.CallTimeout = 2 * time.Second // after which it is cleaned up a second time
 		m := newManager(t, late, cfg)
-		if err := callsScript.Load(t.Context(), rdb).Err(); err != nil {
+		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
 			t.Fatal(err)
 		}
 		stuck, cleaned := make(chan []any, 1), make(chan struct{}, 2)
@@ -315,7 +208,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 			}
 		}
 		<-cleaned
-		if r, err := grantedBy(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
+		if r, err := granted(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
 			t.Fatalf("%+v, %v; want that the late script takes the lock", r, err)
 		}
 		awaitNoTrace(t, rdb, name)
@@ -402,8 +295,8 @@ func TestManager_Acquire_RedisRestarts(t *testing.T) {
 func TestManager_deliver(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, redistest.Embedded(t), slow)
-	a := &attempt{caller: t.Context(), token: "T", messages: make(chan news, 1)}
-	m.addWaiter(a)
+	a := &attempt{caller: t.Context(), token: "T"}
+	m.join(a)
 	for _, payload := range []string{"", "T", "T 1 2", "T 1 2 x", "T 1 2 3 4", "U 1 2 3"} {
 		m.deliver(payload)
 		if len(a.messages) != 0 {

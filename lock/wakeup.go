@@ -68,22 +68,13 @@ func (m *Manager) pollEvery(a *attempt) time.Duration {
 // confirmed or refused it. After CallTimeout the waiter continues without it and relies on
 // its keep-alive calls.
 func (m *Manager) subscribe(ctx context.Context) {
-	m.startListening()
-	timer := time.NewTimer(m.cfg.CallTimeout)
-	defer timer.Stop()
+	m.wake.start.Do(func() { m.work.Go(m.listen) })
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.CallTimeout)
+	defer cancel()
 	select {
 	case <-m.wake.ready:
-	case <-timer.C:
 	case <-ctx.Done():
 	case <-m.closing:
-	}
-}
-
-// startListening starts the subscription, once, if waiters listen. The caller is registered
-// in work, so Close is still waiting.
-func (m *Manager) startListening() {
-	if m.wake.rdb != nil {
-		m.wake.start.Do(func() { m.work.Go(m.listen) })
 	}
 }
 
@@ -182,7 +173,7 @@ func (m *Manager) refused(err error) bool {
 		return false
 	}
 	if !m.wake.mute.Swap(true) {
-		m.cfg.Observer.cannotListen(err)
+		m.cfg.Observer.CannotListen(err)
 	}
 	m.wakeWaiters()
 	return true
@@ -223,12 +214,6 @@ func (m *Manager) deliver(payload string) {
 	if a != nil {
 		a.notify(n)
 	}
-}
-
-func (m *Manager) addWaiter(a *attempt) {
-	m.wake.mu.Lock()
-	m.wake.waiters[a.token] = a
-	m.wake.mu.Unlock()
 }
 
 func (m *Manager) removeWaiter(a *attempt) {

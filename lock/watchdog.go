@@ -171,16 +171,12 @@ func (m *Manager) renewTogether(locks []*holding, ttl time.Duration) {
 	sent := time.Now()
 	for i, e := range m.store.extendAll(ctx, locks, ttl) {
 		m.renewed(locks[i], sent, e)
-		if e.err == nil && !e.held {
-			locks[i].lose(errGone)
-		}
 	}
 	m.kickDog()
 }
 
 // renewed records the outcome of one renewal. After an error the lock stays: the next round
-// retries, and the lock ends at its deadline if none succeeds. The caller must end a lock
-// that is no longer held.
+// retries, and the lock ends at its deadline if none succeeds.
 func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 	ttl := h.settings.ttl
 	h.mu.Lock()
@@ -193,7 +189,11 @@ func (m *Manager) renewed(h *holding, sent time.Time, e extension) {
 		h.retryAt = time.Now().Add(max(ttl/20, time.Millisecond))
 	}
 	h.mu.Unlock()
-	if e.held && h.prolong(sent.Add(validity(ttl))) && late > ttl/3 {
-		m.cfg.Observer.extendedLate(h.resource, late)
+	switch {
+	case e.err != nil:
+	case !e.held:
+		h.lose(errGone)
+	case h.prolong(sent.Add(validity(ttl))) && late > ttl/3:
+		m.cfg.Observer.ExtendedLate(h.resource, late)
 	}
 }

@@ -258,12 +258,8 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 
 		l = mustAcquire(t, m, resource(t))
 		again := &attempt{keys: l.h.keys, settings: l.h.settings, token: l.Token()}
-		keys, args := n.arguments([]call{{&again.keys, callTry, again.token, again.settings.meta, n.args.ms(again.settings.ttl)}})
-		replies, err := repliesOf(expiresDuring(rareLua+callsLua).Run(ctx, rdb, keys, args...), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := granted(replies[0])
+		r, err := granted(expiresDuring(acquireLua+handoverLua+queueLua).Run(ctx, rdb, again.keys[:],
+			again.token, again.settings.meta, again.settings.ttl.Milliseconds(), n.contended))
 		if err != nil || !r.held || r.fence <= l.Fence() {
 			t.Errorf("acquire: %+v, err = %v; want a fence after %d", r, err, l.Fence())
 		}

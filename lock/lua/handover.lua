@@ -63,8 +63,7 @@ local function lock_split(member)
   return string.sub(token, 1, dot - 1), token, string.sub(member, colon)
 end
 
--- How many more dead waiters this run may remove. All its calls share the limit,
--- so that it stays short.
+-- How many more dead waiters this run may remove, so that it stays short.
 local lock_removals = 1024
 
 -- Chooses the waiter that gets the free lock: the first live one. Dead ones are

@@ -1,6 +1,6 @@
 -- Reads the state of a lock without changing it.
 --
--- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see calls.lua)
+-- KEYS: 1 lock, 2 waiters, 3 seen, 4 fence (see acquire.lua)
 -- ARGV: 1 how many waiters to list at most
 -- Returns {value or "", ms left (-1 without TTL, -2 not held), last fencing
 --          token or "", waiters, then for each one listed: its entry and 1 if

@@ -14,7 +14,7 @@ local function lock_instant(lock_key, waiters_key, fence_key)
   local fence = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]
   local last = redis.pcall('GET', fence_key)
   -- Without a last token it is not known whether there are waiters. A longer value has the
-  -- mark of waiters; a higher one means that the clock was set back (see calls.lua).
+  -- mark of waiters; a higher one means that the clock was set back (see acquire.lua).
   if not last then
     return redis.call('EXISTS', waiters_key) == 0 and fence or nil
   end

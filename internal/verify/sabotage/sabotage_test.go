@@ -135,9 +135,9 @@ end
 		name: "resets the fence",
 		change: []alteration{
 			{
-				file: "lock/lua/calls.lua",
-				from: "      now = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]\n    end\n",
-				to:   "    end\n    now = string.format('%016d', tonumber(string.match(redis.call('GET', fence_key) or '0', '^%d+')) + 1)\n",
+				file: "lock/lua/acquire.lua",
+				from: "local fence = clock[1] .. string.sub('000000', #clock[2] + 1) .. clock[2]\n",
+				to:   "local fence = string.format('%016d', tonumber(string.match(redis.call('GET', KEYS[4]) or '0', '^%d+')) + 1)\n",
 			},
 			{file: "lock/lua/handover.lua", from: "  return now_us\nend", to: "  return last + 1\nend"},
 		},
