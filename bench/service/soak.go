@@ -142,9 +142,15 @@ type watch struct {
 type soakRow struct {
 	rate, p50, p99, max, second float64 // answers 201 a second; milliseconds; highest second's p99
 	api, worker, redis, db, wal float64
-	load                        float64 // the load generator itself
-	orders, others              int     // answers 201 and 202; all other answers
-	written                     float64 // bytes written by the worker
+	load                        float64          // the load generator itself
+	orders, others              int              // answers 201 and 202; all other answers
+	written                     float64          // bytes written by the worker
+	cpu                         [3]time.Duration // processor time of the API, the worker and Redis
+}
+
+// cpuPerOrder is the processor time per order of one of the processes of cpu, in microseconds.
+func (r *soakRow) cpuPerOrder(i int) float64 {
+	return float64(r.cpu[i].Microseconds()) / float64(max(1, r.orders))
 }
 
 // kbPerOrder is how much the worker wrote to storage per order, in KB.
@@ -155,7 +161,7 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 		return err
 	}
 	w.orders += accepted(w.tally.Take())
-	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  others  load MB")
+	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  API us  worker us  Redis us  others  load MB")
 	for i := range int(o.duration / o.interval) {
 		row, err := w.row(ctx, o.interval)
 		if err != nil {
@@ -163,8 +169,8 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 		}
 		w.rows = append(w.rows, row)
 		w.orders += row.orders
-		fmt.Fprintf(out, "%8v %7d %12.0f %7.1f %7.1f %7.1f %17.1f %7.0f %10.0f %9.0f %12.0f %7.0f %9.1f %7d %8.0f\n", o.interval*time.Duration(i+1), w.orders,
-			row.rate, row.p50, row.p99, row.max, row.second, row.api, row.worker, row.redis, row.db, row.wal, row.kbPerOrder(), row.others, row.load)
+		fmt.Fprintf(out, "%8v %7d %12.0f %7.1f %7.1f %7.1f %17.1f %7.0f %10.0f %9.0f %12.0f %7.0f %9.2f %7.1f %10.1f %9.1f %7d %8.0f\n", o.interval*time.Duration(i+1), w.orders,
+			row.rate, row.p50, row.p99, row.max, row.second, row.api, row.worker, row.redis, row.db, row.wal, row.kbPerOrder(), row.cpuPerOrder(0), row.cpuPerOrder(1), row.cpuPerOrder(2), row.others, row.load)
 	}
 	return nil
 }
@@ -174,6 +180,7 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	seen := load.NewBought()
 	began := time.Now()
 	row.written = -w.rig.world.Worker.Written()
+	used := w.cpu()
 	for i := 1; ; i++ {
 		// Relative to the start, so that delays do not add up.
 		at := min(time.Duration(i)*time.Second, interval)
@@ -197,6 +204,9 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 		}
 	}
 	row.written += w.rig.world.Worker.Written()
+	for i, d := range w.cpu() {
+		row.cpu[i] = d - used[i]
+	}
 	row.rate = seen.Rate(http.StatusCreated)
 	row.p50, row.p99, row.max = seen.Quantile(50), seen.Quantile(99), seen.Quantile(100)
 	row.orders = accepted(seen)
@@ -205,6 +215,12 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	}
 	row.others -= row.orders
 	return row, nil
+}
+
+// cpu is the processor time that the API, the worker and Redis have used.
+func (w *watch) cpu() [3]time.Duration {
+	p := w.rig.world
+	return [3]time.Duration{p.API.CPU(), p.Worker.CPU(), p.Redis.CPU()}
 }
 
 // accepted is how many answers acknowledge an order.
