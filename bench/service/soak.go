@@ -135,6 +135,7 @@ type watch struct {
 
 	rows   []soakRow
 	p99    []float64 // of each second, in milliseconds
+	others []float64 // processors that other processes used in each second
 	orders int       // in the database since the start, warm-up included
 }
 
@@ -179,6 +180,7 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, err error) {
 	seen := load.NewBought()
 	began := time.Now()
+	foreign := w.foreign()
 	row.written = -w.rig.world.Worker.Written()
 	used := w.cpu()
 	for i := 1; ; i++ {
@@ -195,6 +197,9 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 		p99 := second.Quantile(99)
 		w.p99 = append(w.p99, p99)
 		row.second = max(row.second, p99)
+		now := w.foreign()
+		w.others = append(w.others, (now-foreign).Seconds()/second.Took.Seconds())
+		foreign = now
 		seen.Merge(second)
 		if err := w.look(ctx, &row); err != nil {
 			return row, err
@@ -221,6 +226,15 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 func (w *watch) cpu() [3]time.Duration {
 	p := w.rig.world
 	return [3]time.Duration{p.API.CPU(), p.Worker.CPU(), p.Redis.CPU()}
+}
+
+// foreign is the processor time that other processes than those of the soak have used.
+func (w *watch) foreign() time.Duration {
+	sum := process.MachineCPU() - process.CPUOf(os.Getpid())
+	for _, d := range w.cpu() {
+		sum -= d
+	}
+	return sum
 }
 
 // accepted is how many answers acknowledge an order.
@@ -269,6 +283,10 @@ func (w *watch) printBars(out io.Writer) {
 		worst.api, worst.wal = max(worst.api, r.api), max(worst.wal, r.wal)
 	}
 	fmt.Fprintf(out, "first and last row: %.0f and %.0f committed/s; load average %s\n", w.rows[0].rate, w.rows[len(w.rows)-1].rate, loadAverage())
+	at := slices.Index(w.p99, slices.Max(w.p99))
+	// An answer that was late by most of a second was delayed in the second before.
+	fmt.Fprintf(out, "worst second: number %d, p99 %.1f ms, other processes used up to %.2f processors in it and the one before; medians of all seconds: %.1f ms and %.2f\n",
+		at+1, w.p99[at], slices.Max(w.others[max(0, at-1):at+1]), median(w.p99), median(w.others))
 	targets.AtLeast(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
 	targets.AtMost(out, "soak_api_mb", worst.api, soakAPIMB)
 	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)
