@@ -135,6 +135,7 @@ type watch struct {
 
 	rows   []soakRow
 	p99    []float64 // of each second, in milliseconds
+	others []float64 // processors that other processes used in each second
 	orders int       // in the database since the start, warm-up included
 }
 
@@ -142,9 +143,15 @@ type watch struct {
 type soakRow struct {
 	rate, p50, p99, max, second float64 // answers 201 a second; milliseconds; highest second's p99
 	api, worker, redis, db, wal float64
-	load                        float64 // the load generator itself
-	orders, others              int     // answers 201 and 202; all other answers
-	written                     float64 // bytes written by the worker
+	load                        float64          // the load generator itself
+	orders, others              int              // answers 201 and 202; all other answers
+	written                     float64          // bytes written by the worker
+	cpu                         [3]time.Duration // processor time of the API, the worker and Redis
+}
+
+// cpuPerOrder is the processor time per order of one of the processes of cpu, in microseconds.
+func (r *soakRow) cpuPerOrder(i int) float64 {
+	return float64(r.cpu[i].Microseconds()) / float64(max(1, r.orders))
 }
 
 // kbPerOrder is how much the worker wrote to storage per order, in KB.
@@ -155,7 +162,7 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 		return err
 	}
 	w.orders += accepted(w.tally.Take())
-	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  others  load MB")
+	fmt.Fprintln(out, "    time  orders  committed/s  p50 ms  p99 ms  max ms  worst second p99  API MB  worker MB  Redis MB  database MB  WAL MB  KB/order  API us  worker us  Redis us  others  load MB")
 	for i := range int(o.duration / o.interval) {
 		row, err := w.row(ctx, o.interval)
 		if err != nil {
@@ -163,8 +170,8 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 		}
 		w.rows = append(w.rows, row)
 		w.orders += row.orders
-		fmt.Fprintf(out, "%8v %7d %12.0f %7.1f %7.1f %7.1f %17.1f %7.0f %10.0f %9.0f %12.0f %7.0f %9.1f %7d %8.0f\n", o.interval*time.Duration(i+1), w.orders,
-			row.rate, row.p50, row.p99, row.max, row.second, row.api, row.worker, row.redis, row.db, row.wal, row.kbPerOrder(), row.others, row.load)
+		fmt.Fprintf(out, "%8v %7d %12.0f %7.1f %7.1f %7.1f %17.1f %7.0f %10.0f %9.0f %12.0f %7.0f %9.2f %7.1f %10.1f %9.1f %7d %8.0f\n", o.interval*time.Duration(i+1), w.orders,
+			row.rate, row.p50, row.p99, row.max, row.second, row.api, row.worker, row.redis, row.db, row.wal, row.kbPerOrder(), row.cpuPerOrder(0), row.cpuPerOrder(1), row.cpuPerOrder(2), row.others, row.load)
 	}
 	return nil
 }
@@ -173,7 +180,9 @@ func (w *watch) run(ctx context.Context, o soakOptions, out io.Writer) error {
 func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, err error) {
 	seen := load.NewBought()
 	began := time.Now()
+	foreign := w.foreign()
 	row.written = -w.rig.world.Worker.Written()
+	used := w.cpu()
 	for i := 1; ; i++ {
 		// Relative to the start, so that delays do not add up.
 		at := min(time.Duration(i)*time.Second, interval)
@@ -188,6 +197,9 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 		p99 := second.Quantile(99)
 		w.p99 = append(w.p99, p99)
 		row.second = max(row.second, p99)
+		now := w.foreign()
+		w.others = append(w.others, (now-foreign).Seconds()/second.Took.Seconds())
+		foreign = now
 		seen.Merge(second)
 		if err := w.look(ctx, &row); err != nil {
 			return row, err
@@ -197,6 +209,9 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 		}
 	}
 	row.written += w.rig.world.Worker.Written()
+	for i, d := range w.cpu() {
+		row.cpu[i] = d - used[i]
+	}
 	row.rate = seen.Rate(http.StatusCreated)
 	row.p50, row.p99, row.max = seen.Quantile(50), seen.Quantile(99), seen.Quantile(100)
 	row.orders = accepted(seen)
@@ -205,6 +220,21 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	}
 	row.others -= row.orders
 	return row, nil
+}
+
+// cpu is the processor time that the API, the worker and Redis have used.
+func (w *watch) cpu() [3]time.Duration {
+	p := w.rig.world
+	return [3]time.Duration{p.API.CPU(), p.Worker.CPU(), p.Redis.CPU()}
+}
+
+// foreign is the processor time that other processes than those of the soak have used.
+func (w *watch) foreign() time.Duration {
+	sum := process.MachineCPU() - process.CPUOf(os.Getpid())
+	for _, d := range w.cpu() {
+		sum -= d
+	}
+	return sum
 }
 
 // accepted is how many answers acknowledge an order.
@@ -253,6 +283,10 @@ func (w *watch) printBars(out io.Writer) {
 		worst.api, worst.wal = max(worst.api, r.api), max(worst.wal, r.wal)
 	}
 	fmt.Fprintf(out, "first and last row: %.0f and %.0f committed/s; load average %s\n", w.rows[0].rate, w.rows[len(w.rows)-1].rate, loadAverage())
+	at := slices.Index(w.p99, slices.Max(w.p99))
+	// An answer that was late by most of a second was delayed in the second before.
+	fmt.Fprintf(out, "worst second: number %d, p99 %.1f ms, other processes used up to %.2f processors in it and the one before; medians of all seconds: %.1f ms and %.2f\n",
+		at+1, w.p99[at], slices.Max(w.others[max(0, at-1):at+1]), median(w.p99), median(w.others))
 	targets.AtLeast(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
 	targets.AtMost(out, "soak_api_mb", worst.api, soakAPIMB)
 	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)

@@ -132,6 +132,9 @@ func FreeAddr() string {
 	return addr
 }
 
+// tick is the unit in which the system counts processor time.
+const tick = 10 * time.Millisecond
+
 // CPU is the processor time the process has used so far; 0 where the system
 // does not report it.
 func (c *Process) CPU() time.Duration {
@@ -167,8 +170,28 @@ func processorTime(pid int) (own, children time.Duration) {
 			return 0, 0
 		}
 	}
-	const tick = 10 * time.Millisecond
 	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick
+}
+
+// MachineCPU is the processor time that all processes and the hypervisor have used since the
+// machine was started; 0 where the system does not report it.
+func MachineCPU() (sum time.Duration) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	for i, field := range strings.Fields(first) {
+		if i == 0 || i == 4 || i == 5 || i > 8 {
+			continue // the name, idle time, and the guests' time, which is in the user time
+		}
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum
 }
 
 // Written is how many bytes the process has caused to be written to storage; 0 where
