@@ -62,8 +62,8 @@ const (
 	buildShare = 10
 )
 
-// refuses reports whether an id is certainly unknown. A bucket is known with its item, whose
-// creation alone is announced.
+// refuses reports whether an id is certainly unknown. A bucket is known with its item:
+// only the item's creation is announced.
 func (c *Catalog) refuses(ctx context.Context, id string) bool {
 	f := &c.filter
 	f.mu.RLock()

@@ -54,7 +54,7 @@ func Item(id string) string {
 }
 
 // Home returns the id of the bucket, out of n, from which a buyer buys. It is always the same
-// one, so that the bucket alone knows the buyer's units and idempotency keys.
+// one, so that the limit and the idempotency keys of a buyer are checked in one sale.
 func Home(item, buyer string, n int) string {
 	if n <= 1 {
 		return item
