@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/bits-and-blooms/bloom/v3"
+
+	"flashsale/internal/bucket"
 )
 
 // filter is the set of all ids, as a Bloom filter. If it is complete, an id that it does
@@ -60,11 +62,12 @@ const (
 	buildShare = 10
 )
 
-// refuses reports whether an id is certainly unknown.
+// refuses reports whether an id is certainly unknown. A bucket is known with its item:
+// only the item's creation is announced.
 func (c *Catalog) refuses(ctx context.Context, id string) bool {
 	f := &c.filter
 	f.mu.RLock()
-	built, holds, complete := f.bits != nil, f.bits != nil && f.bits.TestString(id), f.generation
+	built, holds, complete := f.bits != nil, f.bits != nil && f.bits.TestString(bucket.Item(id)), f.generation
 	f.mu.RUnlock()
 	if !built || holds {
 		return false

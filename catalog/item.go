@@ -50,6 +50,9 @@ type Item struct {
 	PaymentWindow time.Duration // zero: no payment is required
 	Control       Control
 	Version       int64 // rises by one with every change of the row
+	// Buckets is the number of buckets that the stock is divided into, at most 1 if it is not.
+	// The stock of the item is then the sum of theirs. See package bucket.
+	Buckets int
 }
 
 // State returns the item's state at the given time.

@@ -3,9 +3,12 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flashsale/internal/bucket"
 )
 
 // ListView is all displayed items, by id. It is immutable; a new one replaces it.
@@ -136,8 +139,8 @@ func (c *Catalog) loadList(l *listLook) {
 		l.err = err
 	default:
 		c.showList(l, &ListView{
-			Items: items, LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), subscription: subscription, changed: l.void,
-		})
+			Items: withoutBuckets(items), LoadedAt: askedAt, freshUntil: askedAt.Add(c.spread(c.cfg.Fresh)), subscription: subscription, changed: l.void,
+		}, items)
 	}
 	c.list.mu.Unlock()
 	if err != nil {
@@ -151,8 +154,8 @@ func (c *Catalog) loadList(l *listLook) {
 
 // showList publishes a loaded list, with the known live stock. A list that was overtaken
 // by a change is only for the readers that have waited for it; if a later load was
-// quicker, they get its list instead.
-func (c *Catalog) showList(l *listLook, v *ListView) {
+// quicker, they get its list instead. items also has the buckets.
+func (c *Catalog) showList(l *listLook, v *ListView, items []Item) {
 	if now := c.list.view.Load(); l.void && now != nil && !now.LoadedAt.Before(v.LoadedAt) {
 		return
 	}
@@ -165,22 +168,31 @@ func (c *Catalog) showList(l *listLook, v *ListView) {
 	c.list.view.Store(v)
 	c.list.retryAt.Store(0)
 	if !l.void {
-		c.learn(v)
+		c.learn(v, items)
 	}
 }
 
-// learn caches the items of a list that memory lacks, or has in an older version. When a
-// process starts, one query then loads all items.
-func (c *Catalog) learn(list *ListView) {
+// withoutBuckets returns the items that are not buckets of another item.
+func withoutBuckets(items []Item) []Item {
+	isBucket := func(i Item) bool { return bucket.Item(i.ID) != i.ID }
+	if !slices.ContainsFunc(items, isBucket) {
+		return items
+	}
+	return slices.DeleteFunc(slices.Clone(items), isBucket)
+}
+
+// learn caches the items that were read with a list and that memory lacks, or has in an older
+// version. When a process starts, one query then loads all items.
+func (c *Catalog) learn(list *ListView, items []Item) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range list.Items {
-		item := &list.Items[i]
+	for i := range items {
+		item := &items[i]
 		if r, ok := c.known.GetIfPresent(item.ID); ok {
 			if v := r.view.Load(); v.changed || v.Item.Version > item.Version || !v.LoadedAt.Before(list.LoadedAt) {
 				continue
 			}
-		} else if len(list.Items) > c.cfg.MaxItems {
+		} else if len(items) > c.cfg.MaxItems {
 			continue // they would evict each other
 		}
 		v := c.newView(*item, list.LoadedAt)
@@ -245,12 +257,8 @@ func (c *Catalog) askListStock(done chan struct{}) {
 	defer c.work.Done()
 	defer close(done)
 	items := c.list.view.Load().Items
-	ids := make([]string, len(items))
-	for i := range items {
-		ids[i] = items[i].ID
-	}
 	askedAt := time.Now()
-	left, err := c.left(ids)
+	left, err := c.left(items)
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
 	c.list.asking = nil
@@ -259,9 +267,10 @@ func (c *Catalog) askListStock(done chan struct{}) {
 	}
 	c.list.stockAsOf.Store(askedAt.UnixNano())
 	if c.list.left == nil {
-		c.list.left = make(map[string]int64, len(ids))
+		c.list.left = make(map[string]int64, len(items))
 	}
-	for i, id := range ids {
+	for i := range items {
+		id := items[i].ID
 		if left[i] >= 0 {
 			c.list.left[id] = left[i]
 		} else { // see setLeft

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flashsale/internal/bucket"
 )
 
 // The live stock is read in rounds: one query for all items that are being read, and one
@@ -112,18 +114,18 @@ func (c *Catalog) askRound(q *round) {
 	if time.Now().UnixNano() < c.stocks.quiet.Load() {
 		return // the previous round got no answer
 	}
-	ids := make([]string, 0, len(q.records))
+	items := make([]Item, 0, len(q.records))
 	voids := make([]uint64, 0, len(q.records))
-	for id, r := range q.records {
-		ids, voids = append(ids, id), append(voids, r.stock.voids.Load())
+	for _, r := range q.records {
+		items, voids = append(items, r.view.Load().Item), append(voids, r.stock.voids.Load())
 	}
 	askedAt := time.Now()
-	left, err := c.left(ids)
+	left, err := c.left(items)
 	if err != nil {
 		return
 	}
-	for i, id := range ids {
-		r := q.records[id]
+	for i := range items {
+		r := q.records[items[i].ID]
 		if r.stock.voids.Load() == voids[i] {
 			r.stock.asOf.Store(askedAt.UnixNano())
 		}
@@ -132,11 +134,11 @@ func (c *Catalog) askRound(q *round) {
 }
 
 // left reads the live stock of items, in order, with -1 for what is not loaded.
-func (c *Catalog) left(ids []string) ([]int64, error) {
+func (c *Catalog) left(items []Item) ([]int64, error) {
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.Wait)
 	defer cancel()
-	all := make([]int64, 0, len(ids))
-	for rest := ids; len(rest) > 0; {
+	all := make([]int64, 0, len(items))
+	for rest := items; len(rest) > 0; {
 		n := min(len(rest), stockChunk)
 		left, err := c.someLeft(ctx, rest[:n])
 		if err != nil {
@@ -152,11 +154,24 @@ func (c *Catalog) left(ids []string) ([]int64, error) {
 
 // someLeft sends one query. Each query has its own limit, so that many items, which need
 // several queries, do not exceed it.
-func (c *Catalog) someLeft(ctx context.Context, ids []string) ([]int64, error) {
+func (c *Catalog) someLeft(ctx context.Context, items []Item) ([]int64, error) {
 	// A stock that hangs must not use up the readers' time.
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.StockTimeout)
 	defer cancel()
-	return c.stock.Left(ctx, ids)
+	ids := make([]string, 0, len(items))
+	for i := range items {
+		ids = bucket.AppendIDs(ids, items[i].ID, items[i].Buckets)
+	}
+	left, err := c.stock.Left(ctx, ids)
+	if err != nil || len(ids) == len(items) {
+		return left, err
+	}
+	sums := make([]int64, len(items))
+	for i := range items {
+		n := max(items[i].Buckets, 1)
+		sums[i], left = bucket.Sum(left[:n]), left[n:]
+	}
+	return sums, nil
 }
 
 // setLeft updates the stock of a record. A sale that is not loaded keeps its last stock until
@@ -175,9 +190,16 @@ func (c *Catalog) setLeft(r *record, left int64) {
 
 // StockChanged makes the next reader of an item wait for its live stock.
 func (c *Catalog) StockChanged(id string) {
+	c.stockChanged(id)
+	if item := bucket.Item(id); item != id {
+		c.stockChanged(item)
+	}
+	c.list.stockAsOf.Store(0)
+}
+
+func (c *Catalog) stockChanged(id string) {
 	if r, ok := c.known.GetIfPresent(id); ok {
 		r.stock.voids.Add(1)
 		r.stock.asOf.Store(0)
 	}
-	c.list.stockAsOf.Store(0)
 }

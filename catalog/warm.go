@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"flashsale/internal/bucket"
 	"flashsale/internal/pause"
 )
 
@@ -140,8 +141,8 @@ func (c *Catalog) openSales(ctx context.Context, items []*Item) {
 	g.SetLimit(warmParallel)
 	for _, item := range items {
 		g.Go(func() error {
-			if err := c.cfg.OpenSale(ctx, item.ID); err != nil {
-				c.cfg.OnError(fmt.Errorf("warm item %s: %w", item.ID, err))
+			if err := c.openSale(ctx, item); err != nil {
+				c.cfg.OnError(err)
 				return nil
 			}
 			c.isWarmNow(item)
@@ -149,6 +150,16 @@ func (c *Catalog) openSales(ctx context.Context, items []*Item) {
 		})
 	}
 	_ = g.Wait() //nolint:errcheck // failures are reported above
+}
+
+// openSale loads the sale of an item, or those of its buckets.
+func (c *Catalog) openSale(ctx context.Context, item *Item) error {
+	for _, id := range bucket.IDs(item.ID, item.Buckets) {
+		if err := c.cfg.OpenSale(ctx, id); err != nil {
+			return fmt.Errorf("warm item %s: %w", id, err)
+		}
+	}
+	return nil
 }
 
 func (c *Catalog) isWarm(i *Item) bool {
@@ -170,11 +181,17 @@ func (c *Catalog) isWarmNow(i *Item) {
 // Warm loads an item and its sale into every layer, and makes the other processes
 // load it too. Errors: as Item, and what loading the sale returns.
 func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
-	if _, err := c.fetch(ctx, id, toRenew); err != nil {
+	v, err := c.fetch(ctx, id, toRenew)
+	if err != nil {
 		return nil, err
 	}
-	if err := c.cfg.OpenSale(ctx, id); err != nil {
-		return nil, fmt.Errorf("warm item %s: %w", id, err)
+	for _, other := range bucket.IDs(id, v.Item.Buckets)[1:] {
+		if _, err := c.fetch(ctx, other, toRenew); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.openSale(ctx, &v.Item); err != nil {
+		return nil, err
 	}
 	if c.far != nil {
 		if err := c.far.rdb.Publish(ctx, itemsChannel, "warm - "+id).Err(); err != nil {

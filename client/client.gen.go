@@ -941,8 +941,11 @@ type AuditEntry struct {
 
 	// Before The changed fields before.
 	Before interface{} `json:"before,omitempty"`
-	ID     int64       `json:"id"`
-	ItemID *ItemID     `json:"item_id,omitempty"`
+
+	// Bucket The bucket, if the stock is divided; absent for bucket 0.
+	Bucket *int64  `json:"bucket,omitempty"`
+	ID     int64   `json:"id"`
+	ItemID *ItemID `json:"item_id,omitempty"`
 
 	// OrderID A UUIDv7 in lower case.
 	OrderID   *OrderID   `json:"order_id,omitempty"`
@@ -1563,6 +1566,9 @@ type ImageURLOrNone = string
 
 // Item A thing on sale.
 type Item struct {
+	// Buckets Into how many buckets the stock is divided; absent if it is not.
+	Buckets *int64 `json:"buckets,omitempty"`
+
 	// ClosesAt The end of the sale; null if it has none.
 	ClosesAt *Timestamp `json:"closes_at"`
 
@@ -1633,6 +1639,8 @@ type ItemPage struct {
 
 // ItemReport defines model for ItemReport.
 type ItemReport struct {
+	// Bucket The bucket, if the stock is divided; absent for bucket 0.
+	Bucket *int64  `json:"bucket,omitempty"`
 	Drifts []Drift `json:"drifts"`
 
 	// Error Decides what a client does. The section of `/docs` says how to react to each code.
@@ -1701,6 +1709,10 @@ type Milliseconds = float64
 
 // NewItem defines model for NewItem.
 type NewItem struct {
+	// Buckets Divides the stock into buckets, each with its own lock, so that a sale can use several Redis masters. Each buyer buys
+	// from one bucket; an empty bucket gets units from the others. It cannot be changed.
+	Buckets *int64 `json:"buckets,omitempty"`
+
 	// ClosesAt After `opens_at`; without it, the sale has no end.
 	ClosesAt *time.Time `json:"closes_at,omitempty"`
 

@@ -11,6 +11,7 @@ import (
 	"flashsale/handler/encode"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
+	"flashsale/internal/bucket"
 	"flashsale/order"
 	"flashsale/order/worker"
 )
@@ -75,7 +76,7 @@ func appendLetterFields(b []byte, l *worker.DeadLetter) []byte {
 	b = encode.TextField(b, `,"type":`, l.Type)
 	b = encode.IntField(b, `,"orders":`, int64(l.Orders))
 	b = encode.TextIfSet(b, `,"order_id":`, l.OrderID)
-	b = encode.TextIfSet(b, `,"item_id":`, l.ItemID)
+	b = encode.TextIfSet(b, `,"item_id":`, bucket.Item(l.ItemID))
 	b = encode.IntField(b, `,"attempts":`, int64(l.Attempts))
 	b = encode.TimeField(b, `,"died_at":`, l.DiedAt)
 	b = encode.TextField(b, `,"reason":`, l.Reason)
@@ -163,7 +164,7 @@ func (rs *queueRoutes) letter(q *call) error {
 // appendDeadOrder appends an order of a dead letter. That of an expiry has only two fields.
 func appendDeadOrder(b []byte, o *order.Task) []byte {
 	b = encode.TextField(b, `{"order_id":`, o.ID)
-	b = encode.TextField(b, `,"item_id":`, o.ItemID)
+	b = encode.TextField(b, `,"item_id":`, bucket.Item(o.ItemID))
 	if o.UserID != "" {
 		b = encode.TextField(b, `,"user_id":`, o.UserID)
 		b = encode.IntField(b, `,"quantity":`, o.Quantity)

@@ -13,6 +13,7 @@ import (
 	"flashsale/handler/encode"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/items"
@@ -27,6 +28,7 @@ const (
 	maxName          = 200   // characters
 	maxDescription   = 4_000 // characters
 	maxPaymentWindow = 30 * 24 * 60 * 60
+	maxDividedID     = catalog.MaxIDLength - len(".63")
 )
 
 // adminItemRoutes change items and return their current state.
@@ -120,15 +122,17 @@ func readNewItem(body []byte, now func(item string) time.Time) (order.NewItem, e
 		PerUserLimit: f.Integer("per_user_limit", false, 1),
 	}
 	window := f.Integer("payment_window_seconds", false, 0)
+	buckets := f.Integer("buckets", false, 1)
 	opens, hasOpens := f.OptionalText("opens_at")
 	closes, hasCloses := f.OptionalText("closes_at")
 	n.ImageURL, _ = f.OptionalText("image_url")
 	if err := f.Done(); err != nil {
 		return n, err
 	}
-	if err := checkNewItem(&n, window); err != nil {
+	if err := checkNewItem(&n, window, buckets); err != nil {
 		return n, err
 	}
+	n.Buckets = int(buckets)
 	n.PaymentWindow = time.Duration(window) * time.Second
 	var err error
 	if n.OpensAt, err = readInstant("opens_at", opens, hasOpens); err != nil {
@@ -183,7 +187,7 @@ func merged(a, b map[string]string) map[string]string {
 }
 
 // checkNewItem checks each field separately.
-func checkNewItem(n *order.NewItem, window int64) error {
+func checkNewItem(n *order.NewItem, window, buckets int64) error {
 	if !catalog.ValidID(n.ID) {
 		return problemItemID.With("id", problemItemID.Detail)
 	}
@@ -196,7 +200,11 @@ func checkNewItem(n *order.NewItem, window int64) error {
 	if !request.KnownCurrency(n.Currency) {
 		return request.ErrFieldRange.With("currency", "currency is an ISO 4217 code in upper case, such as EUR.")
 	}
+	if buckets > 1 && len(n.ID) > maxDividedID {
+		return problemItemID.With("id", "id of an item with buckets has at most "+strconv.Itoa(maxDividedID)+" characters.")
+	}
 	return checkRanges(
+		ranged{"buckets", &buckets, 1, bucket.Max},
 		ranged{"price_minor", &n.PriceMinor, 0, maxPriceMinor},
 		ranged{"stock", &n.Stock, 0, maxStock},
 		ranged{"per_user_limit", &n.PerUserLimit, 1, maxPerUserLimit},
@@ -319,6 +327,7 @@ func (rs *adminItemRoutes) change(q *call) error {
 // fixedFields are the fields of an item that cannot be changed, and the reasons.
 var fixedFields = []struct{ name, why string }{
 	{"id", "id cannot change: orders name the item by it. Create another item."},
+	{"buckets", "buckets cannot change: each buyer's orders are in one of them. Create another item."},
 	{"currency", "currency cannot change: orders were accepted in it. Create another item."},
 	{"stock", "Change stock with POST /v1/admin/items/{item}/restock, which accounts for concurrent sales."},
 }

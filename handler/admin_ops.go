@@ -198,7 +198,7 @@ func appendReconcileReport(b []byte, r *reconcile.Report) []byte {
 }
 
 func appendItemReport(b []byte, r *reconcile.ItemReport) []byte {
-	b = encode.TextField(b, `{"item_id":`, r.ItemID)
+	b = appendBucket(append(b, '{'), r.ItemID)
 	if r.Err != nil {
 		code := problemInternal.Code
 		if p := lookUp(r.Err); p != nil {

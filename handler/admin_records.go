@@ -12,6 +12,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/handler/encode"
 	"flashsale/handler/request"
+	"flashsale/internal/bucket"
 	"flashsale/order"
 	"flashsale/order/privacy"
 )
@@ -61,7 +62,9 @@ func appendAuditEntry(b []byte, a *order.AuditEntry) []byte {
 	b = encode.TimeField(b, `,"at":`, a.At)
 	b = encode.TextField(b, `,"actor":`, a.Actor)
 	b = encode.TextField(b, `,"action":`, a.Action)
-	b = encode.TextIfSet(b, `,"item_id":`, a.ItemID)
+	if a.ItemID != "" {
+		b = appendBucket(append(b, ','), a.ItemID)
+	}
 	b = encode.TextIfSet(b, `,"order_id":`, a.OrderID)
 	b = appendJSONIfSet(b, `,"before":`, a.Before)
 	b = appendJSONIfSet(b, `,"after":`, a.After)
@@ -188,7 +191,7 @@ func (x *export) records() privacy.BuyerRecords {
 		Queued: ofOrder("queued"),
 		Holdings: func(item string, quantity int64) error {
 			return x.add("holdings", func(b []byte) []byte {
-				b = encode.TextField(b, `{"item_id":`, item)
+				b = encode.TextField(b, `{"item_id":`, bucket.Item(item))
 				return append(encode.IntField(b, `,"quantity":`, quantity), '}')
 			})
 		},
@@ -198,7 +201,7 @@ func (x *export) records() privacy.BuyerRecords {
 		Returns: func(r privacy.ReturnRecord) error {
 			return x.add("returns", func(b []byte) []byte {
 				b = encode.TextField(b, `{"order_id":`, r.OrderID)
-				b = encode.TextField(b, `,"item_id":`, r.ItemID)
+				b = encode.TextField(b, `,"item_id":`, bucket.Item(r.ItemID))
 				b = encode.TextField(b, `,"idempotency_key":`, r.IdempotencyKey)
 				b = encode.IntField(b, `,"quantity":`, r.Quantity)
 				return append(encode.TimeField(b, `,"created_at":`, r.CreatedAt), '}')

@@ -5,13 +5,14 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/handler/encode"
+	"flashsale/internal/bucket"
 	"flashsale/order"
 )
 
 // appendOrder appends an order in the API's format.
 func appendOrder(b []byte, o *order.Order) []byte {
 	b = encode.TextField(b, `{"id":`, o.ID)
-	b = encode.TextField(b, `,"item_id":`, o.ItemID)
+	b = encode.TextField(b, `,"item_id":`, bucket.Item(o.ItemID))
 	b = encode.TextField(b, `,"user_id":`, o.UserID)
 	b = encode.IntField(b, `,"quantity":`, o.Quantity)
 	b = encode.IntField(b, `,"unit_price_minor":`, o.UnitPriceMinor)
@@ -34,7 +35,7 @@ func appendOrder(b []byte, o *order.Order) []byte {
 func appendPayment(b []byte, p *order.PaymentRecord) []byte {
 	b = encode.IntField(b, `{"id":`, p.ID)
 	b = encode.TextField(b, `,"order_id":`, p.OrderID)
-	b = encode.TextField(b, `,"item_id":`, p.ItemID)
+	b = encode.TextField(b, `,"item_id":`, bucket.Item(p.ItemID))
 	b = encode.TextField(b, `,"user_id":`, p.UserID)
 	b = encode.TextField(b, `,"reference":`, p.Reference)
 	b = encode.IntField(b, `,"amount_minor":`, p.AmountMinor)
@@ -73,8 +74,21 @@ func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 		b = encode.TimeField(b, `,"closes_at":`, i.ClosesAt)
 	}
 	b = encode.IntField(b, `,"payment_window_seconds":`, int64(i.PaymentWindow/time.Second))
+	if i.Buckets > 1 {
+		b = encode.IntField(b, `,"buckets":`, int64(i.Buckets))
+	}
 	b = encode.TextField(b, `,"state":`, string(i.State(now)))
 	return encode.IntField(b, `,"version":`, i.Version)
+}
+
+// appendBucket appends the item of a bucket, and the bucket's number unless it is 0.
+func appendBucket(b []byte, id string) []byte {
+	item, number := bucket.Split(id)
+	b = encode.TextField(b, `"item_id":`, item)
+	if number > 0 {
+		b = encode.IntField(b, `,"bucket":`, int64(number))
+	}
+	return b
 }
 
 // appendLedger appends the conservation equation.

@@ -37,6 +37,7 @@ type orderBook interface {
 
 // orderRoutes read, pay and cancel orders.
 type orderRoutes struct {
+	items    itemCatalog
 	orders   orderBook
 	payments paymentService
 	cursors  sealer
@@ -113,6 +114,13 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 	}
 	if f.ItemID, err = q.query.ID("item_id", catalog.ValidID, problemItemID); err != nil {
 		return f, err
+	}
+	if f.ItemID != "" {
+		item, err := rs.items.Item(q.ctx(), f.ItemID)
+		if err != nil && !errors.Is(err, catalog.ErrItemNotFound) {
+			return f, err
+		}
+		f.Buckets = item.Buckets
 	}
 	if f.Status, err = request.Choice(q.query, "status", orderStatuses); err != nil {
 		return f, err

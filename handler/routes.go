@@ -212,7 +212,7 @@ func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *featur
 		dashboard:  dashboardRoutes{sessions: sessions},
 		items:      itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},
 		purchases:  purchases,
-		orders:     orderRoutes{orders: c.Orders, payments: c.Payments, cursors: cursors, log: c.Log},
+		orders:     orderRoutes{items: c.Items, orders: c.Orders, payments: c.Payments, cursors: cursors, log: c.Log},
 		streams:    streamRoutes{streams: shared, orders: c.Orders},
 		figures:    figuresRoutes{streams: shared, items: c.Items},
 		adminItems: adminItemRoutes{sales: c.Sales, ledgers: c.Ledgers, items: c.Items, cursors: cursors, itemNow: c.ItemNow},

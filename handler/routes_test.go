@@ -260,14 +260,14 @@ func TestCreateItem(t *testing.T) {
 	s := open(t)
 	w := s.post(t, "/v1/admin/items", "root", auth.RoleAdmin, `{"id":"drop-1","name":"Ünïcode 😀","description":"two\nlines",
 		"price_minor":990,"currency":"JPY","stock":10,"per_user_limit":3,"opens_at":"2030-01-02T05:00:00.1239+02:00",
-		"closes_at":"2030-02-01T00:00:00Z","payment_window_seconds":600}`)
+		"closes_at":"2030-02-01T00:00:00Z","payment_window_seconds":600,"buckets":8}`)
 	if w.Code != 201 || w.Header().Get("Location") != "/v1/items/drop-1" || w.Header().Get("ETag") != `"1"` {
 		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 	want := order.NewItem{
 		ID: "drop-1", Name: "Ünïcode 😀", Description: "two\nlines", PriceMinor: 990, Currency: "JPY", Stock: 10, PerUserLimit: 3,
 		OpensAt: time.Date(2030, 1, 2, 3, 0, 0, 123_000_000, time.UTC), ClosesAt: time.Date(2030, 2, 1, 0, 0, 0, 0, time.UTC),
-		PaymentWindow: 10 * time.Minute, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
+		PaymentWindow: 10 * time.Minute, Buckets: 8, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
 	}
 	if got := s.sales.created[0]; got != want {
 		t.Errorf("created %+v, want %+v", got, want)
@@ -278,7 +278,7 @@ func TestCreateItem(t *testing.T) {
 	// The minimal body.
 	w = s.post(t, "/v1/admin/items", "root", auth.RoleAdmin, `{"id":"a","name":"A","price_minor":0,"currency":"EUR","stock":0,"closes_at":null}`)
 	if w.Code != 201 || s.sales.created[1] != (order.NewItem{
-		ID: "a", Name: "A", Currency: "EUR", PerUserLimit: 1, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
+		ID: "a", Name: "A", Currency: "EUR", PerUserLimit: 1, Buckets: 1, By: order.By{Actor: "root", RequestID: w.Header().Get("X-Request-Id")},
 	}) {
 		t.Errorf("%d %s: created %+v", w.Code, w.Body, s.sales.created)
 	}
@@ -327,6 +327,9 @@ func TestCreateItem_BadRequests(t *testing.T) {
 		"stock negative":     {body("stock", "-1"), 422, "field_range", "stock"},
 		"stock huge":         {body("stock", "1000000001"), 422, "field_range", "stock"},
 		"limit 0":            {body("per_user_limit", "0"), 422, "field_range", "per_user_limit"},
+		"no buckets":         {body("buckets", "0"), 422, "field_range", "buckets"},
+		"65 buckets":         {body("buckets", "65"), 422, "field_range", "buckets"},
+		"buckets, long id":   {strings.TrimSuffix(body("id", `"`+strings.Repeat("a", 62)+`"`), "}") + `,"buckets":2}`, 400, "id_invalid", "id"},
 		"window negative":    {body("payment_window_seconds", "-1"), 422, "field_range", "payment_window_seconds"},
 		"opens a number":     {body("opens_at", "1"), 400, "field_type", "opens_at"},
 		"opens nonsense":     {body("opens_at", `"soon"`), 422, "window_invalid", "opens_at"},

@@ -15,6 +15,7 @@ import (
 	"flashsale/handler/pages"
 	"flashsale/handler/problem"
 	"flashsale/handler/request"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/checkout"
@@ -206,6 +207,7 @@ func (rs *shopRoutes) named(q *call, orders []order.Order) []pages.ListedOrder {
 	v, err := rs.items.List(q.ctx())
 	all := make([]pages.ListedOrder, 0, len(orders))
 	for _, o := range orders {
+		o.ItemID = bucket.Item(o.ItemID)
 		listed := pages.ListedOrder{Order: o, Name: o.ItemID, Image: imageOf(o.ItemID, "")}
 		if err == nil {
 			if i := placeAfter(v, o.ItemID); i > 0 && v.Items[i-1].ID == o.ItemID {
@@ -237,6 +239,7 @@ func (rs *shopRoutes) own(q *call) (order.Order, error) {
 
 // showOrder writes the page of an order, with a refusal if there is one.
 func (rs *shopRoutes) showOrder(q *call, status int, o order.Order, refusal *problem.Problem) error {
+	o.ItemID = bucket.Item(o.ItemID)
 	page := pages.OrderPage{Frame: rs.frame(q), Order: o, CanPay: rs.charge != nil, Now: rs.itemNow(o.ItemID)}
 	page.Paying = refusal == nil && q.query.Has("paying")
 	page.Query.Del("paying")

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/bucket"
 )
 
 // keys builds every Redis key of this package. An item's keys carry the hash tag
@@ -15,11 +17,13 @@ import (
 // partition's task queue, on a cluster too.
 type keys struct{ partitions int }
 
-// partition is the partition of an item: a hash of its id.
+// partition is the partition of an item: a hash of its id. The buckets of an item follow each
+// other, so that they are spread evenly.
 func (k keys) partition(item string) int {
+	item, number := bucket.Split(item)
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(item)) // a hash's Write never fails
-	return int(h.Sum32() % uint32(k.partitions))
+	return (int(h.Sum32()%uint32(k.partitions)) + number) % k.partitions
 }
 
 // PartitionOf returns the partition of an item, for that number of partitions.

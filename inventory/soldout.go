@@ -44,6 +44,26 @@ func (s *seller) refuse(r *Request) error {
 	return ErrSoldOut
 }
 
+// soldOut reports whether the mark says that nothing is left.
+func (s *seller) soldOut(now time.Time) bool {
+	m := s.mark.Load()
+	return m != nil && m.drops == s.drops.Load() && s.v.subscribed.Load() && now.UnixNano() < m.until
+}
+
+// SoldOut reports whether all of these items are known to be sold out, without a call to Redis.
+// An item that this process has not sold in the last second is not known.
+func (v *Inventory) SoldOut(items []string) bool {
+	now := time.Now()
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, item := range items {
+		if s := v.sellers[item]; s == nil || !s.soldOut(now) {
+			return false
+		}
+	}
+	return true
+}
+
 // dropMark removes the sold-out mark. The reply of a script that is under way sets no mark
 // either, because the script may have run before the stock returned.
 func (s *seller) dropMark() {

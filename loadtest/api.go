@@ -128,6 +128,9 @@ func (a *api) openSale(ctx context.Context, p *plan, timeout time.Duration) (tim
 		"id": p.item, "name": "Load test", "description": "Created by the load test.",
 		"price_minor": 990, "currency": "EUR", "stock": p.stock, "per_user_limit": p.limit,
 	}
+	if p.buckets > 1 {
+		item["buckets"] = p.buckets
+	}
 	if p.opening > 0 {
 		skew, err := a.skew(ctx)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"flashsale/internal/bucket"
 	"flashsale/internal/flagvalue"
 	"flashsale/internal/postgresurl"
 	"flashsale/internal/wire"
@@ -35,6 +36,7 @@ type options struct {
 
 	Buyers   int
 	Stock    int64
+	Buckets  int
 	Limit    int64
 	Quantity int64
 
@@ -80,6 +82,7 @@ func flags(o *options) *pflag.FlagSet {
 	f.SortFlags = false
 	f.IntVar(&o.Buyers, "buyers", 20_000, "number of buyers, each with one purchase")
 	f.Int64Var(&o.Stock, "stock", 1_000, "units on sale")
+	f.IntVar(&o.Buckets, "buckets", 1, "buckets into which the stock is divided")
 	f.Int64Var(&o.Limit, "limit", 1, "units one buyer may have")
 	f.Int64Var(&o.Quantity, "quantity", 1, "units of one purchase")
 	f.StringVar(&o.Profile, "profile", profileBurst, "burst (all at once), ramp (rising to --rate), steady (at --rate) or flash (readers before the opening, a burst, stragglers)")
@@ -179,6 +182,8 @@ func (o *options) check() error {
 	switch {
 	case o.Buyers < 1 || o.Buyers > 1_000_000:
 		return bad("buyers", o.Buyers, "must be 1 to 1000000")
+	case o.Buckets < 1 || o.Buckets > bucket.Max:
+		return bad("buckets", o.Buckets, fmt.Sprintf("must be 1 to %d", bucket.Max))
 	case o.Stock < 1 || o.Stock > 1_000_000_000:
 		return bad("stock", o.Stock, "must be 1 to 1000000000")
 	case o.Limit < 1 || o.Limit > 1_000:

@@ -14,6 +14,7 @@ import (
 type plan struct {
 	item      string
 	stock     int64
+	buckets   int
 	limit     int64
 	quantity  int64 // units of each purchase
 	buyers    []string
@@ -41,7 +42,7 @@ type shot struct {
 // the same service use different names.
 func newPlan(o *options, runID string) *plan {
 	p := &plan{
-		item: "load-" + runID, stock: o.Stock, limit: o.Limit, quantity: o.Quantity,
+		item: "load-" + runID, stock: o.Stock, buckets: o.Buckets, limit: o.Limit, quantity: o.Quantity,
 		buyers: make([]string, o.Buyers),
 	}
 	for i := range p.buyers {

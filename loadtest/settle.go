@@ -177,15 +177,19 @@ func (s *sqlSource) name() string { return "the database, " + s.setting }
 
 func (s *sqlSource) close() error { return s.db.Close() }
 
+// ofItem selects the orders of an item, and of its buckets: their ids are the item's, a point and a
+// number, so they are before the item's with a slash, the next character.
+const ofItem = `item_id = $1 OR item_id > $1 || '.' AND item_id < $1 || '/'`
+
 func (s *sqlSource) count(ctx context.Context, item string) (n int64, err error) {
-	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE item_id = $1`, item).Scan(&n); err != nil {
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE `+ofItem, item).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count orders: %w", err)
 	}
 	return n, nil
 }
 
 func (s *sqlSource) rows(ctx context.Context, item string) (out []row, err error) {
-	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE item_id = $1`, item)
+	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE `+ofItem, item)
 	if err != nil {
 		return nil, fmt.Errorf("read orders: %w", err)
 	}

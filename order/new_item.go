@@ -22,5 +22,8 @@ type NewItem struct {
 	OpensAt       time.Time // zero: now; exactly: a second ago, so that it is on sale at once
 	ClosesAt      time.Time // zero: no end
 	PaymentWindow time.Duration
-	By            By // the author of the request
+	// Buckets is the number of buckets to divide the stock into, up to bucket.Max. 0 or 1: it is
+	// not divided.
+	Buckets int
+	By      By // the author of the request
 }

@@ -100,6 +100,8 @@ type Filter struct {
 	// Before is the id of the last order of the previous page; empty: from the start.
 	Before string
 	Limit  int // 1 to 100
+	// Buckets is the number of buckets of the item; at most 1 if its stock is not divided.
+	Buckets int
 }
 
 // Ledger is the conservation equation of one item:
@@ -110,7 +112,20 @@ type Ledger struct {
 	Left      int64 // units that can be bought, in Redis
 	Held      int64 // units taken and not yet committed, or awaiting payment
 	Sold      int64 // units paid, or confirmed without a payment to wait for
+	// unbalanced says that the equation does not hold in one of the ledgers of a sum.
+	unbalanced bool
 }
 
-// Balanced reports whether the equation holds.
-func (l Ledger) Balanced() bool { return l.Initial+l.Restocked == l.Left+l.Held+l.Sold }
+// Balanced reports whether the equation holds, in a sum also for each of its ledgers.
+func (l Ledger) Balanced() bool {
+	return !l.unbalanced && l.Initial+l.Restocked == l.Left+l.Held+l.Sold
+}
+
+// Plus returns the sum of two ledgers, for the buckets of an item.
+func (l Ledger) Plus(m Ledger) Ledger {
+	return Ledger{
+		Initial: l.Initial + m.Initial, Restocked: l.Restocked + m.Restocked,
+		Left: l.Left + m.Left, Held: l.Held + m.Held, Sold: l.Sold + m.Sold,
+		unbalanced: !l.Balanced() || !m.Balanced(),
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/breaker"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
@@ -138,7 +139,7 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	}
 	stopped := h.Stopped()
 	if r.item != "" {
-		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return b.ItemID != r.item })
+		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
 	}
 	if len(stopped) == 0 {
 		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")

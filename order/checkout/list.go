@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
@@ -28,6 +29,13 @@ var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 // answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of only queued
 // orders.
 func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
+	switch {
+	case f.Buckets <= 1:
+	case f.UserID != "":
+		f.ItemID = bucket.Home(f.ItemID, f.UserID, f.Buckets)
+	default:
+		return s.listBuckets(ctx, f)
+	}
 	var queued []order.Order
 	var incomplete error
 	floor := ""
@@ -50,19 +58,35 @@ func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Orde
 	if err != nil {
 		return nil, "", err
 	}
-	orders = merge(rows, queued)
-	if floor = max(floor, next); floor != "" {
-		// Below the floor there may be queued orders that were not read.
-		orders = slices.DeleteFunc(orders, func(o order.Order) bool { return o.ID < floor })
-	}
-	switch {
-	case len(orders) > f.Limit:
-		orders = orders[:f.Limit]
-		next = orders[f.Limit-1].ID
-	case floor != "":
-		next = floor
-	}
+	// Below the floor there may be queued orders that were not read.
+	orders, next = page(merge(rows, queued), max(floor, next), f.Limit)
 	return orders, next, incomplete
+}
+
+// listBuckets reads a page of the orders of all buckets of an item.
+func (s *Service) listBuckets(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
+	for _, id := range bucket.IDs(f.ItemID, f.Buckets) {
+		of := f
+		of.ItemID = id
+		some, floor, err := s.Store.List(ctx, of)
+		if err != nil {
+			return nil, "", err
+		}
+		orders, next = append(orders, some...), max(next, floor)
+	}
+	// Below the floor of any bucket there may be orders that were not read.
+	orders, next = page(merge(orders, nil), next, f.Limit)
+	return orders, next, nil
+}
+
+// page cuts a list of orders, newest first, at the floor down to which it is complete, empty if
+// it is all there is, and at the limit. next is the id at which the next page begins.
+func page(orders []order.Order, floor string, limit int) (cut []order.Order, next string) {
+	orders = slices.DeleteFunc(orders, func(o order.Order) bool { return o.ID < floor })
+	if len(orders) > limit {
+		return orders[:limit], orders[limit-1].ID
+	}
+	return orders, floor
 }
 
 // queuedOrders reads the first queued orders that a filter selects, one more than fit on

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/internal/bucket"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
@@ -32,12 +33,19 @@ type Items interface {
 	Outdated(id string, version int64)
 }
 
+// Buckets moves units between the buckets of an item.
+type Buckets interface {
+	// Refill moves units into the bucket id; see items.Service.Refill.
+	Refill(ctx context.Context, item *catalog.Item, id string, quantity int64) (bool, error)
+}
+
 // Config configures a Service. All fields but ChangeNotifier, Queued and OnError are
 // required.
 type Config struct {
 	Store    *store.Store
 	Stock    Stock
 	Items    Items
+	Buckets  Buckets
 	Tasks    []order.Queued // one per partition
 	Waiters  *Waiters
 	Releases *release.Releases
@@ -127,17 +135,24 @@ func (a *attempt) queued(t *order.Task) order.Order {
 // inventory.ErrUnavailable or the end of ctx the outcome is unknown; repeat the call with
 // the same key.
 func (s *Service) Place(ctx context.Context, p order.Purchase) (order.Placed, error) {
-	item := p.Item
-	if item.ID != p.ItemID {
+	if p.Item.ID != p.ItemID {
 		var err error
-		if item, err = s.Items.Item(ctx, p.ItemID); err != nil {
+		if p.Item, err = s.Items.Item(ctx, p.ItemID); err != nil {
 			return order.Placed{}, err
 		}
 	}
 	if s.Volatile {
 		p.Wait = max(p.Wait, s.volatileWait)
 	}
-	placed, replay, err := s.submit(ctx, &p, &item)
+	var placed order.Placed
+	var replay string
+	var err error
+	if p.Item.Buckets > 1 {
+		placed, replay, err = s.submitToBucket(ctx, &p)
+	} else {
+		item := p.Item
+		placed, replay, err = s.submit(ctx, &p, &item)
+	}
 	if err != nil {
 		return order.Placed{}, err
 	}
@@ -192,6 +207,34 @@ func refusalOf(reason string) error {
 	default:
 		return inventory.ErrSoldOut
 	}
+}
+
+// refillTries bounds how often a bucket is refilled for one purchase. Others may take the units
+// each time.
+const refillTries = 20
+
+// submitToBucket is submit for an item whose stock is divided. It replaces p.ItemID by the
+// buyer's bucket, and refills the bucket if it is sold out and others are not.
+func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.Placed, string, error) {
+	p.ItemID = bucket.Home(p.Item.ID, p.UserID, p.Item.Buckets)
+	for range refillTries {
+		item, err := s.Items.Item(ctx, p.ItemID)
+		if err != nil {
+			return order.Placed{}, "", err
+		}
+		placed, replay, err := s.submit(ctx, p, &item)
+		if !errors.Is(err, inventory.ErrSoldOut) {
+			return placed, replay, err
+		}
+		refilled, refillErr := s.Buckets.Refill(ctx, &p.Item, p.ItemID, p.Quantity)
+		if refillErr != nil {
+			return order.Placed{}, "", refillErr
+		}
+		if !refilled {
+			return order.Placed{}, "", err
+		}
+	}
+	return order.Placed{}, "", fmt.Errorf("%w: bucket %s was sold out after %d refills", inventory.ErrUnavailable, p.ItemID, refillTries)
 }
 
 // TermsTries bounds how often a purchase is sent with terms that differ from the sale's.

@@ -425,7 +425,7 @@ func TestService_CreateItem(t *testing.T) {
 		}
 		want := catalog.Item{
 			ID: next.ID, Name: "Thing", Description: "d", ImageURL: "/images/next.jpg", PriceMinor: 1999, Currency: "EUR", StockInitial: 5, StockTotal: 5, StockLeft: 5,
-			PerUserLimit: 1, OpensAt: opens, ClosesAt: opens.Add(time.Hour), PaymentWindow: time.Minute, Control: catalog.ControlOpen, Version: 1,
+			PerUserLimit: 1, OpensAt: opens, ClosesAt: opens.Add(time.Hour), PaymentWindow: time.Minute, Control: catalog.ControlOpen, Version: 1, Buckets: 1,
 		}
 		if created != want {
 			t.Errorf("created %+v, want %+v", created, want)

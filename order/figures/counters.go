@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flashsale/internal/bucket"
 )
 
 // reportedItems bounds the items in one process's report: the busiest.
@@ -55,6 +57,7 @@ func NewCounters(codes []string) *Counters {
 
 // Accepted counts orders of an item that the purchase script has accepted.
 func (c *Counters) Accepted(item string, orders int) {
+	item = bucket.Item(item)
 	c.accepted.Add(int64(orders))
 	if !c.counting.Load() {
 		return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/internal/bucket"
 )
 
 // roundLimit bounds what one event reads. It is below the interval, so that an event is late
@@ -162,19 +163,30 @@ func (f *Figures) items(ctx context.Context, ids []string, d *deployment) (map[s
 	if len(ids) == 0 || src.Item == nil {
 		return all, nil
 	}
-	left, errLeft := src.Left(ctx, ids)
-	if errLeft != nil {
-		left, errLeft = nil, fmt.Errorf("read stock for the figures: %w", errLeft)
-	}
 	var errItem, errLock error
+	known := make([]catalog.Item, len(ids))
+	buckets := make([]string, 0, len(ids))
+	for i, id := range ids {
+		var err error
+		known[i], err = src.Item(ctx, id)
+		if err != nil && errItem == nil && !errors.Is(err, catalog.ErrItemNotFound) { // it may have been deleted
+			errItem = fmt.Errorf("read item %s for the figures: %w", id, err)
+		}
+		buckets = bucket.AppendIDs(buckets, id, known[i].Buckets)
+	}
+	left, errLeft := src.Left(ctx, buckets)
+	if errLeft != nil {
+		errLeft = fmt.Errorf("read stock for the figures: %w", errLeft)
+	}
 	for i, id := range ids {
 		one := item{ID: id, Accepted: d.rateOf(id)}
-		known, err := src.Item(ctx, id)
-		switch {
-		case err == nil:
-			one.describe(&known, left, i, src.Now(id))
-		case errItem == nil && !errors.Is(err, catalog.ErrItemNotFound): // it may have been deleted
-			errItem = fmt.Errorf("read item %s for the figures: %w", id, err)
+		units := int64(-1)
+		if errLeft == nil {
+			n := max(known[i].Buckets, 1)
+			units, left = bucket.Sum(left[:n]), left[n:]
+		}
+		if known[i].ID != "" {
+			one.describe(&known[i], units, src.Now(id))
 		}
 		l, err := src.Lock(ctx, id)
 		switch {
@@ -188,13 +200,12 @@ func (f *Figures) items(ctx context.Context, ids []string, d *deployment) (map[s
 	return all, errors.Join(errLeft, errItem, errLock)
 }
 
-// describe sets what the catalogue knows about an item, and its stock: the i-th of left, which is
-// nil if it could not be read.
-func (one *item) describe(known *catalog.Item, left []int64, i int, now time.Time) {
+// describe sets what the catalogue knows about an item, and its stock; left is -1 if it is not known.
+func (one *item) describe(known *catalog.Item, left int64, now time.Time) {
 	one.Name, one.StockTotal = &known.Name, &known.StockTotal
-	known.StockLeft = -1
-	if left != nil && left[i] >= 0 {
-		one.StockLeft, known.StockLeft = &left[i], left[i]
+	known.StockLeft = left
+	if left >= 0 {
+		one.StockLeft = &left
 	}
 	// Without the stock, sold out is not known.
 	if state := string(known.State(now)); known.StockLeft >= 0 || state != string(catalog.StateSoldOut) {

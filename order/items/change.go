@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/schema"
@@ -24,6 +26,11 @@ type Stock interface {
 	// Change changes an item in the database and in its running sale, and neither without
 	// the other; see inventory.Inventory.Change.
 	Change(ctx context.Context, item string, c inventory.Change, commit func(ctx context.Context) (version int64, err error)) error
+	// Warm loads an item's sale unless it is loaded; see inventory.Inventory.Warm.
+	Warm(ctx context.Context, item string) error
+	// SoldOut reports whether all of these items are known to be sold out; see
+	// inventory.Inventory.SoldOut.
+	SoldOut(items []string) bool
 }
 
 // Catalog is what creating and changing items needs of the catalogue: both methods
@@ -40,6 +47,8 @@ type Service struct {
 	Catalog Catalog
 	// OnError receives errors that change no response.
 	OnError func(error)
+
+	refills sync.Map // of *refills, by item
 }
 
 // CreateItem opens a sale. Errors: ErrItemExists.
@@ -53,8 +62,10 @@ func (s *Service) CreateItem(ctx context.Context, n order.NewItem) (catalog.Item
 	}
 	// The item exists once its row does; if the sale cannot be loaded now, its first buyer
 	// loads it.
-	if err := s.Stock.Open(ctx, n.ID); err != nil {
-		s.OnError(fmt.Errorf("open item %s: %w", n.ID, err))
+	for _, id := range bucket.IDs(item.ID, item.Buckets) {
+		if err := s.Stock.Open(ctx, id); err != nil {
+			s.OnError(fmt.Errorf("open item %s: %w", id, err))
+		}
 	}
 	return item, nil
 }
@@ -164,12 +175,35 @@ func (s *Service) ControlItem(ctx context.Context, id string, c Control, by orde
 	return s.alter(ctx, id, inventory.Change{Control: &to}, &edit{action: action, by: by, match: c.Match, apply: apply})
 }
 
-// alter makes one change of an item in the database and in its sale. live is the change of
-// the sale.
+// alter makes one change of an item in the database and in its sale, and of all of its buckets.
+// live is the change of a sale. Bucket 0, whose version is the item's, is changed last: if one
+// of the others cannot be changed, a repeat with the same version makes the whole change.
 func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
 	row, err := store.Item(ctx, s.Store, id)
 	if err != nil {
 		return catalog.Item{}, err
+	}
+	if _, err = e.on(row); err == nil || errors.Is(err, errSame) {
+		other := *e
+		other.match = nil
+		for n := int(row.Buckets) - 1; n > 0; n-- {
+			if _, err := s.alterBucket(ctx, bucket.ID(id, n), live, &other); err != nil {
+				return catalog.Item{}, err
+			}
+		}
+	}
+	row, err = s.alterBucket(ctx, id, live, e)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	return s.show(ctx, &row), nil
+}
+
+// alterBucket is alter for one bucket. It returns the row after the change.
+func (s *Service) alterBucket(ctx context.Context, id string, live inventory.Change, e *edit) (schema.Item, error) {
+	row, err := store.Item(ctx, s.Store, id)
+	if err != nil {
+		return schema.Item{}, err
 	}
 	// This refuses most invalid changes without stopping the sale. The check within the
 	// transaction decides.
@@ -188,9 +222,9 @@ func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e
 		})
 	}
 	if err != nil && !errors.Is(err, errSame) {
-		return catalog.Item{}, fmt.Errorf("change item %s: %w", id, err)
+		return schema.Item{}, fmt.Errorf("change item %s: %w", id, err)
 	}
-	return s.show(ctx, &row), nil
+	return row, nil
 }
 
 // show returns an item with its live stock, or with the database's count if Redis does not
@@ -200,13 +234,21 @@ func (s *Service) show(ctx context.Context, row *schema.Item) catalog.Item {
 	// The change is made, so the answer is built even if the client has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Show)
 	defer cancel()
-	left, err := s.Stock.Left(ctx, []string{item.ID})
+	if item.Buckets > 1 {
+		rows, err := store.Buckets(ctx, s.Store, item.ID)
+		if err != nil {
+			s.OnError(fmt.Errorf("show item %s: %w", item.ID, err))
+			return item
+		}
+		item = store.Whole(rows)
+	}
+	left, err := s.Stock.Left(ctx, bucket.IDs(item.ID, item.Buckets))
 	if err != nil {
 		s.OnError(fmt.Errorf("show item %s: %w", item.ID, err))
 		return item
 	}
-	if left[0] >= 0 {
-		item.StockLeft = left[0]
+	if units := bucket.Sum(left); units >= 0 {
+		item.StockLeft = units
 	}
 	return item
 }

@@ -18,7 +18,7 @@ var errSame = errors.New("order: nothing to change")
 
 // edit is one change of an item's row.
 type edit struct {
-	action string
+	action string // for the audit; empty: no entry
 	by     order.By
 	match  order.Match
 	// apply writes the change into a copy of the row, or refuses it. It runs once on the
@@ -64,18 +64,9 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 			}
 		}
 		var err error
-		if row, err = store.ReadItem(tx, id); err != nil {
-			return err
-		}
-		next, err := e.on(row)
-		if err != nil {
-			return err
-		}
-		if err := writeChange(ctx, s, tx, e, &row, &next); err != nil {
-			return err
-		}
-		row, committing = next, true
-		return nil
+		row, err = changeRow(ctx, s, tx, id, e)
+		committing = err == nil
+		return err
 	})
 	switch {
 	case err == nil:
@@ -88,13 +79,27 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 	return row, fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
 }
 
+// changeRow makes a change of an item in a transaction. It returns the row after it, or with an
+// error as it is.
+func changeRow(ctx context.Context, s *store.Store, tx *gorm.DB, id string, e *edit) (schema.Item, error) {
+	row, err := store.ReadItem(tx, id)
+	if err != nil {
+		return row, err
+	}
+	next, err := e.on(row)
+	if err != nil {
+		return row, err
+	}
+	return next, writeChange(ctx, s, tx, e, &row, &next)
+}
+
 // changeable are the columns that a change may write.
 var changeable = []string{
 	"name", "description", "image_url", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
 	"payment_window_seconds", "control", "version", "updated_at", "freed",
 }
 
-// writeChange writes the new row, its audit entry, and what belongs to the change.
+// writeChange writes the new row, its audit entry if it has one, and what belongs to the change.
 func writeChange(ctx context.Context, s *store.Store, tx *gorm.DB, e *edit, row, next *schema.Item) error {
 	now := s.Now()
 	next.Version, next.UpdatedAt, next.Freed = row.Version+1, order.ToMillis(now), false
@@ -112,6 +117,9 @@ func writeChange(ctx context.Context, s *store.Store, tx *gorm.DB, e *edit, row,
 		if err := e.also(tx, next); err != nil {
 			return err
 		}
+	}
+	if e.action == "" {
+		return nil
 	}
 	before, after := difference(row.Facts(), next.Facts())
 	for name, value := range e.note {

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"flashsale/catalog"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/schema"
@@ -73,7 +74,7 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 	}
 	err = lookRestocked(ctx, s.Store, id, &r)
 	if err == nil {
-		item, err = s.alter(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
+		item, err = s.restock(ctx, id, &r, by)
 		if err == nil {
 			return item, false, nil
 		}
@@ -89,6 +90,34 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 	}
 	item, err = s.Item(ctx, id)
 	return item, true, err
+}
+
+// restock makes the restock in bucket 0, and moves the units between it and the other buckets.
+func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.By) (catalog.Item, error) {
+	rows, err := store.Buckets(ctx, s.Store, id)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	e := r.edit(id, by)
+	ids := bucket.IDs(id, len(rows))
+	if len(rows) > 1 {
+		if !allows(r.Match, rows[0].Version) {
+			return catalog.Item{}, order.ErrVersion
+		}
+		if store.Whole(rows).StockTotal+r.Quantity > MaxStock {
+			return catalog.Item{}, ErrStockRange
+		}
+		if err := s.gather(ctx, id, -r.Quantity); err != nil {
+			return catalog.Item{}, err
+		}
+		e.match = nil // moves raise the version
+	}
+	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, e)
+	if err != nil {
+		return catalog.Item{}, err
+	}
+	s.spread(ctx, ids, r.Quantity)
+	return s.show(ctx, &row), nil
 }
 
 // edit returns the restock as a change of the item's row.

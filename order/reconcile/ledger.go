@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"flashsale/order"
+	"flashsale/order/store"
 )
 
 // ledgerTasks is the largest queue that is read for a ledger. For a longer one, all units
@@ -11,18 +12,34 @@ import (
 // too many units left.
 const ledgerTasks = 2000
 
-// Ledger reads the conservation equation of an item from Redis and the database; see
-// inspector. It loads no sale. Errors: catalog.ErrItemNotFound, ErrDatabase,
+// Ledger reads the conservation equation of an item, summed over its buckets, from Redis and the
+// database; see inspector. It loads no sale. Errors: catalog.ErrItemNotFound, ErrDatabase,
 // inventory.ErrUnavailable.
 func (r *Reconciler) Ledger(ctx context.Context, item string) (order.Ledger, error) {
-	i := r.inspect(ctx, item)
-	if i.open() || !i.seen.live.Loaded {
-		if err := r.weigh(ctx, []*inspection{i}, ledgerTasks); err != nil {
+	rows, err := store.Buckets(ctx, r.Store, item)
+	if err != nil {
+		return order.Ledger{}, err
+	}
+	all := make([]*inspection, len(rows))
+	var open []*inspection
+	for n := range rows {
+		i := r.inspect(ctx, rows[n].ID)
+		if i.open() || !i.seen.live.Loaded {
+			open = append(open, i)
+		}
+		all[n] = i
+	}
+	if len(open) > 0 {
+		if err := r.weigh(ctx, open, ledgerTasks); err != nil {
 			return order.Ledger{}, err
 		}
 	}
-	if i.err != nil {
-		return order.Ledger{}, i.err
+	var sum order.Ledger
+	for _, i := range all {
+		if i.err != nil {
+			return order.Ledger{}, i.err
+		}
+		sum = sum.Plus(i.ledger())
 	}
-	return i.ledger(), nil
+	return sum, nil
 }

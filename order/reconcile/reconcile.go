@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flashsale/catalog"
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/release"
@@ -102,7 +103,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 	}
 	began := time.Now()
 	report := Report{StartedAt: r.Store.Now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
-	ids := []string{o.ItemID}
+	ids := []string{""}
+	if o.ItemID != "" {
+		rows, err := store.Buckets(ctx, r.Store, o.ItemID)
+		if err != nil {
+			return report, err
+		}
+		ids = bucket.IDs(o.ItemID, len(rows))
+	}
 	for after := ""; len(ids) > 0; {
 		if o.ItemID == "" {
 			var err error

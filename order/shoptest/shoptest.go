@@ -103,11 +103,11 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(s.Items.Close) })
+	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
 	s.Service = checkout.NewService(checkout.Config{
-		Store: s.Store, Stock: s.Stock, Items: s.Items, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
+		Store: s.Store, Stock: s.Stock, Items: s.Items, Buckets: s.Sales, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
 		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
 	})
-	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
 	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.CollectError)
 	n.ID = s.Item
 	if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"flashsale/internal/bucket"
 	"flashsale/order"
 )
 
@@ -40,8 +41,13 @@ const insertAudit = `INSERT INTO audit (at, actor, action, item_id, order_id, be
 
 // WriteAudit adds an entry in the transaction of the change that it records. So every
 // committed change has its entry, and a change that is rolled back has none.
+// An entry of an order names its item, any other the bucket that was changed.
 func WriteAudit(ctx context.Context, c Conn, r *AuditRow) error {
-	_, err := c.ExecContext(ctx, insertAudit, r.At, r.Actor, r.Action, r.ItemID, r.OrderID, r.Before, r.After, r.RequestID)
+	item := r.ItemID
+	if r.OrderID != "" {
+		item = bucket.Item(item)
+	}
+	_, err := c.ExecContext(ctx, insertAudit, r.At, r.Actor, r.Action, item, r.OrderID, r.Before, r.After, r.RequestID)
 	if err != nil {
 		return fmt.Errorf("write audit: %w", err)
 	}

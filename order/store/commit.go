@@ -89,7 +89,9 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 	for item, got := range of {
 		box.revised(item, got.Revision)
 	}
-	box.tasks(tasks, out, of)
+	if err := box.tasks(ctx, c, tasks, out, of); err != nil {
+		return nil, err
+	}
 	faultpoint.Reach("order.committing")
 	return out, nil
 }
@@ -360,9 +362,8 @@ func commitOne(ctx context.Context, g *group, t *order.Task, box *Outbox) (order
 	switch {
 	case err == nil:
 		box.Task(t, out)
-		box.soldOut(t.ItemID, got)
 		box.revised(t.ItemID, got.Revision)
-		return out, nil
+		return out, box.soldOut(ctx, g, t.ItemID, got)
 	case !isLost(err) && errors.As(err, &refusal):
 		out = order.Outcome{Status: order.StatusRejected, Reason: string(refusal), ClosedAt: box.Now}
 		box.Task(t, out)

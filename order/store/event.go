@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"flashsale/internal/bucket"
 	"flashsale/order"
 )
 
@@ -66,7 +67,7 @@ type orderData struct {
 // dataOf converts an order.
 func dataOf(o *order.Order) orderData {
 	d := orderData{
-		ID: o.ID, ItemID: o.ItemID, UserID: o.UserID, Quantity: o.Quantity, UnitPriceMinor: o.UnitPriceMinor,
+		ID: o.ID, ItemID: bucket.Item(o.ItemID), UserID: o.UserID, Quantity: o.Quantity, UnitPriceMinor: o.UnitPriceMinor,
 		Currency: o.Currency, Status: o.Status, Reason: o.Reason,
 		CreatedAt: Stamp(order.ToMillis(o.CreatedAt)), ConfirmedAt: Stamp(order.ToMillis(o.ConfirmedAt)), ExpiresAt: Stamp(order.ToMillis(o.ExpiresAt)),
 		PaidAt: Stamp(order.ToMillis(o.PaidAt)), ClosedAt: Stamp(order.ToMillis(o.ClosedAt)), PaymentReference: o.PaymentReference,
@@ -80,7 +81,7 @@ func dataOf(o *order.Order) orderData {
 // dataOfTask converts a task and its outcome.
 func dataOfTask(t *order.Task, o order.Outcome) orderData {
 	return orderData{
-		ID: t.ID, ItemID: t.ItemID, UserID: t.UserID, Quantity: t.Quantity, UnitPriceMinor: t.UnitPriceMinor,
+		ID: t.ID, ItemID: bucket.Item(t.ItemID), UserID: t.UserID, Quantity: t.Quantity, UnitPriceMinor: t.UnitPriceMinor,
 		Currency: t.Currency, Status: o.Status, Reason: o.Reason, CreatedAt: Stamp(t.CreatedAt),
 		ConfirmedAt: Stamp(o.ConfirmedAt), ExpiresAt: Stamp(o.ExpiresAt), ClosedAt: Stamp(o.ClosedAt),
 	}

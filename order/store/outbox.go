@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"flashsale/internal/bucket"
 	"flashsale/order"
 	"flashsale/order/timeouts"
 )
@@ -68,7 +69,7 @@ func (b *Outbox) order(kind order.EventType, data func() orderData) {
 }
 
 // tasks adds the events of committed purchases, and of the items that they sold out.
-func (b *Outbox) tasks(tasks []order.Task, out []order.Outcome, of map[string]terms) {
+func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome, of map[string]terms) error {
 	if b.wanted[order.EventConfirmed] {
 		b.Events = slices.Grow(b.Events, len(tasks))
 	}
@@ -76,8 +77,11 @@ func (b *Outbox) tasks(tasks []order.Task, out []order.Outcome, of map[string]te
 		b.Task(&tasks[i], out[i])
 	}
 	for item, t := range of {
-		b.soldOut(item, t)
+		if err := b.soldOut(ctx, c, item, t); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // Task adds the event of one committed purchase.
@@ -89,11 +93,26 @@ func (b *Outbox) Task(t *order.Task, o order.Outcome) {
 	b.order(kind, func() orderData { return dataOfTask(t, o) })
 }
 
-// soldOut adds an event if a sale under these terms sold out the item.
-func (b *Outbox) soldOut(item string, t terms) {
-	if t.SoldOut && b.wanted[order.EventSoldOut] {
-		b.Events = append(b.Events, Event{order.EventSoldOut, item, "", soldOutData{item, t.Total}})
+// stockOfItem sums the units of an item and of its buckets, whose ids are between the item's id
+// with a point and with a slash, the character after the point.
+const stockOfItem = `SELECT CAST(SUM(total) AS BIGINT), CAST(SUM(sold) AS BIGINT) FROM items
+	WHERE id = ?1 OR id > ?1 || '.' AND id < ?1 || '/'`
+
+// soldOut adds an event if a sale under these terms sold out the item. A bucket may be sold out
+// while others are not.
+func (b *Outbox) soldOut(ctx context.Context, c Conn, id string, t terms) error {
+	if !t.SoldOut || !b.wanted[order.EventSoldOut] {
+		return nil
 	}
+	item := bucket.Item(id)
+	var total, sold int64
+	if err := c.QueryRowContext(ctx, stockOfItem, item).Scan(&total, &sold); err != nil {
+		return fmt.Errorf("sum stock of %s: %w", item, err)
+	}
+	if sold == total {
+		b.Events = append(b.Events, Event{order.EventSoldOut, item, "", soldOutData{item, total}})
+	}
+	return nil
 }
 
 // payment adds the event of a payment.
@@ -102,7 +121,7 @@ func (b *Outbox) payment(o *order.Order, id int64, p order.Payment, outcome orde
 	case outcome == order.PaymentAccepted:
 		b.order(order.EventPaid, func() orderData { return dataOf(o) })
 	case b.wanted[order.EventLate]:
-		b.Events = append(b.Events, Event{order.EventLate, o.ItemID, o.ID, paymentData{
+		b.Events = append(b.Events, Event{order.EventLate, bucket.Item(o.ItemID), o.ID, paymentData{
 			id, p.Reference, p.AmountMinor, p.Currency, outcome, Stamp(b.Now), dataOf(o),
 		}})
 	}

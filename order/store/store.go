@@ -28,7 +28,6 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"flashsale/catalog"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/timeouts"
@@ -402,81 +401,6 @@ func partitionsOf(db *gorm.DB) (int, error) {
 		return 0, fmt.Errorf("read partitions: %w", err)
 	}
 	return n, nil
-}
-
-// InsertItem adds an item. It returns ErrItemExists if the id is taken.
-func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, error) {
-	now := s.now()
-	opens := n.OpensAt
-	if opens.IsZero() {
-		opens = defaultOpening(s, n.ID)
-	}
-	row := schema.Item{
-		ID: n.ID, Name: n.Name, Description: n.Description, ImageURL: n.ImageURL, PriceMinor: n.PriceMinor, Currency: n.Currency,
-		Initial: n.Stock, Total: n.Stock, PerUserLimit: n.PerUserLimit,
-		OpensAt: order.ToMillis(opens), ClosesAt: order.ToMillis(n.ClosesAt),
-		PaymentWindowSeconds: int64(n.PaymentWindow / time.Second),
-		Control:              string(catalog.ControlOpen), Version: 1,
-		CreatedAt: order.ToMillis(now), UpdatedAt: order.ToMillis(now),
-	}
-	err := s.Changing(ctx, "insert item "+n.ID, func(tx *gorm.DB, _ int64) error {
-		if err := tx.Create(&row).Error; err != nil {
-			return err
-		}
-		return WriteAudit(ctx, tx.Statement.ConnPool, &AuditRow{
-			At: row.CreatedAt, Actor: n.By.Actor, Action: order.ActionItemCreate, ItemID: n.ID,
-			After: FactsJSON(row.Facts()), RequestID: n.By.RequestID,
-		})
-	})
-	if errors.Is(err, gorm.ErrDuplicatedKey) {
-		return catalog.Item{}, order.ErrItemExists
-	}
-	if err != nil {
-		return catalog.Item{}, err
-	}
-	return row.Item(), nil
-}
-
-// Items reads every item, by id.
-func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var rows []schema.Item
-	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
-		return nil, Wrap("read items", err)
-	}
-	return itemsOf(rows), nil
-}
-
-// ItemsByID reads the items with these ids. Unknown ids are omitted.
-func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var rows []schema.Item
-	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, Wrap("read items", err)
-	}
-	return itemsOf(rows), nil
-}
-
-// ItemIDs reads up to limit ids of items after the given one, in order.
-func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var ids []string
-	err := s.read.WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
-	if err != nil {
-		return nil, Wrap("read ids of items", err)
-	}
-	return ids, nil
-}
-
-func itemsOf(rows []schema.Item) []catalog.Item {
-	items := make([]catalog.Item, len(rows))
-	for i := range rows {
-		items[i] = rows[i].Item()
-	}
-	return items
 }
 
 // Order reads one order. It returns ErrNotFound if there is no such row.

@@ -44,7 +44,7 @@ func Item() *cobra.Command {
 func newItemCreate(api *access) *cobra.Command {
 	var n struct {
 		id, name, description, image, currency, opens, closes string
-		price, stock, limit                                   int64
+		price, stock, limit, buckets                          int64
 		window                                                paymentWindow
 	}
 	c := &cobra.Command{
@@ -63,6 +63,9 @@ func newItemCreate(api *access) *cobra.Command {
 			body := map[string]any{
 				"id": n.id, "name": n.name, "description": n.description, "price_minor": n.price, "currency": n.currency,
 				"stock": n.stock, "per_user_limit": n.limit, "payment_window_seconds": n.window.seconds(),
+			}
+			if n.buckets != 1 {
+				body["buckets"] = n.buckets
 			}
 			for field, value := range map[string]string{"image_url": n.image, "opens_at": n.opens, "closes_at": n.closes} {
 				if value != "" {
@@ -85,6 +88,7 @@ func newItemCreate(api *access) *cobra.Command {
 	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
 	f.Int64Var(&n.stock, "stock", 0, "units on sale")
 	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
+	f.Int64Var(&n.buckets, "buckets", 1, "buckets to divide the stock into, for a sale that one Redis master cannot carry; 1: it is not divided")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
 	flagWindow(f, &n.window)

@@ -87,12 +87,12 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 		return nil
 	}})
 	*ps = append(*ps, catalogue...)
+	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
 	service := checkout.NewService(checkout.Config{
-		Store: eng.store, Stock: stock, Items: cache, Tasks: eng.tasks(), Waiters: sh.waiters,
+		Store: eng.store, Stock: stock, Items: cache, Buckets: admin, Tasks: eng.tasks(), Waiters: sh.waiters,
 		Releases: release.NewReleases(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), ChangeNotifier: checkout.NewChangeNotifier(eng.rdb, report),
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
-	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
 	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued, locks: locks}, nil
 }
 

@@ -22,6 +22,13 @@ func init() {
 		Lasts:   40 * time.Second, RecoversIn: 5 * time.Second,
 		Strike: func(ctx context.Context, r *run) { killMasters(ctx, r, true) }, Expect: expectCluster,
 	})
+	// The buckets of each item are on all masters.
+	register(fault{
+		ID: "F6d", Name: "random masters killed, stock in buckets", Cluster: true, Buckets: 7,
+		APIArgs: []string{"--confirm-replicas", "1"},
+		Lasts:   40 * time.Second, RecoversIn: 5 * time.Second,
+		Strike: func(ctx context.Context, r *run) { killMasters(ctx, r, true) }, Expect: expectCluster,
+	})
 }
 
 // masterKills is how often a master is killed.

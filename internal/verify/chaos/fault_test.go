@@ -32,6 +32,8 @@ type fault struct {
 	// Cluster runs the service on a Redis Cluster, on which RedisArgs, Redis and the proxies have
 	// no effect.
 	Cluster bool
+	// Buckets is the number of buckets of each item; zero: its stock is not divided.
+	Buckets int
 	// ProxyAPI and ProxyWorker put a proxy between Redis and these processes.
 	ProxyAPI, ProxyWorker bool
 	// DB is the name of the only database, as in -db, to which the fault applies; empty: any.

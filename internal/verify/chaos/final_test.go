@@ -154,22 +154,30 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 // finalItem adds the item's data from Redis and the service.
 func (r *run) finalItem(ctx context.Context, c *caller, item *history.Item) error {
 	item.Exhausted = r.gaveUp.Load() == 0 && !r.fault.Stays
-	sale, err := r.shop.rdb.HMGet(ctx, r.shop.saleKey(item.ID), "left", "epoch", "fence").Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("read sale of %s: %w", item.ID, err)
-	}
-	text := func(i int) string { s, _ := sale[i].(string); return s }
-	if text(0) != "" {
-		item.Loaded, item.Epoch = true, text(1)
-		var errs [2]error
-		item.Left, errs[0] = strconv.ParseInt(text(0), 10, 64)
-		if text(2) != "" {
-			item.Fence, errs[1] = strconv.ParseInt(text(2), 10, 64)
+	loaded := 0
+	buckets := r.shop.buckets(item.ID)
+	for _, id := range buckets {
+		sale, err := r.shop.rdb.HMGet(ctx, r.shop.saleKey(id), "left", "epoch", "fence").Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return fmt.Errorf("read sale of %s: %w", id, err)
 		}
-		if err := errors.Join(errs[:]...); err != nil {
-			return fmt.Errorf("sale of %s: %w", item.ID, err)
+		text := func(i int) string { s, _ := sale[i].(string); return s }
+		if text(0) == "" {
+			continue
+		}
+		loaded++
+		item.Epoch = text(1)
+		left, err := strconv.ParseInt(text(0), 10, 64)
+		item.Left += left
+		// Each bucket has its own lock; only the tokens of bucket 0 are compared.
+		if err == nil && text(2) != "" && id == item.ID {
+			item.Fence, err = strconv.ParseInt(text(2), 10, 64)
+		}
+		if err != nil {
+			return fmt.Errorf("sale of %s: %w", id, err)
 		}
 	}
+	item.Loaded = loaded == len(buckets)
 	l, err := r.ledger(ctx, c, item.ID)
 	if err != nil {
 		r.notef("no ledger of %s: %v", item.ID, err)

@@ -183,10 +183,28 @@ func (s *shop) urls() []string {
 func tag(partition int) string                    { return "fs:{p" + strconv.Itoa(partition) + "}:" }
 func ordersKey(partition int, part string) string { return tag(partition) + "q:orders:" + part }
 
-func (s *shop) partition(item string) int {
+// partition is the partition of an item or a bucket.
+func (s *shop) partition(id string) int {
+	item, bucket, _ := strings.Cut(id, ".")
+	number, _ := strconv.Atoi(bucket) //nolint:errcheck // none: bucket 0
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(item)) // a hash's Write never fails
-	return int(h.Sum32() % uint32(s.partitions))
+	return (int(h.Sum32()%uint32(s.partitions)) + number) % s.partitions
+}
+
+// buckets are the ids under which an item is sold.
+func (s *shop) buckets(item string) []string {
+	ids := []string{item}
+	for n := 1; n < s.fault.Buckets; n++ {
+		ids = append(ids, item+"."+strconv.Itoa(n))
+	}
+	return ids
+}
+
+// itemOf is the item of a bucket.
+func itemOf(id string) string {
+	item, _, _ := strings.Cut(id, ".")
+	return item
 }
 
 func (s *shop) saleKey(item string) string { return tag(s.partition(item)) + "sale:" + item }
@@ -258,7 +276,7 @@ func (r *run) createItems(ctx context.Context) {
 	for _, item := range r.plan.Items {
 		a, err := c.admin(ctx, 0, "POST", "/v1/admin/items", map[string]any{
 			"id": item.ID, "name": "Thing", "price_minor": 990, "currency": "EUR",
-			"stock": item.Stock, "per_user_limit": item.Limit,
+			"stock": item.Stock, "per_user_limit": item.Limit, "buckets": max(r.fault.Buckets, 1),
 		})
 		if err != nil || a.status != 201 {
 			r.t.Fatalf("create %s: %d %s %v", item.ID, a.status, a.body, err)

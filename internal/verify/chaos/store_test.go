@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
@@ -80,7 +81,7 @@ func (s *store) sold(ctx context.Context) (map[string]int64, error) {
 		if err := rows.Scan(&id, &n); err != nil {
 			return nil, fmt.Errorf("read items: %w", err)
 		}
-		sold[id] = n
+		sold[itemOf(id)] += n
 	}
 	return sold, rows.Err()
 }
@@ -98,6 +99,7 @@ func (s *store) orders(ctx context.Context) ([]history.Order, error) {
 		if err := rows.Scan(&o.ID, &o.User, &o.Item, &o.Quantity, &o.Key, &o.Status, &o.Reason, &o.Restocked); err != nil {
 			return nil, fmt.Errorf("read orders: %w", err)
 		}
+		o.Item = itemOf(o.Item)
 		all = append(all, o)
 	}
 	return all, rows.Err()
@@ -116,6 +118,12 @@ func (s *store) items(ctx context.Context) ([]history.Item, error) {
 		var i history.Item
 		if err := rows.Scan(&i.ID, &i.Initial, &i.Limit, &i.Restocked); err != nil {
 			return nil, fmt.Errorf("read items: %w", err)
+		}
+		i.ID = itemOf(i.ID)
+		if n := slices.IndexFunc(all, func(o history.Item) bool { return o.ID == i.ID }); n >= 0 {
+			all[n].Initial += i.Initial
+			all[n].Restocked += i.Restocked
+			continue
 		}
 		all = append(all, i)
 	}
