@@ -394,38 +394,19 @@ func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Ou
 	}
 }
 
-// busyBatch is the number of orders in a fetch from which a worker is busy.
-const busyBatch = 32
-
-// Linger returns how long a queue's worker waits to fill a batch. If no client waits for the
-// commit of these orders, that is idle. If clients wait, it is busy for a busy worker and 0
-// for any other.
-func Linger(idle, busy time.Duration) func([]queue.Leased) time.Duration {
+// Linger returns how long a queue's worker waits to fill a batch: d if no client waits for
+// the commit of these orders, and 0 otherwise.
+func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 	return func(leased []queue.Leased) time.Duration {
-		if !anyAwaited(leased) {
-			return idle
-		}
-		orders := 0
 		for i := range leased {
-			orders += max(leased[i].Entries, 1)
-		}
-		if orders >= busyBatch {
-			return busy
-		}
-		return 0
-	}
-}
-
-// anyAwaited reports whether a client waits for the commit of one of the orders.
-func anyAwaited(leased []queue.Leased) bool {
-	for i := range leased {
-		for _, a := range accepted.OrdersOf(leased[i].ID, leased[i].Payload) {
-			if order.Awaited(a.Payload) {
-				return true
+			for _, a := range accepted.OrdersOf(leased[i].ID, leased[i].Payload) {
+				if order.Awaited(a.Payload) {
+					return 0
+				}
 			}
 		}
+		return d
 	}
-	return false
 }
 
 // Work drains the queues of orders and of expiries until ctx ends, and then finishes the

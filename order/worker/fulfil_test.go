@@ -371,27 +371,17 @@ func TestLinger(t *testing.T) {
 		return queue.Leased{Payload: order.AppendTask(nil, &order.Task{ItemID: "i", UserID: "u", Quantity: 1, Currency: "EUR", Origin: origin, IdempotencyKey: "k"})}
 	}
 	garbage := queue.Leased{Payload: []byte("1\t2\t3\t4\t5\t6\t7")}
-	const idle, busy = 2 * time.Millisecond, time.Millisecond
-	// many returns n orders in two tasks.
-	many := func(n int, origin string) []queue.Leased {
-		first, last := order(""), order(origin)
-		first.Entries = n - 1
-		return []queue.Leased{first, last}
-	}
 	for name, c := range map[string]struct {
 		tasks []queue.Leased
 		want  time.Duration
 	}{
-		"nothing":          {nil, idle},
-		"no waiter":        {[]queue.Leased{order(""), order(""), garbage}, idle},
+		"nothing":          {nil, time.Millisecond},
+		"no waiter":        {[]queue.Leased{order(""), order(""), garbage}, time.Millisecond},
 		"one of them":      {[]queue.Leased{order(""), order("origin"), order("")}, 0},
-		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, idle},
-		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, idle},
-		"many":             {many(busyBatch, "origin"), busy},
-		"not that many":    {many(busyBatch-1, "origin"), 0},
-		"many, no waiter":  {many(busyBatch, ""), idle},
+		"cannot be read":   {[]queue.Leased{garbage, {Payload: nil}, {Payload: []byte("\t\t\t\t\t\t\t")}}, time.Millisecond},
+		"looks like a key": {[]queue.Leased{{Payload: []byte("1\t\t\t\t\t\t\t\tkey")}}, time.Millisecond},
 	} {
-		if got := Linger(idle, busy)(c.tasks); got != c.want {
+		if got := Linger(time.Millisecond)(c.tasks); got != c.want {
 			t.Errorf("%s: linger %v, want %v", name, got, c.want)
 		}
 	}

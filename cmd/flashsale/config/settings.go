@@ -109,7 +109,7 @@ func DefineFlags(f *pflag.FlagSet) {
 	f.Int("max-streams", 10_000, "event streams that a process keeps open, at most half of its open-file limit; further ones get 503")
 	f.Duration("lease", 5*time.Second, "time without a sign of life after which a worker's orders go to another worker")
 	f.Int("batch", 512, "orders a worker commits in one transaction, at most")
-	f.Duration("linger", 20*time.Millisecond, "how long a worker lingers to fill a batch when no client is waiting, at full load on SQLite up to 4ms even if clients wait; 0: not at all")
+	f.Duration("linger", 20*time.Millisecond, "how long a worker lingers to fill a batch when no client is waiting; 0: not at all")
 	f.Duration("drain", 20*time.Second, "how long a stopping process may finish its work: half for requests, half for orders")
 	f.Duration("reconcile-every", time.Minute, "interval at which one API process compares Redis and the database and repairs sales that differ twice; 0: never")
 	f.Duration("keep-ended", 24*time.Hour, "how long Redis keeps a sale after its end and the last payment window; then the database answers for it")

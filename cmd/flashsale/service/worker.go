@@ -21,20 +21,6 @@ import (
 // writer: a second batch fetched in the meantime would wait for it instead of filling up.
 const sqliteWorkers = 1
 
-// busyLinger is the least time between two fetches of a busy worker on SQLite. A commit there
-// writes every page that it changes, whole, to the log: the more orders share it, the fewer
-// bytes each of them costs.
-const busyLinger = 4 * time.Millisecond
-
-// lingerBusy returns how long a worker lingers at full load while clients wait. linger is the
-// setting, which bounds it.
-func lingerBusy(linger time.Duration, postgres bool) time.Duration {
-	if postgres {
-		return 0
-	}
-	return min(linger, busyLinger)
-}
-
 // sweepEvery is the interval between sweeps for unfinished work.
 const sweepEvery = 10 * time.Second
 
@@ -63,7 +49,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	ps.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, eng.queues, eng.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
-			Linger: worker.Linger(s.Linger, lingerBusy(s.Linger, eng.store.Postgres())), OnError: p.failing(e.reporter("queue")), OnFetch: p.fetched,
+			Linger: worker.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: p.fetched,
 		})
 	}})
 	letters := make([]worker.DeadLetters, len(eng.queues))
