@@ -20,8 +20,8 @@ type replication struct {
 	asking         chan struct{} // has a slot for the one that asks
 }
 
-// meet records on which server this process reads or writes. What a server has recovered after a
-// crash may be missing on its standbys.
+// meet records on which server this process reads or writes. A standby may lack rows that its
+// primary has recovered after a crash.
 func (s *Store) meet(life string) {
 	if known := s.life.Load(); known == nil || *known != life {
 		s.life.Store(&life)

@@ -98,7 +98,7 @@ func visible(t *testing.T, s *Store) (found bool) {
 }
 
 // TestPostgres_Standby_Abandoned: when the time of a commit is over that waits for a synchronous
-// standby, the server goes on waiting. Nobody sees the commit before the standby has it.
+// standby, the server goes on waiting. No other session sees the commit before the standby has it.
 func TestPostgres_Standby_Abandoned(t *testing.T) {
 	t.Parallel()
 	server, url := standbyServer(t)
