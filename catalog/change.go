@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/bucket"
 	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 )
@@ -184,7 +185,7 @@ func (c *Catalog) resubscribed() {
 func (c *Catalog) handle(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	detail, id, _ := strings.Cut(rest, " ")
-	if !ValidID(id) {
+	if !ValidID(bucket.Item(id)) {
 		return
 	}
 	switch what {
@@ -200,7 +201,7 @@ func (c *Catalog) handle(message string) {
 		if c.begin() {
 			go func() {
 				defer c.work.Done()
-				if _, err := c.fetch(c.life, id, toRenew); err != nil {
+				if _, err := c.fetchBuckets(c.life, id); err != nil {
 					c.cfg.OnError(fmt.Errorf("warm item %s: %w", id, err))
 				}
 			}()

@@ -53,7 +53,12 @@ type Item struct {
 	// Buckets is the number of buckets that the stock is divided into, at most 1 if it is not.
 	// The stock of the item is then the sum of theirs. See package bucket.
 	Buckets int
+	// Moves is how many of the changes of the row only moved units to or from another bucket.
+	Moves int64
 }
+
+// ShownVersion is the version that clients see: it does not rise when units move between buckets.
+func (i *Item) ShownVersion() int64 { return i.Version - i.Moves }
 
 // State returns the item's state at the given time.
 func (i *Item) State(now time.Time) State {

@@ -166,13 +166,14 @@ type farItem struct {
 	PaymentWindow int64   `json:"w,omitempty"`
 	Control       Control `json:"s"`
 	Buckets       int     `json:"b,omitempty"`
+	Moves         int64   `json:"v,omitempty"`
 }
 
 func encodeItem(i *Item) ([]byte, error) {
 	f := farItem{
 		Name: i.Name, Description: i.Description, ImageURL: i.ImageURL, PriceMinor: i.PriceMinor, Currency: i.Currency,
 		StockInitial: i.StockInitial, StockTotal: i.StockTotal, StockLeft: i.StockLeft, PerUserLimit: i.PerUserLimit,
-		OpensAt: i.OpensAt.UnixMilli(), PaymentWindow: i.PaymentWindow.Milliseconds(), Control: i.Control, Buckets: i.Buckets,
+		OpensAt: i.OpensAt.UnixMilli(), PaymentWindow: i.PaymentWindow.Milliseconds(), Control: i.Control, Buckets: i.Buckets, Moves: i.Moves,
 	}
 	if !i.ClosesAt.IsZero() {
 		f.ClosesAt = i.ClosesAt.UnixMilli()
@@ -189,7 +190,7 @@ func decodeItem(id string, version int64, body string) (Item, error) {
 		ID: id, Name: f.Name, Description: f.Description, ImageURL: f.ImageURL, PriceMinor: f.PriceMinor, Currency: f.Currency,
 		StockInitial: f.StockInitial, StockTotal: f.StockTotal, StockLeft: f.StockLeft, PerUserLimit: f.PerUserLimit,
 		OpensAt: time.UnixMilli(f.OpensAt).UTC(), PaymentWindow: time.Duration(f.PaymentWindow) * time.Millisecond,
-		Control: f.Control, Version: version, Buckets: f.Buckets,
+		Control: f.Control, Version: version, Buckets: f.Buckets, Moves: f.Moves,
 	}
 	if f.ClosesAt != 0 {
 		i.ClosesAt = time.UnixMilli(f.ClosesAt).UTC()

@@ -178,9 +178,8 @@ func (c *Catalog) isWarmNow(i *Item) {
 	c.warm.done[i.ID] = i.Version
 }
 
-// Warm loads an item and its sale into every layer, and makes the other processes
-// load it too. Errors: as Item, and what loading the sale returns.
-func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
+// fetchBuckets loads an item and its buckets into memory.
+func (c *Catalog) fetchBuckets(ctx context.Context, id string) (*View, error) {
 	v, err := c.fetch(ctx, id, toRenew)
 	if err != nil {
 		return nil, err
@@ -189,6 +188,16 @@ func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
 		if _, err := c.fetch(ctx, other, toRenew); err != nil {
 			return nil, err
 		}
+	}
+	return v, nil
+}
+
+// Warm loads an item and its sale into every layer, and makes the other processes
+// load it too. Errors: as Item, and what loading the sale returns.
+func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
+	v, err := c.fetchBuckets(ctx, id)
+	if err != nil {
+		return nil, err
 	}
 	if err := c.openSale(ctx, &v.Item); err != nil {
 		return nil, err

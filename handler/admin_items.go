@@ -275,7 +275,7 @@ func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error 
 // weak tag, because stock and state vary within a version.
 func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
-	h["Etag"] = []string{`"` + strconv.FormatInt(item.Version, 10) + `"`}
+	h["Etag"] = []string{`"` + strconv.FormatInt(item.ShownVersion(), 10) + `"`}
 	return rs.write(q, status, item)
 }
 

@@ -78,7 +78,7 @@ func appendItemHead(b []byte, i *catalog.Item, now time.Time) []byte {
 		b = encode.IntField(b, `,"buckets":`, int64(i.Buckets))
 	}
 	b = encode.TextField(b, `,"state":`, string(i.State(now)))
-	return encode.IntField(b, `,"version":`, i.Version)
+	return encode.IntField(b, `,"version":`, i.ShownVersion())
 }
 
 // appendBucket appends the item of a bucket, and the bucket's number unless it is 0.

@@ -29,11 +29,7 @@ var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 // answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of only queued
 // orders.
 func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
-	switch {
-	case f.Buckets <= 1:
-	case f.UserID != "":
-		f.ItemID = bucket.Home(f.ItemID, f.UserID, f.Buckets)
-	default:
+	if f.Buckets > 1 {
 		return s.listBuckets(ctx, f)
 	}
 	var queued []order.Order
@@ -65,18 +61,22 @@ func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Orde
 
 // listBuckets reads a page of the orders of all buckets of an item.
 func (s *Service) listBuckets(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
+	var incomplete error
 	for _, id := range bucket.IDs(f.ItemID, f.Buckets) {
 		of := f
-		of.ItemID = id
-		some, floor, err := s.Store.List(ctx, of)
-		if err != nil {
+		of.ItemID, of.Buckets = id, 0
+		some, floor, err := s.List(ctx, of)
+		switch {
+		case errors.Is(err, ErrIncompleteList):
+			incomplete = err
+		case err != nil:
 			return nil, "", err
 		}
 		orders, next = append(orders, some...), max(next, floor)
 	}
 	// Below the floor of any bucket there may be orders that were not read.
 	orders, next = page(merge(orders, nil), next, f.Limit)
-	return orders, next, nil
+	return orders, next, incomplete
 }
 
 // page cuts a list of orders, newest first, at the floor down to which it is complete, empty if

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	"gorm.io/gorm"
 
@@ -14,7 +16,9 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/lock"
 	"flashsale/order"
+	"flashsale/order/schema"
 	"flashsale/order/store"
 )
 
@@ -23,7 +27,7 @@ type refills struct {
 	ids []string // of the buckets
 	// flights has one refill per bucket and quantity, for all purchases that wait for it.
 	flights singleflight.Group
-	turn    chan struct{} // is taken during a refill, so that they do not take each other's units
+	turn    chan struct{} // is taken for a move, so that refills do not take each other's units
 }
 
 // refillsOf returns the refills of an item.
@@ -50,13 +54,12 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 		// It serves other purchases, too, so it does not end with this one.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refillLimit)
 		defer cancel()
-		select {
-		case r.turn <- struct{}{}:
-			defer func() { <-r.turn }()
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
+		ok, err := s.fill(ctx, r, id, quantity)
+		if ok {
+			// The message that the bucket has units may not have come back yet.
+			s.Stock.Returned(id)
 		}
-		return s.fill(ctx, r.ids, id, quantity)
+		return ok, err
 	})
 	select {
 	case f := <-refilled:
@@ -69,42 +72,85 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 	}
 }
 
-// Pauses while a bucket is being changed or loaded.
-const fillPause = 2 * time.Millisecond
+// The pauses while a bucket is being changed or loaded, or does not give its units.
+const (
+	fillPauseMin = 2 * time.Millisecond
+	fillPauseMax = 100 * time.Millisecond
+)
 
 // fill moves units into a bucket until it has a quantity. It takes half of the fullest bucket, so
 // that a bucket that sells faster is filled a few times, and not for each of its buyers. It
 // returns false if all buckets together have less than the quantity.
-func (s *Service) fill(ctx context.Context, ids []string, id string, quantity int64) (bool, error) {
-	for {
-		left, err := s.Stock.Left(ctx, ids)
-		if err != nil {
-			return false, err
-		}
-		l := looked(ids, left, id)
+func (s *Service) fill(ctx context.Context, r *refills, id string, quantity int64) (bool, error) {
+	for wait := fillPauseMin; ; wait = min(2*wait, fillPauseMax) {
+		enough, unknown, err := s.fillOnce(ctx, r, id, quantity)
 		switch {
-		case l.own >= quantity:
+		case err != nil:
+			return false, err
+		case enough:
 			return true, nil
-		case l.known >= quantity && l.own >= 0:
-			units := min(l.most, max(quantity-l.own, (l.most+1)/2))
-			err := s.move(ctx, l.from, id, units)
-			if err != nil && !errors.Is(err, inventory.ErrStockBelowSold) {
-				return false, err
-			}
-			if err == nil && l.own+units >= quantity {
-				return true, nil
-			}
-			continue
-		case l.unknown == "":
+		case unknown == "":
 			return false, nil
 		}
-		if err := s.Stock.Warm(ctx, l.unknown); err != nil {
+		// Another bucket may be away for long, so an error is no reason to give up.
+		if err := s.Stock.Warm(ctx, unknown); err != nil && !errors.Is(err, inventory.ErrUnavailable) && !errors.Is(err, inventory.ErrRebuilding) {
 			return false, err
 		}
-		if !pause.For(ctx, fillPause) {
+		if !pause.For(ctx, wait) {
 			return false, context.Cause(ctx)
 		}
 	}
+}
+
+// fillOnce is one attempt of fill, which moves units of one bucket after the other. If it cannot
+// decide because of a bucket that is being changed, is not loaded or does not give its units, it
+// returns the id of that one.
+func (s *Service) fillOnce(ctx context.Context, r *refills, id string, quantity int64) (enough bool, unknown string, err error) {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return false, "", context.Cause(ctx)
+	}
+	without := make(map[string]bool) // buckets that did not give their units
+	for {
+		l := looked(r.ids, s.bucketsLeft(ctx, r.ids), id, without)
+		switch {
+		case l.own >= quantity:
+			return true, "", nil
+		case l.own < 0:
+			return false, id, nil
+		case l.known < quantity:
+			return false, l.unknown, nil
+		}
+		units := min(l.most, max(quantity-l.own, (l.most+1)/2))
+		err := s.move(ctx, l.from, id, units)
+		switch {
+		case errors.Is(err, inventory.ErrStockBelowSold), errors.Is(err, inventory.ErrNotLoaded), errors.Is(err, lock.ErrWaitTimeout):
+			without[l.from] = true
+		case err != nil:
+			return false, "", err
+		case l.own+units >= quantity:
+			return true, "", nil
+		}
+	}
+}
+
+// bucketsLeft reads the units of buckets; -1 for those that are not known. Buckets on a master that
+// does not answer do not hide the others.
+func (s *Service) bucketsLeft(ctx context.Context, ids []string) []int64 {
+	left, err := s.Stock.Left(ctx, ids)
+	if err == nil {
+		return left
+	}
+	left = make([]int64, len(ids))
+	for i := range ids {
+		left[i] = -1
+		if one, err := s.Stock.Left(ctx, ids[i:i+1]); err == nil {
+			left[i] = one[0]
+		}
+	}
+	return left
 }
 
 // look is the stock of the buckets as a refill of one of them sees it.
@@ -116,61 +162,144 @@ type look struct {
 	unknown string // a bucket that is being changed, or not loaded; empty: none
 }
 
-func looked(ids []string, left []int64, id string) look {
+func looked(ids []string, left []int64, id string, without map[string]bool) look {
 	var l look
 	for i, n := range left {
 		switch {
-		case n < 0:
-			l.unknown = ids[i]
+		case n < 0 || n > 0 && without[ids[i]]:
+			l.unknown, n = ids[i], 0
 		case ids[i] != id && n > l.most:
 			l.from, l.most = ids[i], n
 		}
 		if ids[i] == id {
-			l.own = n
+			l.own = left[i]
 		}
-		l.known += max(n, 0)
+		l.known += n
 	}
 	return l
 }
 
-// gatherTries bounds the attempts to gather units that are being sold meanwhile.
-const gatherTries = 3
+// gather moves units into bucket 0 until it has a quantity. It returns false if all buckets
+// together have fewer.
+func (s *Service) gather(ctx context.Context, item string, quantity int64) (bool, error) {
+	rows, err := store.Buckets(ctx, s.Store, item)
+	if err != nil {
+		return false, err
+	}
+	ids := bucket.IDs(item, len(rows))
+	left, err := s.Stock.Left(ctx, ids)
+	if err != nil {
+		return false, fmt.Errorf("read buckets of %s: %w: %w", item, inventory.ErrUnavailable, err)
+	}
+	var sum int64
+	for i := range left {
+		if left[i] < 0 { // the sale may have ended
+			left[i] = rows[i].Total - rows[i].Sold
+		}
+		sum += left[i]
+	}
+	missing := quantity - left[0]
+	for i := 1; i < len(ids) && missing > 0 && sum >= quantity; i++ {
+		units := min(missing, left[i])
+		if units == 0 {
+			continue
+		}
+		err := s.move(ctx, ids[i], ids[0], units)
+		if errors.Is(err, inventory.ErrNotLoaded) {
+			err = s.moveEnded(ctx, ids[i], ids[0], units)
+		}
+		switch {
+		case err == nil:
+			missing -= units
+		case !errors.Is(err, inventory.ErrStockBelowSold):
+			return false, err
+		}
+	}
+	return sum >= quantity, nil
+}
 
-// gather moves units into bucket 0 until it has a quantity, or the others have none.
-func (s *Service) gather(ctx context.Context, item string, quantity int64) error {
-	for range gatherTries {
+// alignParallel is how many buckets of an item are changed at once.
+const alignParallel = 8
+
+// align gives the terms of an item to its buckets that have others. It tries all of them.
+func (s *Service) align(ctx context.Context, first *schema.Item, by order.By) error {
+	errs := make([]error, max(first.Buckets, 1))
+	var g errgroup.Group
+	g.SetLimit(alignParallel)
+	for n := 1; n < len(errs); n++ {
+		g.Go(func() error {
+			errs[n] = s.follow(ctx, first.ID, bucket.ID(first.ID, n), by)
+			return nil
+		})
+	}
+	_ = g.Wait() //nolint:errcheck // the errors are joined below
+	return errors.Join(errs...)
+}
+
+// errFollow says that an item has got other terms while they were given to a bucket.
+var errFollow = errors.New("order: terms changed meanwhile")
+
+// followTries bounds the attempts to give an item's terms to a bucket.
+const followTries = 5
+
+// follow gives the terms of an item to one of its buckets.
+func (s *Service) follow(ctx context.Context, item, id string, by order.By) error {
+	for try := 1; ; try++ {
+		first, err := store.Item(ctx, s.Store, item)
+		if err != nil {
+			return err
+		}
+		opens, closes := order.FromMillis(first.OpensAt), order.FromMillis(first.ClosesAt)
+		live := inventory.Change{PerUserLimit: &first.PerUserLimit, OpensAt: &opens, ClosesAt: &closes, Control: &first.Control}
+		_, err = s.alterBucket(ctx, id, live, &edit{
+			action: order.ActionItemChange, by: by,
+			look: func(tx *gorm.DB) error {
+				now, err := store.ReadItem(tx, item)
+				if err == nil && withTerms(schema.Item{}, &now) != withTerms(schema.Item{}, &first) {
+					err = errFollow
+				}
+				return err
+			},
+			apply: func(row *schema.Item) error {
+				*row = withTerms(*row, &first)
+				return nil
+			},
+		})
+		if !errors.Is(err, errFollow) || try == followTries {
+			return err
+		}
+	}
+}
+
+// withTerms returns a row with the terms of another one, which is what a change can change.
+func withTerms(row schema.Item, of *schema.Item) schema.Item {
+	row.Name, row.Description, row.ImageURL = of.Name, of.Description, of.ImageURL
+	row.PriceMinor, row.PerUserLimit = of.PriceMinor, of.PerUserLimit
+	row.OpensAt, row.ClosesAt = of.OpensAt, of.ClosesAt
+	row.PaymentWindowSeconds, row.Control = of.PaymentWindowSeconds, of.Control
+	return row
+}
+
+// Align gives the terms of every item to its buckets that have others: the process that changed
+// the item has died, or could not change all buckets. It is to be called every few seconds.
+func (s *Service) Align(ctx context.Context) error {
+	items, err := store.DividedItems(ctx, s.Store)
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
 		rows, err := store.Buckets(ctx, s.Store, item)
 		if err != nil {
 			return err
 		}
-		ids := bucket.IDs(item, len(rows))
-		left, err := s.Stock.Left(ctx, ids)
-		if err != nil {
-			return fmt.Errorf("read buckets of %s: %w: %w", item, inventory.ErrUnavailable, err)
-		}
-		for i := range left {
-			if left[i] < 0 { // the sale may have ended
-				left[i] = rows[i].Total - rows[i].Sold
+		differs := func(r schema.Item) bool { return withTerms(r, &rows[0]) != r }
+		if slices.ContainsFunc(rows, differs) {
+			if err := s.align(ctx, &rows[0], order.By{}); err != nil {
+				s.OnError(fmt.Errorf("align the buckets of %s: %w", item, err))
 			}
-		}
-		missing := quantity - left[0]
-		for i := 1; i < len(ids) && missing > 0; i++ {
-			units := min(missing, left[i])
-			if units == 0 {
-				continue
-			}
-			switch err := s.move(ctx, ids[i], ids[0], units); {
-			case err == nil:
-				missing -= units
-			case !errors.Is(err, inventory.ErrStockBelowSold):
-				return err
-			}
-		}
-		if missing <= 0 {
-			return nil
 		}
 	}
-	return nil // too few are left, so bucket 0 refuses the change
+	return nil
 }
 
 // spread moves each bucket's part of a restock out of bucket 0. A part that cannot be moved stays
@@ -188,34 +317,34 @@ func (s *Service) spread(ctx context.Context, ids []string, quantity int64) {
 	}
 }
 
-// move moves units that are not sold between two buckets of an item, in the database and in
-// both sales. Neither sells meanwhile. The locks of two buckets are always taken in the order of
-// their ids, so that no two moves wait for each other. Errors: inventory.ErrStockBelowSold, and
-// those of inventory.Inventory.Change.
+// move moves units that are not sold between two buckets of an item; see inventory.Inventory.Move.
 func (s *Service) move(ctx context.Context, from, to string, units int64) error {
-	first, second := from, to
-	if second < first {
-		first, second = second, first
-	}
-	added := map[string]int64{from: -units, to: units}
-	err := s.Stock.Change(ctx, first, inventory.Change{AddLeft: added[first]}, func(ctx context.Context) (int64, error) {
-		begun := false
-		var versions map[string]int64
-		err := s.Stock.Change(ctx, second, inventory.Change{AddLeft: added[second]}, func(ctx context.Context) (int64, error) {
-			begun = true
-			var err error
-			versions, err = s.commitMove(ctx, from, to, units)
-			return versions[second], err
-		})
-		if err != nil && !begun {
-			err = fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
-		}
-		return versions[first], err
+	err := s.Stock.Move(ctx, from, to, units, func(ctx context.Context) (fromVersion, toVersion int64, err error) {
+		versions, err := s.commitMove(ctx, from, to, units)
+		return versions[from], versions[to], err
 	})
 	if err != nil {
 		return fmt.Errorf("move %d units from %s to %s: %w", units, from, to, err)
 	}
 	return nil
+}
+
+// moveEnded is move for an item whose sale has ended and is not loaded: nothing of it is sold.
+func (s *Service) moveEnded(ctx context.Context, from, to string, units int64) error {
+	return s.Stock.Change(ctx, from, inventory.Change{AddLeft: -units}, func(ctx context.Context) (int64, error) {
+		begun := false
+		var versions map[string]int64
+		err := s.Stock.Change(ctx, to, inventory.Change{AddLeft: units}, func(ctx context.Context) (int64, error) {
+			begun = true
+			var err error
+			versions, err = s.commitMove(ctx, from, to, units)
+			return versions[to], err
+		})
+		if err != nil && !begun {
+			err = fmt.Errorf("%w: %w", inventory.ErrUnchanged, err)
+		}
+		return versions[from], err
+	})
 }
 
 // commitMove moves units in the database, and returns the versions of both buckets. An error
@@ -234,6 +363,11 @@ func (s *Service) commitMove(ctx context.Context, from, to string, units int64) 
 			r := Restock{Quantity: one.units, Reason: one.reason, IdempotencyKey: name}
 			e := r.edit(one.id, order.By{})
 			e.action = "" // it changes nothing of the item
+			count := e.apply
+			e.apply = func(row *schema.Item) error {
+				row.Moves++
+				return count(row)
+			}
 			row, err := changeRow(ctx, s.Store, tx, one.id, e)
 			if err != nil {
 				return err

@@ -28,6 +28,10 @@ type Stock interface {
 	Change(ctx context.Context, item string, c inventory.Change, commit func(ctx context.Context) (version int64, err error)) error
 	// Warm loads an item's sale unless it is loaded; see inventory.Inventory.Warm.
 	Warm(ctx context.Context, item string) error
+	// Move moves units between two items; see inventory.Inventory.Move.
+	Move(ctx context.Context, from, to string, units int64, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error
+	// Returned drops this process's sold-out mark of an item.
+	Returned(item string)
 	// SoldOut reports whether all of these items are known to be sold out; see
 	// inventory.Inventory.SoldOut.
 	SoldOut(items []string) bool
@@ -175,25 +179,15 @@ func (s *Service) ControlItem(ctx context.Context, id string, c Control, by orde
 	return s.alter(ctx, id, inventory.Change{Control: &to}, &edit{action: action, by: by, match: c.Match, apply: apply})
 }
 
-// alter makes one change of an item in the database and in its sale, and of all of its buckets.
-// live is the change of a sale. Bucket 0, whose version is the item's, is changed last: if one
-// of the others cannot be changed, a repeat with the same version makes the whole change.
+// alter makes one change of an item in the database and in its sale. live is the change of the
+// sale. Bucket 0 decides; the other buckets then get its terms. If one of them cannot be changed
+// now, the error is that of an unknown outcome, and Align changes it later.
 func (s *Service) alter(ctx context.Context, id string, live inventory.Change, e *edit) (catalog.Item, error) {
-	row, err := store.Item(ctx, s.Store, id)
+	row, err := s.alterBucket(ctx, id, live, e)
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	if _, err = e.on(row); err == nil || errors.Is(err, errSame) {
-		other := *e
-		other.match = nil
-		for n := int(row.Buckets) - 1; n > 0; n-- {
-			if _, err := s.alterBucket(ctx, bucket.ID(id, n), live, &other); err != nil {
-				return catalog.Item{}, err
-			}
-		}
-	}
-	row, err = s.alterBucket(ctx, id, live, e)
-	if err != nil {
+	if err := s.align(ctx, &row, e.by); err != nil {
 		return catalog.Item{}, err
 	}
 	return s.show(ctx, &row), nil

@@ -34,7 +34,7 @@ type edit struct {
 
 // on returns the row after the change. Errors: ErrVersion, errSame, and the edit's own.
 func (e *edit) on(row schema.Item) (schema.Item, error) {
-	if !allows(e.match, row.Version) {
+	if !allows(e.match, row.Version-row.Moves) {
 		return row, order.ErrVersion
 	}
 	next := row
@@ -96,7 +96,7 @@ func changeRow(ctx context.Context, s *store.Store, tx *gorm.DB, id string, e *e
 // changeable are the columns that a change may write.
 var changeable = []string{
 	"name", "description", "image_url", "price_minor", "total", "per_user_limit", "opens_at", "closes_at",
-	"payment_window_seconds", "control", "version", "updated_at", "freed",
+	"payment_window_seconds", "control", "version", "updated_at", "freed", "moves",
 }
 
 // writeChange writes the new row, its audit entry if it has one, and what belongs to the change.

@@ -92,27 +92,30 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 	return item, true, err
 }
 
+// takeBackTries bounds the attempts to take units back from an item while refills move them.
+const takeBackTries = 5
+
 // restock makes the restock in bucket 0, and moves the units between it and the other buckets.
 func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.By) (catalog.Item, error) {
 	rows, err := store.Buckets(ctx, s.Store, id)
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	e := r.edit(id, by)
+	if store.Whole(rows).StockTotal+r.Quantity > MaxStock {
+		return catalog.Item{}, ErrStockRange
+	}
 	ids := bucket.IDs(id, len(rows))
-	if len(rows) > 1 {
-		if !allows(r.Match, rows[0].Version) {
-			return catalog.Item{}, order.ErrVersion
-		}
-		if store.Whole(rows).StockTotal+r.Quantity > MaxStock {
-			return catalog.Item{}, ErrStockRange
-		}
-		if err := s.gather(ctx, id, -r.Quantity); err != nil {
+	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
+	for try := 1; len(ids) > 1 && errors.Is(err, inventory.ErrStockBelowSold) && try <= takeBackTries; try++ {
+		var gathered bool
+		if gathered, err = s.gather(ctx, id, -r.Quantity); err != nil {
 			return catalog.Item{}, err
 		}
-		e.match = nil // moves raise the version
+		if !gathered {
+			return catalog.Item{}, inventory.ErrStockBelowSold
+		}
+		row, err = s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
 	}
-	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, e)
 	if err != nil {
 		return catalog.Item{}, err
 	}

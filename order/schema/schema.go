@@ -30,6 +30,7 @@ type Item struct {
 	Awaiting             int64 // units of Sold that await payment
 	Freed                bool  // see SweeperConfig.KeepEnded
 	Buckets              int64 // see catalog.Item
+	Moves                int64 // see catalog.Item
 	CreatedAt            int64 `gorm:"autoCreateTime:false"`
 	UpdatedAt            int64 `gorm:"autoUpdateTime:false"`
 }
@@ -46,7 +47,7 @@ func (r *Item) Item() catalog.Item {
 		PerUserLimit: r.PerUserLimit,
 		OpensAt:      order.FromMillis(r.OpensAt), ClosesAt: order.FromMillis(r.ClosesAt),
 		PaymentWindow: time.Duration(r.PaymentWindowSeconds) * time.Second,
-		Control:       catalog.Control(r.Control), Version: r.Version, Buckets: int(r.Buckets),
+		Control:       catalog.Control(r.Control), Version: r.Version, Buckets: int(r.Buckets), Moves: r.Moves,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"flashsale/internal/bucket"
 	"flashsale/internal/faultpoint"
 	"flashsale/order"
 )
@@ -363,7 +364,10 @@ func commitOne(ctx context.Context, g *group, t *order.Task, box *Outbox) (order
 	case err == nil:
 		box.Task(t, out)
 		box.revised(t.ItemID, got.Revision)
-		return out, box.soldOut(ctx, g, t.ItemID, got)
+		if got.SoldOut {
+			err = box.soldOut(ctx, g, bucket.Item(t.ItemID))
+		}
+		return out, err
 	case !isLost(err) && errors.As(err, &refusal):
 		out = order.Outcome{Status: order.StatusRejected, Reason: string(refusal), ClosedAt: box.Now}
 		box.Task(t, out)

@@ -124,6 +124,17 @@ func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) 
 	return rows, nil
 }
 
+// DividedItems reads the ids of all items whose stock is divided.
+func DividedItems(ctx context.Context, s *Store) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var ids []string
+	if err := s.read.WithContext(ctx).Model(&schema.Item{}).Where("buckets > 1").Order("id").Pluck("id", &ids).Error; err != nil {
+		return nil, Wrap("read ids of items", err)
+	}
+	return ids, nil
+}
+
 // itemsOf returns the items of rows. An item whose buckets are among the rows has their stock.
 func itemsOf(rows []schema.Item) []catalog.Item {
 	items := make([]catalog.Item, len(rows))

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -76,8 +77,14 @@ func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []or
 	for i := range tasks {
 		b.Task(&tasks[i], out[i])
 	}
-	for item, t := range of {
-		if err := b.soldOut(ctx, c, item, t); err != nil {
+	sold := make(map[string]bool) // items of which a row was sold out
+	for id, t := range of {
+		if t.SoldOut {
+			sold[bucket.Item(id)] = true
+		}
+	}
+	for _, item := range slices.Sorted(maps.Keys(sold)) {
+		if err := b.soldOut(ctx, c, item); err != nil {
 			return err
 		}
 	}
@@ -93,20 +100,31 @@ func (b *Outbox) Task(t *order.Task, o order.Outcome) {
 	b.order(kind, func() orderData { return dataOfTask(t, o) })
 }
 
-// stockOfItem sums the units of an item and of its buckets, whose ids are between the item's id
-// with a point and with a slash, the character after the point.
-const stockOfItem = `SELECT CAST(SUM(total) AS BIGINT), CAST(SUM(sold) AS BIGINT) FROM items
+const (
+	// stockOfItem sums the units of an item and of its buckets, whose ids are between the item's
+	// id with a point and with a slash, the character after the point.
+	stockOfItem = `SELECT COUNT(*), CAST(SUM(total) AS BIGINT), CAST(SUM(sold) AS BIGINT) FROM items
 	WHERE id = ?1 OR id > ?1 || '.' AND id < ?1 || '/'`
+	// lockSoldOut makes transactions that sell out buckets of one item on Postgres see each other.
+	lockSoldOut = `SELECT pg_advisory_xact_lock(hashtextextended('sold out ' || ?1, 0))`
+)
 
-// soldOut adds an event if a sale under these terms sold out the item. A bucket may be sold out
-// while others are not.
-func (b *Outbox) soldOut(ctx context.Context, c Conn, id string, t terms) error {
-	if !t.SoldOut || !b.wanted[order.EventSoldOut] {
+// soldOut adds an event if an item, of which a row was just sold out, is sold out. A bucket may be
+// sold out while others are not.
+func (b *Outbox) soldOut(ctx context.Context, c Conn, item string) error {
+	if !b.wanted[order.EventSoldOut] {
 		return nil
 	}
-	item := bucket.Item(id)
+	var rows int
 	var total, sold int64
-	if err := c.QueryRowContext(ctx, stockOfItem, item).Scan(&total, &sold); err != nil {
+	sum := func() error { return c.QueryRowContext(ctx, stockOfItem, item).Scan(&rows, &total, &sold) }
+	err := sum()
+	if g, ok := c.(*group); ok && err == nil && rows > 1 && g.store.Postgres() {
+		if _, err = c.ExecContext(ctx, lockSoldOut, item); err == nil {
+			err = sum()
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("sum stock of %s: %w", item, err)
 	}
 	if sold == total {

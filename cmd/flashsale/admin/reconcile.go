@@ -33,6 +33,7 @@ type reconcileView struct {
 
 type reconciledView struct {
 	ItemID string `json:"item_id"`
+	Bucket int
 	Error  string
 	Loaded bool
 	Ledger struct{ Initial, Restocked, Left, Held, Sold int64 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/catalog"
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/lock"
@@ -93,6 +94,14 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 		Releases: release.NewReleases(eng.store, eng.rdb, e.settings.Partitions, stock.Returned, report), ChangeNotifier: checkout.NewChangeNotifier(eng.rdb, report),
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
+	ps.add(part{name: "buckets", run: func(ctx context.Context) error {
+		for pause.For(ctx, alignEvery) {
+			if err := admin.Align(ctx); err != nil && ctx.Err() == nil {
+				report(err)
+			}
+		}
+		return nil
+	}})
 	return &selling{stock: stock, items: cache, service: service, sales: admin, queued: queued, locks: locks}, nil
 }
 
@@ -109,6 +118,10 @@ func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error
 		},
 	}
 }
+
+// alignEvery is the interval at which buckets get the terms of their items, if the process that changed an item
+// could not finish the change.
+const alignEvery = 2 * time.Second
 
 // recoveryKey is the lock of the process that recovers lost data.
 const recoveryKey = "fs:{p0}:recovery"
