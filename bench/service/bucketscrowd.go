@@ -35,10 +35,9 @@ const (
 	killedFor  = 500 * time.Millisecond
 )
 
-// crowdSummary is what the load test reports.
+// crowdSummary is what the load test reports. Its progress ends with the verdict in one line.
 type crowdSummary struct {
 	Pass              bool    `json:"pass"`
-	Line              string  `json:"line"`
 	ElapsedSeconds    float64 `json:"elapsed_seconds"`
 	RequestsPerSecond float64 `json:"requests_per_second"`
 	AcceptedPerSecond float64 `json:"accepted_per_second"`
@@ -80,8 +79,8 @@ func measureBucketsCrowd(ctx context.Context, m *meter) (err error) {
 	if err := json.Unmarshal(report.Bytes(), &seen); err != nil {
 		return errors.Join(fmt.Errorf("no verdict: %w", err), watchErr, waitErr)
 	}
-	fmt.Fprintf(m.out, "buckets, crowd: %d buyers, %d kills, %.0f s, %.0f requests/s, %.0f accepted/s, retried %d busy and %d unknown, gave up %d\n%s\n",
-		m.o.buckets.buyers, kills, seen.ElapsedSeconds, seen.RequestsPerSecond, seen.AcceptedPerSecond, seen.RetriedBusy, seen.RetriedUnknown, seen.GaveUp, seen.Line)
+	fmt.Fprintf(m.out, "buckets, crowd: %d buyers, %d kills, %.0f s, %.0f requests/s, %.0f accepted/s, retried %d busy and %d unknown, gave up %d\n",
+		m.o.buckets.buyers, kills, seen.ElapsedSeconds, seen.RequestsPerSecond, seen.AcceptedPerSecond, seen.RetriedBusy, seen.RetriedUnknown, seen.GaveUp)
 	if !seen.Pass {
 		return errors.Join(errors.New("the verdict is not PASS"), watchErr)
 	}
