@@ -113,14 +113,14 @@ func (s *bucketShop) start(ctx context.Context, processes int) error {
 // database is the URL of the database.
 func (s *bucketShop) database() string { return "sqlite:" + filepath.Join(s.world.Dir, "bench.db") }
 
-// apis are the addresses of the API processes.
-func (s *bucketShop) apis() (addrs []string) {
+// apis are the API processes and their addresses.
+func (s *bucketShop) apis() (procs []*process.Process, addrs []string) {
 	for _, p := range s.world.Also {
 		if p.Addr != "" {
-			addrs = append(addrs, p.Addr)
+			procs, addrs = append(procs, p), append(addrs, p.Addr)
 		}
 	}
-	return addrs
+	return procs, addrs
 }
 
 // close ends the processes before their Redis.
@@ -131,6 +131,7 @@ func (s *bucketShop) close() error {
 // bucketFigures are the results of one number of buckets, one value a round.
 type bucketFigures struct {
 	rate    []float64
+	batch   []float64   // purchases in a script
 	masters [][]float64 // processor time in us per purchase, the busiest master's first
 }
 
@@ -198,8 +199,12 @@ func (s *bucketShop) printPartitions(ctx context.Context) error {
 
 // phase sells one item, for which each buyer gets a 202.
 func (s *bucketShop) phase(ctx context.Context, item string, buckets int, f *bucketFigures) error {
-	addrs := s.apis()
+	procs, addrs := s.apis()
 	if err := createDividedItem(ctx, addrs[0], item, stock, 0, 1, buckets); err != nil {
+		return err
+	}
+	scripts, purchases, err := batches(ctx, procs)
+	if err != nil {
 		return err
 	}
 	before := s.masterTimes()
@@ -208,11 +213,16 @@ func (s *bucketShop) phase(ctx context.Context, item string, buckets int, f *buc
 		return err
 	}
 	used := s.masterTimes()
+	scriptsNow, purchasesNow, err := batches(ctx, procs)
+	if err != nil {
+		return err
+	}
 	accepted := res.Codes[http.StatusAccepted]
-	if accepted == 0 {
+	if accepted == 0 || scriptsNow == scripts {
 		return fmt.Errorf("nothing was accepted: %v", res.Codes)
 	}
 	f.rate = append(f.rate, res.Rate(http.StatusAccepted))
+	f.batch = append(f.batch, (purchasesNow-purchases)/(scriptsNow-scripts))
 	each := make([]float64, len(used))
 	for i := range used {
 		each[i] = float64((used[i] - before[i]).Microseconds()) / float64(accepted)
@@ -237,11 +247,11 @@ func (s *bucketShop) masterTimes() []time.Duration {
 
 // printBuckets prints the medians over the rounds. The ratios are medians of each round's.
 func printBuckets(out io.Writer, seen []bucketFigures) {
-	fmt.Fprintln(out, "divided item: buckets  accepted/s  to 1 bucket  busiest master us  to 1 bucket  second us  third us")
+	fmt.Fprintln(out, "divided item: buckets  accepted/s  to 1 bucket  purchases a script  busiest master us  to 1 bucket  second us  third us")
 	for i, n := range bucketSizes {
 		f := &seen[i]
-		fmt.Fprintf(out, "  %19d %11.0f %12.2f %18.1f %12.2f %10.1f %9.1f\n", n, median(f.rate), medianRatio(f.rate, seen[0].rate),
-			median(f.masters[0]), medianRatio(f.masters[0], seen[0].masters[0]), median(f.masters[1]), median(f.masters[2]))
+		fmt.Fprintf(out, "  %19d %11.0f %12.2f %19.1f %18.1f %12.2f %10.1f %9.1f\n", n, median(f.rate), medianRatio(f.rate, seen[0].rate),
+			median(f.batch), median(f.masters[0]), medianRatio(f.masters[0], seen[0].masters[0]), median(f.masters[1]), median(f.masters[2]))
 	}
 	one, many := &seen[0], &seen[len(seen)-1]
 	targets.AtMost(out, "buckets_busiest_master", medianRatio(many.masters[0], one.masters[0]), 0.5)

@@ -54,7 +54,8 @@ func measureBucketsCrowd(ctx context.Context, m *meter) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	front, err := newRelay(ctx, s.apis())
+	_, addrs := s.apis()
+	front, err := newRelay(ctx, addrs)
 	if err != nil {
 		return err
 	}
