@@ -33,6 +33,8 @@ const (
 	// long a master is down.
 	killsEvery = 3 * time.Second
 	killedFor  = 500 * time.Millisecond
+	// restartWithin bounds the wait for the first answer of a master that is started again.
+	restartWithin = 30 * time.Second
 )
 
 // crowdSummary is what the load test reports. Its progress ends with the verdict in one line.
@@ -143,7 +145,7 @@ func (s *bucketShop) killWhileBuying(ctx context.Context, progress io.Reader) (k
 }
 
 // killMasters kills a random master and starts it again on its data, until ctx ends. All masters
-// run when it returns.
+// run then, unless it returns an error.
 func (s *bucketShop) killMasters(ctx context.Context) (kills int, err error) {
 	for {
 		master := s.cluster.Masters[rand.IntN(len(s.cluster.Masters))]
@@ -152,7 +154,10 @@ func (s *bucketShop) killMasters(ctx context.Context) (kills int, err error) {
 		}
 		kills++
 		pause.For(ctx, killedFor)
-		if err := master.Start(context.WithoutCancel(ctx)); err != nil {
+		starting, cancel := context.WithTimeout(context.WithoutCancel(ctx), restartWithin)
+		err := master.Start(starting)
+		cancel()
+		if err != nil {
 			return kills, err
 		}
 		if !pause.For(ctx, killsEvery/2+rand.N(killsEvery)) {
