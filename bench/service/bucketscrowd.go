@@ -29,6 +29,9 @@ const (
 	crowdBuckets = 8
 	// crowdPerUnit is the number of buyers for one unit.
 	crowdPerUnit = 5
+	// crowdTimeout is how long after the opening a buyer repeats a request. It is longer than a
+	// million buyers need.
+	crowdTimeout = 15 * time.Minute
 	// killsEvery is the mean time from the restart of a master to the next kill, and killedFor how
 	// long a master is down.
 	killsEvery = 3 * time.Second
@@ -109,7 +112,7 @@ func (s *bucketShop) loadTest(ctx context.Context, url string) (*exec.Cmd, error
 	buyers := s.o.buckets.buyers
 	cmd := exec.CommandContext(ctx, program, "--target", url, "--admin-token", token, "--db", s.database(),
 		"--buyers", strconv.Itoa(buyers), "--stock", strconv.Itoa(buyers/crowdPerUnit), "--buckets", strconv.Itoa(crowdBuckets),
-		"--timeout", "5m", "--json")
+		"--timeout", crowdTimeout.String(), "--json")
 	cmd.Env = append(os.Environ(), "FLASHSALE_JWT_SECRET="+load.Secret)
 	return cmd, nil
 }
