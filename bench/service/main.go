@@ -67,11 +67,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f.BoolVar(&o.skipPolling, "skip-polling", false, "leave out the polling lock")
 	o.databases.define(f)
 	o.capacity.define(f)
+	o.buckets.define(f)
 	o.size.define(f)
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if err := errors.Join(o.size.validate(o.rounds), o.databases.validate(), o.capacity.validate(o.rounds)); err != nil {
+	if err := errors.Join(o.size.validate(o.rounds), o.databases.validate(), o.capacity.validate(o.rounds), o.buckets.validate()); err != nil {
 		return err
 	}
 	var err error
@@ -113,6 +114,7 @@ type options struct {
 	size        sizeOptions
 	databases   databaseOptions
 	capacity    capacityOptions
+	buckets     bucketOptions
 }
 
 // median of the values; 0 when there are none.

@@ -83,6 +83,9 @@ func measure(ctx context.Context, o options, out io.Writer) (err error) {
 			return err
 		}
 	}
+	if err := measureDivided(ctx, m); err != nil {
+		return err
+	}
 	if o.visible > 0 {
 		if err := measureVisible(ctx, m); err != nil {
 			return fmt.Errorf("visible: %w", err)
@@ -132,10 +135,12 @@ func (m *meter) printRatios() {
 type meter struct {
 	world   *world.World
 	crowd   *load.Crowd
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	o       options
 	out     io.Writer
 	figures figures
+	// partitions of the service's keys; 0: one
+	partitions int
 }
 
 const (
@@ -293,19 +298,25 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 	return nil
 }
 
-// orders is the task queue of the orders.
-func (m *meter) orders() (*queue.Queue, error) {
-	return queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+// orders is the task queue of a partition's orders.
+func (m *meter) orders(partition int) (*queue.Queue, error) {
+	return queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(partition)})
 }
 
-// queued is how many orders are in the queue. A task holds the orders of a batch.
-func (m *meter) queued(ctx context.Context) (int64, error) {
-	orders, err := m.orders()
-	if err != nil {
-		return 0, err
+// queued is how many orders are in the queues. A task holds the orders of a batch.
+func (m *meter) queued(ctx context.Context) (sum int64, err error) {
+	for partition := range max(m.partitions, 1) {
+		orders, err := m.orders(partition)
+		if err != nil {
+			return 0, err
+		}
+		now, err := orders.Load(ctx)
+		if err != nil {
+			return 0, err
+		}
+		sum += int64(now.Length)
 	}
-	now, err := orders.Load(ctx)
-	return int64(now.Length), err
+	return sum, nil
 }
 
 // drainStalls is how long the queue may stay as long as it is before a wait for its end fails.
@@ -366,13 +377,18 @@ func (m *meter) createLimitedItem(ctx context.Context, id string, units, window,
 
 // createItemAt creates an item at the API of that address.
 func createItemAt(ctx context.Context, addr, id string, units, window, limit int64) error {
+	return createDividedItem(ctx, addr, id, units, window, limit, 1)
+}
+
+// createDividedItem is createItemAt with a stock that is divided into buckets.
+func createDividedItem(ctx context.Context, addr, id string, units, window, limit int64, buckets int) error {
 	token, err := auth.SignToken([]byte(load.Secret), "bench", auth.RoleAdmin, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
 	body, err := json.Marshal(map[string]any{
 		"id": id, "name": id, "description": "", "price_minor": 4900, "currency": "EUR", "stock": units, "per_user_limit": limit,
-		"payment_window_seconds": window,
+		"payment_window_seconds": window, "buckets": buckets,
 	})
 	if err != nil {
 		return err

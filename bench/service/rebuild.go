@@ -124,7 +124,7 @@ func (r *rig) enqueue(ctx context.Context, items []string, n int) error {
 	if n == 0 {
 		return nil
 	}
-	orders, err := r.orders()
+	orders, err := r.orders(0)
 	if err != nil {
 		return err
 	}

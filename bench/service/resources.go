@@ -113,7 +113,7 @@ func (r *rig) commitAll(ctx context.Context) (written float64, err error) {
 	if _, err := r.waitDrained(ctx); err != nil {
 		return 0, err
 	}
-	orders, err := r.orders()
+	orders, err := r.orders(0)
 	if err != nil {
 		return 0, err
 	}

@@ -55,7 +55,7 @@ func measureWorkers(ctx context.Context, d *onDatabase) error {
 
 // commitQueued fills the queue and measures how long n workers need to empty it.
 func (d *onDatabase) commitQueued(ctx context.Context, item string, n int, f *workerFigures) (err error) {
-	orders, err := d.orders()
+	orders, err := d.orders(0)
 	if err != nil {
 		return err
 	}
