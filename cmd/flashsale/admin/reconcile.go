@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/bucket"
 )
 
 // reconcileTimeout bounds a reconciliation of all items, which takes the API at most five
@@ -33,7 +34,7 @@ type reconcileView struct {
 
 type reconciledView struct {
 	ItemID string `json:"item_id"`
-	Bucket int
+	Bucket int    // of an item whose stock is divided
 	Error  string
 	Loaded bool
 	Ledger struct{ Initial, Restocked, Left, Held, Sold int64 }
@@ -114,11 +115,11 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 	for i := range r.Items {
 		v := &r.Items[i]
 		if v.Error != "" {
-			fmt.Fprintf(w, "%s\t\t\t\t\t\tnot examined: %s\n", v.ItemID, v.Error)
+			fmt.Fprintf(w, "%s\t\t\t\t\t\tnot examined: %s\n", bucket.ID(v.ItemID, v.Bucket), v.Error)
 			continue
 		}
 		l := &v.Ledger
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", v.ItemID, l.Initial, l.Restocked, l.Left, l.Held, l.Sold, v.state())
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", bucket.ID(v.ItemID, v.Bucket), l.Initial, l.Restocked, l.Left, l.Held, l.Sold, v.state())
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -126,7 +127,7 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 	for i := range r.Items {
 		v := &r.Items[i]
 		for _, d := range v.Drifts {
-			fmt.Fprintf(out, "%s: %s: expected %d, found %d", v.ItemID, d.Kind, d.Expected, d.Found)
+			fmt.Fprintf(out, "%s: %s: expected %d, found %d", bucket.ID(v.ItemID, v.Bucket), d.Kind, d.Expected, d.Found)
 			if d.Count > 1 {
 				fmt.Fprintf(out, " (%d records)", d.Count)
 			}
@@ -139,10 +140,10 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 			fmt.Fprintln(out)
 		}
 		if v.LateReturns > 0 {
-			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", v.ItemID, v.LateReturns)
+			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", bucket.ID(v.ItemID, v.Bucket), v.LateReturns)
 		}
 		if v.Partial && v.Error == "" {
-			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", v.ItemID)
+			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", bucket.ID(v.ItemID, v.Bucket))
 		}
 	}
 	if r.Omitted > 0 {
