@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +42,11 @@ func TestBuckets_SoldOutLostBetweenProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.Close() })
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	ordertest.SubscribeAll(t, a)
 	lost, twice := 0, 0
 	for i := range 200 {
@@ -204,50 +207,4 @@ func TestBuckets_Processes(t *testing.T) {
 		}
 		ordertest.AuditStore(t, s.Store)
 	})
-}
-
-// TestBuckets_CostOfRefusal counts Redis commands for purchases of a sold-out item.
-func TestBuckets_CostOfRefusal(t *testing.T) {
-	t.Parallel()
-	for _, buckets := range []int{1, 64} {
-		t.Run(fmt.Sprint(buckets), func(t *testing.T) {
-			t.Parallel()
-			rdb := redistest.Embedded(t)
-			n := ordertest.NewItem("", 64, 64)
-			n.Buckets = buckets
-			s := shoptest.New(t, rdb, false, n)
-			s.Work()
-			s.MustPlace(s.Purchase("all", "k", 64, ordertest.Long))
-			s.Drained()
-			var calls, commands atomic.Int64
-			rdb.AddHook(counting{&calls, &commands})
-			for i := range 200 {
-				if _, err := s.Service.Place(await.Context(t), s.Purchase("b", fmt.Sprint(i), 1, 0)); !errors.Is(err, inventory.ErrSoldOut) {
-					t.Fatal(err)
-				}
-			}
-			t.Logf("%d buckets: 200 refusals took %d round trips and %d commands of Redis", buckets, calls.Load(), commands.Load())
-		})
-	}
-}
-
-// counting counts what a client sends.
-type counting struct{ calls, commands *atomic.Int64 }
-
-func (c counting) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.calls.Add(1)
-		c.commands.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (c counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.calls.Add(1)
-		c.commands.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
 }

@@ -90,7 +90,8 @@ func changeRow(ctx context.Context, s *store.Store, tx *gorm.DB, id string, e *e
 	if err != nil {
 		return row, err
 	}
-	return next, writeChange(ctx, s, tx, e, &row, &next)
+	err = writeChange(ctx, s, tx, e, &row, &next)
+	return next, err
 }
 
 // changeable are the columns that a change may write.
