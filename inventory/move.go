@@ -18,8 +18,8 @@ const moveWait = 100 * time.Millisecond
 // Move moves units that are not sold from one item's sale to another's, in both sales and in the
 // database, and in none without the others. commit changes the database and returns the versions
 // of both items. Nothing of either item is sold meanwhile. The locks are taken in the order of the
-// ids, so that no two moves wait for each other. What Change says of a process that dies, of marks and
-// of commit's errors holds for both items.
+// ids, so that no two moves wait for each other. A process that dies, the marks and commit's errors have
+// the same effects as in Change, on both items.
 //
 // Errors, with nothing changed: [ErrStockBelowSold], with the id of an item that has fewer units
 // left; [ErrNotLoaded]; [ErrUnavailable]; and commit's, if it wraps ErrUnchanged.

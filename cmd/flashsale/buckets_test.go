@@ -20,7 +20,7 @@ func TestBuckets(t *testing.T) {
 	var last string
 	for i := range buyers {
 		buyer := fmt.Sprintf("buyer-%d", i)
-		b := c.buy(item, buyer, "k", untilCommitted...)
+		b := c.settle(item, c.buy(item, buyer, "k", untilCommitted...))
 		if b.Status != 201 || !strings.Contains(b.Body, `"item_id":"`+item+`"`) {
 			t.Fatalf("%s: %s %s", buyer, b.verdict(), b.Body)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +19,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/timeouts"
 )
 
 // refills are the refills of one item's buckets by this process.
@@ -39,9 +39,6 @@ func (s *Service) refillsOf(item *catalog.Item) *refills {
 	return r.(*refills) //nolint:forcetypeassert // nothing else is stored
 }
 
-// refillLimit bounds a refill. It may wait for buckets that are being changed or loaded.
-const refillLimit = 1500 * time.Millisecond
-
 // Refill moves units of other buckets into one that has too few units for a purchase. It returns
 // false if all buckets together have too few: the item is sold out. Another purchase may take
 // the units before the caller's next one. Errors: inventory.ErrUnavailable.
@@ -52,7 +49,7 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 	}
 	refilled := r.flights.DoChan(fmt.Sprint(id, " ", quantity), func() (any, error) {
 		// It serves other purchases, too, so it does not end with this one.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refillLimit)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Refill)
 		defer cancel()
 		ok, err := s.fill(ctx, r, id, quantity)
 		if ok {
@@ -280,23 +277,21 @@ func withTerms(row schema.Item, of *schema.Item) schema.Item {
 	return row
 }
 
-// Align gives the terms of every item to its buckets that have others: the process that changed
-// the item has died, or could not change all buckets. It is to be called every few seconds.
-func (s *Service) Align(ctx context.Context) error {
-	items, err := store.DividedItems(ctx, s.Store)
+// Align gives the terms of every item that was changed since a time to its buckets that have others:
+// the process that changed the item has died, or could not change all buckets. It is to be called
+// every few seconds.
+func (s *Service) Align(ctx context.Context, since time.Time) error {
+	items, err := store.Misaligned(ctx, s.Store, since)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
-		rows, err := store.Buckets(ctx, s.Store, item)
+		first, err := store.Item(ctx, s.Store, item)
 		if err != nil {
 			return err
 		}
-		differs := func(r schema.Item) bool { return withTerms(r, &rows[0]) != r }
-		if slices.ContainsFunc(rows, differs) {
-			if err := s.align(ctx, &rows[0], order.By{}); err != nil {
-				s.OnError(fmt.Errorf("align the buckets of %s: %w", item, err))
-			}
+		if err := s.align(ctx, &first, order.By{}); err != nil {
+			s.OnError(fmt.Errorf("align the buckets of %s: %w", item, err))
 		}
 	}
 	return nil

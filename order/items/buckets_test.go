@@ -193,7 +193,8 @@ func TestBuckets_Restock(t *testing.T) {
 	})
 }
 
-// TestBuckets_Change: a change of the item holds in every bucket, and is finished by a repeat.
+// TestBuckets_Change: a change of the item holds in every bucket, and is finished by a repeat or by
+// Align.
 func TestBuckets_Change(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -212,16 +213,24 @@ func TestBuckets_Change(t *testing.T) {
 		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{PriceMinor: &price, Match: order.Match{1}}, ordertest.Root); !errors.Is(err, order.ErrVersion) {
 			t.Errorf("change of an old version: %v", err)
 		}
-		// Another process died after it had changed one bucket.
-		if err := s.Store.Writer().Exec("UPDATE items SET price_minor = 1, version = version + 1 WHERE id = ?", bucket.ID(s.Item, 5)).Error; err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{PriceMinor: &price}, ordertest.Root); err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range bucket.IDs(s.Item, 8) {
-			if row := ordertest.ItemOf(t, s.Store, id); row.PriceMinor != 77 {
-				t.Errorf("%s costs %d", id, row.PriceMinor)
+		for what, finish := range map[string]func() error{
+			"a repeat": func() error {
+				_, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{PriceMinor: &price}, ordertest.Root)
+				return err
+			},
+			"Align": func() error { return s.Sales.Align(await.Context(t), time.Time{}) },
+		} {
+			// A process died before it had changed this bucket.
+			if err := s.Store.Writer().Exec("UPDATE items SET price_minor = 1, version = version + 1 WHERE id = ?", bucket.ID(s.Item, 5)).Error; err != nil {
+				t.Fatal(err)
+			}
+			if err := finish(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			for _, id := range bucket.IDs(s.Item, 8) {
+				if row := ordertest.ItemOf(t, s.Store, id); row.PriceMinor != 77 {
+					t.Errorf("after %s %s costs %d", what, id, row.PriceMinor)
+				}
 			}
 		}
 		if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.Control{To: catalog.ControlClosed}, ordertest.Root); err != nil {

@@ -124,13 +124,21 @@ func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) 
 	return rows, nil
 }
 
-// DividedItems reads the ids of all items whose stock is divided.
-func DividedItems(ctx context.Context, s *Store) ([]string, error) {
+// termsDiffer selects the items that were changed since a time and have a bucket with other terms.
+const termsDiffer = `SELECT a.id FROM items a WHERE a.buckets > 1 AND a.updated_at >= ? AND EXISTS (
+	SELECT 1 FROM items b WHERE b.id > a.id || '.' AND b.id < a.id || '/'
+	AND (b.name, b.description, b.image_url, b.price_minor, b.per_user_limit, b.opens_at, b.closes_at, b.payment_window_seconds, b.control)
+	<> (a.name, a.description, a.image_url, a.price_minor, a.per_user_limit, a.opens_at, a.closes_at, a.payment_window_seconds, a.control)
+) ORDER BY a.id`
+
+// Misaligned reads the ids of the items that were changed since a time and have a bucket with other
+// terms than theirs.
+func Misaligned(ctx context.Context, s *Store, since time.Time) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var ids []string
-	if err := s.read.WithContext(ctx).Model(&schema.Item{}).Where("buckets > 1").Order("id").Pluck("id", &ids).Error; err != nil {
-		return nil, Wrap("read ids of items", err)
+	if err := s.read.WithContext(ctx).Raw(termsDiffer, max(order.ToMillis(since), 0)).Scan(&ids).Error; err != nil {
+		return nil, Wrap("compare buckets", err)
 	}
 	return ids, nil
 }

@@ -36,6 +36,9 @@ var (
 	// Announce bounds the publishing of changed orders: the loss of a message delays
 	// a look, so it must not delay what has changed the orders for long.
 	Announce = time.Second
+	// Refill bounds the refill of a bucket, which may wait for buckets that are being changed
+	// or loaded.
+	Refill = 1500 * time.Millisecond
 	// Inspect bounds how long an inspection blocks sales of an item once it has the lock.
 	// It usually takes one or two milliseconds.
 	Inspect = 20 * time.Millisecond

@@ -95,8 +95,13 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
 	ps.add(part{name: "buckets", run: func(ctx context.Context) error {
+		var since time.Time // all items, once
 		for pause.For(ctx, alignEvery) {
-			if err := admin.Align(ctx); err != nil && ctx.Err() == nil {
+			err := admin.Align(ctx, since)
+			switch {
+			case err == nil:
+				since = e.now().Add(-alignChanged)
+			case ctx.Err() == nil:
 				report(err)
 			}
 		}
@@ -122,6 +127,9 @@ func observers(rec *recovery.Recovery, items *catalog.Catalog, report func(error
 // alignEvery is the interval at which buckets get the terms of their items, if the process that changed an item
 // could not finish the change.
 const alignEvery = 2 * time.Second
+
+// alignChanged is how long ago a change of an item may be that a process finishes, apart from the first time.
+const alignChanged = 10 * time.Minute
 
 // recoveryKey is the lock of the process that recovers lost data.
 const recoveryKey = "fs:{p0}:recovery"
