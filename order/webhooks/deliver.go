@@ -149,7 +149,7 @@ func (d *Deliverer) wait(ctx context.Context) {
 	timer := time.NewTimer(d.poll)
 	defer timer.Stop()
 	stop := ctx.Done()
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && len(d.busy) > 0 {
 		stop = nil // wait only for running deliveries
 	}
 	select {
