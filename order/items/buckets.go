@@ -177,7 +177,7 @@ func looked(ids []string, left []int64, id string, without map[string]bool) look
 }
 
 // gather moves units into bucket 0 until it has a quantity. It returns false if all buckets
-// together have fewer.
+// together have fewer. With lock.ErrWaitTimeout a bucket was busy, so that a repeat may succeed.
 func (s *Service) gather(ctx context.Context, item string, quantity int64) (bool, error) {
 	rows, err := store.Buckets(ctx, s.Store, item)
 	if err != nil {
@@ -196,6 +196,7 @@ func (s *Service) gather(ctx context.Context, item string, quantity int64) (bool
 		sum += left[i]
 	}
 	missing := quantity - left[0]
+	var busy error
 	for i := 1; i < len(ids) && missing > 0 && sum >= quantity; i++ {
 		units := min(missing, left[i])
 		if units == 0 {
@@ -208,9 +209,14 @@ func (s *Service) gather(ctx context.Context, item string, quantity int64) (bool
 		switch {
 		case err == nil:
 			missing -= units
+		case errors.Is(err, lock.ErrWaitTimeout):
+			busy = err
 		case !errors.Is(err, inventory.ErrStockBelowSold):
 			return false, err
 		}
+	}
+	if missing > 0 && busy != nil {
+		return true, busy
 	}
 	return sum >= quantity, nil
 }

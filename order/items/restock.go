@@ -10,6 +10,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/internal/bucket"
 	"flashsale/inventory"
+	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
@@ -93,7 +94,7 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 }
 
 // takeBackTries bounds the attempts to take units back from an item while refills move them.
-const takeBackTries = 5
+const takeBackTries = 10
 
 // restock makes the restock in bucket 0, and moves the units between it and the other buckets.
 func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.By) (catalog.Item, error) {
@@ -107,11 +108,11 @@ func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.B
 	ids := bucket.IDs(id, len(rows))
 	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
 	for try := 1; len(ids) > 1 && errors.Is(err, inventory.ErrStockBelowSold) && try <= takeBackTries; try++ {
-		var gathered bool
-		if gathered, err = s.gather(ctx, id, -r.Quantity); err != nil {
-			return catalog.Item{}, err
-		}
-		if !gathered {
+		enough, gatherErr := s.gather(ctx, id, -r.Quantity)
+		switch {
+		case gatherErr != nil && (try == takeBackTries || !errors.Is(gatherErr, lock.ErrWaitTimeout)):
+			return catalog.Item{}, gatherErr
+		case gatherErr == nil && !enough:
 			return catalog.Item{}, inventory.ErrStockBelowSold
 		}
 		row, err = s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
