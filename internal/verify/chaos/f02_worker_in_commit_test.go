@@ -29,16 +29,17 @@ func killInCommit(ctx context.Context, r *run) {
 	}
 	for n, how := range []string{"open", "committed", "terminated"} {
 		r.answers(ctx, r.plan.Moments[n])
-		release := r.slowCommits(ctx, conn)
-		r.untilHanging(ctx, conn)
+		release := r.hangCommit(ctx, conn)
 		m.Kill()
 		r.struck("worker killed in COMMIT, its transaction is then " + how)
 		switch how {
 		case "open":
 			r.lasts(ctx, 2*lease) // the successor gets the same orders first
 			m.again("")
-			r.eventually(ctx, "the successor waits for the open transaction, or in COMMIT", func() bool {
-				return r.number(ctx, conn, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid' AND query LIKE '%INTO buyers%' OR "+inOrders) > 1
+			// A process that knows of a commit without an answer first waits for the standbys itself.
+			r.eventually(ctx, "the successor waits for the open transaction, for the standby or in COMMIT", func() bool {
+				return r.number(ctx, conn, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid' AND query LIKE '%INTO buyers%'"+
+					" OR wait_event = 'SyncRep' AND query LIKE '%write_probe%' OR "+inOrders) > 1
 			})
 			release()
 		case "committed":

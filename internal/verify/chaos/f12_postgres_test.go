@@ -239,6 +239,25 @@ func (r *run) slowCommits(ctx context.Context, conn *sql.Conn) (end func()) {
 	return func() { r.set(ctx, conn, "RESET synchronous_standby_names") }
 }
 
+// hangCommit makes commits wait for a standby until a session hangs in the COMMIT of a batch of orders.
+// A worker that knows of a commit without an answer begins no other, so it may take several attempts.
+func (r *run) hangCommit(ctx context.Context, conn *sql.Conn) (end func()) {
+	r.t.Helper()
+	for range 12 {
+		end := r.slowCommits(ctx, conn)
+		err := r.await(ctx, 5*time.Second, func() bool {
+			return r.number(ctx, conn, "SELECT count(*) FROM pg_stat_activity WHERE "+inOrders) > 0
+		})
+		if err == nil {
+			return end
+		}
+		end()
+		r.lasts(ctx, time.Second)
+	}
+	r.t.Fatal("no COMMIT of orders waits for the standby")
+	return nil
+}
+
 // untilHanging waits until a session hangs in the COMMIT of a batch of orders.
 func (r *run) untilHanging(ctx context.Context, conn *sql.Conn) {
 	r.t.Helper()
