@@ -258,14 +258,6 @@ func (r *run) hangCommit(ctx context.Context, conn *sql.Conn) (end func()) {
 	return nil
 }
 
-// untilHanging waits until a session hangs in the COMMIT of a batch of orders.
-func (r *run) untilHanging(ctx context.Context, conn *sql.Conn) {
-	r.t.Helper()
-	r.eventually(ctx, "a COMMIT of orders waits for the standby", func() bool {
-		return r.number(ctx, conn, "SELECT count(*) FROM pg_stat_activity WHERE "+inOrders) > 0
-	})
-}
-
 // terminateCommits ends sessions whose transaction is committed, before they answer. The service
 // must find out that it is.
 func terminateCommits(ctx context.Context, r *run) {
