@@ -19,6 +19,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/release"
 	"flashsale/order/store"
+	"flashsale/order/timeouts"
 )
 
 // Stock is the part of the inventory that a Service uses.
@@ -209,15 +210,12 @@ func refusalOf(reason string) error {
 	}
 }
 
-// refillTries bounds how often a bucket is refilled for one purchase. Others may take the units
-// each time.
-const refillTries = 20
-
 // submitToBucket is submit for an item whose stock is divided. It replaces p.ItemID by the
-// buyer's bucket, and refills the bucket if it is sold out and others are not.
+// buyer's bucket, and refills the bucket if it is sold out and others are not. Others may take the
+// units each time, so it gives up after timeouts.Refill.
 func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.Placed, string, error) {
 	p.ItemID = bucket.Home(p.Item.ID, p.UserID, p.Item.Buckets)
-	for range refillTries {
+	for began := time.Now(); ; {
 		item, err := s.Items.Item(ctx, p.ItemID)
 		if err != nil {
 			return order.Placed{}, "", err
@@ -227,14 +225,15 @@ func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.
 			return placed, replay, err
 		}
 		refilled, refillErr := s.Buckets.Refill(ctx, &p.Item, p.ItemID, p.Quantity)
-		if refillErr != nil {
+		switch {
+		case refillErr != nil:
 			return order.Placed{}, "", refillErr
-		}
-		if !refilled {
+		case !refilled:
 			return order.Placed{}, "", err
+		case time.Since(began) > timeouts.Refill:
+			return order.Placed{}, "", fmt.Errorf("%w: others buy what bucket %s is refilled with", inventory.ErrUnavailable, p.ItemID)
 		}
 	}
-	return order.Placed{}, "", fmt.Errorf("%w: bucket %s was sold out after %d refills", inventory.ErrUnavailable, p.ItemID, refillTries)
 }
 
 // TermsTries bounds how often a purchase is sent with terms that differ from the sale's.
