@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,31 +163,19 @@ func TestBuckets_Processes(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := divided(t, rdb, 100, 3)
 		services := []*checkout.Service{s.Service, process(t, s, rdb), process(t, s, rdb)}
-		var mu sync.Mutex
-		answers := map[string]int{}
-		var slowest time.Duration
+		var bought atomic.Int64
 		var wg sync.WaitGroup
 		next := make(chan int)
 		for range 48 {
 			wg.Go(func() {
 				for i := range next {
-					begun := time.Now()
 					_, err := services[i%3].Place(await.Context(t), s.Purchase(fmt.Sprintf("p%d", i), "k", 3, 0))
-					took := time.Since(begun)
-					what := "bought"
 					switch {
 					case err == nil:
-					case errors.Is(err, inventory.ErrSoldOut):
-						what = "sold out"
-					case strings.Contains(err.Error(), "refills"):
-						what = "refills"
-					default:
-						what = err.Error()
+						bought.Add(1)
+					case !errors.Is(err, inventory.ErrSoldOut):
+						t.Errorf("buyer %d: %v", i, err)
 					}
-					mu.Lock()
-					answers[what]++
-					slowest = max(slowest, took)
-					mu.Unlock()
 				}
 			})
 		}
@@ -197,13 +185,8 @@ func TestBuckets_Processes(t *testing.T) {
 		close(next)
 		wg.Wait()
 		s.Drained()
-		var moves int
-		if err := s.Store.Reader().Raw("SELECT count(*) FROM stock_changes").Scan(&moves).Error; err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%v; slowest %s; %d rows of moves", answers, slowest, moves)
-		if answers["bought"] != 33 || len(answers) > 2 {
-			t.Errorf("%v", answers)
+		if n := bought.Load(); n != 33 { // a single unit is left
+			t.Errorf("%d buyers got 3 of 100 units, want 33", n)
 		}
 		ordertest.AuditStore(t, s.Store)
 	})
