@@ -9,7 +9,7 @@ import (
 
 func init() {
 	register(fault{
-		ID: "F2b", Name: "worker killed while Postgres commits", DB: "postgres", Redelivers: true,
+		ID: "F2b", Name: "worker killed while Postgres commits", DB: "postgres", Small: true, Redelivers: true,
 		Lasts: 14 * time.Second, Postgres: durable(),
 		// The orders of the killed worker wait for their leases to end.
 		RecoversIn: 10 * time.Second,

@@ -251,8 +251,9 @@ func (r *run) hangCommit(ctx context.Context, conn *sql.Conn) (end func()) {
 		if err == nil {
 			return end
 		}
+		rows := r.rows(ctx)
 		end()
-		r.lasts(ctx, time.Second)
+		r.eventually(ctx, "orders are committed again", func() bool { return r.rows(ctx) > rows })
 	}
 	r.t.Fatal("no COMMIT of orders waits for the standby")
 	return nil
