@@ -74,8 +74,8 @@ func (u *update) purchases() {
 	await.True(u.t, "purchases are answered", func() bool { return u.answered.Load() >= want })
 }
 
-// load balances purchases between the hosts until done is closed, as a proxy does: a host that is
-// not ready, or that refuses the connection, is skipped.
+// load balances purchases between the hosts until done is closed, as a proxy does: a host whose
+// health check fails, or that refuses the connection, is skipped.
 func (u *update) load(item string) {
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
@@ -102,7 +102,8 @@ func (u *update) load(item string) {
 	}
 }
 
-// errNotReady means that a host is not in rotation.
+// errNotReady means that a host is not in rotation: it does not answer its health check with 200. The
+// check's own connection may be reset, because closing a listener resets what it has not accepted.
 var errNotReady = errors.New("the host is not ready")
 
 func (u *update) buy(client *http.Client, item string, n int64) error {
@@ -116,11 +117,8 @@ func (u *update) buyAt(client *http.Client, item string, n int64, m *machine) er
 		return err
 	}
 	status, _, err := send(client, health)
-	if err != nil {
-		return err
-	}
-	if status != http.StatusOK {
-		return errNotReady
+	if err != nil || status != http.StatusOK {
+		return errors.Join(errNotReady, err)
 	}
 	buyer := fmt.Sprint("buyer-", n)
 	token, err := auth.SignToken([]byte(deploytest.Secret), buyer, auth.RoleBuyer, time.Hour, time.Now())
