@@ -40,8 +40,8 @@ type Config struct {
 	Redis redis.UniversalClient
 	// Locks lets one process load an item for all. Default nil: each loads.
 	Locks Locker
-	// Partition returns the partition of an item's keys. Default: 0 for all.
-	Partition func(item string) int
+	// HashTag returns the hash tag of an item's keys. Default: "p0" for all.
+	HashTag func(item string) string
 	// Off turns defences off. Default: none.
 	Off Defence
 
@@ -140,8 +140,8 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Locks != nil && c.Redis == nil:
 		return c, errors.New("catalog: Locks is set without Redis: waiting processes share loaded items through Redis")
 	}
-	if c.Partition == nil {
-		c.Partition = func(string) int { return 0 }
+	if c.HashTag == nil {
+		c.HashTag = func(string) string { return "p0" }
 	}
 	if c.Now == nil {
 		c.Now = func(string) time.Time { return time.Now() }

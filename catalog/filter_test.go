@@ -364,7 +364,7 @@ func TestRedisHangs(t *testing.T) {
 // TestKeys: an item's keys are in the slot of its partition, like its sale.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	k := keys{func(string) int { return 3 }}
+	k := keys{func(string) string { return "p3" }}
 	for _, key := range []string{k.item("a"), k.lock("a")} {
 		if !strings.HasPrefix(key, "fs:{p3}:item") || !strings.HasSuffix(key, ":a") {
 			t.Errorf("key %q", key)

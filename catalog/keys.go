@@ -1,16 +1,11 @@
 package catalog
 
-import "strconv"
-
 // keys builds every Redis key of this package. An item's entry carries the hash tag of its
 // partition, as its sale does, so that both are in the same slot of a cluster.
-type keys struct{ partition func(item string) int }
-
-// tag opens every key of a partition.
-func tag(partition int) string { return "fs:{p" + strconv.Itoa(partition) + "}:" }
+type keys struct{ hashTag func(item string) string }
 
 // item holds an item's cached entry.
-func (k keys) item(id string) string { return tag(k.partition(id)) + "item:" + id }
+func (k keys) item(id string) string { return "fs:{" + k.hashTag(id) + "}:item:" + id }
 
 // lock is held by the process that loads the item for all.
 func (k keys) lock(id string) string { return k.item(id) }

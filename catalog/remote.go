@@ -42,7 +42,7 @@ type remote struct {
 const awayPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {
-	return &remote{rdb: cfg.Redis, keys: keys{cfg.Partition}, timeout: cfg.RedisTimeout}
+	return &remote{rdb: cfg.Redis, keys: keys{cfg.HashTag}, timeout: cfg.RedisTimeout}
 }
 
 // isAway reports whether Redis must not be called: it did not answer, or there is none.

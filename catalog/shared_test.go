@@ -415,7 +415,7 @@ func TestWarm(t *testing.T) {
 			return opened[item]
 		}
 		inRedis := func(id string) bool {
-			n, err := rdb.Exists(await.Context(t), keys{func(string) int { return 0 }}.item(id)).Result()
+			n, err := rdb.Exists(await.Context(t), keys{func(string) string { return "p0" }}.item(id)).Result()
 			return err == nil && n == 1
 		}
 		a := newProcess(t, s, rdb, cfg)

@@ -66,7 +66,7 @@ func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64,
 		control = *c.Control
 	}
 	letter, err := adjustScript.Run(ctx, rdb, []string{k.sale(item)},
-		epoch, stockChannel(k.partition(item)), item, mark, c.Version, c.AddLeft, limit, opens, closes, control).Text()
+		epoch, k.stockChannel(k.partition(item)), item, mark, c.Version, c.AddLeft, limit, opens, closes, control).Text()
 	if err != nil {
 		return fmt.Errorf("inventory: adjust sale of %s: %w", item, err)
 	}

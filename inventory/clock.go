@@ -165,7 +165,7 @@ func (c *Clock) Measure(ctx context.Context) error {
 func (c *Clock) server(ctx context.Context, partition int) (*redis.Client, string, error) {
 	switch rdb := c.rdb.(type) {
 	case *redis.ClusterClient:
-		node, err := rdb.MasterForKey(ctx, epochKey(partition))
+		node, err := rdb.MasterForKey(ctx, c.keys.epoch(partition))
 		if err != nil {
 			return nil, "", err
 		}

@@ -119,7 +119,7 @@ func TestClock_Partitions(t *testing.T) {
 	}
 	found := 0
 	for p := range partitions {
-		node, err := rdb.MasterForKey(await.Context(t), epochKey(p))
+		node, err := rdb.MasterForKey(await.Context(t), c.keys.epoch(p))
 		if err != nil {
 			t.Fatal(err)
 		}

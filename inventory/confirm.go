@@ -41,7 +41,7 @@ func (s *seller) evaluate(ctx context.Context, script scriptCall, args []any) (a
 	reply := script(ctx, pipe, s.keys, args...)
 	// WAIT asks for what the connection wrote, from Redis 7.2 on. The script of a repeat may write
 	// nothing, while its first run was on another connection.
-	pipe.Set(ctx, confirmKey(s.partition), "", confirmLife)
+	pipe.Set(ctx, s.v.keys.confirm(s.partition), "", confirmLife)
 	wait := pipe.Do(ctx, "wait", want, confirmLimit.Milliseconds())
 	_, _ = pipe.Exec(ctx) //nolint:errcheck // each command has its error
 	res, err := reply.Result()

@@ -118,7 +118,7 @@ func TestInventory_ConfirmReplicas_Writes(t *testing.T) {
 			t.Errorf("a pipeline of %v, want %v", got, want)
 		}
 	}
-	if ttl := s.rdb.PTTL(await.Context(t), confirmKey(0)).Val(); ttl <= 0 {
+	if ttl := s.rdb.PTTL(await.Context(t), keys{1}.confirm(0)).Val(); ttl <= 0 {
 		t.Errorf("the key's TTL is %v, want more than 0", ttl)
 	}
 }

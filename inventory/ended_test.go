@@ -36,7 +36,7 @@ func TestRelease_NotNeeded(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, k := await.Context(t), keys{1}
-		if err := rdb.Set(ctx, epochKey(0), 1, 0).Err(); err != nil {
+		if err := rdb.Set(ctx, keys{1}.epoch(0), 1, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		for name, tc := range map[string]struct {
@@ -76,7 +76,7 @@ func TestRelease_NotNeeded(t *testing.T) {
 			})
 		}
 		s := newShop(t, rdb, open(10, 2), 0)
-		if err := rdb.Set(ctx, epochKey(0), 2, 0).Err(); err != nil {
+		if err := rdb.Set(ctx, keys{1}.epoch(0), 2, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		wantStatus(t, s.give(t, s.request("a", "k", 2)), ReleaseNotLoaded)

@@ -70,7 +70,7 @@ func TestInventory_Examine(t *testing.T) {
 		// A rebuild corrects the stock and a count, and removes the key of an order that does
 		// not exist.
 		for kind, pair := range map[string][2]string{"sale": {"left", "3"}, "buyers": {"u", "3 2:other k"}, "idempotency": {"w k", "1:ghost"}} {
-			key := tag(0) + kind + ":" + s.item
+			key := keys{1}.tag(0) + kind + ":" + s.item
 			if err := rdb.HSet(await.Context(t), key, pair[0], pair[1]).Err(); err != nil {
 				t.Fatal(err)
 			}

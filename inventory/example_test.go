@@ -36,7 +36,7 @@ func processes(n int, s sale) (all []*inventory.Inventory, orders *queue.Queue, 
 	server, err := embedded.Start()
 	check(err)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
-	orders, err = queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	orders, err = queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0, 1)})
 	check(err)
 	var closers []func(context.Context) error
 	for range n {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/hashtag"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory/accepted"
@@ -219,6 +220,15 @@ func TestNew_Errors(t *testing.T) {
 		if err := with(Config{Partitions: 4}, 4); err != nil {
 			t.Errorf("the recorded number again: %v", err)
 		}
+		for _, record := range []string{"1", "4", "4 spread"} {
+			want := map[string]error{"1": ErrPartitions, "4": ErrLayout}[record]
+			if err := rdb.Set(await.Context(t), partitionsKey, record, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := with(Config{Partitions: 4}, 4); !errors.Is(err, want) {
+				t.Errorf("4 partitions where %q is recorded: %v, want %v", record, err, want)
+			}
+		}
 		s.source.set(func(src *stored) { src.err = errTest })
 		if err := with(Config{Partitions: 4}, 4); !errors.Is(err, errTest) {
 			t.Errorf("database away: %v, want its error", err)
@@ -237,8 +247,8 @@ func TestKeys(t *testing.T) {
 			t.Fatalf("partition of %s is %d", item, p)
 		}
 		seen[p]++
-		want := fmt.Sprintf("fs:{p%d}:", p)
-		for _, key := range []string{k.lock(item), k.sale(item), k.idempotency(item), k.buyers(item), QueuePrefix(p)} {
+		want := "fs:{" + hashtag.Of(p, 16) + "}:"
+		for _, key := range []string{k.lock(item), k.sale(item), k.idempotency(item), k.buyers(item), QueuePrefix(p, 16)} {
 			if !strings.HasPrefix(key, want) {
 				t.Fatalf("key %s of %s is outside its partition %s", key, item, want)
 			}
@@ -261,7 +271,7 @@ func TestInventory_Partitions(t *testing.T) {
 	s := newShop(t, rdb, open(5, 5), 0)
 	var queues []*queue.Queue
 	for p := range 3 {
-		q, err := queue.New(rdb, queue.Config{Prefix: QueuePrefix(p)})
+		q, err := queue.New(rdb, queue.Config{Prefix: QueuePrefix(p, 3)})
 		if err != nil {
 			t.Fatal(err)
 		}

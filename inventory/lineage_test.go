@@ -66,7 +66,7 @@ func TestInventory_Lineage(t *testing.T) {
 		if _, err := v.States(ctx); !errors.Is(err, ErrLineage) {
 			t.Errorf("states of the Redis of another database: %v, want ErrLineage", err)
 		}
-		if got := rdb.Get(ctx, epochKey(0)).Val(); got != "7" {
+		if got := rdb.Get(ctx, keys{1}.epoch(0)).Val(); got != "7" {
 			t.Errorf("epoch %s, want 7", got)
 		}
 	})

@@ -56,7 +56,7 @@ func awaitListening(t testing.TB, s *shop, v *Inventory) {
 		t.Fatal(err)
 	}
 	await.True(t, "a message", func() bool {
-		if err := s.rdb.Publish(await.Context(t), stockChannel(0), item).Err(); err != nil {
+		if err := s.rdb.Publish(await.Context(t), keys{1}.stockChannel(0), item).Err(); err != nil {
 			t.Fatal(err)
 		}
 		return probe.drops.Load() > 0
@@ -293,7 +293,7 @@ func TestInventory_Listen_Killed(t *testing.T) {
 			killed = tx.ClientKillByFilter(ctx, "TYPE", "pubsub")
 			o := winner
 			tx.Eval(ctx, versionLua+"\n"+buyerLua+"\n"+releaseLua, []string{v.keys.sale(s.item), v.keys.idempotency(s.item), v.keys.buyers(s.item)},
-				1, stockChannel(0), s.item, 1, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)
+				1, keys{1}.stockChannel(0), s.item, 1, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)
 			return nil
 		}); err != nil {
 			t.Fatal(err)

@@ -244,7 +244,7 @@ func (p *loadPages) sale(item string, s Sale) error {
 	p.cut(item)
 	p.batch.opens = append(p.batch.opens, loadCall{item, "open", []any{
 		p.build, p.epoch, s.Left, s.PerUserLimit, s.OpensAt.UnixMilli(), closesMS(s.ClosesAt), s.Control, s.Version,
-		max(s.Sequence, p.v.floor(item)), stockChannel(p.v.keys.partition(item)), item,
+		max(s.Sequence, p.v.floor(item)), p.v.keys.stockChannel(p.v.keys.partition(item)), item,
 	}})
 	if len(p.batch.opens) < loadCalls {
 		return nil

@@ -187,7 +187,7 @@ func newShop(t testing.TB, rdb redis.UniversalClient, sale Sale, maxQueue int) *
 	// The partition's tag is fixed, so the names of the item and of the queue separate the
 	// tests.
 	name := strings.NewReplacer("t:{", "", "}:", "").Replace(redistest.Prefix(t))
-	q, err := queue.New(rdb, queue.Config{Prefix: tag(0) + "t" + name + ":", MaxLength: maxQueue})
+	q, err := queue.New(rdb, queue.Config{Prefix: keys{1}.tag(0) + "t" + name + ":", MaxLength: maxQueue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type State struct {
 func (v *Inventory) States(ctx context.Context) ([]State, error) {
 	states := make([]State, v.cfg.Partitions)
 	for p := range states {
-		keys := []string{epochKey(p), builtKey(p)}
+		keys := []string{v.keys.epoch(p), v.keys.built(p)}
 		if p == 0 && v.cfg.Lineage != "" {
 			keys = append(keys, lineageKey)
 		}
@@ -155,7 +155,7 @@ func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 		return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
 	}
 	for p := range v.cfg.Partitions {
-		if err := v.rdb.Set(ctx, epochKey(p), epoch, 0).Err(); err != nil {
+		if err := v.rdb.Set(ctx, v.keys.epoch(p), epoch, 0).Err(); err != nil {
 			return fmt.Errorf("declare epoch %d: %w: %w", epoch, ErrUnavailable, err)
 		}
 	}
@@ -166,7 +166,7 @@ func (v *Inventory) Declare(ctx context.Context, epoch int64) error {
 // Errors: [ErrUnavailable].
 func (v *Inventory) Built(ctx context.Context, epoch int64) error {
 	for p := range v.cfg.Partitions {
-		if err := v.rdb.Set(ctx, builtKey(p), epoch, 0).Err(); err != nil {
+		if err := v.rdb.Set(ctx, v.keys.built(p), epoch, 0).Err(); err != nil {
 			return fmt.Errorf("note that the sales of epoch %d are loaded: %w: %w", epoch, ErrUnavailable, err)
 		}
 	}

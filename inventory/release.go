@@ -96,11 +96,11 @@ func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epo
 		}
 	}
 	k := keys{partitions}
-	scriptKeys := []string{k.sale(item), k.idempotency(item), k.buyers(item), epochKey(k.partition(item))}
+	scriptKeys := []string{k.sale(item), k.idempotency(item), k.buyers(item), k.epoch(k.partition(item))}
 	for from := 0; from < len(orders); from += releasePage {
 		page := orders[from:min(from+releasePage, len(orders))]
 		args := make([]any, 0, 4+4*len(page))
-		args = append(args, epoch, stockChannel(k.partition(item)), item, len(page))
+		args = append(args, epoch, k.stockChannel(k.partition(item)), item, len(page))
 		for i := range page {
 			o := &page[i]
 			args = append(args, o.Buyer, o.IdempotencyKey, o.OrderID, o.Quantity)

@@ -105,7 +105,7 @@ func (v *Inventory) renameAll(ctx context.Context, l *lock.Lock, item string, r 
 			}
 		}
 		args := make([]any, 0, 8+2*len(page))
-		args = append(args, l.GuardValue(), v.epoch.Load(), now, stockChannel(v.keys.partition(item)), item, r.Buyer, r.NewBuyer, last)
+		args = append(args, l.GuardValue(), v.epoch.Load(), now, v.keys.stockChannel(v.keys.partition(item)), item, r.Buyer, r.NewBuyer, last)
 		for _, k := range page {
 			args = append(args, k.Key, k.NewKey)
 		}

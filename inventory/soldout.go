@@ -226,7 +226,7 @@ func (v *Inventory) listen() {
 func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) {
 	channels := make([]string, v.cfg.Partitions)
 	for p := range channels {
-		channels[p] = stockChannel(p)
+		channels[p] = v.keys.stockChannel(p)
 	}
 	// Marks are not used without the subscription.
 	defer v.subscribed.Store(false)

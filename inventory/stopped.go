@@ -71,7 +71,7 @@ const revisionsLife = 90 * 24 * time.Hour
 func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range partitions {
-			p.Expire(ctx, committedKey(n, lineage), revisionsLife)
+			p.Expire(ctx, keys{partitions}.committedSet(n, lineage), revisionsLife)
 		}
 		return nil
 	})
@@ -87,7 +87,7 @@ func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 	k := keys{partitions}
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, item := range items {
-			stopScript.Eval(ctx, p, []string{k.sale(item)}, stoppedMark, stockChannel(k.partition(item)), item)
+			stopScript.Eval(ctx, p, []string{k.sale(item)}, stoppedMark, k.stockChannel(k.partition(item)), item)
 		}
 		return nil
 	})

@@ -65,7 +65,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	check(err)
 	s.rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	db, closeStore := openStore(ctx)
-	s.orders, err = queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	s.orders, err = queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(0, 1)})
 	check(err)
 	locks, err := lock.New(s.rdb, lock.Config{TTL: time.Minute})
 	check(err)

@@ -183,7 +183,7 @@ func (s *bucketShop) printPartitions(ctx context.Context) error {
 	}
 	of := make(map[string]int)
 	for partition := range s.partitions {
-		master, err := cluster.MasterForKey(ctx, inventory.QueuePrefix(partition))
+		master, err := cluster.MasterForKey(ctx, inventory.QueuePrefix(partition, s.partitions))
 		if err != nil {
 			return err
 		}

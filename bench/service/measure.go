@@ -300,7 +300,7 @@ func (m *meter) printCommands(ctx context.Context, requests int) error {
 
 // orders is the task queue of a partition's orders.
 func (m *meter) orders(partition int) (*queue.Queue, error) {
-	return queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(partition)})
+	return queue.New(m.rdb, queue.Config{Prefix: inventory.QueuePrefix(partition, max(m.partitions, 1))})
 }
 
 // queued is how many orders are in the queues. A task holds the orders of a batch.

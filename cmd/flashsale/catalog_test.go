@@ -205,7 +205,7 @@ func TestCommand_ItemWarm(t *testing.T) {
 		t.Fatalf("buy: %s", b.verdict())
 	}
 	saleOf := func(item string) string {
-		return strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:") + "sale:" + item
+		return strings.TrimSuffix(inventory.QueuePrefix(0, 1), "q:orders:") + "sale:" + item
 	}
 	was, err := s.rdb.HGet(t.Context(), saleOf(running), "fence").Result()
 	if err != nil {

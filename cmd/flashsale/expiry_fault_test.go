@@ -38,7 +38,7 @@ func (s *shop) owed() int {
 // left is the stock left in Redis, read directly, because reading the ledger would repair it.
 func (s *shop) left(item string) int {
 	s.t.Helper()
-	v, err := s.rdb.HGet(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"sale:"+item, "left").Result()
+	v, err := s.rdb.HGet(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0, 1), "q:orders:")+"sale:"+item, "left").Result()
 	if err != nil {
 		s.t.Fatalf("read stock: %v", err)
 	}

@@ -147,7 +147,7 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	}
 	tasks := make([]order.Queued, partitions)
 	for p := range tasks {
-		q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p)})
+		q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(p, partitions)})
 		if err != nil {
 			return err
 		}

@@ -376,6 +376,20 @@ func TestStart_OtherPartitionsAreRefused(t *testing.T) {
 	}
 }
 
+// TestStart_KeysOfAnEarlierLayoutAreRefused starts processes on a Redis whose keys have the hash
+// tags p0, p1 and p2.
+func TestStart_KeysOfAnEarlierLayoutAreRefused(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	if err := s.rdb.Set(t.Context(), "fs:{p0}:partitions", 3, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"api", "worker", "serve"} {
+		refused(t, s.spec(command, []string{"--partitions", "3"}), "partitions", "earlier version", "docs/deployment.md")
+	}
+	wantCode(t, 1, squeezed(s.run("doctor", "--partitions", "3")), "fix partitions", "earlier version", "docs/deployment.md")
+}
+
 // TestStart_PlacesInUseAreRefused starts a second service with addresses or files that are in
 // use.
 func TestStart_PlacesInUseAreRefused(t *testing.T) {

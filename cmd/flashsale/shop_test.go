@@ -94,7 +94,7 @@ func (s *shop) useRedis(server *redistest.Server) {
 			s.t.Errorf("close redis client: %v", err)
 		}
 	})
-	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0, 1)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func (s *shop) stats() queue.Stats {
 // expiries counts the tasks that expire orders.
 func (s *shop) expiries() queue.Stats {
 	s.t.Helper()
-	q, err := queue.New(s.rdb, queue.Config{Prefix: inventory.ExpiryQueuePrefix(0)})
+	q, err := queue.New(s.rdb, queue.Config{Prefix: inventory.ExpiryQueuePrefix(0, 1)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func (s *shop) expiries() queue.Stats {
 // holder is the value of the item's lock; empty if no process holds it.
 func (s *shop) holder(item string) string {
 	s.t.Helper()
-	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0), "q:orders:")+"sale:"+item+":lock").Result()
+	v, err := s.rdb.Get(s.t.Context(), strings.TrimSuffix(inventory.QueuePrefix(0, 1), "q:orders:")+"sale:"+item+":lock").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		s.t.Fatalf("read lock: %v", err)
 	}

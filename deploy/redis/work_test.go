@@ -167,7 +167,7 @@ func TestUsers_Work_Cluster(t *testing.T) {
 	s.work(func(item string, between func()) {
 		ctx := await.Context(t)
 		// The tag of the item's keys.
-		slot, err := servers.SlotOf(ctx, inventory.QueuePrefix(inventory.PartitionOf(item, partitions)))
+		slot, err := servers.SlotOf(ctx, inventory.QueuePrefix(inventory.PartitionOf(item, partitions), partitions))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -373,7 +373,7 @@ func (s *shop) deadLetters() {
 	t := s.t
 	t.Helper()
 	s.stop(s.worker)
-	tasks, err := queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(inventory.PartitionOf("free", partitions))})
+	tasks, err := queue.New(s.rdb, queue.Config{Prefix: inventory.QueuePrefix(inventory.PartitionOf("free", partitions), partitions)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestService_Place_KeyLost(t *testing.T) {
 		s.Work()
 		p := s.Purchase("u", "k", 1, ordertest.Long)
 		first := s.MustPlace(p)
-		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+		tag := inventory.QueuePrefix(0, 1)[:len("fs:{p0}:")]
 		if n, err := rdb.HDel(await.Context(t), tag+"buyers:"+s.Item, "u").Result(); err != nil || n != 1 {
 			t.Fatalf("deleted %d keys, %v", n, err)
 		}
@@ -70,7 +70,7 @@ func TestService_Place_KeyLost_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Load() // the refusal dropped the sale
-	tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+	tag := inventory.QueuePrefix(0, 1)[:len("fs:{p0}:")]
 	if n, err := s.Rdb.HDel(await.Context(t), tag+"buyers:"+s.Item, "u").Result(); err != nil || n != 1 {
 		t.Fatalf("deleted %d keys, %v", n, err)
 	}

@@ -214,7 +214,7 @@ func TestService_CreateItem_Leftover(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		id := s.Item + "-next"
-		tag := inventory.QueuePrefix(0)[:len("fs:{p0}:")]
+		tag := inventory.QueuePrefix(0, 1)[:len("fs:{p0}:")]
 		epoch, err := s.Store.Epoch(await.Context(t))
 		if err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 // contents checks the service's data in Redis.
 func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int) {
 	switch have, err := inventory.RecordedPartitions(ctx, rdb); {
+	case errors.Is(err, inventory.ErrLayout):
+		d.fix("partitions", err.Error(), "let the earlier version commit the queued orders, then delete its keys: see docs/deployment.md")
+		return
 	case err != nil:
 		d.failed("partitions", err)
 		return
@@ -28,9 +32,9 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 	}
 	waiting := 0 // accepted orders that are not committed
 	for p := range partitions {
-		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p))
+		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p, partitions))
 		waiting += s.Ready + s.Delayed + s.Leased
-		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p))
+		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p, partitions))
 	}
 	d.workers(ctx, rdb, waiting)
 	d.age(ctx, rdb, partitions)

@@ -25,7 +25,7 @@ func newCatalog(ctx context.Context, e *env, eng *engine, stock *inventory.Inven
 	}
 	ps.add(part{name: "locks of the catalogue", stop: locks.Close})
 	items, err := catalog.New(ctx, eng.store, stock, catalog.Config{
-		Redis: eng.rdb, Locks: locks, Partition: eng.partition, Now: eng.clock.ItemNow,
+		Redis: eng.rdb, Locks: locks, HashTag: eng.hashTag, Now: eng.clock.ItemNow,
 		OpenSale: func(ctx context.Context, item string) error { return openSale(ctx, stock, item) },
 		OnError:  e.reporter("catalog"),
 	})

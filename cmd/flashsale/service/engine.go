@@ -149,8 +149,11 @@ func (eng *engine) checkPartitions(ctx context.Context, s *config.Settings) erro
 		return config.BadSetting("partitions", fmt.Sprint(want), fmt.Sprintf("the database was laid out for %d", have), "set that number")
 	}
 	err = inventory.CheckPartitions(ctx, eng.rdb, want)
-	if errors.Is(err, inventory.ErrPartitions) {
+	switch {
+	case errors.Is(err, inventory.ErrPartitions):
 		return config.BadSetting("partitions", fmt.Sprint(want), err.Error(), "set the number that is recorded")
+	case errors.Is(err, inventory.ErrLayout):
+		return config.BadSetting("partitions", fmt.Sprint(want), err.Error(), "let the earlier version commit the queued orders, then delete its keys: see docs/deployment.md")
 	}
 	return backend.RedisError(ctx, s.Redis, err)
 }
@@ -165,13 +168,13 @@ func (eng *engine) openQueues(s *config.Settings) error {
 		// Separate from the orders, so that orders that wait for their payment neither use the
 		// capacity for orders that wait for the database nor are read with them.
 		expiries, err := queue.New(eng.rdb, queue.Config{
-			Prefix: inventory.ExpiryQueuePrefix(p), Lease: s.Lease, MaxLength: maxExpiries,
+			Prefix: inventory.ExpiryQueuePrefix(p, s.Partitions), Lease: s.Lease, MaxLength: maxExpiries,
 		})
 		if err != nil {
 			return err
 		}
 		orders, err := queue.New(eng.rdb, queue.Config{
-			Prefix: inventory.QueuePrefix(p), Lease: s.Lease, MaxLength: s.QueueLimit, Followers: expiries,
+			Prefix: inventory.QueuePrefix(p, s.Partitions), Lease: s.Lease, MaxLength: s.QueueLimit, Followers: expiries,
 			// A dead letter holds its units until an operator decides, so none is dropped in
 			// favour of another.
 			MaxDead: s.QueueLimit,
@@ -186,6 +189,9 @@ func (eng *engine) openQueues(s *config.Settings) error {
 
 // partition returns the partition of an item.
 func (eng *engine) partition(item string) int { return inventory.PartitionOf(item, eng.partitions) }
+
+// hashTag returns the hash tag of an item's keys.
+func (eng *engine) hashTag(item string) string { return inventory.HashTag(item, eng.partitions) }
 
 // orderQueues are the queues of accepted orders, with their names for operators.
 func (eng *engine) orderQueues() (named []worker.NamedQueue) {

@@ -21,7 +21,7 @@ const (
 	// clusterMasters is the number of masters, each of which has one replica.
 	clusterMasters = 3
 	// clusterPartitions puts the partitions of the three items on three masters.
-	clusterPartitions = 7
+	clusterPartitions = 9
 	clusterSlots      = 16384
 	// nodeTimeout is the time in milliseconds after which a silent node counts as failed.
 	nodeTimeout = "1000"

@@ -29,7 +29,7 @@ const poisonShare = 0.01
 // enqueuePoison enqueues tasks that can never become orders: half of them are malformed, and
 // the other half break the transaction of every batch that contains them. It returns their ids.
 func enqueuePoison(ctx context.Context, r *run) []string {
-	q, err := queue.New(r.shop.rdb, queue.Config{Prefix: ordersKey(0, "")})
+	q, err := queue.New(r.shop.rdb, queue.Config{Prefix: r.shop.ordersKey(0, "")})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func enqueuePoison(ctx context.Context, r *run) []string {
 
 // expectDead compares the dead letters with the poison tasks.
 func expectDead(ctx context.Context, r *run, poison []string) {
-	dead, err := history.DeadOrders(ctx, r.shop.rdb, ordersKey(0, ""))
+	dead, err := history.DeadOrders(ctx, r.shop.rdb, r.shop.ordersKey(0, ""))
 	if err != nil {
 		r.failf("read dead letters: %v", err)
 	}

@@ -132,7 +132,7 @@ func (r *run) final(ctx context.Context) (*history.Final, error) {
 		return nil, err
 	}
 	for p := range r.shop.partitions {
-		dead, err := history.DeadOrders(ctx, r.shop.rdb, ordersKey(p, ""))
+		dead, err := history.DeadOrders(ctx, r.shop.rdb, r.shop.ordersKey(p, ""))
 		if err != nil {
 			return nil, fmt.Errorf("read dead letters: %w", err)
 		}
@@ -194,12 +194,12 @@ const wholeRun = 8 * time.Minute
 // fail.
 func noDeadLetters(ctx context.Context, r *run) {
 	for p := range r.shop.partitions {
-		ids, err := r.shop.rdb.ZRange(ctx, ordersKey(p, "dead"), 0, -1).Result()
+		ids, err := r.shop.rdb.ZRange(ctx, r.shop.ordersKey(p, "dead"), 0, -1).Result()
 		if err != nil {
 			r.failf("read dead letters: %v", err)
 		}
 		for _, id := range ids {
-			meta, err := r.shop.rdb.HGet(ctx, ordersKey(p, "meta"), id).Result()
+			meta, err := r.shop.rdb.HGet(ctx, r.shop.ordersKey(p, "meta"), id).Result()
 			r.failf("dead letter %s: %q %v", id, meta, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/hashtag"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/testing/redistest"
 )
@@ -180,8 +181,13 @@ func (s *shop) urls() []string {
 }
 
 // The service's keys, as documented in docs/ARCHITECTURE.md.
-func tag(partition int) string                    { return "fs:{p" + strconv.Itoa(partition) + "}:" }
-func ordersKey(partition int, part string) string { return tag(partition) + "q:orders:" + part }
+func (s *shop) tag(partition int) string {
+	return "fs:{" + hashtag.Of(partition, s.partitions) + "}:"
+}
+
+func (s *shop) ordersKey(partition int, part string) string {
+	return s.tag(partition) + "q:orders:" + part
+}
 
 // partition is the partition of an item or a bucket.
 func (s *shop) partition(id string) int {
@@ -207,7 +213,7 @@ func itemOf(id string) string {
 	return item
 }
 
-func (s *shop) saleKey(item string) string { return tag(s.partition(item)) + "sale:" + item }
+func (s *shop) saleKey(item string) string { return s.tag(s.partition(item)) + "sale:" + item }
 func (s *shop) lockKey(item string) string { return s.saleKey(item) + ":lock" }
 
 // underway is the number of tasks in the queues of orders that are not dead letters.
@@ -217,7 +223,7 @@ func (s *shop) underway(ctx context.Context) (n int64, err error) {
 		// In one step: a task moves from one set to another.
 		_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 			for i, set := range []string{"ready", "leased", "delayed"} {
-				sets[i] = p.ZCard(ctx, ordersKey(partition, set))
+				sets[i] = p.ZCard(ctx, s.ordersKey(partition, set))
 			}
 			return nil
 		})
@@ -233,7 +239,7 @@ func (s *shop) underway(ctx context.Context) (n int64, err error) {
 // includes expired leases.
 func (s *shop) counts(ctx context.Context) (processed, failed int64) {
 	for partition := range s.partitions {
-		all, err := s.rdb.HGetAll(ctx, ordersKey(partition, "counts")).Result()
+		all, err := s.rdb.HGetAll(ctx, s.ordersKey(partition, "counts")).Result()
 		if err != nil {
 			return 0, 0 // Redis may be down; callers poll
 		}

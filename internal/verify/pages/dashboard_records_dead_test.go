@@ -51,7 +51,7 @@ func newDeadShop(t *testing.T) *deadShop {
 			t.Errorf("close redis client: %v", err)
 		}
 	})
-	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0)})
+	tasks, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
