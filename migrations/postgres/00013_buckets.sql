@@ -11,6 +11,12 @@ ALTER TABLE items ADD COLUMN moves BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX items_divided ON items (id) WHERE buckets > 1;
 
 -- +goose Down
+
+-- Without these columns, buckets would be items of their own. So this fails while an item is divided.
+CREATE TABLE undivided (divided_items INTEGER CHECK (divided_items = 0));
+INSERT INTO undivided (divided_items) SELECT count(*) FROM items WHERE buckets > 1;
+DROP TABLE undivided;
+
 DROP INDEX items_divided;
 ALTER TABLE items DROP COLUMN moves;
 ALTER TABLE items DROP COLUMN buckets;
