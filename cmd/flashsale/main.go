@@ -23,10 +23,10 @@ const (
 	exitUsage  = 2
 )
 
-// gcPercent lets the heap grow to four and a half times the live data before a collection. The
+// gcPercent lets the heap grow to four times the live data before a collection. The
 // live data is small compared with each request's garbage: with the default of 100 the
 // collector took a tenth of the processor time of a sale.
-const gcPercent = 350
+const gcPercent = 300
 
 func main() {
 	if os.Getenv("GOGC") == "" {
