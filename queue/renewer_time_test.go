@@ -78,7 +78,8 @@ type keeping struct {
 	errs    []error // errors passed to OnError
 }
 
-func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
+// keep runs a test whose handlers get up to so many tasks.
+func keep(t *testing.T, batch int, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{began: time.Now(), answer: answer}
@@ -89,14 +90,17 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 			t.Fatal(err)
 		}
 		k := &keeping{line: l, t: t}
-		r := &runner{cfg: RunConfig{OnError: func(err error) {
+		cfg := RunConfig{Batch: batch, Workers: 9}
+		r := &runner{cfg: cfg, pool: newPool(cfg)}
+		r.cfg.OnError = func(err error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.errs = append(k.errs, err)
-		}}}
+		}
 		r.work, r.cut = context.WithCancelCause(t.Context())
 		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
-		k.source.renewer = newRenewer(k.source)
+		r.pool.sources = []*source{k.source}
+		k.source.renewer, k.source.acker = newRenewer(k.source), newAcker(k.source)
 		k.renewer = k.source.renewer
 		var loop sync.WaitGroup
 		loop.Go(k.renewer.loop)
@@ -120,14 +124,19 @@ func (k *keeping) reported() []error {
 
 // begins passes n newly leased tasks to a handler.
 func (k *keeping) begins(name string, n int) *batch {
-	h := newFetch(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
-	k.renewer.add(h)
-	b := &batch{source: k.source, parts: []part{{h, 0, n}}}
-	b.begin(k.source.r.work)
-	return b
+	p := k.source.r.pool
+	p.fetched(k.source, leases(name, 0, n, time.Now().Add(timedLease)), false, false)
+	return p.take(k.source.r.work)
 }
 
-func (k *keeping) until(b *batch) time.Duration { return b.parts[0].fetch.until().Sub(k.began) }
+func (k *keeping) ends(b *batch) { k.source.r.pool.finished(b, results{}, 0) }
+
+func (k *keeping) until(b *batch) time.Duration {
+	p := k.source.r.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return b.given[0].hold.end.Sub(k.began)
+}
 
 // after advances the clock to this time after the start of the test, and waits until all
 // goroutines are blocked.
@@ -145,7 +154,7 @@ var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 -
 func TestRenewer_Time_Extends(t *testing.T) {
 	t.Parallel()
 	for _, phase := range phases {
-		keep(t, all, func(t *testing.T, k *keeping) {
+		keep(t, 9, all, func(t *testing.T, k *keeping) {
 			k.after(phase)
 			b := k.begins("a", 3)
 			k.after(phase + 10*timedLease)
@@ -160,7 +169,7 @@ func TestRenewer_Time_Extends(t *testing.T) {
 			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.reported()) != 0 {
 				t.Errorf("after ten leases: until %s, cause %v, reported %v", k.until(b), context.Cause(b.ctx), k.reported())
 			}
-			b.end()
+			k.ends(b)
 			k.after(20 * timedLease)
 			if n := len(k.calls()) - len(calls); n != 0 {
 				t.Errorf("%d extensions after the task was settled", n)
@@ -182,7 +191,7 @@ func TestRenewer_Time_SlowAnswer(t *testing.T) {
 		<-time.After(way)
 		return all(ctx, call, n)
 	}
-	keep(t, slow, func(t *testing.T, k *keeping) {
+	keep(t, 9, slow, func(t *testing.T, k *keeping) {
 		b := k.begins("a", 1)
 		k.after(timedLease/2 + way)
 		calls := k.calls()
@@ -205,7 +214,7 @@ func TestRenewer_Time_Refused(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
 	for _, phase := range phases {
-		keep(t, func(context.Context, int, int) (string, error) { return "", failed }, func(t *testing.T, k *keeping) {
+		keep(t, 9, func(context.Context, int, int) (string, error) { return "", failed }, func(t *testing.T, k *keeping) {
 			k.after(phase)
 			b := k.begins("a", 2)
 			k.after(phase + timedLease - time.Nanosecond)
@@ -241,7 +250,7 @@ func TestRenewer_Time_Recovers(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
 	const tries = 4 // one more follows before the end
-	keep(t, func(ctx context.Context, call, n int) (string, error) {
+	keep(t, 9, func(ctx context.Context, call, n int) (string, error) {
 		if call <= tries {
 			return "", failed
 		}
@@ -252,7 +261,7 @@ func TestRenewer_Time_Recovers(t *testing.T) {
 		if calls := k.calls(); len(calls) <= tries || calls[tries] >= timedLease || context.Cause(b.ctx) != nil {
 			t.Errorf("tried at %v, cause %v", calls, context.Cause(b.ctx))
 		}
-		b.end()
+		k.ends(b)
 	})
 }
 
@@ -260,7 +269,7 @@ func TestRenewer_Time_Recovers(t *testing.T) {
 // at once; the other tasks of the fetch continue.
 func TestRenewer_Time_Lost(t *testing.T) {
 	t.Parallel()
-	keep(t, func(_ context.Context, call, n int) (string, error) {
+	keep(t, 2, func(_ context.Context, call, n int) (string, error) {
 		text := strings.Repeat("K", n)
 		if call == 1 {
 			text = "S" + text[1:] // reply for the task that was leased first
@@ -268,11 +277,8 @@ func TestRenewer_Time_Lost(t *testing.T) {
 		return text, nil
 	}, func(t *testing.T, k *keeping) {
 		// Two handlers share one fetch: the first task is lost.
-		h := newFetch(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
-		k.renewer.add(h)
-		first, second := &batch{source: k.source, parts: []part{{h, 0, 2}}}, &batch{source: k.source, parts: []part{{h, 2, 4}}}
-		first.begin(k.source.r.work)
-		second.begin(k.source.r.work)
+		first := k.begins("a", 4)
+		second := k.source.r.pool.take(k.source.r.work)
 		<-first.ctx.Done()
 		synctest.Wait()
 		calls := k.calls()

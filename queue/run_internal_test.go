@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,26 +57,23 @@ func TestAcker_Wait(t *testing.T) {
 	})
 }
 
-// TestBatch_Begin: a task that lost its lease while it waited is left out, whether or not the
+// TestPool_TakeLost: a task that lost its lease while it waited is left out, whether or not the
 // renewer has noticed.
-func TestBatch_Begin(t *testing.T) {
+func TestPool_TakeLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
 		var reported []error
 		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
-		short := brought(s[0], "a", 0, 2)
-		short.end = time.Now().Add(time.Second)
-		p.fetched(s[0], short, true, true)
-		h := brought(s[0], "b", 0, 3)
-		p.fetched(s[0], h, true, true)
-		s[0].renewer.lose(h, map[string]bool{"token" + "b1": true})
+		p.fetched(s[0], leases("a", 0, 2, time.Now().Add(time.Second)), true, true)
+		p.fetched(s[0], brought("b", 0, 3), true, true)
+		s[0].renewer.lose(func(l Leased) bool { return l.ID == "b1" })
 		<-time.After(time.Second) // and the renewer has not noticed
 		b := p.take(t.Context())
-		if got := ids(b); got != "b0 b2" {
-			t.Fatalf("handled %q, want b0 b2", got)
+		if got := ids(b); got != "b0 b2" || p.queued != 0 {
+			t.Fatalf("handled %q, want b0 b2, and %d wait", got, p.queued)
 		}
-		if &b.tasks[0] == &h.tasks[0] {
+		if &b.tasks[0] == &b.given[0] {
 			t.Fatal("the handler could change the renewer's slice")
 		}
 		s[0].Handler = func(context.Context, []Leased) []error { return nil }
@@ -86,41 +82,10 @@ func TestBatch_Begin(t *testing.T) {
 			!strings.HasSuffix(reported[1].Error(), ": 2 of them") {
 			t.Fatalf("reported %v", reported)
 		}
-		if len(s[0].acker.pending.done) != 2 || len(s[0].renewer.fetches) != 0 {
-			t.Fatalf("%d settled, %d fetches kept", len(s[0].acker.pending.done), len(s[0].renewer.fetches))
+		if len(s[0].acker.pending.done) != 2 || len(p.held(s[0])) != 0 {
+			t.Fatalf("%d settled, %d leases kept", len(s[0].acker.pending.done), len(p.held(s[0])))
 		}
 	})
-}
-
-// TestBatch_Lost: the loss of a lease ends the context of its handler, and no other.
-func TestBatch_Lost(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 2, Workers: 2}, 1)
-	s[0].r.cfg.OnError = func(error) {}
-	h := brought(s[0], "a", 0, 4)
-	p.fetched(s[0], h, true, true)
-	first, second := p.take(t.Context()), p.take(t.Context())
-	s[0].renewer.lose(h, map[string]bool{"token" + "a3": true})
-	if first.ctx.Err() != nil || !errors.Is(context.Cause(second.ctx), ErrLeaseLost) {
-		t.Fatalf("contexts: %v and %v, want the second ended", first.ctx.Err(), context.Cause(second.ctx))
-	}
-	if until, ok := second.end(); !ok || !until.Equal(h.end) {
-		t.Fatalf("%v, %v; want %v", until, ok, h.end)
-	}
-	s[0].renewer.lose(h, nil)
-	if !errors.Is(context.Cause(first.ctx), ErrLeaseLost) {
-		t.Fatal("the first goes on without its leases")
-	}
-}
-
-// leases returns n tasks as in a fetch.
-func leases(name string, from, n int, until time.Time) []Leased {
-	holds := make([]hold, n)
-	tasks := make([]Leased, n)
-	for i := range tasks {
-		tasks[i] = Leased{ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, LeaseUntil: until, hold: &holds[i]}
-	}
-	return tasks
 }
 
 // cancels ends a context once a fetch has been answered.
@@ -159,14 +124,12 @@ func TestFetcher_TooLate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	rdb.AddHook(cancels{cancel})
-	f := fetcher{source: s[0], size: chunkTasks}
-	if err := f.turn(ctx); err != nil {
-		t.Fatal(err)
+	p.stop = ctx.Done()
+	s[0].fetchLoop(ctx)
+	if got := reasons(s[0]); got != "a b" || p.queued != 0 || p.reserved != 0 {
+		t.Fatalf("handed back %q, %d wait and %d are reserved", got, p.queued, p.reserved)
 	}
-	if got := reasons(s[0]); got != "a b" || p.waiting != 0 || p.reserved != 0 {
-		t.Fatalf("handed back %q, %d wait and %d are reserved", got, p.waiting, p.reserved)
-	}
-	if len(s[0].renewer.fetches) != 0 {
+	if len(p.held(s[0])) != 0 {
 		t.Fatal("their leases are still extended")
 	}
 }
@@ -182,26 +145,22 @@ func TestRenewer_OneEnded(t *testing.T) {
 	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	_, s := bench(t, RunConfig{}, 1)
+	p, s := bench(t, RunConfig{Batch: 1}, 1)
 	s[0].Queue = q
-	var fetches [2]*fetch
-	for i := range fetches {
-		f, err := q.Dequeue(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fetches[i] = newFetch(s[0], f.Tasks)
-		s[0].renewer.add(fetches[i])
+	f, err := q.Dequeue(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
 	}
+	p.fetched(s[0], f.Tasks, false, false)
 	now := time.Now()
-	fetches[0].end, fetches[1].end = now.Add(-time.Second), now.Add(time.Minute)
+	f.Tasks[0].hold.end, f.Tasks[1].hold.end = now.Add(-time.Second), now.Add(time.Minute)
 	if !s[0].renewer.extend(t.Context()) {
 		t.Fatal("it failed")
 	}
-	if end := fetches[1].until(); end.Before(now.Add(time.Hour)) {
+	if end := f.Tasks[1].hold.end; end.Before(now.Add(time.Hour)) {
 		t.Fatalf("the other ends at %v and was not extended", end)
 	}
-	if end := fetches[0].until(); end.After(now) {
+	if end := f.Tasks[0].hold.end; end.After(now) {
 		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }
@@ -210,10 +169,10 @@ func TestRenewer_OneEnded(t *testing.T) {
 func TestAcker_LaterInFront(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
-	p.fetched(s[0], brought(s[0], "a", 0, 2), true, true)
-	p.fetched(s[0], brought(s[0], "a", 2, 1), true, true)
-	s[0].handBack([]*fetch{brought(s[0], "b", 0, 2)}, "handed back")
-	s[0].handBack(p.clear(s[0]), "handed back")
+	p.fetched(s[0], brought("a", 0, 2), true, true)
+	p.fetched(s[0], brought("a", 2, 1), true, true)
+	s[0].acker.add(time.Now(), handedBack(brought("b", 0, 2), "handed back"))
+	p.handBack(s[0])
 	if got := reasons(s[0]); got != "a0 a1 a2 b0 b1" {
 		t.Fatalf("handed back %q", got)
 	}
