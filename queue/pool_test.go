@@ -1,8 +1,9 @@
 package queue
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -70,34 +71,6 @@ func ids(b *batch) string {
 		all = append(all, b.given[i].ID)
 	}
 	return strings.Join(all, " ")
-}
-
-// TestPool_Shares: two sources with tasks are served by their weights.
-func TestPool_Shares(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 3, 1)
-	p.ask(s[0])
-	p.ask(s[1])
-	var got [2]int
-	for range 1000 {
-		p.free(1)
-		for i := range s {
-			if n := granted(s[i]); n == 1 {
-				got[i]++
-				p.fetched(s[i], brought("t", 0, 1), true, true)
-				p.ask(s[i])
-			}
-		}
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		if b := p.take(t.Context()); len(b.tasks) != 1 {
-			t.Fatalf("took %d tasks", len(b.tasks))
-		}
-	}
-	if got[0]+got[1] != 1000 || got[0] < 749 || got[0] > 751 {
-		t.Fatalf("shares %v, want 750 and 250", got)
-	}
 }
 
 // TestPool_NoBurst: a source cannot catch up on the share that it did not use, even if it
@@ -345,58 +318,6 @@ func TestPool_Ahead(t *testing.T) {
 	}
 }
 
-// TestPool_Overdue: while no worker is free, a task that has waited too long is handed back
-// with all tasks behind it.
-func TestPool_Overdue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, s := bench(t, RunConfig{Batch: 2, Workers: 1}, 1, 1)
-		p.ahead = 100
-		p.fetched(s[0], brought("a", 0, 3), true, true)
-		p.take(t.Context())
-		quit := make(chan struct{})
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
-			p.watch(quit)
-		}()
-		<-time.After(defaultAheadLimit * 4 / 5)
-		p.fetched(s[0], brought("a", 3, 1), true, true)
-		p.fetched(s[1], brought("b", 0, 1), true, true)
-		synctest.Wait()
-		if n := s[0].acker.pending.len(); n != 0 {
-			t.Fatalf("%d handed back too early", n)
-		}
-		p.mu.Lock()
-		p.idle = 1
-		p.mu.Unlock()
-		<-time.After(defaultAheadLimit * 4 / 5)
-		synctest.Wait()
-		if n := s[0].acker.pending.len(); n != 0 {
-			t.Fatalf("%d handed back, but a worker is free", n)
-		}
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		<-time.After(defaultAheadLimit / 2)
-		synctest.Wait()
-		if got := reasons(s[0]); got != "a2 a3" {
-			t.Fatalf("handed back %q, want a2 a3", got)
-		}
-		if p.ahead != 0 {
-			t.Fatalf("%v are still prefetched", p.ahead)
-		}
-		if got := reasons(s[1]); got != "b0" || p.queued != 0 {
-			t.Fatalf("handed back %q, %d waiting, want b0", got, p.queued)
-		}
-		close(quit)
-		<-watched
-		if n := len(p.held(s[0])); n != 2 {
-			t.Fatalf("%d leases are kept, want the two that are being handled", n)
-		}
-	})
-}
-
 // reasons lists the ids of the tasks that were handed back.
 func reasons(s *source) string {
 	var all []string
@@ -407,37 +328,6 @@ func reasons(s *source) string {
 		all = append(all, r.Task.ID)
 	}
 	return strings.Join(all, " ")
-}
-
-// TestPool_Abandon: the tasks of handlers that keep running are handed back in order.
-func TestPool_Abandon(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, s := bench(t, RunConfig{Batch: 2, Workers: 9}, 1)
-		const n = 18
-		p.fetched(s[0], brought("a", 10, n), false, false)
-		var running []*batch
-		for range n / 2 {
-			running = append(running, p.take(t.Context()))
-		}
-		slices.Reverse(running[3].given) // a handler may reorder its tasks
-		p.close()
-		p.finished(running[5], results{}, 0)
-		if got := p.abandon(); got != n/2-1 {
-			t.Fatalf("%d abandoned, want %d", got, n/2-1)
-		}
-		want := "a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a22 a23 a24 a25 a26 a27"
-		if got := reasons(s[0]); got != want {
-			t.Fatalf("handed back %q, want %q", got, want)
-		}
-		if len(p.held(s[0])) != 0 {
-			t.Fatal("their leases are still extended")
-		}
-		p.finished(running[0], results{done: running[0].given}, 0)
-		if n := len(s[0].acker.pending.done); n != 0 {
-			t.Fatal("an abandoned handler can still settle")
-		}
-	})
 }
 
 // TestQueue_Pass: a wake-up is passed on only if a task is ready.
@@ -528,5 +418,67 @@ func TestPool_OverdueAfterFetch(t *testing.T) {
 	p.returnOverdue(s)
 	if got := reasons(s); got != "old0 old1 old2 young0 young1" {
 		t.Errorf("handed back %q, want both fetches in their order", got)
+	}
+}
+
+// TestPool_TakeLost: a task that lost its lease while it waited is left out, whether or not the
+// renewer has noticed.
+func TestPool_TakeLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
+		var reported []error
+		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
+		p.fetched(s[0], leases("a", 0, 2, time.Now().Add(time.Second)), true, true)
+		p.fetched(s[0], brought("b", 0, 3), true, true)
+		s[0].renewer.lose(func(l Leased) bool { return l.ID == "b1" })
+		<-time.After(time.Second) // and the renewer has not noticed
+		b := p.take(t.Context())
+		if got := ids(b); got != "b0 b2" || p.queued != 0 {
+			t.Fatalf("handled %q, want b0 b2, and %d wait", got, p.queued)
+		}
+		if &b.tasks[0] == &b.given[0] {
+			t.Fatal("the handler could change the renewer's slice")
+		}
+		s[0].Handler = func(context.Context, []Leased) []error { return nil }
+		s[0].r.handle(b)
+		if len(reported) != 2 || !errors.Is(reported[0], ErrLeaseLost) || !errors.Is(reported[1], ErrLeaseLost) ||
+			!strings.HasSuffix(reported[1].Error(), ": 2 of them") {
+			t.Fatalf("reported %v", reported)
+		}
+		if len(s[0].acker.pending.done) != 2 || len(p.held(s[0])) != 0 {
+			t.Fatalf("%d settled, %d leases kept", len(s[0].acker.pending.done), len(p.held(s[0])))
+		}
+	})
+}
+
+// TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
+// others.
+func TestRenewer_OneEnded(t *testing.T) {
+	t.Parallel()
+	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	p, s := bench(t, RunConfig{Batch: 1}, 1)
+	s[0].Queue = q
+	f, err := q.Dequeue(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.fetched(s[0], f.Tasks, false, false)
+	now := time.Now()
+	f.Tasks[0].hold.end, f.Tasks[1].hold.end = now.Add(-time.Second), now.Add(time.Minute)
+	if !s[0].renewer.extend(t.Context()) {
+		t.Fatal("it failed")
+	}
+	if end := f.Tasks[1].hold.end; end.Before(now.Add(time.Hour)) {
+		t.Fatalf("the other ends at %v and was not extended", end)
+	}
+	if end := f.Tasks[0].hold.end; end.After(now) {
+		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }

@@ -108,29 +108,6 @@ func TestQueue_DueOrder(t *testing.T) {
 	})
 }
 
-func TestQueue_EnqueueFull(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxLength: 3})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		a := take(t, q, "a")
-		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
-			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
-		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
-		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
-			t.Fatalf("%v, %v; want %v", status, err, want)
-		}
-		wantGone(t, q, "c")
-		wantGone(t, q, "d")
-		seen := 0
-		if err := q.Scan(await.Context(t), func(string, []byte) error { seen++; return nil }); err != nil || seen != 3 {
-			t.Fatalf("%d bodies, %v; want 3", seen, err)
-		}
-		ack(t, q, a...)
-		enqueue(t, q, queue.Task{ID: "c"})
-	})
-}
-
 func TestQueue_EnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})

@@ -78,8 +78,7 @@ type keeping struct {
 	errs    []error // errors passed to OnError
 }
 
-// keep runs a test whose handlers get up to so many tasks.
-func keep(t *testing.T, batch int, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
+func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{began: time.Now(), answer: answer}
@@ -90,7 +89,7 @@ func keep(t *testing.T, batch int, answer func(ctx context.Context, call, n int)
 			t.Fatal(err)
 		}
 		k := &keeping{line: l, t: t}
-		cfg := RunConfig{Batch: batch, Workers: 9}
+		cfg := RunConfig{Batch: 9, Workers: 9}
 		r := &runner{cfg: cfg, pool: newPool(cfg)}
 		r.cfg.OnError = func(err error) {
 			k.mu.Lock()
@@ -154,7 +153,7 @@ var phases = []time.Duration{0, time.Nanosecond, timedLease / 12, timedLease/6 -
 func TestRenewer_Time_Extends(t *testing.T) {
 	t.Parallel()
 	for _, phase := range phases {
-		keep(t, 9, all, func(t *testing.T, k *keeping) {
+		keep(t, all, func(t *testing.T, k *keeping) {
 			k.after(phase)
 			b := k.begins("a", 3)
 			k.after(phase + 10*timedLease)
@@ -191,7 +190,7 @@ func TestRenewer_Time_SlowAnswer(t *testing.T) {
 		<-time.After(way)
 		return all(ctx, call, n)
 	}
-	keep(t, 9, slow, func(t *testing.T, k *keeping) {
+	keep(t, slow, func(t *testing.T, k *keeping) {
 		b := k.begins("a", 1)
 		k.after(timedLease/2 + way)
 		calls := k.calls()
@@ -214,7 +213,7 @@ func TestRenewer_Time_Refused(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no way to Redis")
 	for _, phase := range phases {
-		keep(t, 9, func(context.Context, int, int) (string, error) { return "", failed }, func(t *testing.T, k *keeping) {
+		keep(t, func(context.Context, int, int) (string, error) { return "", failed }, func(t *testing.T, k *keeping) {
 			k.after(phase)
 			b := k.begins("a", 2)
 			k.after(phase + timedLease - time.Nanosecond)
@@ -243,58 +242,4 @@ func TestRenewer_Time_Refused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRenewer_Time_Recovers: an extension that succeeds at the last try keeps the lease.
-func TestRenewer_Time_Recovers(t *testing.T) {
-	t.Parallel()
-	failed := errors.New("no way to Redis")
-	const tries = 4 // one more follows before the end
-	keep(t, 9, func(ctx context.Context, call, n int) (string, error) {
-		if call <= tries {
-			return "", failed
-		}
-		return all(ctx, call, n)
-	}, func(t *testing.T, k *keeping) {
-		b := k.begins("a", 1)
-		k.after(2 * timedLease)
-		if calls := k.calls(); len(calls) <= tries || calls[tries] >= timedLease || context.Cause(b.ctx) != nil {
-			t.Errorf("tried at %v, cause %v", calls, context.Cause(b.ctx))
-		}
-		k.ends(b)
-	})
-}
-
-// TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context,
-// at once; the other tasks of the fetch continue.
-func TestRenewer_Time_Lost(t *testing.T) {
-	t.Parallel()
-	keep(t, 2, func(_ context.Context, call, n int) (string, error) {
-		text := strings.Repeat("K", n)
-		if call == 1 {
-			text = "S" + text[1:] // reply for the task that was leased first
-		}
-		return text, nil
-	}, func(t *testing.T, k *keeping) {
-		// Two handlers share one fetch: the first task is lost.
-		first := k.begins("a", 4)
-		second := k.source.r.pool.take(k.source.r.work)
-		<-first.ctx.Done()
-		synctest.Wait()
-		calls := k.calls()
-		if cause := context.Cause(first.ctx); len(calls) != 1 || time.Since(k.began) != calls[0] || !errors.Is(cause, ErrLeaseLost) {
-			t.Errorf("extended at %v, ended after %s, cause %v", calls, time.Since(k.began), cause)
-		}
-		k.after(4 * timedLease)
-		if context.Cause(second.ctx) != nil {
-			t.Errorf("the other handler was ended: %v", context.Cause(second.ctx))
-		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		for i, ids := range k.tasks[1:] {
-			if !slices.Equal(ids, []string{"a1", "a2", "a3"}) {
-				t.Errorf("extension %d is of %v; another worker has a0", i+2, ids)
-			}
-		}
-	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// Sentinels of this package. Compare with errors.Is.
 var (
 	// ErrConfig: a setting is out of bounds.
 	ErrConfig = errors.New("registry: invalid configuration")

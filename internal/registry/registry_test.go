@@ -50,6 +50,17 @@ func join(t testing.TB, g *registry.Registration, onError func(error)) (leave fu
 	return leave
 }
 
+func dial(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(redistest.Options(addr))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
+}
+
 // refuse fails the test if a heartbeat fails.
 func refuse(t testing.TB) func(error) { return func(err error) { t.Error(err) } }
 
@@ -122,8 +133,7 @@ func TestRegistry(t *testing.T) {
 func TestRegistry_Killed(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := dial(t, server.Addr())
 	now := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	server.SetTime(now)
 	key := redistest.Prefix(t) + "workers"
@@ -200,8 +210,7 @@ func TestRegistry_Full(t *testing.T) {
 func TestRegistry_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := dial(t, server.Addr())
 	r := newRegistry(t, rdb, registry.Config{Every: 10 * time.Millisecond, Silence: time.Hour})
 	var sent atomic.Int64
 	rdb.AddHook(calls{&sent})
