@@ -291,8 +291,8 @@ func (p *pool) over() bool {
 }
 
 // pop takes up to a batch of waiting entries, but at least one task, from the source
-// whose tasks have waited longest. It leaves out tasks whose lease has ended before the
-// renewer noticed.
+// whose tasks have waited longest. It leaves out tasks whose lease has ended before renew
+// noticed.
 func (p *pool) pop() *batch {
 	var from *source
 	for _, s := range p.sources {
@@ -317,7 +317,7 @@ func (p *pool) pop() *batch {
 	now := time.Now()
 	b.tasks = slices.DeleteFunc(b.tasks, func(l Leased) bool { return !now.Before(l.hold.end) })
 	b.lost = n - len(b.tasks)
-	b.given = slices.Clone(b.tasks) // the handler may reorder them while the renewer reads the others
+	b.given = slices.Clone(b.tasks) // the handler may reorder them while renew reads the others
 	return b
 }
 

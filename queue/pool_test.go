@@ -21,7 +21,7 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r.cfg.OnError = func(err error) { t.Error(err) }
 	for _, w := range weights {
 		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
-		s.renewer, s.acker = newRenewer(s), newAcker(s)
+		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
 	r.pool.sources = r.sources
@@ -431,7 +431,7 @@ func TestPool_TakeLost(t *testing.T) {
 		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
 		p.fetched(s[0], leases("a", 0, 2, time.Now().Add(time.Second)), true, true)
 		p.fetched(s[0], brought("b", 0, 3), true, true)
-		s[0].renewer.lose(func(l Leased) bool { return l.ID == "b1" })
+		s[0].lose(func(l Leased) bool { return l.ID == "b1" })
 		<-time.After(time.Second) // and the renewer has not noticed
 		b := p.take(t.Context())
 		if got := ids(b); got != "b0 b2" || p.queued != 0 {
@@ -472,7 +472,7 @@ func TestRenewer_OneEnded(t *testing.T) {
 	p.fetched(s[0], f.Tasks, false, false)
 	now := time.Now()
 	f.Tasks[0].hold.end, f.Tasks[1].hold.end = now.Add(-time.Second), now.Add(time.Minute)
-	if !s[0].renewer.extend(t.Context()) {
+	if !s[0].extend(t.Context()) {
 		t.Fatal("it failed")
 	}
 	if end := f.Tasks[1].hold.end; end.Before(now.Add(time.Hour)) {

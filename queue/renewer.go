@@ -7,44 +7,27 @@ import (
 	"time"
 )
 
-// renewer extends the leases of a source's tasks that wait for a worker or are with one, and
-// ends the handlers' contexts when leases are lost.
-type renewer struct {
-	s    *source
-	quit chan struct{}
-}
-
-func newRenewer(s *source) *renewer { return &renewer{s: s, quit: make(chan struct{})} }
-
-// close ends loop without waiting for it.
-func (k *renewer) close() { close(k.quit) }
-
-// loop extends every lease with less than two thirds of its time left. It checks often
-// enough to extend a lease before half of its time has passed, and more often while
-// extending fails.
-func (k *renewer) loop() {
-	lease := k.s.Queue.cfg.Lease
+// renew extends the leases of the source's tasks that wait for a worker or are with one, and
+// ends the handlers' contexts when leases are lost, until ctx ends. It extends every lease
+// with less than two thirds of its time left. It checks often enough to extend a lease before
+// half of its time has passed, and more often while extending fails.
+func (s *source) renew(ctx context.Context) {
+	lease := s.Queue.cfg.Lease
 	every, again := lease/6, lease/10
 	timer := time.NewTimer(every)
 	defer timer.Stop()
-	ctx, cancel := context.WithCancel(k.s.r.work)
-	defer cancel()
-	go func() {
-		<-k.quit
-		cancel()
-	}()
 	for {
 		select {
-		case <-k.quit:
+		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
 		pause := every
-		k.expire()
-		if !k.extend(ctx) {
+		s.expire()
+		if !s.extend(ctx) {
 			pause = again
 		}
-		if end := k.expire(); !end.IsZero() {
+		if end := s.expire(); !end.IsZero() {
 			pause = min(pause, max(time.Until(end), time.Millisecond))
 		}
 		timer.Reset(pause)
@@ -53,10 +36,10 @@ func (k *renewer) loop() {
 
 // expire gives up the leases that were not extended in time and returns the end of the
 // next one; zero if there is none.
-func (k *renewer) expire() (next time.Time) {
+func (s *source) expire() (next time.Time) {
 	now := time.Now()
-	k.lose(func(l Leased) bool { return !now.Before(l.hold.end) })
-	for _, l := range k.s.r.pool.held(k.s) {
+	s.lose(func(l Leased) bool { return !now.Before(l.hold.end) })
+	for _, l := range s.r.pool.held(s) {
 		if next.IsZero() || l.hold.end.Before(next) {
 			next = l.hold.end
 		}
@@ -66,12 +49,12 @@ func (k *renewer) expire() (next time.Time) {
 
 // extend extends the leases that are due, within the time that the first of them has
 // left. It returns false if that failed.
-func (k *renewer) extend(ctx context.Context) bool {
-	q := k.s.Queue
+func (s *source) extend(ctx context.Context) bool {
+	q := s.Queue
 	start := time.Now()
 	var due []Leased
 	var first time.Time
-	for _, l := range k.s.r.pool.held(k.s) {
+	for _, l := range s.r.pool.held(s) {
 		// An ended lease must not cut the call for the others short.
 		if left := l.hold.end.Sub(start); left <= 0 || left >= q.cfg.Lease*2/3 {
 			continue
@@ -89,22 +72,22 @@ func (k *renewer) extend(ctx context.Context) bool {
 	status, err := q.Extend(limited, due...)
 	if err != nil {
 		if ctx.Err() == nil {
-			k.s.r.cfg.OnError(err)
+			s.r.cfg.OnError(err)
 		}
 		return false
 	}
 	lost := make(map[*hold]bool)
-	k.s.r.pool.mu.Lock()
-	for i, s := range status {
-		if s == StatusOK {
+	s.r.pool.mu.Lock()
+	for i, got := range status {
+		if got == StatusOK {
 			due[i].hold.end = start.Add(q.cfg.Lease)
 		} else {
 			lost[due[i].hold] = true
 		}
 	}
-	k.s.r.pool.mu.Unlock()
+	s.r.pool.mu.Unlock()
 	if len(lost) > 0 {
-		k.lose(func(l Leased) bool { return lost[l.hold] })
+		s.lose(func(l Leased) bool { return lost[l.hold] })
 	}
 	return true
 }
@@ -133,8 +116,8 @@ func (p *pool) held(s *source) []Leased {
 
 // lose removes tasks whose leases are lost: waiting ones do not start, and the contexts of
 // the handlers of the others end.
-func (k *renewer) lose(lost func(Leased) bool) {
-	p, n := k.s.r.pool, 0
+func (s *source) lose(lost func(Leased) bool) {
+	p, n := s.r.pool, 0
 	var ended []*batch
 	p.mu.Lock()
 	without := func(tasks []Leased) []Leased {
@@ -142,10 +125,10 @@ func (k *renewer) lose(lost func(Leased) bool) {
 		n += len(tasks) - len(left)
 		return left
 	}
-	k.s.waiting = without(k.s.waiting)
-	p.count(k.s, entries(k.s.waiting)-k.s.queued)
+	s.waiting = without(s.waiting)
+	p.count(s, entries(s.waiting)-s.queued)
 	for _, b := range p.running {
-		if before := len(b.tasks); b.source == k.s {
+		if before := len(b.tasks); b.source == s {
 			if b.tasks = without(b.tasks); len(b.tasks) < before {
 				ended = append(ended, b)
 			}
@@ -156,7 +139,7 @@ func (k *renewer) lose(lost func(Leased) bool) {
 		return
 	}
 	err := fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, n)
-	k.s.r.cfg.OnError(err)
+	s.r.cfg.OnError(err)
 	for _, b := range ended {
 		b.cancel(err)
 	}

@@ -72,10 +72,9 @@ const timedLease = 6 * time.Second
 // keeping is a running renewer in a synctest bubble.
 type keeping struct {
 	*line
-	t       *testing.T
-	renewer *renewer
-	source  *source
-	errs    []error // errors passed to OnError
+	t      *testing.T
+	source *source
+	errs   []error // errors passed to OnError
 }
 
 func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
@@ -99,14 +98,12 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 		r.work, r.cut = context.WithCancelCause(t.Context())
 		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
 		r.pool.sources = []*source{k.source}
-		k.source.renewer, k.source.acker = newRenewer(k.source), newAcker(k.source)
-		k.renewer = k.source.renewer
+		k.source.acker = newAcker(k.source)
 		var loop sync.WaitGroup
-		loop.Go(k.renewer.loop)
+		loop.Go(func() { k.source.renew(r.work) })
 		defer func() {
-			k.renewer.close()
-			loop.Wait()
 			r.cut(nil)
+			loop.Wait()
 			if err := rdb.Close(); err != nil {
 				t.Error(err)
 			}

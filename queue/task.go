@@ -160,8 +160,8 @@ type Leased struct {
 
 // hold is the state of a lease in this process.
 type hold struct {
-	// end is the earliest end of the lease. In a Run, the renewer changes it under the
-	// pool's mutex.
+	// end is the earliest end of the lease. In a Run, renew changes it under the pool's
+	// mutex.
 	end time.Time
 	// settled is set once Ack, Complete or Reject in this process has ended the
 	// lease. Run then ignores the handler's verdict on the task.
