@@ -229,7 +229,11 @@ func (p *pool) fetched(s *source, tasks []Leased, more, soon bool) {
 	s.more, s.loaded, s.failing = more, soon, false
 	n := entries(tasks)
 	s.pass += float64(n) / float64(s.Weight)
-	s.waiting = append(s.waiting, tasks...)
+	if len(s.waiting) == 0 {
+		s.waiting = tasks
+	} else {
+		s.waiting = append(s.waiting, tasks...)
+	}
 	p.count(s, n)
 	for range min(p.idle, calls(s, n)) {
 		p.work.Signal()
@@ -315,9 +319,15 @@ func (p *pool) pop() *batch {
 	}
 	p.count(from, -size)
 	now := time.Now()
-	b.tasks = slices.DeleteFunc(b.tasks, func(l Leased) bool { return !now.Before(l.hold.end) })
-	b.lost = n - len(b.tasks)
-	b.given = slices.Clone(b.tasks) // the handler may reorder them while renew reads the others
+	b.given = make([]Leased, 0, n) // the handler may reorder them while renew reads b.tasks
+	for i := range b.tasks {
+		if now.Before(b.tasks[i].hold.end) {
+			b.given = append(b.given, b.tasks[i])
+		}
+	}
+	if b.lost = n - len(b.given); b.lost > 0 {
+		b.tasks = slices.Clone(b.given)
+	}
 	return b
 }
 

@@ -77,21 +77,23 @@ func (r *runner) handle(b *batch) {
 // sortOut groups tasks by the handler's verdicts. It leaves out the tasks that the
 // handler has settled itself.
 func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
-	o.done = make([]Leased, 0, len(tasks))
 	for i := range tasks {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		if tasks[i].settled() {
-			continue
-		}
-		if c, ok := followUp(tasks[i], err); ok {
-			o.then = append(o.then, c)
-		} else if err != nil {
-			o.back = append(o.back, rejection(tasks[i], err, interrupted))
-		} else {
+		switch {
+		case tasks[i].settled():
+		case err == nil && len(o.done) == i:
+			o.done = tasks[: i+1 : i+1] // without a copy as long as all are done
+		case err == nil:
 			o.done = append(o.done, tasks[i])
+		default:
+			if c, ok := followUp(tasks[i], err); ok {
+				o.then = append(o.then, c)
+			} else {
+				o.back = append(o.back, rejection(tasks[i], err, interrupted))
+			}
 		}
 	}
 	return o
