@@ -51,42 +51,6 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestQueue_Order(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		tasks := numbered(1000)
-		enqueue(t, q, tasks...)
-		enqueue(t, q, queue.Task{ID: "last"})
-		var got []queue.Leased
-		for len(got) < 1001 {
-			f := dequeue(t, q, 333)
-			if len(f.Tasks) == 0 {
-				t.Fatalf("empty after %d tasks", len(got))
-			}
-			got = append(got, f.Tasks...)
-			if f.More != (len(got) < 1001) {
-				t.Fatalf("More is %v after %d tasks", f.More, len(got))
-			}
-		}
-		for i, want := range tasks {
-			if got[i].ID != want.ID || string(got[i].Payload) != string(want.Payload) || got[i].Attempt != 1 {
-				t.Fatalf("place %d: %s %q attempt %d, want %s %q attempt 1",
-					i, got[i].ID, got[i].Payload, got[i].Attempt, want.ID, want.Payload)
-			}
-		}
-		if got[1000].ID != "last" {
-			t.Fatalf("last is %s", got[1000].ID)
-		}
-		for _, s := range ack(t, q, got...) {
-			if s != queue.StatusOK {
-				t.Fatalf("ack: %v", s)
-			}
-		}
-		wantStats(t, q, queue.Stats{})
-	})
-}
-
 // TestQueue_DueOrder: delayed tasks that are promoted together run in the order of their due times.
 func TestQueue_DueOrder(t *testing.T) {
 	t.Parallel()
