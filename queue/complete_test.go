@@ -32,16 +32,16 @@ func TestQueue_Complete(t *testing.T) {
 		// A follow-up task may have the id of the task that it follows.
 		wantComplete(t, q, queue.StatusOK, l[0],
 			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
-			queue.Task{ID: "last"})
-		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Leased: 1})
+			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
+		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
 		wantComplete(t, q, queue.StatusOK, l[1])
 		wantGone(t, q, "b")
-		got := take(t, q, "a", "last", "later")
+		got := take(t, q, "urgent", "a", "last", "later")
 		if now := serverTime(t, rdb); now.Before(due) {
 			t.Fatalf("the delayed one came at %v, due at %v", now, due)
 		}
-		if got[0].Attempt != 1 || got[0].Type != "second" || string(got[0].Payload) != "2" {
-			t.Fatalf("successor %+v", got[0])
+		if got[1].Attempt != 1 || got[1].Type != "second" || string(got[1].Payload) != "2" {
+			t.Fatalf("successor %+v", got[1])
 		}
 		for i := range got {
 			wantComplete(t, q, queue.StatusOK, got[i])

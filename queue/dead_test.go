@@ -112,15 +112,16 @@ func TestQueue_RunNowDelayed(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "retried"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour), Type: "t"})
+		enqueue(t, q, queue.Task{ID: "retried"}, queue.Task{ID: "low", Due: time.Now().Add(time.Hour), Type: "t"},
+			queue.Task{ID: "high", Due: time.Now().Add(2 * time.Hour), Priority: 9})
 		reject(t, q, queue.Rejection{Task: take(t, q, "retried")[0], Delay: time.Hour})
 		must(rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err())
-		runNow(t, q, "later", "retried")
+		runNow(t, q, "low", "retried", "high")
 		if n, err := rdb.LLen(await.Context(t), q.EnqueueKeys()[6]).Result(); err != nil || n != 1 {
 			t.Errorf("%d wake-ups, %v", n, err)
 		}
-		l := take(t, q, "later", "retried")
-		if l[0].Type != "t" || l[0].Attempt != 1 || l[1].Attempt != 2 {
+		l := take(t, q, "high", "low", "retried")
+		if l[0].Priority != 9 || l[1].Type != "t" || l[1].Attempt != 1 || l[2].Attempt != 2 {
 			t.Errorf("%+v", l)
 		}
 		wantClean(t, q)

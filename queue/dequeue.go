@@ -142,14 +142,21 @@ func setWaits(tasks []Leased, waits string) error {
 	return nil
 }
 
-// parseHead reads "attempt,0[,option]*".
+// parseHead reads "attempt,priority[,option]*".
 func (l *Leased) parseHead(head string) (err error) {
 	first, rest, _ := strings.Cut(head, ",")
-	_, options, _ := strings.Cut(rest, ",")
-	if l.Attempt, err = strconv.Atoi(first); err != nil {
+	second, _, more := strings.Cut(rest, ",")
+	l.Attempt, err = strconv.Atoi(first)
+	if err == nil {
+		l.Priority, err = strconv.Atoi(second)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrReply, err)
 	}
-	l.Options, err = parseOptions(options)
+	l.Options = Options{}
+	if more {
+		l.Options, err = parseOptions(rest[len(second):])
+	}
 	return err
 }
 

@@ -25,7 +25,7 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 		}
 	}
 	status, err := each("enqueue", tasks, enqueueStatus, func(chunk []Task) *redis.Cmd {
-		args := append(make([]any, 0, 1+4*len(chunk)), q.cfg.MaxLength)
+		args := append(make([]any, 0, 1+5*len(chunk)), q.cfg.MaxLength)
 		for i := range chunk {
 			args = chunk[i].args(args)
 		}
@@ -54,7 +54,7 @@ func refused(op string, status []Status) error {
 //	queue_room(o, max_length)    how many entries may still be added (a read);
 //	                             max_length is [Queue.MaxLength], passed in ARGV
 //	queue_known(o, n, ids)       known[i] is true if ids[i] already exists (a read)
-//	queue_add(o, now_us, n, ids, payloads [, options])
+//	queue_add(o, now_us, n, ids, payloads [, priorities [, options]])
 //	                             adds ids[1..n] in order and wakes a worker
 //	queue_wake(o)                wakes a worker
 //

@@ -82,13 +82,13 @@ func TestRun_OnFailure_Expired(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "again", Type: "t"}, queue.Task{ID: "dead", MaxAttempts: 1}, queue.Task{ID: "stays"})
+		enqueue(t, q, queue.Task{ID: "again", Type: "t", Priority: 1}, queue.Task{ID: "dead", MaxAttempts: 1}, queue.Task{ID: "stays"})
 		take(t, q, "again", "dead", "stays")
 		expire(t, rdb, q, "again", "dead")
 		calls := make(chan string, 10)
 		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
 			OnFailure: func(l queue.Leased, err error, dead bool) {
-				calls <- fmt.Sprintf("%s %d %q %v %v", l.ID, l.Attempt, l.Type, errors.Is(err, queue.ErrLeaseLost), dead)
+				calls <- fmt.Sprintf("%s %d %d %q %v %v", l.ID, l.Attempt, l.Priority, l.Type, errors.Is(err, queue.ErrLeaseLost), dead)
 			},
 		})
 		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Leased: 1, Dead: 1} })
@@ -99,7 +99,7 @@ func TestRun_OnFailure_Expired(t *testing.T) {
 			got = append(got, c)
 		}
 		slices.Sort(got)
-		if want := []string{`again 1 "t" true false`, `dead 1 "" true true`}; !slices.Equal(got, want) {
+		if want := []string{`again 1 1 "t" true false`, `dead 1 0 "" true true`}; !slices.Equal(got, want) {
 			t.Errorf("reported %q, want %q", got, want)
 		}
 	})

@@ -126,7 +126,7 @@ func TestQueue_RepliesLost(t *testing.T) {
 			want string
 		}{
 			{"enqueue", func(ctx context.Context) (string, error) {
-				status, err := q.Enqueue(ctx, queue.Task{ID: "now"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "one", Type: "t"})
+				status, err := q.Enqueue(ctx, queue.Task{ID: "now"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "one", Priority: 3})
 				return fmt.Sprint(status), err
 			}, "[unknown unknown unknown]", "[duplicate duplicate duplicate]"},
 			{"ack", func(ctx context.Context) (string, error) {

@@ -147,7 +147,7 @@ func (q *Queue) CountDead(ctx context.Context, place DeadPlace, by time.Time) (D
 
 // infos reads the reply of get.lua or list.lua.
 func infos(cmd *redis.Cmd) ([]TaskInfo, error) {
-	const fields = 9
+	const fields = 10
 	reply, err := cmd.StringSlice()
 	if err == nil && len(reply)%fields != 0 {
 		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
@@ -164,32 +164,36 @@ func infos(cmd *redis.Cmd) ([]TaskInfo, error) {
 	return out, nil
 }
 
-// parse reads the fields state, id, score, attempt, tag, text, options, presence of the
-// payload, payload.
+// parse reads the fields state, id, score, attempt, priority, tag, text, options, presence
+// of the payload, payload.
 func (t *TaskInfo) parse(fields []string) (err error) {
-	var n [2]int64
+	var n [3]int64
 	for i := range n {
 		if n[i], err = strconv.ParseInt(fields[2+i], 10, 64); err != nil {
 			return fmt.Errorf("%w: %w", ErrReply, err)
 		}
 	}
-	t.State, t.ID, t.Attempt = State(fields[0]), fields[1], int(n[1])
+	t.State, t.ID, t.Attempt, t.Priority = State(fields[0]), fields[1], int(n[1]), int(n[2])
 	switch t.State {
 	case "":
 	case StateReady:
-		t.At = time.UnixMicro(n[0]).UTC()
+		t.At = time.UnixMicro(n[0]).Add(time.Duration(t.Priority) * ageing).UTC()
 	default:
 		t.At = time.UnixMilli(n[0]).UTC()
 	}
-	if fields[4] != "L" {
-		t.Reason = fields[5]
+	if fields[5] != "L" {
+		t.Reason = fields[6]
 	}
-	if fields[7] == "1" {
-		t.Payload = []byte(fields[8])
+	if fields[8] == "1" {
+		t.Payload = []byte(fields[9])
 	}
-	t.Options, err = parseOptions(fields[6])
+	t.Options, err = parseOptions(fields[7])
 	return err
 }
+
+// ageing is the waiting time that one level of priority counts for; queue_age_us in the
+// scripts.
+const ageing = time.Minute
 
 // scanPage is how many payloads one step of a scan reads, about a megabyte of large ones.
 const scanPage = 128

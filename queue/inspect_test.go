@@ -83,7 +83,7 @@ func TestQueue_List(t *testing.T) {
 			}
 		}
 		now := time.Now()
-		enqueue(t, q, queue.Task{ID: "r2"}, queue.Task{ID: "r3", Payload: []byte("body")}, queue.Task{ID: "r1"},
+		enqueue(t, q, queue.Task{ID: "r3", Payload: []byte("body")}, queue.Task{ID: "r1"}, queue.Task{ID: "r2", Priority: 1},
 			queue.Task{ID: "d1", Due: now.Add(3 * time.Hour)}, queue.Task{ID: "d3", Due: now.Add(time.Hour)},
 			queue.Task{ID: "d2", Due: now.Add(2 * time.Hour)})
 		wantPages(t, q, queue.StateReady, "r2", "r3", "r1")

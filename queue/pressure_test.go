@@ -25,7 +25,7 @@ func TestQueue_Load(t *testing.T) {
 			if l := look(); l.Length != 0 || l.OldestReady != 0 || l.Done != 0 || l.Minute != minute {
 				return fmt.Errorf("an empty queue: %+v, in minute %d", l, minute)
 			}
-			enqueue(t, q, queue.Task{ID: "a", Type: "t"}, queue.Task{ID: "b"}, queue.Task{ID: "c", Due: time.Now().Add(time.Hour)})
+			enqueue(t, q, queue.Task{ID: "a", Priority: 3}, queue.Task{ID: "b"}, queue.Task{ID: "c", Due: time.Now().Add(time.Hour)})
 			waitFor(t, func() bool { return look().OldestReady >= time.Millisecond })
 			if l := look(); l.Length != 3 || l.OldestReady > time.Hour {
 				return fmt.Errorf("three tasks: %+v", l)

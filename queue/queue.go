@@ -58,6 +58,7 @@ const (
 	maxReason     = 4096    // bytes kept of a failure's reason
 	maxFetched    = 4 << 20 // bytes of payload per dequeue, unless a single task has more
 	defaultIdle   = 5 * time.Second
+	maxPriority   = 9
 	maxID         = 255 // bytes; dequeue.lua relies on it
 	maxAttemptCap = 1_000_000
 )

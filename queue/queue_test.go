@@ -51,31 +51,52 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestQueue_DueOrder: delayed tasks that are promoted together run in the order of their due times.
-func TestQueue_DueOrder(t *testing.T) {
+func TestQueue_Priority(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q,
+			queue.Task{ID: "low"}, queue.Task{ID: "middle", Priority: 5},
+			queue.Task{ID: "high 1", Priority: 9}, queue.Task{ID: "high 2", Priority: 9})
+		// Failed and handed back, a task keeps its priority.
+		a := take(t, q, "high 1", "high 2")
+		reject(t, q, queue.Rejection{Task: a[0]})
+		reject(t, q, queue.Rejection{Task: a[1], Uncounted: true})
+		take(t, q, "high 2", "high 1", "middle", "low")
+	})
+}
+
+func TestQueue_PriorityAges(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		later := time.Now().Add(time.Hour)
-		enqueue(t, q, queue.Task{ID: "young", Due: later}, queue.Task{ID: "old", Due: later})
-		enqueue(t, q, queue.Task{ID: "fresh"})
+		enqueue(t, q, queue.Task{ID: "young", Due: later}, queue.Task{ID: "old", Due: later},
+			queue.Task{ID: "late high", Due: later, Priority: 9}, queue.Task{ID: "high", Priority: 9})
+		// Age the low task by moving its arrival, which is its score, ten minutes back.
+		ready := q.EnqueueKeys()[0]
+		enqueue(t, q, queue.Task{ID: "aged"})
+		if err := rdb.ZIncrBy(await.Context(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
+			t.Fatal(err)
+		}
+		take(t, q, "aged", "high")
+		// The delayed ones fall due, as if time had passed: they age from then on.
 		now := serverTime(t, rdb)
-		for id, ago := range map[string]int64{"young": 50, "old": 100} {
+		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
 			if err := rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		must(rdb.ZIncrBy(await.Context(t), prefix+"ready", -float64(time.Minute.Microseconds()), "fresh").Err())
-		take(t, q, "fresh", "old", "young")
+		take(t, q, "late high", "old", "young")
 	})
 }
 
 func TestQueue_EnqueueInvalid(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	for _, task := range []queue.Task{{}, {ID: strings.Repeat("a", 256)}} {
+	for _, task := range []queue.Task{{}, {ID: strings.Repeat("a", 256)}, {ID: "a", Priority: 10}, {ID: "a", Priority: -1}} {
 		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "good"}, task)
 		if !errors.Is(err, queue.ErrInvalidTask) {
 			t.Fatalf("%+v: %v; want ErrInvalidTask", task, err)

@@ -28,7 +28,7 @@ func TestQueue_ConflictsWriteNothing(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
 		before := content(t, rdb, prefix)
 		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
-			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Type: "t", Payload: []byte("x")}} {
+			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Priority: 4, Payload: []byte("x")}} {
 				status, err := q.Enqueue(await.Context(t), task)
 				if err != nil || status[0] != queue.StatusDuplicate {
 					t.Fatalf("a second %s: %v, %v; want a duplicate", state, status, err)
@@ -63,7 +63,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		many := []queue.Task{
-			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Type: "t"},
+			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
 		}
 		before := content(t, rdb, prefix)
 		for name, refused := range map[string]func() bool{
@@ -127,7 +127,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
 			l := take(t, q, "leased", "worked on", "dead")
 			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
-			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "well 2"})
+			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
 			if err := rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
 				t.Fatal(err)
 			}

@@ -115,11 +115,11 @@ func newKeys(prefix string) (keys, error) {
 		wake:   prefix + "wake",
 	}
 	k.all = []string{
-		prefix + "ready",   // 1: sorted set, arrival in microseconds
+		prefix + "ready",   // 1: sorted set, arrival in microseconds minus the value of the priority
 		prefix + "delayed", // 2: sorted set, due in ms
 		prefix + "leased",  // 3: sorted set, lease end in ms
 		k.body,             // 4: hash, id -> payload
-		prefix + "meta",    // 5: hash, id -> attempt, options, and the lease's token or the last reason
+		prefix + "meta",    // 5: hash, id -> attempt, priority, options, and the lease's token or the last reason
 		prefix + "clock",   // 6: string, the last arrival in microseconds
 		k.wake,             // 7: list, at most one token
 		prefix + "counts",  // 8: hash, the counters of Stats; see stats.go

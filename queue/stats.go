@@ -37,7 +37,7 @@ type Stats struct {
 	// Split counts the tasks that were split off others; see Completion.Split.
 	Split int64
 	// OldestReady is how long the task at the head of the ready set has been waiting;
-	// zero if there is none.
+	// zero if there is none. With priorities another task may be older.
 	OldestReady time.Duration
 	// Paused reports whether the queue is paused; see Queue.Pause.
 	Paused bool

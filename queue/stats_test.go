@@ -144,9 +144,9 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 }
 
 // arrived changes the time since when a task has been ready.
-func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.Duration, ids ...string) {
+func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.Duration, priority int, ids ...string) {
 	t.Helper()
-	at := float64(serverTime(t, rdb).Add(-ago).UnixMicro())
+	at := float64(serverTime(t, rdb).Add(-ago).UnixMicro() - int64(priority)*time.Minute.Microseconds())
 	for i, id := range ids {
 		z := redis.Z{Score: at + float64(i), Member: id}
 		if n, err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[0], z).Result(); err != nil || n != 0 {
@@ -187,11 +187,11 @@ func TestQueue_StatsWaits(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Hour, MaxLength: 1000})
 		var w queue.Waits
 		const half, three, thirty, long = 30 * time.Second, 3 * time.Minute, 30 * time.Minute, 3 * time.Hour
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d", Type: "x"})
-		arrived(t, rdb, q, half, "a")
-		arrived(t, rdb, q, three, "b")
-		arrived(t, rdb, q, thirty, "c")
-		arrived(t, rdb, q, long, "d")
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b", Priority: 9}, queue.Task{ID: "c"}, queue.Task{ID: "d", Type: "x"})
+		arrived(t, rdb, q, half, 0, "a")
+		arrived(t, rdb, q, three, 9, "b")
+		arrived(t, rdb, q, thirty, 0, "c")
+		arrived(t, rdb, q, long, 0, "d")
 		waited := map[string]time.Duration{"a": half, "b": three, "c": thirty, "d": long}
 		l := dequeue(t, q, 10).Tasks
 		if len(l) != 4 {
@@ -205,7 +205,7 @@ func TestQueue_StatsWaits(t *testing.T) {
 		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1, bucket(three): 1, bucket(long): 2})
 
 		// A delayed task counts from when it fell due, however long ago it was added and however late it is promoted.
-		enqueue(t, q, queue.Task{ID: "e", Due: time.Now().Add(time.Hour)})
+		enqueue(t, q, queue.Task{ID: "e", Due: time.Now().Add(time.Hour), Priority: 2})
 		due := float64(serverTime(t, rdb).Add(-half).UnixMilli())
 		must(rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
 		take(t, q, "e")
@@ -213,7 +213,7 @@ func TestQueue_StatsWaits(t *testing.T) {
 
 		// After the clock stepped back, a task that seems to arrive later has not waited.
 		enqueue(t, q, queue.Task{ID: "f"})
-		arrived(t, rdb, q, -time.Hour, "f")
+		arrived(t, rdb, q, -time.Hour, 0, "f")
 		take(t, q, "f")
 		wantWaits(t, q, w, map[int]int64{0: 1})
 	})
@@ -234,9 +234,9 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				prefix := redistest.Prefix(t)
 				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
-				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1"}, queue.Task{ID: "old"})
-				arrived(t, rdb, q, 3*time.Hour, "a")
-				arrived(t, rdb, q, 3*time.Hour, "old")
+				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Priority: 1}, queue.Task{ID: "old"})
+				arrived(t, rdb, q, 3*time.Hour, 1, "a")
+				arrived(t, rdb, q, 3*time.Hour, 0, "old")
 				l := take(t, q, "a")[0]
 				for range 2 {
 					w := counted(t, q).Waits
@@ -250,7 +250,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
 					}
 				}
-				if want := fmt.Sprintf("%d,0,yx%%2Cb1;L", l.Attempt); l.Token[:len(want)] != want || l.Type != "x,b1" {
+				if want := fmt.Sprintf("%d,1,yx%%2Cb1;L", l.Attempt); l.Token[:len(want)] != want || l.Type != "x,b1" {
 					t.Fatalf("%+v, want a token that begins with %s", l, want)
 				}
 				ack(t, q, l)
@@ -317,9 +317,9 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 				ids = append(ids, tasks[i].ID)
 			}
 			a, b := n/4, n/2
-			arrived(t, rdb, q, now, ids[:a]...)
-			arrived(t, rdb, q, minutes, ids[a:b]...)
-			arrived(t, rdb, q, seconds, ids[b:]...)
+			arrived(t, rdb, q, now, 0, ids[:a]...)
+			arrived(t, rdb, q, minutes, 0, ids[a:b]...)
+			arrived(t, rdb, q, seconds, 0, ids[b:]...)
 			before := counted(t, q).Waits
 			l := dequeue(t, q, 512).Tasks
 			if len(l) != n {
@@ -425,7 +425,7 @@ func TestQueue_Stats(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		wantStats(t, q, queue.Stats{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,10 @@ type Task struct {
 	// Due is the earliest start, by the Redis server's clock and rounded up to the
 	// millisecond. Zero means now.
 	Due time.Time
+	// Priority is 0 (default) to 9. Each level counts as one minute of waiting, so a
+	// task of priority 0 runs before new tasks of priority 9 once it is nine minutes
+	// older.
+	Priority int
 	// Type is the kind of task, for handlers and operators; up to 64 bytes.
 	Type string
 	// MaxAttempts overrides Config.MaxAttempts for this task; 0 keeps the queue's.
@@ -39,10 +43,18 @@ const (
 	maxEntries = 1 << 16
 )
 
-func (t *Task) validate() error {
-	switch {
-	case t.ID == "" || len(t.ID) > maxID:
+func (t Task) validate() error {
+	if t.ID == "" || len(t.ID) > maxID {
 		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
+	}
+	if t.Priority < 0 || t.Priority > maxPriority {
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
+	}
+	return t.validateOptions()
+}
+
+func (t *Task) validateOptions() error {
+	switch {
 	case len(t.Type) > maxType:
 		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
 	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
@@ -57,7 +69,7 @@ func (t *Task) validate() error {
 
 // args appends the fields of a task in the order in which the scripts read them.
 func (t *Task) args(args []any) []any {
-	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.options())
+	return append(args, t.ID, t.Payload, dueMillis(t.Due), t.Priority, t.options())
 }
 
 // options encodes the task's options for its meta value; see
@@ -110,7 +122,10 @@ type Options struct {
 // parseOptions reads the output of Task.options. It skips the options that the
 // scripts add for their own use and those of later versions.
 func parseOptions(text string) (o Options, err error) {
-	for part := range strings.SplitSeq(text, ",") {
+	if text == "" {
+		return o, nil
+	}
+	for part := range strings.SplitSeq(text[1:], ",") {
 		if part == "" {
 			continue
 		}
@@ -143,6 +158,8 @@ type Leased struct {
 	Attempt int
 	// Token identifies the lease. It is opaque.
 	Token string
+	// Priority is the task's.
+	Priority int
 	// Options are those that the producer set.
 	Options
 	// LeaseUntil is the earliest end of the lease, on this process's monotonic
@@ -216,9 +233,10 @@ const (
 
 // TaskInfo describes one task in the queue.
 type TaskInfo struct {
-	ID      string
-	State   State
-	Payload []byte // nil if the payload is missing, or the Page was brief
+	ID       string
+	State    State
+	Payload  []byte // nil if the payload is missing, or the Page was brief
+	Priority int
 	Options
 	// Attempt counts the deliveries so far.
 	Attempt int

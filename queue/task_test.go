@@ -48,11 +48,11 @@ func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Tas
 	t.Helper()
 	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}
 	info := get(t, q, task.ID)
-	if info.State != state || info.Options != want || string(info.Payload) != string(task.Payload) {
+	if info.State != state || info.Options != want || info.Priority != task.Priority || string(info.Payload) != string(task.Payload) {
 		t.Fatalf("Get: %+v, want %s and %+v", info, state, task)
 	}
 	found := list(t, q, state)
-	if len(found) != 1 || found[0].ID != task.ID || found[0].Options != want {
+	if len(found) != 1 || found[0].ID != task.ID || found[0].Options != want || found[0].Priority != task.Priority {
 		t.Fatalf("List: %+v, want %+v", found, task)
 	}
 }
@@ -61,7 +61,7 @@ func takeOptions(t testing.TB, q *queue.Queue, task queue.Task, attempt int) que
 	t.Helper()
 	l := take(t, q, task.ID)[0]
 	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}
-	if l.Options != want || l.Attempt != attempt {
+	if l.Options != want || l.Attempt != attempt || l.Priority != task.Priority {
 		t.Fatalf("Dequeue: %+v, want attempt %d of %+v", l, attempt, task)
 	}
 	return l
@@ -72,7 +72,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for name, task := range map[string]queue.Task{
-			"all":      {Type: "mail", MaxAttempts: 7, Timeout: 1500 * time.Millisecond},
+			"all":      {Type: "mail", MaxAttempts: 7, Timeout: 1500 * time.Millisecond, Priority: 3},
 			"type":     {Type: "mail"},
 			"attempts": {MaxAttempts: 9},
 			"timeout":  {Timeout: 3 * time.Millisecond},

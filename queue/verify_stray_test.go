@@ -128,12 +128,11 @@ func TestDequeue_Bytes(t *testing.T) {
 		wantBatch(6, true)
 		wantBatch(6, false)
 		// A task above the bound is taken on its own.
-		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t"}
-		enqueue(t, q, huge)
-		waitFor(t, func() bool { return serverTime(t, rdb).After(get(t, q, "huge").At) })
-		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")})
+		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t", Priority: 1}
+		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")}, huge)
 		must(rdb.Set(await.Context(t), "stock"+q.Prefix(), 9, 0).Err())
 		must(sell.Run(await.Context(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
+		waitFor(t, func() bool { return serverTime(t, rdb).After(get(t, q, "huge").At) })
 		if l := wantBatch(1, true); len(l[0].Payload) != 5<<20 || l[0].Type != "t" {
 			t.Errorf("%s has %d bytes", l[0].ID, len(l[0].Payload))
 		}

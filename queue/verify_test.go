@@ -141,7 +141,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"})
 		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless")
 		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
-		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail"},
+		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail", Priority: 2},
 			queue.Task{ID: "ready bodiless"}, queue.Task{ID: "ready and delayed"}, queue.Task{ID: "well"},
 			queue.Task{ID: "delayed bodiless", Due: time.Now().Add(time.Hour)},
 			queue.Task{ID: "delayed and dead", Due: time.Now().Add(time.Hour)})
@@ -176,7 +176,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		check(verify(t, q, true))
 		wantClean(t, q)
 		for id, want := range map[string]queue.TaskInfo{
-			"lost":              {State: queue.StateReady, Reason: "was in no state", Payload: []byte("body")},
+			"lost":              {State: queue.StateReady, Reason: "was in no state", Payload: []byte("body"), Priority: 2},
 			"body alone":        {State: queue.StateReady, Reason: "was in no state", Payload: []byte("orphan")},
 			"leased bodiless":   {State: queue.StateDead, Reason: "body missing", Attempt: 1},
 			"ready bodiless":    {State: queue.StateDead, Reason: "body missing"},
@@ -187,7 +187,8 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			"delayed and dead":  {State: queue.StateDelayed},
 		} {
 			got := get(t, q, id)
-			if got.State != want.State || got.Reason != want.Reason || string(got.Payload) != string(want.Payload) || got.Attempt != want.Attempt {
+			if got.State != want.State || got.Reason != want.Reason || string(got.Payload) != string(want.Payload) ||
+				got.Attempt != want.Attempt || got.Priority != want.Priority {
 				t.Errorf("%s: %+v, want %+v", id, got, want)
 			}
 		}

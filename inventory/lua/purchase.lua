@@ -284,7 +284,7 @@ if taken > 0 then
   redis.call('XADD', KEYS[6], '*', 'o', records)
   -- All orders are one task, a parcel: see inventory/accepted.
   local parcel = string.format('p1\t%s.%d\n', ARGV[3], sequence) .. lines
-  queue_add(8, now_us, 1, {ARGV[12]}, {parcel}, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
+  queue_add(8, now_us, 1, {ARGV[12]}, {parcel}, nil, {',yparcel' .. (taken > 1 and ',n' .. taken or '')})
 end
 
 local accepted, more = -1, ''

@@ -17,13 +17,13 @@ local max_length = tonumber(ARGV[1])
 local function fits(at, n, meta)
   local needed = 0
   for i = 1, n do
-    needed = needed + queue_entries(ARGV[at + 4 * i - 1])
+    needed = needed + queue_entries(ARGV[at + 5 * i - 1])
   end
   KEYS = others
   local room = queue_room(0, max_length)
   KEYS = own
   if same then -- the task's own place is free then
-    local _, _, _, options = queue_parse(meta)
+    local _, _, _, _, options = queue_parse(meta)
     room = room + queue_entries(options)
   end
   return room >= needed
@@ -35,7 +35,7 @@ local unbounded = 1e15
 local status, at, i, freed = {}, 2, 0, 0
 while at <= #ARGV do
   local id, token, split, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local first, next_first = at + 4, at + 4 + 4 * split
+  local first, next_first = at + 4, at + 4 + 5 * split
   i = i + 1
   local meta = redis.call('HGET', KEYS[5], id)
   if not meta then
@@ -58,7 +58,7 @@ while at <= #ARGV do
       KEYS = own
     end
   end
-  at = next_first + 4 * n
+  at = next_first + 5 * n
 end
 if freed > 0 then
   queue_processed(freed)

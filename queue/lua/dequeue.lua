@@ -11,8 +11,8 @@
 --       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
 --       fault has left tasks in no state; how long the tasks were ready, "<number of a task>:<microseconds>,..." for
 --       up to 16 of them, each also for those since the one before; how many expired leases were reclaimed; per such
---       lease: id, "attempt,0[,option]*", "1" where the task is a dead letter now, else "0"; then per task: id,
---       payload, "attempt,0[,option]*"
+--       lease: id, "attempt,priority[,option]*", "1" where the task is a dead letter now, else "0"; then per task: id,
+--       payload, "attempt,priority[,option]*"
 -- Atomic because a task must leave one set and enter the other as one step, and because a lease that expired
 -- must be reclaimed by exactly one worker.
 
@@ -23,8 +23,8 @@ local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
 local reply, filled = {'0', '-1', '', '0', '0', '', '0'}, 7
 
-local function bury(id, attempt, reason, options)
-  queue_bury(id, now_ms, attempt, reason, options)
+local function bury(id, attempt, priority, reason, options)
+  queue_bury(id, now_ms, attempt, priority, reason, options)
   buried = buried + 1
 end
 
@@ -45,15 +45,16 @@ local function reclaim()
     queue_tally('failed', redis.call('ZREM', KEYS[3], unpack(ids, from, to)))
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
-      local attempt, _, _, options = queue_parse(metas[i - from + 1])
-      reply[filled + 1], reply[filled + 2], reply[filled + 3] = ids[i], string.format('%d,0', attempt) .. options, '0'
+      local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
+      reply[filled + 1], reply[filled + 2], reply[filled + 3] = ids[i], string.format('%d,%d', attempt, priority) .. options, '0'
       filled = filled + 3
       if attempt >= queue_max(options, max_attempts) then
-        bury(ids[i], attempt, 'lease expired', options)
+        bury(ids[i], attempt, priority, 'lease expired', options)
         reply[filled] = '1'
       else
-        ready[k + 1], ready[k + 2] = string.format('%d', front + i - 1), ids[i]
-        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, 'R', 'lease expired', options .. back)
+        local score = math.min(front + i - 1, now_us - priority * queue_age_us)
+        ready[k + 1], ready[k + 2] = string.format('%d', score), ids[i]
+        fresh[k + 1], fresh[k + 2] = ids[i], queue_meta(attempt, priority, 'R', 'lease expired', options .. back)
         k = k + 2
       end
     end
@@ -72,10 +73,14 @@ local function promote()
     for i = from, to do
       k = k + 1
       ids[k] = due[2 * i - 1]
-      local at = tonumber(due[2 * i])
+    end
+    local metas = redis.call('HMGET', KEYS[5], unpack(ids))
+    for i = 1, k do
+      local _, priority = queue_parse(metas[i])
+      local at = tonumber(due[2 * (from + i - 1)])
       local ms = math.floor(at)
       at = ms * 1000 + math.floor((at - ms) * queue_places + 0.5) / queue_places * 1000
-      ready[2 * k - 1], ready[2 * k] = string.format('%.17g', at), ids[k]
+      ready[2 * i - 1], ready[2 * i] = string.format('%.17g', at - priority * queue_age_us), ids[i]
     end
     redis.call('ZREM', KEYS[2], unpack(ids))
     redis.call('ZADD', KEYS[1], unpack(ready))
@@ -102,8 +107,8 @@ end
 local function waited(j, meta)
   local since = tonumber(arrivals[j])
   if meta then
-    local _, _, _, options = queue_parse(meta)
-    since = queue_back(options) or since
+    local _, priority, _, _, options = queue_parse(meta)
+    since = queue_back(options) or since + priority * queue_age_us
   end
   measured[#measured + 1] = string.format('%d:%d', ends[j], math.max(0, now_us - since))
   local ms, bucket = (now_us - since) / 1000, 1
@@ -156,7 +161,7 @@ local function take()
   end
   local lease_end = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
   local token = ';L' .. ARGV[3]
-  local first = '1,0' .. token -- most tasks are at their first attempt, without options
+  local first = '1,0' .. token -- most tasks are at their first attempt, without priority
   local sampled = 1
   queue_each(#ids, function(from, to)
     local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
@@ -164,14 +169,14 @@ local function take()
     for i = from, to do
       local id, body, meta = ids[i], bodies[i - from + 1], metas[i]
       if not body then
-        local attempt, _, _, options = queue_parse(meta)
-        bury(id, attempt, 'body missing', options)
+        local attempt, priority, _, _, options = queue_parse(meta)
+        bury(id, attempt, priority, 'body missing', options)
       else
         local head, value = '1,0', first
         if meta then
-          local attempt, _, _, options = queue_parse(meta)
+          local attempt, priority, _, _, options = queue_parse(meta)
           local _, plain = queue_back(options)
-          head = string.format('%d,0', attempt + 1) .. plain
+          head = string.format('%d,%d', attempt + 1, priority) .. plain
           value = head .. token
         end
         leased[k + 1], leased[k + 2] = lease_end, id

@@ -2,8 +2,8 @@
 -- KEYS 1 ready, 2 delayed, 3 leased, 4 body, 5 meta, 6 clock, 7 wake, 8 counts, 9 paused (there while nothing is to be
 -- taken), 10 dead.
 --
--- A meta value is "attempt,0[,option]*;" and then L<lease token>, R<reason of the last failure> or
--- D<reason of death>. A task that never was leased and has no options has none. The tag in
+-- A meta value is "attempt,priority[,option]*;" and then L<lease token>, R<reason of the last failure> or
+-- D<reason of death>. A task that never was leased and has priority 0 and no options has none. The tag in
 -- front of token and reason keeps a reason that looks like a token from ever passing for one. An option is
 -- a letter and its value, free of "," and ";": y type, m maximum of attempts, t timeout in ms, n number of
 -- entries in the payload, l size of a big payload in bytes. While the task is ready, b is since when in microseconds,
@@ -15,21 +15,21 @@ local function queue_now()
   return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
--- queue_parse(meta) -> attempt, tag, text, options; the defaults where there is no readable
+-- queue_parse(meta) -> attempt, priority, tag, text, options; the defaults where there is no readable
 -- meta. options is "" or begins with a comma.
 local function queue_parse(meta)
   if meta then
-    local attempt, options, tag, text = string.match(meta, '^(%d+),%d+([^;]*);(.)(.*)$')
+    local attempt, priority, options, tag, text = string.match(meta, '^(%d+),(%d+)([^;]*);(.)(.*)$')
     if attempt then
-      return tonumber(attempt), tag, text, options
+      return tonumber(attempt), tonumber(priority), tag, text, options
     end
   end
-  return 0, 'R', '', ''
+  return 0, 0, 'R', '', ''
 end
 
--- queue_meta(attempt, tag, text, options) -> the meta value
-local function queue_meta(attempt, tag, text, options)
-  return string.format('%d,0', attempt) .. options .. ';' .. tag .. text
+-- queue_meta(attempt, priority, tag, text, options) -> the meta value
+local function queue_meta(attempt, priority, tag, text, options)
+  return string.format('%d,%d', attempt, priority) .. options .. ';' .. tag .. text
 end
 
 -- queue_back(options) -> the value of b, or nil, and the options without it
@@ -91,11 +91,11 @@ local function queue_each(n, f)
   end
 end
 
--- queue_bury(id, now_ms, attempt, reason, options): the task is dead. The caller has taken it out of its set.
-local function queue_bury(id, now_ms, attempt, reason, options)
+-- queue_bury(id, now_ms, attempt, priority, reason, options): the task is dead. The caller has taken it out of its set.
+local function queue_bury(id, now_ms, attempt, priority, reason, options)
   options = select(2, queue_back(options))
   redis.call('ZADD', KEYS[10], string.format('%d', now_ms), id)
-  redis.call('HSET', KEYS[5], id, queue_meta(attempt, 'D', reason, options))
+  redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'D', reason, options))
   if queue_entries(options) > 1 then -- a dead letter counts as one entry
     queue_tally('extra', 1 - queue_entries(options))
   end
@@ -107,7 +107,7 @@ local function queue_forget(ids, metas)
   local entries = #ids
   for i = 1, #ids do
     if metas[i] and string.find(metas[i], ',n', 1, true) then -- the others have one entry; saves parsing each
-      local _, tag, _, options = queue_parse(metas[i])
+      local _, _, tag, _, options = queue_parse(metas[i])
       if tag ~= 'D' then
         entries = entries + queue_entries(options) - 1
       end

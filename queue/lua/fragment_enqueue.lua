@@ -7,7 +7,7 @@
 -- queue_room(o, max_length)   -> how many entries may still be added, one per ordinary task; a read. Ask before the
 --                             first write.
 -- queue_known(o, n, ids)      -> table: known[i] is true where ids[i] exists in any state; a read.
--- queue_add(o, now_us, n, ids, payloads [, options])
+-- queue_add(o, now_us, n, ids, payloads [, priorities [, options]])
 --                             -> nothing; adds ids[1..n] in that order and wakes a worker. Writes.
 --    now_us is Redis TIME in microseconds as a number. The ids have 1 to 255 bytes and must be new to the queue
 --    (queue_known), and their entries must not exceed queue_room: the fragment does not check either, so that it never
@@ -16,6 +16,10 @@
 -- queue_wake(o)               -> nothing; leaves one token on the wake list unless one is there. Writes.
 --
 -- Only names that begin with queue_ are defined.
+
+-- One level of priority is worth this much waiting: a task of priority 0 overtakes fresh ones of
+-- priority 9 once it is nine minutes older, so none starves.
+local queue_age_us = 60000000
 
 -- unpack is bounded by the Lua stack, which is smallest in the embedded engine: 100 pairs a call.
 local queue_chunk = 100
@@ -82,7 +86,7 @@ local function queue_wake(o)
   end
 end
 
-local function queue_add(o, now_us, n, ids, payloads, options)
+local function queue_add(o, now_us, n, ids, payloads, priorities, options)
   if n < 1 then
     return
   end
@@ -102,14 +106,17 @@ local function queue_add(o, now_us, n, ids, payloads, options)
     local scores, bodies, metas, k, m = {}, {}, {}, 0, 0
     for i = from, to do
       local id = ids[i]
+      local score = at + i
+      local priority = priorities and priorities[i] or 0
       local extra = queue_sized(options and options[i] or '', payloads[i])
-      if extra ~= '' then
+      if priority > 0 or extra ~= '' then
         more = more + queue_entries(extra) - 1
+        score = score - priority * queue_age_us
         metas[m + 1] = id
-        metas[m + 2] = '0,0' .. extra .. ';R'
+        metas[m + 2] = '0,' .. priority .. extra .. ';R'
         m = m + 2
       end
-      scores[k + 1] = string.format('%d', at + i)
+      scores[k + 1] = string.format('%d', score)
       scores[k + 2] = id
       bodies[k + 1] = id
       bodies[k + 2] = payloads[i]

@@ -17,12 +17,14 @@ local status, later, failed, buried, ready = {}, {}, 0, 0, 0
 -- A failed task without delay goes behind those that arrived before now; an unprocessed one that is handed
 -- back goes to the front. The loop below runs backwards, so that the front keeps the given order.
 local front -- the lowest score of a ready task, looked up once: for each task anew it takes most of the time
-local function place(i, counted)
-  if counted then
-    return now_us - n + i
+local function place(i, counted, priority)
+  local score = now_us - priority * queue_age_us - n + i
+  if not counted then
+    front = front or queue_front(now_us, 0)
+    score = math.min(score, front - 1)
   end
-  front = (front or queue_front(now_us - n, 0)) - 1
-  return front
+  front = front and math.min(front, score)
+  return score
 end
 
 local head = queue_first(KEYS[2])
@@ -36,7 +38,7 @@ for i = n, 1, -1 do
     status[i] = 'S'
   else
     status[i] = 'K'
-    local attempt, _, _, options = queue_parse(meta)
+    local attempt, priority, _, _, options = queue_parse(meta)
     redis.call('ZREM', KEYS[3], id)
     if mode == 'u' then
       attempt = attempt - 1
@@ -47,14 +49,14 @@ for i = n, 1, -1 do
       failed = failed + 1
     end
     if mode == 'd' or (mode == 'c' and attempt >= queue_max(options, max_attempts)) then
-      queue_bury(id, now_ms, attempt, reason, options)
+      queue_bury(id, now_ms, attempt, priority, reason, options)
       buried = buried + 1
     else
-      redis.call('HSET', KEYS[5], id, queue_meta(attempt, 'R', reason, options))
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', reason, options))
       if delay > 0 then
         later[#later + 1] = {id, ceil_ms + delay}
       else
-        redis.call('ZADD', KEYS[1], string.format('%d', place(i, mode == 'c')), id)
+        redis.call('ZADD', KEYS[1], string.format('%d', place(i, mode == 'c', priority)), id)
         ready = ready + 1
       end
     end

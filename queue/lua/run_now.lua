@@ -21,7 +21,7 @@ for i = 3, #ARGV do
   if not set then
     status[i - 2] = 'M'
   else
-    local _, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
+    local _, priority, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
     local entries = queue_entries(options)
     if set == 10 and room < entries then
       status[i - 2] = 'F'
@@ -34,10 +34,10 @@ for i = 3, #ARGV do
         if entries > 1 then
           queue_tally('extra', entries - 1)
         end
-        redis.call('HSET', KEYS[5], id, queue_meta(0, 'R', reason, options))
+        redis.call('HSET', KEYS[5], id, queue_meta(0, priority, 'R', reason, options))
       end
       -- In the order given, behind what arrived before.
-      redis.call('ZADD', KEYS[1], string.format('%d', now_us - #ARGV + i), id)
+      redis.call('ZADD', KEYS[1], string.format('%d', now_us - #ARGV + i - priority * queue_age_us), id)
     end
   end
 end

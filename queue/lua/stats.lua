@@ -8,7 +8,8 @@
 local now_us, age = queue_now(), 0
 local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 if head[1] then
-  age = math.max(0, now_us - tonumber(head[2]))
+  local _, priority = queue_parse(redis.call('HGET', KEYS[5], head[1]))
+  age = math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
 end
 local reply = {}
 for i, number in ipairs({redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),

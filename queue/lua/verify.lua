@@ -24,7 +24,7 @@ for i = 3, #ARGV do
   end
   local body = redis.call('HEXISTS', KEYS[4], id) == 1
   local meta = redis.call('HGET', KEYS[5], id)
-  local attempt, tag, _, options = queue_parse(meta)
+  local attempt, priority, tag, _, options = queue_parse(meta)
   if #states > 1 then
     letter = 's'
     if repair then
@@ -35,9 +35,9 @@ for i = 3, #ARGV do
   elseif #states == 0 and (body or meta) then
     letter = 'o'
     if repair and body then
-      redis.call('ZADD', KEYS[1], string.format('%d', now_us), id)
+      redis.call('ZADD', KEYS[1], string.format('%d', now_us - priority * queue_age_us), id)
       local _, plain = queue_back(options)
-      redis.call('HSET', KEYS[5], id, queue_meta(attempt, 'R', 'was in no state', plain))
+      redis.call('HSET', KEYS[5], id, queue_meta(attempt, priority, 'R', 'was in no state', plain))
       readied = readied + 1
       if tag == 'D' and queue_entries(options) > 1 then -- it counted as one entry
         queue_tally('extra', queue_entries(options) - 1)
@@ -50,7 +50,7 @@ for i = 3, #ARGV do
     letter = 'b'
     if repair then
       redis.call('ZREM', KEYS[states[1]], id)
-      queue_bury(id, now_ms, attempt, 'body missing', options)
+      queue_bury(id, now_ms, attempt, priority, 'body missing', options)
       buried = buried + 1
     end
   end
