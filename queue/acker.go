@@ -120,40 +120,37 @@ func (t *acker) loop() {
 func (t *acker) settle(until time.Time, o results) {
 	q, stale := t.s.Queue, 0
 	t.s.failed(o.back)
-	sent := inChunks(o.done, chunkTasks, func(chunk []Leased) bool {
-		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
-			status, err := q.Ack(ctx, chunk...)
-			if err == nil {
-				t.missed(status, func(i int) Leased { return chunk[i] })
-			}
-			return status, err
-		})
+	sent := send(t, until, o.done, chunkTasks, func(ctx context.Context, some []Leased) error {
+		status, err := q.Ack(ctx, some...)
+		if err == nil {
+			stale += count(status, StatusStale)
+			t.missed(status, func(i int) Leased { return some[i] })
+		}
+		return err
 	})
-	sent = sent && inChunks(o.then, settleThen, func(chunk []Completion) bool {
-		return t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
-			status, err := q.Complete(ctx, chunk...)
-			if err != nil {
-				return nil, err
+	sent = sent && send(t, until, o.then, settleThen, func(ctx context.Context, some []Completion) error {
+		status, err := q.Complete(ctx, some...)
+		if err != nil {
+			return err
+		}
+		stale += count(status, StatusStale)
+		t.missed(status, func(i int) Leased { return some[i].Task })
+		for i, s := range status {
+			if s == StatusFull {
+				o.back = append(o.back, Rejection{Task: some[i].Task, Delay: -1, Uncounted: true, Reason: "no capacity for the follow-up tasks"})
 			}
-			t.missed(status, func(i int) Leased { return chunk[i].Task })
-			for i, s := range status {
-				if s == StatusFull {
-					o.back = append(o.back, Rejection{Task: chunk[i].Task, Delay: -1, Uncounted: true, Reason: "no capacity for the follow-up tasks"})
-				}
-			}
-			return status, nil
-		})
+		}
+		return nil
 	})
 	// Last chunk first, because each chunk goes to the front of the queue.
 	for to := len(o.back); sent && to > 0; to -= chunkTasks {
 		tries := 0
-		sent = t.repeat(until, &stale, func(ctx context.Context) ([]Status, error) {
-			tries++
-			status, err := q.Reject(ctx, o.back[max(0, to-chunkTasks):to]...)
-			if tries > 1 {
-				status = nil // an earlier try may have made the lease stale
+		sent = send(t, until, o.back[max(0, to-chunkTasks):to], chunkTasks, func(ctx context.Context, some []Rejection) error {
+			status, err := q.Reject(ctx, some...)
+			if tries++; tries == 1 { // an earlier try may have made the lease stale
+				stale += count(status, StatusStale)
 			}
-			return status, err
+			return err
 		})
 	}
 	if stale > 0 {
@@ -175,44 +172,27 @@ func (t *acker) missed(status []Status, task func(i int) Leased) {
 	t.s.r.cfg.OnMissing(context.WithoutCancel(t.s.r.work), gone)
 }
 
-// inChunks calls f for one chunk of items after another while f returns true.
-func inChunks[T any](items []T, size int, f func(chunk []T) bool) bool {
-	for from := 0; from < len(items); from += size {
-		if !f(items[from:min(from+size, len(items))]) {
-			return false
-		}
-	}
-	return true
-}
-
-// repeat makes a call until it succeeds and counts the stale leases. It returns false
-// if it gave up.
-func (t *acker) repeat(until time.Time, stale *int, call func(context.Context) ([]Status, error)) bool {
-	return t.s.r.persist(until, func(ctx context.Context) error {
-		status, err := call(ctx)
-		if err == nil {
-			*stale += count(status, StatusStale)
-		}
-		return err
-	})
-}
-
-// persist repeats f until it succeeds, until has passed or the drain is over; it tries
-// at least once. It returns false if f did not succeed.
-func (r *runner) persist(until time.Time, f func(context.Context) error) bool {
-	for attempt := 1; ; attempt++ {
+// send calls f for one chunk of items after another, each until it succeeds, until has passed
+// or the drain is over; it tries at least once. It returns false if it gave up.
+func send[T any](t *acker, until time.Time, items []T, size int, f func(ctx context.Context, some []T) error) bool {
+	r := t.s.r
+	for attempt := 1; len(items) > 0; {
+		n := min(size, len(items))
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.work), fetchLimit)
-		err := f(ctx)
+		err := f(ctx, items[:n])
 		cancel()
 		if err == nil {
-			return true
+			items, attempt = items[n:], 1
+			continue
 		}
 		r.cfg.OnError(err)
 		if r.work.Err() != nil || !time.Now().Before(until) {
 			return false
 		}
 		pause.For(r.work, fullJitter(redisBackoffBase, redisBackoffMax, attempt))
+		attempt++
 	}
+	return true
 }
 
 func count(status []Status, want Status) int {

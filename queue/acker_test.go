@@ -36,53 +36,6 @@ func (r *refusal) hook() redis.Hook {
 	}}
 }
 
-// TestAcker_RedisAway: tasks that finish during an outage of Redis are acknowledged
-// after it.
-func TestAcker_RedisAway(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	q := newQueue(t, rdb, queue.Config{Lease: time.Minute})
-	enqueue(t, q, numbered(8)...)
-	running, release := make(chan struct{}, 8), make(chan struct{})
-	failed := make(chan error, 1000)
-	var seen ledger
-	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-		seen.add(tasks)
-		running <- struct{}{}
-		<-release
-		return nil
-	}, queue.RunConfig{Batch: 2, Workers: 4, OnError: func(err error) { failed <- err }})
-	for range 4 {
-		receive(t, "a handler", running)
-	}
-	if err := srv.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	close(release)
-	for range 3 {
-		if err := receive(t, "a failure", failed); errors.Is(err, queue.ErrLeaseLost) {
-			t.Fatal(err)
-		}
-	}
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-	stop()
-	for id, n := range seen.runs {
-		if n != 1 {
-			t.Errorf("%s was handled %d times", id, n)
-		}
-	}
-	for len(failed) > 0 {
-		if err := <-failed; errors.Is(err, queue.ErrLeaseLost) {
-			t.Error(err)
-		}
-	}
-}
-
 // TestAcker_Bounded: while outcomes cannot be sent, fetching stops; no task is lost
 // when Redis is back.
 func TestAcker_Bounded(t *testing.T) {

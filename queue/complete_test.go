@@ -107,30 +107,6 @@ func TestQueue_CompleteLostReply(t *testing.T) {
 	})
 }
 
-func TestQueue_CompleteNoRoom(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
-		l := take(t, q, "a", "b", "c")
-		before := content(t, rdb, prefix)
-		wantComplete(t, q, queue.StatusFull, l[0], queue.Task{ID: "1"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
-		for name, dump := range content(t, rdb, prefix) {
-			if dump != before[name] {
-				t.Fatalf("without room %s changed", name)
-			}
-		}
-		status, err := q.Extend(await.Context(t), l[0])
-		wantStatus(t, status, err, queue.StatusOK)
-		// The task itself makes room for one.
-		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "1"})
-		wantComplete(t, q, queue.StatusOK, l[1])
-		wantComplete(t, q, queue.StatusOK, l[2], queue.Task{ID: "2"}, queue.Task{ID: "3"})
-		take(t, q, "1", "2", "3")
-	})
-}
-
 // TestQueue_CompleteOverfull: after the bound was lowered, a task without follow-up tasks
 // needs no room.
 func TestQueue_CompleteOverfull(t *testing.T) {

@@ -110,6 +110,7 @@ func parseFetched(reply []string, token string, until time.Time) (f Fetched, err
 			}
 		}
 		t.ID, t.Payload, t.hold = rest[0], []byte(rest[1]), &holds[len(f.Tasks)]
+		t.hold.end = until
 		f.Tasks = append(f.Tasks, t)
 	}
 	return f, setWaits(f.Tasks, waits)

@@ -37,8 +37,6 @@ var (
 	ErrDenied = errors.New("queue: redis denies access")
 	// ErrReply: a script's reply has an unexpected form.
 	ErrReply = errors.New("queue: unexpected reply")
-	// ErrRegistryFull: the Registry already lists the maximum number of live workers.
-	ErrRegistryFull = errors.New("queue: too many workers")
 )
 
 // denied reports whether Redis rejected the client's password or permissions. The

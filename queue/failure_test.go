@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
@@ -295,18 +296,34 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	note(err)
 	_, err = q.Empty(ctx, queue.StateReady)
 	note(err)
-	ended, cancel := context.WithCancel(ctx)
-	note(q.Wait(ctx, time.Second)) // a token is there
-	time.AfterFunc(time.Millisecond, cancel)
-	if err := q.Wait(ended, time.Minute); !errors.Is(err, context.Canceled) { // recalled
-		note(err)
-	}
-	r, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: prefix + "workers"})
-	note(err)
-	_, err = r.List(ctx)
-	note(err)
-	over, stop := context.WithCancel(ctx)
-	stop()
-	r.Register("host", "v1").Run(over, note)
+	note(q.Wait(ctx, time.Second))      // a token is there
+	note(q.Wait(ctx, time.Millisecond)) // recalled
 	return failed
+}
+
+// TestRun_OnFetch: OnFetch gets each attempt to fetch with its error, also of an idle worker.
+func TestRun_OnFetch(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() { closeClient(t, rdb) })
+	q := newQueue(t, rdb, queue.Config{})
+	fetched := make(chan error, 1000)
+	start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
+		MaxIdle: 10 * time.Millisecond, OnFetch: func(err error) {
+			select {
+			case fetched <- err:
+			default:
+			}
+		},
+	})
+	for range 3 {
+		if err := receive(t, "an idle worker fetches", fetched); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.SetError("LOADING the test says so")
+	waitFor(t, func() bool { return receive(t, "a fetch", fetched) != nil })
+	server.SetError("")
+	waitFor(t, func() bool { return receive(t, "a fetch", fetched) == nil })
 }

@@ -13,7 +13,7 @@ import (
 // so has one blocked connection per queue, and the process that fetched last waits for
 // the next due time.
 func (s *source) fetchLoop(ctx context.Context) {
-	defer func() { s.handBack(s.r.pool.clear(s), "handed back at shutdown") }()
+	defer s.r.pool.handBack(s)
 	f := fetcher{source: s, size: chunkTasks}
 	failures, answered := 0, false
 	for ctx.Err() == nil {
@@ -71,35 +71,19 @@ func (f *fetcher) turn(ctx context.Context) error {
 	f.woken = false
 	f.compare(got)
 	f.size = min(2*f.size, chunkTasks)
-	if len(got.Tasks) == 0 {
-		pool.fetched(f.source, nil, got.More, got.More && got.strays <= 0)
-		f.reportExpired(got)
-		f.seek(ctx, got.strays)
-		if got.More {
-			return nil
-		}
-		return f.wait(ctx, got.Next)
-	}
-	h := newFetch(f.source, got.Tasks)
-	f.renewer.add(h)
-	select {
-	case <-ctx.Done():
-		// No handler may begin. Older tasks are handed back later, in front of these.
-		pool.fetched(f.source, nil, false, false)
-		f.handBack([]*fetch{h}, "handed back at shutdown")
-		f.reportExpired(got)
-		return nil
-	default:
-	}
-	soon := got.strays <= 0
-	if f.r.cfg.Linger != nil && !got.More && entries(got.Tasks) < f.batch() {
+	empty := len(got.Tasks) == 0
+	soon := got.strays <= 0 && (got.More || !empty)
+	if f.r.cfg.Linger != nil && !got.More && !empty && entries(got.Tasks) < f.batch() {
 		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
 		f.nextFetch = time.Now().Add(d)
 		soon = soon && d <= 0
 	}
-	pool.fetched(f.source, h, got.More, soon)
+	pool.fetched(f.source, got.Tasks, got.More, soon)
 	f.reportExpired(got)
 	f.seek(ctx, got.strays)
+	if empty && !got.More {
+		return f.wait(ctx, got.Next)
+	}
 	return nil
 }
 

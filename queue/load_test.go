@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -394,67 +393,6 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 					t.Fatalf("place %d: %s, want %s", at, task.ID, tasks[at].ID)
 				}
 				at++
-			}
-		}
-	})
-}
-
-// TestRun_Poison: one task of a hundred fails in a batch handler, by a panic in a batch of
-// one or by an error with the stack. The other 99 are done at their first attempt, and the
-// failing one becomes a dead letter with its reason and stack.
-func TestRun_Poison(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		tasks := numbered(100)
-		poison := tasks[42].ID
-		caught := func(task queue.Leased) (err error) {
-			defer func() {
-				if v := recover(); v != nil {
-					err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-				}
-			}()
-			if task.ID == poison {
-				explode()
-			}
-			return nil
-		}
-		for batch, handler := range map[int]queue.BatchHandler{
-			1: func(_ context.Context, tasks []queue.Leased) []error {
-				if tasks[0].ID == poison {
-					explode()
-				}
-				return nil
-			},
-			64: func(_ context.Context, tasks []queue.Leased) []error {
-				errs := make([]error, len(tasks))
-				for i := range tasks {
-					errs[i] = caught(tasks[i])
-				}
-				return errs
-			},
-		} {
-			q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
-			var seen ledger
-			stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
-				seen.add(tasks)
-				return handler(ctx, tasks)
-			}, queue.RunConfig{Batch: batch})
-			enqueue(t, q, tasks...)
-			awaitThat(t, "99 are done and one is dead", func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
-			stop()
-			letter := dead(t, q)[0]
-			if letter.ID != poison || letter.Attempt != 3 || !strings.Contains(letter.Reason, "the order is odd") ||
-				!strings.Contains(letter.Reason, "queue_test.explode") {
-				t.Errorf("batch %d: dead letter %+v", batch, letter)
-			}
-			for _, task := range tasks {
-				want := 1
-				if task.ID == poison {
-					want = 3
-				}
-				if seen.runs[task.ID] != want {
-					t.Errorf("batch %d: %s ran %d times, want %d", batch, task.ID, seen.runs[task.ID], want)
-				}
 			}
 		}
 	})

@@ -29,12 +29,12 @@ type pool struct {
 	serving  int           // workers, without those in hung
 	hung     int           // workers blocked in a handler that was given up
 	idle     int           // workers waiting for tasks
-	waiting  int           // entries of the tasks waiting for workers
+	queued   int           // entries of the tasks waiting for workers
 	reserved int           // entries of the tasks being fetched
 	ahead    float64       // handler calls for which tasks may wait while all workers are busy
 	took     time.Duration // moving average of the duration of a handler call
 	turn     float64       // highest pass at which a source was granted a fetch
-	running  []*batch      // in the order of their start
+	running  []*batch      // whose tasks are not settled, in the order of their start
 }
 
 // place is the pool's state of one source.
@@ -50,8 +50,8 @@ type place struct {
 	// pass is the number of entries fetched divided by the weight. The source with the
 	// lowest pass is next (stride scheduling, Waldspurger and Weihl 1995).
 	pass     float64
-	fetches  []*fetch    // waiting for workers, oldest first
-	waiting  int         // entries of the tasks in fetches
+	waiting  []Leased    // for workers, in the order of their arrival
+	queued   int         // their entries
 	reserved int         // entries being fetched
 	late     *time.Timer // ends the reservation if the fetch takes too long
 	failing  bool        // the last fetch failed
@@ -157,13 +157,13 @@ func (p *pool) room(of *source) int {
 	// than a batch: tasks fetched for it would wait until its handler returns.
 	free := p.idle
 	for _, s := range p.sources {
-		free -= calls(s, s.waiting+s.reserved)
+		free -= calls(s, s.queued+s.reserved)
 	}
 	now := max(free, 0) * of.batch()
 	wanted := now
-	if ahead := p.aheadOf(of); (of.more || p.contested(of)) && 2*(p.waiting+p.reserved) <= ahead {
+	if ahead := p.aheadOf(of); (of.more || p.contested(of)) && 2*(p.queued+p.reserved) <= ahead {
 		// At least half of the room for prefetched tasks is free.
-		wanted = now + ahead - p.waiting - p.reserved
+		wanted = now + ahead - p.queued - p.reserved
 	}
 	return min(wanted, chunkTasks, max(now, p.share(of)))
 }
@@ -220,24 +220,40 @@ func (p *pool) failed(s *source) {
 	p.dispatch()
 }
 
-// fetched ends the grant of a source. h has the fetched tasks, or is nil; more reports
-// whether tasks were left, and soon whether the source is about to ask again.
-func (p *pool) fetched(s *source, h *fetch, more, soon bool) {
+// fetched ends the grant of a source and takes its tasks over; more reports whether tasks
+// were left, and soon whether the source is about to ask again.
+func (p *pool) fetched(s *source, tasks []Leased, more, soon bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unreserve(s)
 	s.more, s.loaded, s.failing = more, soon, false
-	if h != nil {
-		n := entries(h.tasks)
-		s.pass += float64(n) / float64(s.Weight)
-		s.fetches = append(s.fetches, h)
-		s.waiting += n
-		p.waiting += n
-		for range min(p.idle, calls(s, n)) {
-			p.work.Signal()
-		}
+	n := entries(tasks)
+	s.pass += float64(n) / float64(s.Weight)
+	if len(s.waiting) == 0 {
+		s.waiting = tasks
+	} else {
+		s.waiting = append(s.waiting, tasks...)
+	}
+	p.count(s, n)
+	for range min(p.idle, calls(s, n)) {
+		p.work.Signal()
 	}
 	p.dispatch()
+}
+
+// count adds to the entries that wait.
+func (p *pool) count(s *source, n int) {
+	s.queued += n
+	p.queued += n
+}
+
+// entries is the number of entries of tasks.
+func entries(tasks []Leased) int {
+	n := 0
+	for i := range tasks {
+		n += max(1, tasks[i].Entries)
+	}
+	return n
 }
 
 // take waits for the next batch; work is the parent of its handler's context. It
@@ -246,10 +262,10 @@ func (p *pool) take(work context.Context) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.idle++
-	if p.waiting == 0 {
+	if p.queued == 0 {
 		p.dispatch()
 	}
-	for p.waiting == 0 && !p.closed {
+	for p.queued == 0 && !p.closed {
 		p.work.Wait()
 	}
 	p.idle--
@@ -261,7 +277,7 @@ func (p *pool) take(work context.Context) *batch {
 		return nil
 	}
 	b := p.pop()
-	b.begin(work)
+	b.ctx, b.cancel = context.WithCancelCause(work)
 	p.running = append(p.running, b)
 	p.dispatch() // there may be room to prefetch
 	return b
@@ -279,47 +295,49 @@ func (p *pool) over() bool {
 }
 
 // pop takes up to a batch of waiting entries, but at least one task, from the source
-// whose tasks have waited longest.
+// whose tasks have waited longest. It leaves out tasks whose lease has ended before renew
+// noticed.
 func (p *pool) pop() *batch {
 	var from *source
 	for _, s := range p.sources {
-		if len(s.fetches) > 0 && (from == nil || s.fetches[0].at.Before(from.fetches[0].at)) {
+		if len(s.waiting) > 0 && (from == nil || s.waiting[0].FetchedAt.Before(from.waiting[0].FetchedAt)) {
 			from = s
 		}
 	}
 	b := &batch{source: from}
-	for room := from.batch(); room > 0 && len(from.fetches) > 0; {
-		h := from.fetches[0]
-		n, to := 0, h.taken
-		for to < len(h.tasks) {
-			more := entries(h.tasks[to : to+1])
-			if n+more > room && (n > 0 || len(b.parts) > 0) {
-				break
-			}
-			n += more
-			to++
+	size, n := entries(from.waiting[:1]), 1
+	for ; n < len(from.waiting); n++ {
+		more := entries(from.waiting[n : n+1])
+		if size+more > from.batch() {
+			break
 		}
-		if n == 0 {
-			break // the next task has more entries than there is room for
+		size += more
+	}
+	b.tasks, from.waiting = from.waiting[:n:n], from.waiting[n:]
+	if len(from.waiting) == 0 {
+		from.waiting = nil // frees the payloads
+	}
+	p.count(from, -size)
+	now := time.Now()
+	b.given = make([]Leased, 0, n) // the handler may reorder them while renew reads b.tasks
+	for i := range b.tasks {
+		if now.Before(b.tasks[i].hold.end) {
+			b.given = append(b.given, b.tasks[i])
 		}
-		b.parts = append(b.parts, part{h, h.taken, to})
-		h.taken = to
-		room -= n
-		from.waiting -= n
-		p.waiting -= n
-		if h.taken == len(h.tasks) {
-			from.fetches[0] = nil
-			from.fetches = from.fetches[1:]
-		}
+	}
+	if b.lost = n - len(b.given); b.lost > 0 {
+		b.tasks = slices.Clone(b.given)
 	}
 	return b
 }
 
-// finished records the end of a handler call and its duration. It returns true if the
-// worker must end because another has replaced it.
-func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
+// finished passes the outcome of a handler call to the acker, unless its tasks were settled
+// earlier because the handler had been given up. It returns true if the worker must end
+// because another has replaced it.
+func (p *pool) finished(b *batch, o results, took time.Duration) (replaced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.settle(b, o)
 	if b.givenUp {
 		p.hung--
 		if p.serving == p.workers {
@@ -328,7 +346,6 @@ func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
 		p.serving++
 		return false
 	}
-	p.remove(b)
 	p.took += (took - p.took) / 8
 	if took > p.took {
 		p.took = took // prefetch less after a single slow call
@@ -337,12 +354,38 @@ func (p *pool) finished(b *batch, took time.Duration) (replaced bool) {
 	return false
 }
 
-// remove deletes a batch from the running ones.
-func (p *pool) remove(b *batch) {
-	p.running = slices.DeleteFunc(p.running, func(r *batch) bool { return r == b })
-	if p.closed {
-		p.work.Broadcast() // abandon may wait for it
+// settle passes the outcome of a batch to the acker and ends its context. It returns false
+// if that was done before.
+func (p *pool) settle(b *batch, o results) bool {
+	i := slices.Index(p.running, b)
+	if i < 0 {
+		return false
 	}
+	p.running = slices.Delete(p.running, i, i+1)
+	b.cancel(nil)
+	b.source.acker.add(lastEnd(b.tasks), o)
+	return true
+}
+
+// lastEnd is the end of the last of the leases.
+func lastEnd(tasks []Leased) (until time.Time) {
+	for i := range tasks {
+		if end := tasks[i].hold.end; end.After(until) {
+			until = end
+		}
+	}
+	return until
+}
+
+// handedBack are the rejections of tasks that were not processed.
+func handedBack(tasks []Leased, reason string) results {
+	var o results
+	for i := range tasks {
+		if !tasks[i].settled() {
+			o.back = append(o.back, Rejection{Task: tasks[i], Uncounted: true, Reason: reason})
+		}
+	}
+	return o
 }
 
 // giveUp fails the task of a handler that did not return after its Timeout. given is
@@ -351,13 +394,9 @@ func (p *pool) remove(b *batch) {
 func (p *pool) giveUp(b *batch) (given, replace bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	o := sortOut(b.tasks, []error{ErrTimeout}, b.ctx.Err() != nil)
-	until, first := b.end()
-	if !first {
+	if !p.settle(b, sortOut(b.given, []error{ErrTimeout}, b.ctx.Err() != nil)) {
 		return false, false
 	}
-	b.source.acker.add(until, o)
-	p.remove(b)
 	b.givenUp = true
 	p.hung++
 	if p.hung > p.workers || p.over() {
@@ -379,40 +418,38 @@ func (p *pool) watch(quit <-chan struct{}) {
 		case <-tick.C:
 		}
 		for _, s := range p.sources {
-			s.handBack(p.overdue(s), "handed back: its worker was busy")
+			p.returnOverdue(s)
 		}
 	}
 }
 
-// overdue removes all waiting tasks of a source if the oldest has waited too long.
+// returnOverdue hands back all waiting tasks of a source if the oldest has waited too long.
 // Later tasks would wait even longer, and if they were handed back separately they
-// would overtake the older ones. For the same reason nothing is removed during a
+// would overtake the older ones. For the same reason nothing is handed back during a
 // fetch; with ahead at 0 that fetch is the last one.
-func (p *pool) overdue(s *source) []*fetch {
+func (p *pool) returnOverdue(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.idle > 0 || len(s.fetches) == 0 || time.Since(s.fetches[0].at) <= p.limitAhead {
-		return nil
+	if p.idle > 0 || len(s.waiting) == 0 || time.Since(s.waiting[0].FetchedAt) <= p.limitAhead {
+		return
 	}
 	p.ahead = 0 // until a handler call returns
-	if s.reserved > 0 {
-		return nil
+	if s.reserved == 0 {
+		p.returnWaiting(s, "handed back: its worker was busy")
 	}
-	return p.drop(s)
 }
 
-// clear removes all waiting tasks of a source.
-func (p *pool) clear(s *source) []*fetch {
+// handBack hands back the waiting tasks of a source at the end of Run.
+func (p *pool) handBack(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.drop(s)
+	p.returnWaiting(s, "handed back at shutdown")
 }
 
-func (p *pool) drop(s *source) []*fetch {
-	fetches := s.fetches
-	p.waiting -= s.waiting
-	s.fetches, s.waiting = nil, 0
-	return fetches
+func (p *pool) returnWaiting(s *source, reason string) {
+	s.acker.add(lastEnd(s.waiting), handedBack(s.waiting, reason))
+	p.count(s, -s.queued)
+	s.waiting = nil
 }
 
 // close ends granting fetches and taking batches.
@@ -423,23 +460,16 @@ func (p *pool) close() {
 	p.work.Broadcast()
 }
 
-// abandon hands back the tasks of all running handlers. It returns the number of
-// handlers that are still running, including those given up earlier.
+// abandon hands back the tasks of all running handlers, in the order in which they were
+// started. It returns the number of handlers that are still running, including those given
+// up earlier.
 func (p *pool) abandon() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.sources {
-		var all returned
-		for _, b := range p.running {
-			if b.source == s && b.abandon(&all) {
-				n++
-			}
-		}
-		s.acker.add(all.until, results{back: all.back})
+	n = len(p.running) + p.hung
+	for len(p.running) > 0 {
+		b := p.running[len(p.running)-1] // the last first, because each goes to the front
+		p.settle(b, handedBack(b.tasks, "handed back at shutdown"))
 	}
-	// The others have just returned. The acker must get their outcomes before it ends.
-	for slices.ContainsFunc(p.running, func(b *batch) bool { return !b.abandoned }) {
-		p.work.Wait()
-	}
-	return n + p.hung
+	return n
 }

@@ -1,8 +1,9 @@
 package queue
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,7 +21,7 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r.cfg.OnError = func(err error) { t.Error(err) }
 	for _, w := range weights {
 		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
-		s.renewer, s.acker = newRenewer(s), newAcker(s)
+		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
 	r.pool.sources = r.sources
@@ -37,11 +38,23 @@ func granted(s *source) int {
 	}
 }
 
-// brought is a fetch of n tasks, with consecutive numbers from the given one on.
-func brought(s *source, name string, from, n int) *fetch {
-	h := newFetch(s, leases(name, from, n, time.Now().Add(time.Hour)))
-	s.renewer.add(h)
-	return h
+// leases returns n tasks as in a fetch, with consecutive numbers from the given one on.
+func leases(name string, from, n int, until time.Time) []Leased {
+	holds := make([]hold, n)
+	tasks := make([]Leased, n)
+	for i := range tasks {
+		holds[i].end = until
+		tasks[i] = Leased{
+			ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1,
+			LeaseUntil: until, FetchedAt: time.Now(), hold: &holds[i],
+		}
+	}
+	return tasks
+}
+
+// brought is a fetch of n tasks.
+func brought(name string, from, n int) []Leased {
+	return leases(name, from, n, time.Now().Add(time.Hour))
 }
 
 // free makes the pool believe that n workers are idle.
@@ -54,38 +67,10 @@ func (p *pool) free(n int) {
 
 func ids(b *batch) string {
 	var all []string
-	for i := range b.tasks {
-		all = append(all, b.tasks[i].ID)
+	for i := range b.given {
+		all = append(all, b.given[i].ID)
 	}
 	return strings.Join(all, " ")
-}
-
-// TestPool_Shares: two sources with tasks are served by their weights.
-func TestPool_Shares(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 3, 1)
-	p.ask(s[0])
-	p.ask(s[1])
-	var got [2]int
-	for range 1000 {
-		p.free(1)
-		for i := range s {
-			if n := granted(s[i]); n == 1 {
-				got[i]++
-				p.fetched(s[i], brought(s[i], "t", 0, 1), true, true)
-				p.ask(s[i])
-			}
-		}
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		if b := p.take(t.Context()); len(b.tasks) != 1 {
-			t.Fatalf("took %d tasks", len(b.tasks))
-		}
-	}
-	if got[0]+got[1] != 1000 || got[0] < 749 || got[0] > 751 {
-		t.Fatalf("shares %v, want 750 and 250", got)
-	}
 }
 
 // TestPool_NoBurst: a source cannot catch up on the share that it did not use, even if it
@@ -96,7 +81,7 @@ func TestPool_NoBurst(t *testing.T) {
 	a, b := s[0], s[1]
 	p.withdraw(a)
 	serve := func(from *source, soon bool) {
-		p.fetched(from, brought(from, "t", 0, 1), true, soon)
+		p.fetched(from, brought("t", 0, 1), true, soon)
 		p.mu.Lock()
 		p.idle = 0
 		p.mu.Unlock()
@@ -138,7 +123,7 @@ func TestPool_WorkerSpokenFor(t *testing.T) {
 	if n := granted(s[0]); n != 8 {
 		t.Fatalf("granted %d, want a batch", n)
 	}
-	p.fetched(s[0], brought(s[0], "t", 0, 1), false, true)
+	p.fetched(s[0], brought("t", 0, 1), false, true)
 	p.ask(s[0])
 	if a, b := granted(s[0]), granted(s[1]); a+b != 0 {
 		t.Fatalf("granted %d and %d, but the worker is about to be busy", a, b)
@@ -171,9 +156,9 @@ func TestPool_SlowFetch(t *testing.T) {
 			t.Fatal("the second waits for the first")
 		}
 		// Tasks that arrive late are still taken, and count once.
-		p.fetched(s[0], brought(s[0], "late", 0, 4), false, false)
-		if p.reserved != 4 || p.waiting != 4 {
-			t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.waiting)
+		p.fetched(s[0], brought("late", 0, 4), false, false)
+		if p.reserved != 4 || p.queued != 4 {
+			t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.queued)
 		}
 		p.fetched(s[1], nil, false, false)
 		// After a failure the others do not wait for it at all, until a fetch succeeds.
@@ -223,7 +208,7 @@ func TestPool_QuickFetch(t *testing.T) {
 		if granted(s[0]) != 4 {
 			t.Fatal("no leave")
 		}
-		p.fetched(s[0], brought(s[0], "t", 0, 4), true, true)
+		p.fetched(s[0], brought("t", 0, 4), true, true)
 		p.ask(s[0])
 		<-time.After(2 * defaultFetchPatience)
 		synctest.Wait()
@@ -247,7 +232,7 @@ func TestPool_Newcomer(t *testing.T) {
 	p.withdraw(s[0])
 	p.ask(s[1])
 	p.free(1)
-	p.fetched(s[1], brought(s[1], "b", 0, granted(s[1])), true, true)
+	p.fetched(s[1], brought("b", 0, granted(s[1])), true, true)
 	p.mu.Lock()
 	p.idle = 0
 	p.mu.Unlock()
@@ -258,10 +243,10 @@ func TestPool_Newcomer(t *testing.T) {
 			t.Fatal("no grant for the first")
 		}
 		if n := granted(s[1]); n > 0 {
-			p.fetched(s[1], brought(s[1], "b", 0, n), true, true)
+			p.fetched(s[1], brought("b", 0, n), true, true)
 			p.ask(s[1])
 		}
-		p.finished(p.take(t.Context()), time.Microsecond)
+		p.finished(p.take(t.Context()), results{}, time.Microsecond)
 		p.mu.Lock()
 		p.ahead = 8
 		p.mu.Unlock()
@@ -272,16 +257,16 @@ func TestPool_Newcomer(t *testing.T) {
 func TestPool_Fill(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
-	p.fetched(s[0], brought(s[0], "a", 0, 3), true, true)
-	p.fetched(s[0], brought(s[0], "a", 3, 3), true, true)
-	p.fetched(s[1], brought(s[1], "b", 0, 2), true, true)
+	p.fetched(s[0], brought("a", 0, 3), true, true)
+	p.fetched(s[0], brought("a", 3, 3), true, true)
+	p.fetched(s[1], brought("b", 0, 2), true, true)
 	for _, want := range []string{"a0 a1 a2 a3 a4", "a5", "b0 b1"} {
 		if got := ids(p.take(t.Context())); got != want {
 			t.Fatalf("took %q, want %q", got, want)
 		}
 	}
-	if p.waiting != 0 || s[0].waiting != 0 || s[1].waiting != 0 {
-		t.Fatalf("%d, %d and %d are waiting", p.waiting, s[0].waiting, s[1].waiting)
+	if p.queued != 0 || s[0].queued != 0 || s[1].queued != 0 {
+		t.Fatalf("%d, %d and %d are waiting", p.queued, s[0].queued, s[1].queued)
 	}
 }
 
@@ -289,9 +274,9 @@ func TestPool_Fill(t *testing.T) {
 func TestPool_TakeOldest(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
-	later := brought(s[0], "a", 0, 1)
-	later.at = later.at.Add(time.Second)
-	p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
+	later := brought("a", 0, 1)
+	later[0].FetchedAt = later[0].FetchedAt.Add(time.Second)
+	p.fetched(s[1], brought("b", 0, 1), true, true)
 	p.fetched(s[0], later, true, true)
 	if got := ids(p.take(t.Context())); got != "b0" {
 		t.Fatalf("took %q, want b0", got)
@@ -312,7 +297,7 @@ func TestPool_Ahead(t *testing.T) {
 	} {
 		p, s := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
 		for range 100 {
-			p.finished(&batch{}, tt.took)
+			p.finished(&batch{}, results{}, tt.took)
 		}
 		if n := p.aheadOf(s[0]); n != tt.want {
 			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, n, tt.want)
@@ -320,69 +305,17 @@ func TestPool_Ahead(t *testing.T) {
 	}
 	// A single slow call lowers it; many quick ones raise it again.
 	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
-	p.finished(&batch{}, time.Microsecond)
-	p.finished(&batch{}, 40*time.Millisecond)
+	p.finished(&batch{}, results{}, time.Microsecond)
+	p.finished(&batch{}, results{}, 40*time.Millisecond)
 	if n := p.aheadOf(s[0]); n != 0 {
 		t.Errorf("%d ahead after a slow call", n)
 	}
 	for range 200 {
-		p.finished(&batch{}, time.Microsecond)
+		p.finished(&batch{}, results{}, time.Microsecond)
 	}
 	if n := p.aheadOf(s[0]); n != chunkTasks {
 		t.Errorf("%d ahead after many quick calls", n)
 	}
-}
-
-// TestPool_Overdue: while no worker is free, a task that has waited too long is handed back
-// with all tasks behind it.
-func TestPool_Overdue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, s := bench(t, RunConfig{Batch: 2, Workers: 1}, 1, 1)
-		p.ahead = 100
-		p.fetched(s[0], brought(s[0], "a", 0, 3), true, true)
-		p.take(t.Context())
-		quit := make(chan struct{})
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
-			p.watch(quit)
-		}()
-		<-time.After(defaultAheadLimit * 4 / 5)
-		p.fetched(s[0], brought(s[0], "a", 3, 1), true, true)
-		p.fetched(s[1], brought(s[1], "b", 0, 1), true, true)
-		synctest.Wait()
-		if n := s[0].acker.pending.len(); n != 0 {
-			t.Fatalf("%d handed back too early", n)
-		}
-		p.mu.Lock()
-		p.idle = 1
-		p.mu.Unlock()
-		<-time.After(defaultAheadLimit * 4 / 5)
-		synctest.Wait()
-		if n := s[0].acker.pending.len(); n != 0 {
-			t.Fatalf("%d handed back, but a worker is free", n)
-		}
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		<-time.After(defaultAheadLimit / 2)
-		synctest.Wait()
-		if got := reasons(s[0]); got != "a2 a3" {
-			t.Fatalf("handed back %q, want a2 a3", got)
-		}
-		if p.ahead != 0 {
-			t.Fatalf("%v are still prefetched", p.ahead)
-		}
-		if got := reasons(s[1]); got != "b0" || p.waiting != 0 {
-			t.Fatalf("handed back %q, %d waiting, want b0", got, p.waiting)
-		}
-		close(quit)
-		<-watched
-		if len(s[0].renewer.fetches) != 1 {
-			t.Fatalf("%d fetches are kept, want the one that is being handled", len(s[0].renewer.fetches))
-		}
-	})
 }
 
 // reasons lists the ids of the tasks that were handed back.
@@ -395,50 +328,6 @@ func reasons(s *source) string {
 		all = append(all, r.Task.ID)
 	}
 	return strings.Join(all, " ")
-}
-
-// TestPool_Abandon: the tasks of handlers that keep running are handed back in order, after
-// the outcome of a handler that returns at the same moment.
-func TestPool_Abandon(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, s := bench(t, RunConfig{Batch: 2, Workers: 9}, 1)
-		const n = 18
-		p.fetched(s[0], brought(s[0], "a", 10, n), false, false)
-		var running []*batch
-		for range n / 2 {
-			running = append(running, p.take(t.Context()))
-		}
-		slices.Reverse(running[3].tasks) // a handler may reorder its tasks
-		p.close()
-		late := running[5]
-		if _, first := late.end(); !first {
-			t.Fatal("it was ended before")
-		}
-		abandoned := make(chan int, 1)
-		go func() { abandoned <- p.abandon() }()
-		synctest.Wait()
-		select {
-		case <-abandoned:
-			t.Fatal("Run would end without the outcome of a handler")
-		default:
-		}
-		p.finished(late, 0)
-		if got := <-abandoned; got != n/2-1 {
-			t.Fatalf("%d abandoned, want %d", got, n/2-1)
-		}
-		want := "a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a22 a23 a24 a25 a26 a27"
-		if got := reasons(s[0]); got != want {
-			t.Fatalf("handed back %q, want %q", got, want)
-		}
-		if len(s[0].renewer.fetches) != 0 {
-			t.Fatal("their leases are still extended")
-		}
-		s[0].r.finish(running[0], nil, 0)
-		if n := len(s[0].acker.pending.done); n != 0 {
-			t.Fatal("an abandoned handler can still settle")
-		}
-	})
 }
 
 // TestQueue_Pass: a wake-up is passed on only if a task is ready.
@@ -503,30 +392,93 @@ func TestPool_OverdueAfterFetch(t *testing.T) {
 	t.Parallel()
 	p, all := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: time.Hour}, 1)
 	s := all[0]
-	p.finished(&batch{}, time.Millisecond) // from now on tasks are prefetched
+	p.finished(&batch{}, results{}, time.Millisecond) // from now on tasks are prefetched
 	p.free(1)
 	p.ask(s)
 	if granted(s) == 0 {
 		t.Fatal("no fetch was granted")
 	}
 	p.free(-1) // its worker is busy with something else
-	old := brought(s, "old", 0, 3)
-	old.at = time.Now().Add(-time.Hour)
+	old := brought("old", 0, 3)
+	old[0].FetchedAt = time.Now().Add(-time.Hour)
 	p.fetched(s, old, true, true)
 	p.ask(s)
 	if granted(s) == 0 {
 		t.Fatal("no second fetch was granted")
 	}
-	if got := p.overdue(s); got != nil {
-		t.Fatalf("%d fetches were handed back during a fetch", len(got))
+	if p.returnOverdue(s); s.acker.pending.len() != 0 {
+		t.Fatalf("%s were handed back during a fetch", reasons(s))
 	}
-	young := brought(s, "young", 0, 2)
+	young := brought("young", 0, 2)
 	p.fetched(s, young, true, true)
 	p.ask(s)
 	if n := granted(s); n != 0 {
 		t.Errorf("another fetch of %d tasks was granted", n)
 	}
-	if got := p.overdue(s); !slices.Equal(got, []*fetch{old, young}) {
-		t.Errorf("handed back %d fetches, want both in their order", len(got))
+	p.returnOverdue(s)
+	if got := reasons(s); got != "old0 old1 old2 young0 young1" {
+		t.Errorf("handed back %q, want both fetches in their order", got)
+	}
+}
+
+// TestPool_TakeLost: a task that lost its lease while it waited is left out, whether or not the
+// renewer has noticed.
+func TestPool_TakeLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
+		var reported []error
+		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
+		p.fetched(s[0], leases("a", 0, 2, time.Now().Add(time.Second)), true, true)
+		p.fetched(s[0], brought("b", 0, 3), true, true)
+		s[0].lose(func(l Leased) bool { return l.ID == "b1" })
+		<-time.After(time.Second) // and the renewer has not noticed
+		b := p.take(t.Context())
+		if got := ids(b); got != "b0 b2" || p.queued != 0 {
+			t.Fatalf("handled %q, want b0 b2, and %d wait", got, p.queued)
+		}
+		if &b.tasks[0] == &b.given[0] {
+			t.Fatal("the handler could change the renewer's slice")
+		}
+		s[0].Handler = func(context.Context, []Leased) []error { return nil }
+		s[0].r.handle(b)
+		if len(reported) != 2 || !errors.Is(reported[0], ErrLeaseLost) || !errors.Is(reported[1], ErrLeaseLost) ||
+			!strings.HasSuffix(reported[1].Error(), ": 2 of them") {
+			t.Fatalf("reported %v", reported)
+		}
+		if len(s[0].acker.pending.done) != 2 || len(p.held(s[0])) != 0 {
+			t.Fatalf("%d settled, %d leases kept", len(s[0].acker.pending.done), len(p.held(s[0])))
+		}
+	})
+}
+
+// TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
+// others.
+func TestRenewer_OneEnded(t *testing.T) {
+	t.Parallel()
+	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	p, s := bench(t, RunConfig{Batch: 1}, 1)
+	s[0].Queue = q
+	f, err := q.Dequeue(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.fetched(s[0], f.Tasks, false, false)
+	now := time.Now()
+	f.Tasks[0].hold.end, f.Tasks[1].hold.end = now.Add(-time.Second), now.Add(time.Minute)
+	if !s[0].extend(t.Context()) {
+		t.Fatal("it failed")
+	}
+	if end := f.Tasks[1].hold.end; end.Before(now.Add(time.Hour)) {
+		t.Fatalf("the other ends at %v and was not extended", end)
+	}
+	if end := f.Tasks[0].hold.end; end.After(now) {
+		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }

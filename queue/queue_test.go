@@ -51,42 +51,6 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestQueue_Order(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		tasks := numbered(1000)
-		enqueue(t, q, tasks...)
-		enqueue(t, q, queue.Task{ID: "last"})
-		var got []queue.Leased
-		for len(got) < 1001 {
-			f := dequeue(t, q, 333)
-			if len(f.Tasks) == 0 {
-				t.Fatalf("empty after %d tasks", len(got))
-			}
-			got = append(got, f.Tasks...)
-			if f.More != (len(got) < 1001) {
-				t.Fatalf("More is %v after %d tasks", f.More, len(got))
-			}
-		}
-		for i, want := range tasks {
-			if got[i].ID != want.ID || string(got[i].Payload) != string(want.Payload) || got[i].Attempt != 1 {
-				t.Fatalf("place %d: %s %q attempt %d, want %s %q attempt 1",
-					i, got[i].ID, got[i].Payload, got[i].Attempt, want.ID, want.Payload)
-			}
-		}
-		if got[1000].ID != "last" {
-			t.Fatalf("last is %s", got[1000].ID)
-		}
-		for _, s := range ack(t, q, got...) {
-			if s != queue.StatusOK {
-				t.Fatalf("ack: %v", s)
-			}
-		}
-		wantStats(t, q, queue.Stats{})
-	})
-}
-
 func TestQueue_Priority(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -126,29 +90,6 @@ func TestQueue_PriorityAges(t *testing.T) {
 			}
 		}
 		take(t, q, "late high", "old", "young")
-	})
-}
-
-func TestQueue_EnqueueFull(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxLength: 3})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		a := take(t, q, "a")
-		status, err := q.Enqueue(await.Context(t), queue.Task{ID: "b"}, queue.Task{ID: "c"},
-			queue.Task{ID: "d", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "a"})
-		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusFull, queue.StatusDuplicate}
-		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
-			t.Fatalf("%v, %v; want %v", status, err, want)
-		}
-		wantGone(t, q, "c")
-		wantGone(t, q, "d")
-		seen := 0
-		if err := q.Scan(await.Context(t), func(string, []byte) error { seen++; return nil }); err != nil || seen != 3 {
-			t.Fatalf("%d bodies, %v; want 3", seen, err)
-		}
-		ack(t, q, a...)
-		enqueue(t, q, queue.Task{ID: "c"})
 	})
 }
 

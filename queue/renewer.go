@@ -3,65 +3,31 @@ package queue
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 )
 
-// renewer extends the leases of a source's fetched and unsettled tasks, and ends the
-// handlers' contexts when leases are lost.
-type renewer struct {
-	s    *source
-	quit chan struct{}
-
-	mu      sync.Mutex
-	fetches map[*fetch]struct{}
-}
-
-func newRenewer(s *source) *renewer {
-	return &renewer{s: s, quit: make(chan struct{}), fetches: make(map[*fetch]struct{})}
-}
-
-func (k *renewer) add(h *fetch) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.fetches[h] = struct{}{}
-}
-
-func (k *renewer) remove(h *fetch) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.fetches, h)
-}
-
-// close ends loop without waiting for it.
-func (k *renewer) close() { close(k.quit) }
-
-// loop extends every lease with less than two thirds of its time left. It checks often
-// enough to extend a lease before half of its time has passed, and more often while
-// extending fails.
-func (k *renewer) loop() {
-	lease := k.s.Queue.cfg.Lease
+// renew extends the leases of the source's tasks that wait for a worker or are with one, and
+// ends the handlers' contexts when leases are lost, until ctx ends. It extends every lease
+// with less than two thirds of its time left. It checks often enough to extend a lease before
+// half of its time has passed, and more often while extending fails.
+func (s *source) renew(ctx context.Context) {
+	lease := s.Queue.cfg.Lease
 	every, again := lease/6, lease/10
 	timer := time.NewTimer(every)
 	defer timer.Stop()
-	ctx, cancel := context.WithCancel(k.s.r.work)
-	defer cancel()
-	go func() {
-		<-k.quit
-		cancel()
-	}()
 	for {
 		select {
-		case <-k.quit:
+		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
 		pause := every
-		k.expire()
-		if !k.extend(ctx) {
+		s.expire()
+		if !s.extend(ctx) {
 			pause = again
 		}
-		if end := k.expire(); !end.IsZero() {
+		if end := s.expire(); !end.IsZero() {
 			pause = min(pause, max(time.Until(end), time.Millisecond))
 		}
 		timer.Reset(pause)
@@ -70,111 +36,111 @@ func (k *renewer) loop() {
 
 // expire gives up the leases that were not extended in time and returns the end of the
 // next one; zero if there is none.
-func (k *renewer) expire() (next time.Time) {
+func (s *source) expire() (next time.Time) {
 	now := time.Now()
-	for _, h := range k.held() {
-		end := h.until()
-		if !now.Before(end) {
-			k.lose(h, nil)
-			continue
-		}
-		if next.IsZero() || end.Before(next) {
-			next = end
+	s.lose(func(l Leased) bool { return !now.Before(l.hold.end) })
+	for _, l := range s.r.pool.held(s) {
+		if next.IsZero() || l.hold.end.Before(next) {
+			next = l.hold.end
 		}
 	}
 	return next
 }
 
-// held lists the fetches with unsettled tasks.
-func (k *renewer) held() []*fetch {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := make([]*fetch, 0, len(k.fetches))
-	for h := range k.fetches {
-		all = append(all, h)
-	}
-	return all
-}
-
 // extend extends the leases that are due, within the time that the first of them has
 // left. It returns false if that failed.
-func (k *renewer) extend(ctx context.Context) bool {
-	q := k.s.Queue
-	var due []*fetch
-	var tasks []Leased
+func (s *source) extend(ctx context.Context) bool {
+	q := s.Queue
+	start := time.Now()
+	var due []Leased
 	var first time.Time
-	for _, h := range k.held() {
-		end := h.until()
-		// A handler may still be working under an ended lease. Its deadline must not cut
-		// the call for the other leases short.
-		if left := time.Until(end); left <= 0 || left >= q.cfg.Lease*2/3 {
+	for _, l := range s.r.pool.held(s) {
+		// An ended lease must not cut the call for the others short.
+		if left := l.hold.end.Sub(start); left <= 0 || left >= q.cfg.Lease*2/3 {
 			continue
 		}
-		due = append(due, h)
-		if first.IsZero() || end.Before(first) {
-			first = end
-		}
-		for i := range h.tasks {
-			if !h.tasks[i].hold.over.Load() {
-				tasks = append(tasks, h.tasks[i])
-			}
+		due = append(due, l)
+		if first.IsZero() || l.hold.end.Before(first) {
+			first = l.hold.end
 		}
 	}
-	if len(tasks) == 0 {
+	if len(due) == 0 {
 		return true
 	}
-	start := time.Now()
 	limited, cancel := context.WithDeadline(ctx, first)
 	defer cancel()
-	status, err := q.Extend(limited, tasks...)
+	status, err := q.Extend(limited, due...)
 	if err != nil {
 		if ctx.Err() == nil {
-			k.s.r.cfg.OnError(err)
+			s.r.cfg.OnError(err)
 		}
 		return false
 	}
-	lost := make(map[string]bool)
-	for i, s := range status {
-		if s != StatusOK {
-			lost[tasks[i].Token+tasks[i].ID] = true
+	lost := make(map[*hold]bool)
+	s.r.pool.mu.Lock()
+	for i, got := range status {
+		if got == StatusOK {
+			due[i].hold.end = start.Add(q.cfg.Lease)
+		} else {
+			lost[due[i].hold] = true
 		}
 	}
-	for _, h := range due {
-		h.mu.Lock()
-		h.end = start.Add(q.cfg.Lease)
-		h.mu.Unlock()
-		if len(lost) > 0 {
-			k.lose(h, lost)
-		}
+	s.r.pool.mu.Unlock()
+	if len(lost) > 0 {
+		s.lose(func(l Leased) bool { return lost[l.hold] })
 	}
 	return true
 }
 
-// lose ends the contexts of handlers whose tasks have lost their leases, and keeps
-// waiting tasks from starting. A nil set means all tasks of the fetch.
-func (k *renewer) lose(h *fetch, lost map[string]bool) {
-	n := 0
-	ended := make(map[*batch]bool)
-	h.mu.Lock()
-	for i := range h.tasks {
-		t := &h.tasks[i]
-		if lost != nil && !lost[t.Token+t.ID] || !t.hold.over.CompareAndSwap(false, true) {
-			continue
-		}
-		n++
-		for _, b := range h.runs {
-			if b.covers(h, i) {
-				ended[b] = true
+// held lists the tasks of a source that wait or are with a handler, except those whose lease
+// the handler has ended.
+func (p *pool) held(s *source) []Leased {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []Leased
+	add := func(tasks []Leased) {
+		for i := range tasks {
+			if !tasks[i].settled() {
+				all = append(all, tasks[i])
 			}
 		}
 	}
-	h.mu.Unlock()
+	add(s.waiting)
+	for _, b := range p.running {
+		if b.source == s {
+			add(b.tasks)
+		}
+	}
+	return all
+}
+
+// lose removes tasks whose leases are lost: waiting ones do not start, and the contexts of
+// the handlers of the others end.
+func (s *source) lose(lost func(Leased) bool) {
+	p, n := s.r.pool, 0
+	var ended []*batch
+	p.mu.Lock()
+	without := func(tasks []Leased) []Leased {
+		left := slices.DeleteFunc(tasks, func(l Leased) bool { return !l.settled() && lost(l) })
+		n += len(tasks) - len(left)
+		return left
+	}
+	s.waiting = without(s.waiting)
+	p.count(s, entries(s.waiting)-s.queued)
+	for _, b := range p.running {
+		if before := len(b.tasks); b.source == s {
+			if b.tasks = without(b.tasks); len(b.tasks) < before {
+				ended = append(ended, b)
+			}
+		}
+	}
+	p.mu.Unlock()
 	if n == 0 {
 		return
 	}
 	err := fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, n)
-	k.s.r.cfg.OnError(err)
-	for b := range ended {
+	s.r.cfg.OnError(err)
+	for _, b := range ended {
 		b.cancel(err)
 	}
 }

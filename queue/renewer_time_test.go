@@ -72,10 +72,9 @@ const timedLease = 6 * time.Second
 // keeping is a running renewer in a synctest bubble.
 type keeping struct {
 	*line
-	t       *testing.T
-	renewer *renewer
-	source  *source
-	errs    []error // errors passed to OnError
+	t      *testing.T
+	source *source
+	errs   []error // errors passed to OnError
 }
 
 func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, error), test func(t *testing.T, k *keeping)) {
@@ -89,21 +88,22 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 			t.Fatal(err)
 		}
 		k := &keeping{line: l, t: t}
-		r := &runner{cfg: RunConfig{OnError: func(err error) {
+		cfg := RunConfig{Batch: 9, Workers: 9}
+		r := &runner{cfg: cfg, pool: newPool(cfg)}
+		r.cfg.OnError = func(err error) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.errs = append(k.errs, err)
-		}}}
+		}
 		r.work, r.cut = context.WithCancelCause(t.Context())
 		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
-		k.source.renewer = newRenewer(k.source)
-		k.renewer = k.source.renewer
+		r.pool.sources = []*source{k.source}
+		k.source.acker = newAcker(k.source)
 		var loop sync.WaitGroup
-		loop.Go(k.renewer.loop)
+		loop.Go(func() { k.source.renew(r.work) })
 		defer func() {
-			k.renewer.close()
-			loop.Wait()
 			r.cut(nil)
+			loop.Wait()
 			if err := rdb.Close(); err != nil {
 				t.Error(err)
 			}
@@ -120,14 +120,19 @@ func (k *keeping) reported() []error {
 
 // begins passes n newly leased tasks to a handler.
 func (k *keeping) begins(name string, n int) *batch {
-	h := newFetch(k.source, leases(name, 0, n, time.Now().Add(timedLease)))
-	k.renewer.add(h)
-	b := &batch{source: k.source, parts: []part{{h, 0, n}}}
-	b.begin(k.source.r.work)
-	return b
+	p := k.source.r.pool
+	p.fetched(k.source, leases(name, 0, n, time.Now().Add(timedLease)), false, false)
+	return p.take(k.source.r.work)
 }
 
-func (k *keeping) until(b *batch) time.Duration { return b.parts[0].fetch.until().Sub(k.began) }
+func (k *keeping) ends(b *batch) { k.source.r.pool.finished(b, results{}, 0) }
+
+func (k *keeping) until(b *batch) time.Duration {
+	p := k.source.r.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return b.given[0].hold.end.Sub(k.began)
+}
 
 // after advances the clock to this time after the start of the test, and waits until all
 // goroutines are blocked.
@@ -160,7 +165,7 @@ func TestRenewer_Time_Extends(t *testing.T) {
 			if k.until(b) < 10*timedLease+timedLease/2 || context.Cause(b.ctx) != nil || len(k.reported()) != 0 {
 				t.Errorf("after ten leases: until %s, cause %v, reported %v", k.until(b), context.Cause(b.ctx), k.reported())
 			}
-			b.end()
+			k.ends(b)
 			k.after(20 * timedLease)
 			if n := len(k.calls()) - len(calls); n != 0 {
 				t.Errorf("%d extensions after the task was settled", n)
@@ -234,61 +239,4 @@ func TestRenewer_Time_Refused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRenewer_Time_Recovers: an extension that succeeds at the last try keeps the lease.
-func TestRenewer_Time_Recovers(t *testing.T) {
-	t.Parallel()
-	failed := errors.New("no way to Redis")
-	const tries = 4 // one more follows before the end
-	keep(t, func(ctx context.Context, call, n int) (string, error) {
-		if call <= tries {
-			return "", failed
-		}
-		return all(ctx, call, n)
-	}, func(t *testing.T, k *keeping) {
-		b := k.begins("a", 1)
-		k.after(2 * timedLease)
-		if calls := k.calls(); len(calls) <= tries || calls[tries] >= timedLease || context.Cause(b.ctx) != nil {
-			t.Errorf("tried at %v, cause %v", calls, context.Cause(b.ctx))
-		}
-		b.end()
-	})
-}
-
-// TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context,
-// at once; the other tasks of the fetch continue.
-func TestRenewer_Time_Lost(t *testing.T) {
-	t.Parallel()
-	keep(t, func(_ context.Context, call, n int) (string, error) {
-		text := strings.Repeat("K", n)
-		if call == 1 {
-			text = "S" + text[1:] // reply for the task that was leased first
-		}
-		return text, nil
-	}, func(t *testing.T, k *keeping) {
-		// Two handlers share one fetch: the first task is lost.
-		h := newFetch(k.source, leases("a", 0, 4, time.Now().Add(timedLease)))
-		k.renewer.add(h)
-		first, second := &batch{source: k.source, parts: []part{{h, 0, 2}}}, &batch{source: k.source, parts: []part{{h, 2, 4}}}
-		first.begin(k.source.r.work)
-		second.begin(k.source.r.work)
-		<-first.ctx.Done()
-		synctest.Wait()
-		calls := k.calls()
-		if cause := context.Cause(first.ctx); len(calls) != 1 || time.Since(k.began) != calls[0] || !errors.Is(cause, ErrLeaseLost) {
-			t.Errorf("extended at %v, ended after %s, cause %v", calls, time.Since(k.began), cause)
-		}
-		k.after(4 * timedLease)
-		if context.Cause(second.ctx) != nil {
-			t.Errorf("the other handler was ended: %v", context.Cause(second.ctx))
-		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		for i, ids := range k.tasks[1:] {
-			if !slices.Equal(ids, []string{"a1", "a2", "a3"}) {
-				t.Errorf("extension %d is of %v; another worker has a0", i+2, ids)
-			}
-		}
-	})
 }

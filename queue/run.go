@@ -183,8 +183,8 @@ func validateSources(sources []Source) error {
 }
 
 // runner is one call of Run. Tasks go from the sources' fetchers to the pool, from
-// there to the workers, and then to the sources' ackers. A renewer extends the leases
-// of all tasks between fetcher and acker.
+// there to the workers, and then to the sources' ackers. The leases of all tasks between
+// fetcher and acker are renewed.
 type runner struct {
 	cfg     RunConfig
 	pool    *pool
@@ -198,10 +198,9 @@ type runner struct {
 // source is one queue of a Run.
 type source struct {
 	Source
-	r       *runner
-	renewer *renewer
-	acker   *acker
-	place   // guarded by the pool's mutex
+	r     *runner
+	acker *acker
+	place // guarded by the pool's mutex
 }
 
 // batch is the maximum number of entries per handler call.
@@ -220,7 +219,6 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 		s := &source{Source: from, r: r}
 		setDefault(&s.Weight, 1)
 		s.place = newPlace()
-		s.renewer = newRenewer(s)
 		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
@@ -231,9 +229,11 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 func (r *runner) run(ctx context.Context) error {
 	defer r.cut(nil)
 	var fetchers, ackers, renewers sync.WaitGroup
+	renewing, stopRenewing := context.WithCancel(r.work)
+	defer stopRenewing()
 	for _, s := range r.sources {
 		ackers.Go(s.acker.loop)
-		renewers.Go(s.renewer.loop)
+		renewers.Go(func() { s.renew(renewing) })
 		fetchers.Go(func() { s.fetchLoop(ctx) })
 	}
 	for range r.cfg.Workers {
@@ -253,9 +253,7 @@ func (r *runner) run(ctx context.Context) error {
 		s.acker.close()
 	}
 	ackers.Wait()
-	for _, s := range r.sources {
-		s.renewer.close()
-	}
+	stopRenewing()
 	renewers.Wait()
 	for _, s := range r.sources {
 		// Another worker must get a wake-up that reached this Run too late.

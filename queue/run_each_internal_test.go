@@ -33,9 +33,9 @@ func TestRunEach_HangingBound(t *testing.T) {
 			<-release
 			return errors.New("too late")
 		}
-		h := brought(s[0], "a", 0, tasks)
-		for i := range h.tasks {
-			h.tasks[i].Timeout = time.Second
+		h := brought("a", 0, tasks)
+		for i := range h {
+			h[i].Timeout = time.Second
 		}
 		p.fetched(s[0], h, false, false)
 		for range workers {
@@ -69,8 +69,8 @@ func TestRunEach_HangingBound(t *testing.T) {
 				t.Errorf("%s is handed back because %q, uncounted %v", b.Task.ID, b.Reason, b.Uncounted)
 			}
 		}
-		if len(back) != tasks || len(s[0].renewer.fetches) != 0 {
-			t.Errorf("%d failed and %d fetches are kept, want %d and 0", len(back), len(s[0].renewer.fetches), tasks)
+		if len(back) != tasks || len(p.held(s[0])) != 0 {
+			t.Errorf("%d failed and %d leases are kept, want %d and 0", len(back), len(p.held(s[0])), tasks)
 		}
 	})
 }
@@ -85,10 +85,10 @@ func TestPool_Each(t *testing.T) {
 	if n := granted(s[0]); n != 10 {
 		t.Fatalf("granted %d tasks, want 10", n)
 	}
-	p.fetched(s[0], brought(s[0], "a", 0, 10), true, true)
+	p.fetched(s[0], brought("a", 0, 10), true, true)
 	for range 10 {
-		if b := p.take(t.Context()); len(b.tasks) != 1 {
-			t.Fatalf("a call gets %d tasks", len(b.tasks))
+		if b := p.take(t.Context()); len(b.given) != 1 {
+			t.Fatalf("a call gets %d tasks", len(b.given))
 		}
 	}
 }
@@ -105,10 +105,10 @@ func TestRunEach_LongestTimeout(t *testing.T) {
 			<-time.After(time.Hour)
 			return nil
 		}
-		h := brought(s[0], "a", 0, 1)
+		h := brought("a", 0, 1)
 		var err error
 		given := Task{Timeout: math.MaxInt64}
-		if h.tasks[0].Options, err = parseOptions(given.options()); err != nil {
+		if h[0].Options, err = parseOptions(given.options()); err != nil {
 			t.Fatal(err)
 		}
 		p.fetched(s[0], h, false, false)

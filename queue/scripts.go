@@ -34,10 +34,6 @@ var (
 	deadCountScript = script("fragment_dead", "dead_count")
 	verifyScript    = script("verify")
 	completeScript  = script("fragment_put", "fragment_counts", "complete")
-
-	// These two work on the key of a Registry, not on a queue's keys.
-	workersBeatScript = script("workers_beat")
-	workersListScript = script("workers_list")
 )
 
 // script composes a script from the common fragments and the named files. It

@@ -10,8 +10,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestLeased_Over: ending a lease marks all copies of the task, and only then.
-func TestLeased_Over(t *testing.T) {
+// TestLeased_Settled: ending a lease marks all copies of the task, and only then.
+func TestLeased_Settled(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -69,11 +69,11 @@ func TestLeased_Over(t *testing.T) {
 			if status, err := tt.end(f.Tasks[0]); err != nil {
 				t.Fatalf("%s: %v, %v", name, status, err)
 			}
-			if got := f.Tasks[0].hold.over.Load(); got != tt.want {
-				t.Errorf("%s: over is %v, want %v", name, got, tt.want)
+			if got := f.Tasks[0].settled(); got != tt.want {
+				t.Errorf("%s: settled is %v, want %v", name, got, tt.want)
 			}
-			if f.Tasks[1].hold.over.Load() {
-				t.Errorf("%s: the lease of another task is over", name)
+			if f.Tasks[1].settled() {
+				t.Errorf("%s: another task is settled", name)
 			}
 			// A task that was not returned by Dequeue has no hold.
 			if _, err := q.Ack(ctx, Leased{ID: f.Tasks[1].ID, Token: f.Tasks[1].Token}); err != nil {

@@ -177,9 +177,9 @@ type Leased struct {
 
 // hold is the state of a lease in this process.
 type hold struct {
-	// over is set once the lease has ended or was given up. The renewer then leaves
-	// it out and does not report it as lost.
-	over atomic.Bool
+	// end is the earliest end of the lease. In a Run, renew changes it under the pool's
+	// mutex.
+	end time.Time
 	// settled is set once Ack, Complete or Reject in this process has ended the
 	// lease. Run then ignores the handler's verdict on the task.
 	settled atomic.Bool
@@ -192,7 +192,6 @@ func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() 
 func (l *Leased) ended(s Status) {
 	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
 		l.hold.settled.Store(true)
-		l.hold.over.Store(true)
 	}
 }
 

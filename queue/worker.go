@@ -11,6 +11,20 @@ import (
 // errGoexit is the failure of tasks whose handler called runtime.Goexit.
 var errGoexit = errors.New("queue: handler ended its goroutine")
 
+// batch holds the tasks of one handler call. Those that are not settled are in the pool's
+// running batches; its mutex guards tasks and givenUp.
+type batch struct {
+	source *source
+	tasks  []Leased        // without those whose lease was lost
+	given  []Leased        // passed to the handler
+	lost   int             // tasks whose lease ended before the handler began
+	ctx    context.Context // passed to the handler
+	cancel context.CancelCauseFunc
+
+	givenUp  bool // the task's Timeout passed
+	replaced bool // a new worker replaces the one of this batch; only that one uses the field
+}
+
 // worker handles batches until the pool is closed or a new worker replaces it.
 func (r *runner) worker() {
 	var b *batch
@@ -40,65 +54,46 @@ func (r *runner) handle(b *batch) {
 			failure = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 		if failure != nil {
-			r.cfg.OnError(fmt.Errorf("handle %d tasks: %w", len(b.tasks), failure))
-			errs = make([]error, len(b.tasks))
+			r.cfg.OnError(fmt.Errorf("handle %d tasks: %w", len(b.given), failure))
+			errs = make([]error, len(b.given))
 			for i := range errs {
 				errs[i] = failure
 			}
 		}
-		r.finish(b, errs, time.Since(began))
+		b.replaced = r.pool.finished(b, sortOut(b.given, errs, b.ctx.Err() != nil), time.Since(began))
 	}()
 	if b.lost > 0 {
 		r.cfg.OnError(fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, b.lost))
 	}
-	if len(b.tasks) > 0 {
+	if len(b.given) > 0 {
 		errs = r.call(b)
 	}
 	failure = nil
-	if errs != nil && len(errs) != len(b.tasks) {
-		failure = fmt.Errorf("queue: handler returned %d errors for %d tasks", len(errs), len(b.tasks))
+	if errs != nil && len(errs) != len(b.given) {
+		failure = fmt.Errorf("queue: handler returned %d errors for %d tasks", len(errs), len(b.given))
 	}
-}
-
-// finish hands a handled batch to the acker, unless its tasks were settled earlier
-// because the handler had been abandoned.
-func (r *runner) finish(b *batch, errs []error, took time.Duration) {
-	// Before end, which marks all leases as ended.
-	o := sortOut(b.tasks, errs, b.ctx.Err() != nil)
-	until, first := b.end()
-	if first {
-		b.source.acker.add(until, o)
-	}
-	b.replaced = r.pool.finished(b, took)
 }
 
 // sortOut groups tasks by the handler's verdicts. It leaves out the tasks that the
 // handler has settled itself.
 func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
-	left := 0 // number of tasks that the handler has settled
 	for i := range tasks {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		if tasks[i].settled() {
-			left++
-		} else if c, ok := followUp(tasks[i], err); ok {
-			o.then = append(o.then, c)
-		} else if err != nil {
-			o.back = append(o.back, rejection(tasks[i], err, interrupted))
-		}
-	}
-	done := len(tasks) - len(o.then) - len(o.back) - left
-	if done == len(tasks) {
-		o.done = tasks
-		return o
-	}
-	// A new slice, because the handler may have kept the one it got.
-	o.done = make([]Leased, 0, done)
-	for i := range tasks {
-		if (errs == nil || errs[i] == nil) && !tasks[i].settled() {
+		switch {
+		case tasks[i].settled():
+		case err == nil && len(o.done) == i:
+			o.done = tasks[: i+1 : i+1] // without a copy as long as all are done
+		case err == nil:
 			o.done = append(o.done, tasks[i])
+		default:
+			if c, ok := followUp(tasks[i], err); ok {
+				o.then = append(o.then, c)
+			} else {
+				o.back = append(o.back, rejection(tasks[i], err, interrupted))
+			}
 		}
 	}
 	return o
@@ -107,9 +102,9 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 // call runs the source's handler on a batch.
 func (r *runner) call(b *batch) []error {
 	if b.source.Each == nil {
-		return b.source.Handler(b.ctx, b.tasks)
+		return b.source.Handler(b.ctx, b.given)
 	}
-	ctx, task := b.ctx, b.tasks[0]
+	ctx, task := b.ctx, b.given[0]
 	if task.Timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, task.Timeout, ErrTimeout)
 		defer cancel()
@@ -133,7 +128,7 @@ func (r *runner) call(b *batch) []error {
 func (r *runner) giveUp(b *batch) {
 	given, replace := r.pool.giveUp(b)
 	if given {
-		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.tasks[0].ID, ErrTimeout, ErrAbandoned))
+		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.given[0].ID, ErrTimeout, ErrAbandoned))
 	}
 	if replace {
 		go r.worker()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -135,26 +134,5 @@ func TestWorker_OwnsTasks(t *testing.T) {
 				t.Errorf("%s is dead", info.ID)
 			}
 		}
-	})
-}
-
-// TestWorker_Serial: a worker makes one handler call at a time.
-func TestWorker_Serial(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, numbered(300)...)
-		var one sync.Mutex
-		stop := start(t, q, func(context.Context, []queue.Leased) []error {
-			if !one.TryLock() {
-				t.Error("two handlers at once")
-				return nil
-			}
-			defer one.Unlock()
-			runtime.Gosched()
-			return nil
-		}, queue.RunConfig{Batch: 3, Workers: 1})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
-		stop()
 	})
 }

@@ -9,13 +9,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/registry"
 	"flashsale/inventory"
-	"flashsale/queue"
 )
 
 // The Redis keys of the state of workers and queues, shared by all processes.
 const (
-	// WorkersKey is the registry of worker processes; see queue.Registry.
+	// WorkersKey is the registry of worker processes; see registry.Registry.
 	WorkersKey = "fs:{p0}:workers"
 	// backlogKey holds the latest state of all queues, and expires when it is too old.
 	backlogKey = "fs:{p0}:backlog"
@@ -39,7 +39,7 @@ const (
 
 // Trouble describes the problem of the workers for operators, such as "none live
 // since 2026-11-22T10:00:00Z". It is empty if a live worker fetches.
-func Trouble(w queue.Workers) string {
+func Trouble(w registry.Workers) string {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if len(w.Live) == 0 {
 		if w.SeenAt.IsZero() {
@@ -69,7 +69,7 @@ type Look struct {
 	// Waiting is how many accepted orders are not committed: the ready, delayed and leased
 	// tasks of the queues of orders.
 	Waiting int
-	Workers queue.Workers
+	Workers registry.Workers
 }
 
 // Alarm describes orders that wait while no worker fetches them.
@@ -83,7 +83,7 @@ type Alarm struct {
 // required.
 type MonitorConfig struct {
 	Redis   redis.UniversalClient
-	Workers *queue.Registry
+	Workers *registry.Registry
 	Orders  []NamedQueue // the queues of accepted orders
 	Others  []NamedQueue // the other queues to show
 	// WatchKey is another key of the slot of WorkersKey, whose existence is checked with each

@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/registry"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/ordertest"
@@ -25,7 +26,7 @@ type monitored struct {
 	rdb      *redis.Client
 	orders   *queue.Queue
 	others   *queue.Queue
-	registry *queue.Registry
+	registry *registry.Registry
 	cfg      MonitorConfig
 	alarms   []string // the texts that OnAlarm received, "" for the end
 	errs     atomic.Int64
@@ -42,7 +43,7 @@ func watch(t *testing.T) *monitored {
 	})
 	w.orders, w.others = ordertest.NewQueue(t, w.rdb, queue.Config{}), ordertest.NewQueue(t, w.rdb, queue.Config{})
 	var err error
-	w.registry, err = queue.NewRegistry(w.rdb, queue.RegistryConfig{Key: WorkersKey, Every: 10 * time.Millisecond, Silence: time.Hour})
+	w.registry, err = registry.New(w.rdb, registry.Config{Key: WorkersKey, Every: 10 * time.Millisecond, Silence: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func (w *monitored) round(t *testing.T, m *Monitor) {
 }
 
 // join registers a worker, and returns a function that removes it.
-func (w *monitored) join(t *testing.T) (g *queue.Registration, leave func()) {
+func (w *monitored) join(t *testing.T) (g *registry.Registration, leave func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	g = w.registry.Register("host", "v1")
@@ -320,9 +321,9 @@ func TestWorkerTrouble(t *testing.T) {
 	t.Parallel()
 	now := someNow
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	live := func(started time.Duration) []queue.Worker { return []queue.Worker{{StartedAt: ago(started)}} }
+	live := func(started time.Duration) []registry.Worker { return []registry.Worker{{StartedAt: ago(started)}} }
 	at := ago(time.Hour).Format(time.RFC3339)
-	for want, w := range map[string]queue.Workers{
+	for want, w := range map[string]registry.Workers{
 		"none has ever registered":                 {Now: now},
 		"none live since " + at:                    {Now: now, SeenAt: ago(time.Hour), FetchedAt: ago(2 * time.Hour)},
 		"1 live, and none has ever fetched":        {Now: now, SeenAt: now, Live: live(time.Minute)},
@@ -333,7 +334,7 @@ func TestWorkerTrouble(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", w, got, want)
 		}
 	}
-	for name, w := range map[string]queue.Workers{
+	for name, w := range map[string]registry.Workers{
 		"fetches":                       {Now: now, SeenAt: now, Live: live(time.Hour), FetchedAt: ago(FetchStale)},
 		"has started":                   {Now: now, SeenAt: now, Live: live(FetchStale)},
 		"has started after a long time": {Now: now, SeenAt: now, Live: live(time.Second), FetchedAt: ago(time.Hour)},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/registry"
 	"flashsale/inventory"
 	"flashsale/order/worker"
 	"flashsale/queue"
@@ -43,12 +44,12 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 // workers checks that a live worker fetches tasks. Without one, waiting orders are a problem,
 // and an idle service gets a warning.
 func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting int) {
-	registry, err := queue.NewRegistry(rdb, queue.RegistryConfig{Key: worker.WorkersKey})
+	workers, err := registry.New(rdb, registry.Config{Key: worker.WorkersKey})
 	if err != nil {
 		d.failed("workers", err)
 		return
 	}
-	w, err := registry.List(ctx)
+	w, err := workers.List(ctx)
 	if err != nil {
 		d.failed("workers", err)
 		return
@@ -73,7 +74,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 }
 
 // noWorker returns since when no worker has fetched, or "" if one does.
-func noWorker(w queue.Workers) string {
+func noWorker(w registry.Workers) string {
 	switch {
 	case worker.Trouble(w) == "":
 		return ""

@@ -3,14 +3,14 @@ package service
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/internal/registry"
 	"flashsale/order/figures"
 	"flashsale/order/worker"
-	"flashsale/queue"
 )
 
 // monitoring is this process's view of the queues and workers of all hosts.
 type monitoring struct {
-	workers *queue.Registry
+	workers *registry.Registry
 	monitor *worker.Monitor
 	// watched is set when some process shows the live figures.
 	watched figures.Wanted
@@ -19,14 +19,14 @@ type monitoring struct {
 // newMonitoring makes the process poll the queues and workers for its metrics and its log.
 // Every process does, so that each shows the same values.
 func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
-	registry, err := queue.NewRegistry(eng.rdb, queue.RegistryConfig{Key: worker.WorkersKey})
+	workers, err := registry.New(eng.rdb, registry.Config{Key: worker.WorkersKey})
 	if err != nil {
 		return nil, err
 	}
 	watched := figures.NewWanted()
 	log := e.log.With().Str("component", "monitor").Logger()
 	monitor := worker.NewMonitor(worker.MonitorConfig{
-		Redis: eng.rdb, Workers: registry, Orders: eng.orderQueues(), Others: eng.otherQueues(),
+		Redis: eng.rdb, Workers: workers, Orders: eng.orderQueues(), Others: eng.otherQueues(),
 		WatchKey: figures.WatchedKey, OnWatch: watched.Set,
 		OnAlarm: func(alarm *worker.Alarm) {
 			if alarm == nil {
@@ -40,7 +40,7 @@ func newMonitoring(e *env, eng *engine, ps *parts) (*monitoring, error) {
 	})
 	e.registry.MustRegister(newBacklogCollector(monitor))
 	ps.add(part{name: "monitor", run: monitor.Run})
-	return &monitoring{workers: registry, monitor: monitor, watched: watched}, nil
+	return &monitoring{workers: workers, monitor: monitor, watched: watched}, nil
 }
 
 // backlogCollector exports the result of the monitor's last poll. It makes no calls, so a

@@ -7,21 +7,21 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flashsale/internal/registry"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/worker"
-	"flashsale/queue"
 )
 
 // A worker is alive as long as it makes progress, even if that is an error, and ready once it
 // has fetched.
 func TestPulse_AliveOnProgressReadyOnFetch(t *testing.T) {
 	t.Parallel()
-	registry, err := queue.NewRegistry(redistest.Embedded(t), queue.RegistryConfig{Key: "workers"})
+	workers, err := registry.New(redistest.Embedded(t), registry.Config{Key: "workers"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	p := &pulse{entry: registry.Register("host", ""), now: func() time.Time { return now }}
+	p := &pulse{entry: workers.Register("host", ""), now: func() time.Time { return now }}
 	if err := p.alive(); err != nil {
 		t.Errorf("before it begins: %v", err)
 	}

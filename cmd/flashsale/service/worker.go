@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/internal/histogram"
+	"flashsale/internal/registry"
 	"flashsale/order"
 	"flashsale/order/worker"
 	"flashsale/queue"
@@ -109,14 +110,14 @@ const (
 // pulse is the state of this process's worker. Its times are from this host's clock, and are
 // only compared with each other.
 type pulse struct {
-	entry     *queue.Registration // in the list of all workers
+	entry     *registry.Registration // in the list of all workers
 	now       func() time.Time
 	moved     atomic.Pointer[time.Time] // the last fetch, commit or failure; nil: not yet
 	committed atomic.Pointer[time.Time] // nil: not yet
 }
 
 // newPulse registers this process as a worker until all its work has ended.
-func newPulse(e *env, workers *queue.Registry, ps *parts) *pulse {
+func newPulse(e *env, workers *registry.Registry, ps *parts) *pulse {
 	p := &pulse{entry: workers.Register(processHost(), e.build.Version), now: e.now}
 	log := e.log.With().Str("component", "worker").Logger()
 	ps.add(part{name: "heartbeat", run: func(ctx context.Context) error {

@@ -1,8 +1,13 @@
-package queue
+// Package registry lists the live worker processes of a service in Redis, so that an operator
+// sees whether any is alive.
+package registry
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	_ "embed" // for the scripts
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,45 +18,59 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RegistryConfig configures a Registry. The zero value of a field selects its default;
-// [NewRegistry] rejects values out of bounds.
-type RegistryConfig struct {
+// Sentinels of this package. Compare with errors.Is.
+var (
+	// ErrConfig: a setting is out of bounds.
+	ErrConfig = errors.New("registry: invalid configuration")
+	// ErrFull: the maximum number of live workers is listed.
+	ErrFull = errors.New("registry: too many workers")
+	// ErrReply: an entry or a script's reply has an unexpected form.
+	ErrReply = errors.New("registry: unexpected reply")
+)
+
+// Config configures a Registry. The zero value of a field selects its default; [New] rejects
+// values out of bounds.
+type Config struct {
 	// Key is the hash that lists the workers. Required.
 	Key string
 	// Every is the interval between heartbeats of a worker. Default 5 s, at least 10 ms.
 	Every time.Duration
-	// Silence is how long after its last heartbeat a worker counts as live, at least
-	// Every. All processes of a service need the same value. Default: three times Every.
+	// Silence is how long after its last heartbeat a worker counts as live, from Every to
+	// 30 days. All processes of a service need the same value. Default: three times Every.
 	Silence time.Duration
-	// Keep is the TTL of the key after the last heartbeat of any worker, and so of the
-	// times of past workers; at least Silence. Default 30 days.
-	Keep time.Duration
 }
 
 const (
-	defaultBeat     = 5 * time.Second
-	minBeat         = 10 * time.Millisecond
-	defaultRegistry = 30 * 24 * time.Hour
-	maxRegistry     = 365 * 24 * time.Hour
+	defaultBeat = 5 * time.Second
+	minBeat     = 10 * time.Millisecond
+	// keep is the TTL of the key after the last heartbeat of any worker, and so of the times
+	// of past workers.
+	keep = 30 * 24 * time.Hour
 	// maxWorkers bounds the entries of a registry.
 	maxWorkers = 1024
 	// beatLimit bounds one heartbeat.
 	beatLimit = 3 * time.Second
 )
 
-// Registry lists the worker processes of a service, so that an operator sees whether
-// any is alive. It is stored in one hash, with times of the Redis server's clock. It is
-// safe for concurrent use.
+//go:embed beat.lua
+var beatLua string
+
+//go:embed list.lua
+var listLua string
+
+var beatScript, listScript = redis.NewScript(beatLua), redis.NewScript(listLua)
+
+// Registry lists the worker processes of a service. It is stored in one hash, with times of
+// the Redis server's clock. It is safe for concurrent use.
 type Registry struct {
 	rdb redis.UniversalClient
-	cfg RegistryConfig
+	cfg Config
 }
 
-// NewRegistry validates the configuration. It does not talk to Redis. Errors: ErrConfig.
-func NewRegistry(rdb redis.UniversalClient, cfg RegistryConfig) (*Registry, error) {
-	setDefault(&cfg.Every, defaultBeat)
-	setDefault(&cfg.Silence, 3*cfg.Every)
-	setDefault(&cfg.Keep, max(defaultRegistry, cfg.Silence))
+// New validates the configuration. It does not talk to Redis. Errors: ErrConfig.
+func New(rdb redis.UniversalClient, cfg Config) (*Registry, error) {
+	cfg.Every = cmp.Or(cfg.Every, defaultBeat)
+	cfg.Silence = cmp.Or(cfg.Silence, 3*cfg.Every)
 	switch {
 	case rdb == nil:
 		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
@@ -59,10 +78,8 @@ func NewRegistry(rdb redis.UniversalClient, cfg RegistryConfig) (*Registry, erro
 		return nil, fmt.Errorf("%w: Key is empty", ErrConfig)
 	case cfg.Every < minBeat:
 		return nil, fmt.Errorf("%w: Every %v, want at least %v", ErrConfig, cfg.Every, minBeat)
-	case cfg.Silence < cfg.Every:
-		return nil, fmt.Errorf("%w: Silence %v, want at least Every (%v)", ErrConfig, cfg.Silence, cfg.Every)
-	case cfg.Keep < cfg.Silence || cfg.Keep > maxRegistry:
-		return nil, fmt.Errorf("%w: Keep %v, want Silence (%v) to %v", ErrConfig, cfg.Keep, cfg.Silence, maxRegistry)
+	case cfg.Silence < cfg.Every || cfg.Silence > keep:
+		return nil, fmt.Errorf("%w: Silence %v, want Every (%v) to %v", ErrConfig, cfg.Silence, cfg.Every, keep)
 	}
 	return &Registry{rdb: rdb, cfg: cfg}, nil
 }
@@ -84,13 +101,13 @@ type Workers struct {
 	// Live are the workers with a recent heartbeat, oldest first.
 	Live []Worker
 	// SeenAt and FetchedAt are the last heartbeat and the last fetch of any worker,
-	// including past workers. Zero: none within RegistryConfig.Keep.
+	// including past workers. Zero: none within 30 days.
 	SeenAt, FetchedAt time.Time
 }
 
 // List returns the live workers. Errors: those of Redis.
 func (r *Registry) List(ctx context.Context) (Workers, error) {
-	reply, err := workersListScript.Run(ctx, r.rdb, []string{r.cfg.Key}).StringSlice()
+	reply, err := listScript.Run(ctx, r.rdb, []string{r.cfg.Key}).StringSlice()
 	if err == nil && len(reply)%2 != 1 {
 		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
@@ -173,7 +190,7 @@ type Registration struct {
 // Redis. version may be empty. Spaces and control characters in host and version become
 // underscores, and both are cut to 100 bytes.
 func (r *Registry) Register(host, version string) *Registration {
-	return &Registration{registry: r, id: newToken(), host: oneWord(host), version: oneWord(version), started: time.Now()}
+	return &Registration{registry: r, id: rand.Text(), host: oneWord(host), version: oneWord(version), started: time.Now()}
 }
 
 // oneWord makes a text a field of an entry, whose fields are separated by spaces.
@@ -188,8 +205,7 @@ func oneWord(text string) string {
 	return text[:min(len(text), longest)]
 }
 
-// Fetched records that tasks were fetched now, for the next heartbeat. Call it from
-// RunConfig.OnFetch.
+// Fetched records that tasks were fetched now, for the next heartbeat.
 func (g *Registration) Fetched() {
 	now := time.Now()
 	g.fetched.Store(&now)
@@ -242,11 +258,11 @@ func (g *Registration) send(ctx context.Context, leaving bool) error {
 		gone = "1"
 	}
 	c := &g.registry.cfg
-	room, err := workersBeatScript.Run(ctx, g.registry.rdb, []string{c.Key},
+	room, err := beatScript.Run(ctx, g.registry.rdb, []string{c.Key},
 		g.id, time.Since(g.started).Milliseconds(), fetched, g.host, g.version,
-		c.Silence.Milliseconds(), c.Keep.Milliseconds(), maxWorkers, gone).Int()
+		c.Silence.Milliseconds(), keep.Milliseconds(), maxWorkers, gone).Int()
 	if err == nil && room == 0 {
-		err = fmt.Errorf("%w: %d are listed", ErrRegistryFull, maxWorkers)
+		err = fmt.Errorf("%w: %d are listed", ErrFull, maxWorkers)
 	}
 	if err != nil {
 		return fmt.Errorf("send heartbeat of a worker: %w", err)

@@ -1,4 +1,4 @@
-package queue_test
+package registry_test
 
 import (
 	"context"
@@ -13,24 +13,24 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/registry"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
-	"flashsale/queue"
 )
 
-func newRegistry(t testing.TB, rdb redis.UniversalClient, cfg queue.RegistryConfig) *queue.Registry {
+func newRegistry(t testing.TB, rdb redis.UniversalClient, cfg registry.Config) *registry.Registry {
 	t.Helper()
 	if cfg.Key == "" {
 		cfg.Key = redistest.Prefix(t) + "workers"
 	}
-	r, err := queue.NewRegistry(rdb, cfg)
+	r, err := registry.New(rdb, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func listed(t testing.TB, r *queue.Registry) queue.Workers {
+func listed(t testing.TB, r *registry.Registry) registry.Workers {
 	t.Helper()
 	w, err := r.List(await.Context(t))
 	if err != nil {
@@ -40,7 +40,7 @@ func listed(t testing.TB, r *queue.Registry) queue.Workers {
 }
 
 // join runs a registration until leave is called, or the test ends.
-func join(t testing.TB, g *queue.Registration, onError func(error)) (leave func()) {
+func join(t testing.TB, g *registry.Registration, onError func(error)) (leave func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -50,6 +50,36 @@ func join(t testing.TB, g *queue.Registration, onError func(error)) (leave func(
 	return leave
 }
 
+func dial(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(redistest.Options(addr))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
+}
+
+// refuse fails the test if a heartbeat fails.
+func refuse(t testing.TB) func(error) { return func(err error) { t.Error(err) } }
+
+// calls counts the commands of a client.
+type calls struct{ n *atomic.Int64 }
+
+func (calls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c calls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
 // TestRegistry: a worker is listed with its data while it runs, and a clean stop removes it
 // at once. The times of the last heartbeat and fetch remain.
 func TestRegistry(t *testing.T) {
@@ -57,13 +87,13 @@ func TestRegistry(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		key := redistest.Prefix(t) + "workers"
 		// Silence is longer than the test: only a clean stop removes an entry.
-		r := newRegistry(t, rdb, queue.RegistryConfig{Key: key, Every: 20 * time.Millisecond, Silence: time.Hour})
+		r := newRegistry(t, rdb, registry.Config{Key: key, Every: 20 * time.Millisecond, Silence: time.Hour})
 		if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.IsZero() || !w.FetchedAt.IsZero() || w.Now.IsZero() {
 			t.Fatalf("an empty registry: %+v", w)
 		}
 		g := r.Register("host a\n"+strings.Repeat("x", 200), "v1.2")
-		leave := join(t, g, onlyTimeouts(t))
-		waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+		leave := join(t, g, refuse(t))
+		await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
 		one := listed(t, r).Live[0]
 		if !strings.HasPrefix(one.Host, "host_a_x") || len(one.Host) != 100 || one.Version != "v1.2" || one.ID == "" {
 			t.Errorf("listed as %+v", one)
@@ -75,10 +105,10 @@ func TestRegistry(t *testing.T) {
 			t.Error("it has fetched")
 		}
 		g.Fetched()
-		waitFor(t, func() bool { return !listed(t, r).FetchedAt.IsZero() })
-		waitFor(t, func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
-		other := join(t, r.Register("b", ""), onlyTimeouts(t))
-		waitFor(t, func() bool { return len(listed(t, r).Live) == 2 })
+		await.True(t, "the registry changes", func() bool { return !listed(t, r).FetchedAt.IsZero() })
+		await.True(t, "the registry changes", func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
+		other := join(t, r.Register("b", ""), refuse(t))
+		await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 2 })
 		if w := listed(t, r); w.Live[0].ID != one.ID || w.Live[1].Host != "b" || w.Live[1].Version != "" {
 			t.Errorf("the oldest is first: %+v", w.Live)
 		}
@@ -103,18 +133,17 @@ func TestRegistry(t *testing.T) {
 func TestRegistry_Killed(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
+	rdb := dial(t, server.Addr())
 	now := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	server.SetTime(now)
 	key := redistest.Prefix(t) + "workers"
-	cfg := queue.RegistryConfig{Key: key, Every: time.Hour, Silence: time.Hour, Keep: 2 * time.Hour}
+	cfg := registry.Config{Key: key, Every: time.Hour, Silence: time.Hour}
 	r := newRegistry(t, rdb, cfg)
 	g := r.Register("a", "")
 	g.Fetched()
-	join(t, g, onlyTimeouts(t)) // the next heartbeat is an hour away
-	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
-	if w := listed(t, r); !w.Now.Equal(now) || !w.SeenAt.Equal(now) || now.Sub(w.FetchedAt) > limit || now.Sub(w.Live[0].StartedAt) > limit {
+	join(t, g, refuse(t)) // the next heartbeat is an hour away
+	await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
+	if w := listed(t, r); !w.Now.Equal(now) || !w.SeenAt.Equal(now) || now.Sub(w.FetchedAt) > await.Limit || now.Sub(w.Live[0].StartedAt) > await.Limit {
 		t.Fatalf("times are the server's: %+v", w)
 	}
 	server.SetTime(now.Add(time.Hour))
@@ -125,24 +154,24 @@ func TestRegistry_Killed(t *testing.T) {
 	if w := listed(t, r); len(w.Live) != 0 || !w.SeenAt.Equal(now) {
 		t.Errorf("after its silence: %+v", w)
 	}
-	leave := join(t, r.Register("b", ""), onlyTimeouts(t))
-	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+	leave := join(t, r.Register("b", ""), refuse(t))
+	await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
 	if fields, err := rdb.HLen(await.Context(t), key).Result(); err != nil || fields != 3 {
 		t.Errorf("%d fields, %v: want the other worker and two times", fields, err)
 	}
 	leave()
-	server.FastForward(2 * time.Hour)
+	server.FastForward(30 * 24 * time.Hour)
 	if w := listed(t, r); !w.SeenAt.IsZero() || server.Exists(key) {
 		t.Errorf("the times of past workers never expire: %+v", w)
 	}
 }
 
-// TestRegistry_Full: a full registry returns ErrRegistryFull; a worker that leaves makes room.
+// TestRegistry_Full: a full registry returns ErrFull; a worker that leaves makes room.
 func TestRegistry_Full(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	key := redistest.Prefix(t) + "workers"
-	r := newRegistry(t, rdb, queue.RegistryConfig{Key: key, Every: 10 * time.Millisecond, Silence: time.Hour})
+	r := newRegistry(t, rdb, registry.Config{Key: key, Every: 10 * time.Millisecond, Silence: time.Hour})
 	far := time.Now().Add(time.Hour).UnixMilli()
 	fields := make(map[string]string)
 	for i := range 1024 {
@@ -156,13 +185,18 @@ func TestRegistry_Full(t *testing.T) {
 	join(t, r.Register("a", ""), func(err error) {
 		once.Do(func() { refused <- err })
 	})
-	if err := receive(t, "the refusal", refused); !errors.Is(err, queue.ErrRegistryFull) {
-		t.Errorf("got %v", err)
+	select {
+	case err := <-refused:
+		if !errors.Is(err, registry.ErrFull) {
+			t.Errorf("got %v", err)
+		}
+	case <-await.Context(t).Done():
+		t.Fatal("not refused")
 	}
 	if err := rdb.HDel(await.Context(t), key, "w7").Err(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool {
+	await.True(t, "the registry changes", func() bool {
 		for _, w := range listed(t, r).Live {
 			if w.Host == "a" {
 				return true
@@ -176,73 +210,44 @@ func TestRegistry_Full(t *testing.T) {
 func TestRegistry_RedisAway(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
-	r := newRegistry(t, rdb, queue.RegistryConfig{Every: 10 * time.Millisecond, Silence: time.Hour})
-	var calls atomic.Int64
-	rdb.AddHook(tap{seen: func(string) { calls.Add(1) }})
+	rdb := dial(t, server.Addr())
+	r := newRegistry(t, rdb, registry.Config{Every: 10 * time.Millisecond, Silence: time.Hour})
+	var sent atomic.Int64
+	rdb.AddHook(calls{&sent})
 	var mu sync.Mutex
 	var errs []error
 	g := r.Register("a", "")
 	join(t, g, func(err error) { mu.Lock(); errs = append(errs, err); mu.Unlock() })
-	waitFor(t, func() bool { return len(listed(t, r).Live) == 1 })
+	await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
 	server.SetError("LOADING the test says so")
 	count := func() int { mu.Lock(); defer mu.Unlock(); return len(errs) }
-	waitFor(t, func() bool { return count() == 1 })
-	for failed, last := 0, calls.Load(); failed < 5; failed++ {
-		waitFor(t, func() bool { return calls.Load() > last })
-		last = calls.Load()
+	await.True(t, "the registry changes", func() bool { return count() == 1 })
+	for failed, last := 0, sent.Load(); failed < 5; failed++ {
+		await.True(t, "the registry changes", func() bool { return sent.Load() > last })
+		last = sent.Load()
 	}
 	server.SetError("")
 	seen := listed(t, r).SeenAt
-	waitFor(t, func() bool { return listed(t, r).SeenAt.After(seen) })
+	await.True(t, "the registry changes", func() bool { return listed(t, r).SeenAt.After(seen) })
 	if n := count(); n != 1 {
 		t.Errorf("%d errors, want one of the whole outage: %v", n, errs)
 	}
 }
 
-func TestNewRegistry_ErrConfig(t *testing.T) {
+func TestNew_ErrConfig(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
-	for name, cfg := range map[string]queue.RegistryConfig{
+	for name, cfg := range map[string]registry.Config{
 		"no key":      {},
 		"quick beats": {Key: "k", Every: time.Millisecond},
 		"impatient":   {Key: "k", Every: time.Second, Silence: time.Millisecond},
-		"short":       {Key: "k", Keep: time.Second},
-		"for ever":    {Key: "k", Keep: 10_000 * time.Hour},
+		"patient":     {Key: "k", Silence: 10_000 * time.Hour},
 	} {
-		if _, err := queue.NewRegistry(rdb, cfg); !errors.Is(err, queue.ErrConfig) {
+		if _, err := registry.New(rdb, cfg); !errors.Is(err, registry.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := queue.NewRegistry(nil, queue.RegistryConfig{Key: "k"}); !errors.Is(err, queue.ErrConfig) {
+	if _, err := registry.New(nil, registry.Config{Key: "k"}); !errors.Is(err, registry.ErrConfig) {
 		t.Errorf("no client: %v", err)
 	}
-}
-
-// TestRun_OnFetch: OnFetch gets each attempt to fetch with its error, also of an idle worker.
-func TestRun_OnFetch(t *testing.T) {
-	t.Parallel()
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
-	q := newQueue(t, rdb, queue.Config{})
-	fetched := make(chan error, 1000)
-	start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
-		MaxIdle: 10 * time.Millisecond, OnFetch: func(err error) {
-			select {
-			case fetched <- err:
-			default:
-			}
-		},
-	})
-	for range 3 {
-		if err := receive(t, "an idle worker fetches", fetched); err != nil {
-			t.Fatal(err)
-		}
-	}
-	server.SetError("LOADING the test says so")
-	waitFor(t, func() bool { return receive(t, "a fetch", fetched) != nil })
-	server.SetError("")
-	waitFor(t, func() bool { return receive(t, "a fetch", fetched) == nil })
 }

@@ -10,7 +10,8 @@
 -- Atomic so that the entry, the latest times and the key's end change together. The hash has at most ARGV[8]
 -- workers, so reading all of it is bounded.
 
-local now = math.floor(queue_now() / 1000)
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local id, idle = ARGV[1], tonumber(ARGV[3])
 local fetched = idle >= 0 and now - idle or 0
 local oldest = now - tonumber(ARGV[6])
