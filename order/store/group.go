@@ -128,12 +128,12 @@ func (g *group) full() bool {
 	}
 }
 
-// run runs members: one, or several payments, which it runs together and, if that fails,
-// one by one. An error means that the transaction is lost; culprit is the member that
+// run runs members: one, or several payments or cancellations, which it runs together and, if
+// that fails, one by one. An error means that the transaction is lost; culprit is the member that
 // caused it, if known.
 func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
-		err := g.savepoint(func() error { return g.payAll(bunch) })
+		err := g.savepoint(func() error { return g.together(bunch) })
 		if err == nil || isLost(err) {
 			return nil, err
 		}
@@ -144,6 +144,18 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// together makes several payments or cancellations.
+func (g *group) together(bunch []*write) error {
+	if bunch[0].pay != nil {
+		return g.payAll(bunch)
+	}
+	list := make([]*cancellation, len(bunch))
+	for i, one := range bunch {
+		list[i] = one.cancel
+	}
+	return g.cancelAll(g.ctx, list...)
 }
 
 // runOne runs a member, and undoes its writes if it fails. The member's own error is returned

@@ -10,9 +10,6 @@ import (
 	"flashsale/order"
 )
 
-// payTogether is how many payments one pair of statements records at most.
-const payTogether = 40
-
 // payment is a payment to be recorded.
 type payment struct {
 	order.Payment
