@@ -73,7 +73,7 @@ func FactsJSON(facts map[string]any) string {
 // Errors: ErrDatabase, ErrTooManyLists.
 func (s *Store) Audit(ctx context.Context, f order.AuditFilter) ([]order.AuditEntry, bool, error) {
 	var rows []AuditRow
-	err := s.lists.read(ctx, "read audit", func(db *gorm.DB) error { return AuditQuery(db, f).Find(&rows).Error })
+	err := s.ReadList(ctx, "read audit", func(db *gorm.DB) error { return AuditQuery(db, f).Find(&rows).Error })
 	if err != nil {
 		return nil, false, err
 	}
