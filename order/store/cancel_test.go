@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -110,6 +111,35 @@ func TestStore_Cancel_Faulty(t *testing.T) {
 		}
 	}
 	ordertest.AuditStore(t, s)
+}
+
+// TestPostgres_Pay_Statements: a payment that pays nothing costs only its own statements, and not
+// those of the payments beside it.
+func TestPostgres_Pay_Statements(t *testing.T) {
+	t.Parallel()
+	server := loggingServer(t)
+	s := openStore(t, ordertest.NewPostgresOn(t, server))
+	withItems(t, s)
+	statements := func(prefix string, n int) int {
+		ids := unpaidOrders(t, s, prefix, 2*n)
+		release := holdConnection(t, s)
+		c := &calls{t: t, s: s}
+		for pair := range slices.Chunk(ids, 2) {
+			c.pay(pair[1], ordertest.Money(pair[1], 2))
+		}
+		c.pay("unknown", ordertest.Money("psp", 2))
+		before := statementsOf(t, server)
+		release()
+		for i, err := range c.results() {
+			if (i == n) != errors.Is(err, order.ErrNotFound) || i < n && err != nil {
+				t.Errorf("payment %d: %v", i, err)
+			}
+		}
+		return statementsOf(t, server) - before
+	}
+	if few, many := statements("few", 2), statements("many", together-1); few == 0 || many > few {
+		t.Errorf("%d statements for %d payments, and %d for 3", many, together, few)
+	}
 }
 
 // TestPostgres_Cancel_Statements: the number of statements of a group of cancellations, or of

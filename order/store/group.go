@@ -128,14 +128,21 @@ func (g *group) full() bool {
 	}
 }
 
-// run runs members: one, or several payments or cancellations, which it runs together and, if
-// that fails, one by one. An error means that the transaction is lost; culprit is the member that
+// run runs members: one, or several payments or cancellations, which it runs together as far as
+// possible, and the rest one by one. An error means that the transaction is lost; culprit is the member that
 // caused it, if known.
 func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
-		err := g.savepoint(func() error { return g.together(bunch) })
-		if err == nil || isLost(err) {
+		var rest []*write
+		err := g.savepoint(func() (err error) {
+			rest, err = g.together(bunch)
+			return err
+		})
+		if isLost(err) {
 			return nil, err
+		}
+		if err == nil {
+			bunch = rest
 		}
 	}
 	for _, one := range bunch {
@@ -146,8 +153,8 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 	return nil, nil
 }
 
-// together makes several payments or cancellations.
-func (g *group) together(bunch []*write) error {
+// together makes several payments or cancellations, and returns those that must be made one by one.
+func (g *group) together(bunch []*write) (rest []*write, err error) {
 	if bunch[0].pay != nil {
 		return g.payAll(bunch)
 	}
@@ -155,7 +162,7 @@ func (g *group) together(bunch []*write) error {
 	for i, one := range bunch {
 		list[i] = one.cancel
 	}
-	return g.cancelAll(g.ctx, list...)
+	return nil, g.cancelAll(g.ctx, list...)
 }
 
 // runOne runs a member, and undoes its writes if it fails. The member's own error is returned
