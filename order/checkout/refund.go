@@ -89,7 +89,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 
 // refundOrder changes an order to refunded, if it is paid.
 func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *store.Outbox) (refunded bool, err error) {
-	closed, err := store.ReadReturns(ctx, c, store.RefundPaid, box.Now, r.Restock, id)
+	closed, err := store.ReadOrders(ctx, c, store.RefundPaid, box.Now, r.Restock, id)
 	if err != nil || len(closed) == 0 {
 		return false, err
 	}
@@ -109,5 +109,6 @@ func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *st
 	if err != nil {
 		return false, err
 	}
-	return true, box.Closed(ctx, c, order.EventRefunded, closed)
+	box.Closed(order.EventRefunded, closed)
+	return true, nil
 }

@@ -153,11 +153,16 @@ func (r *Restock) edit(id string, by order.By) *edit {
 	}
 }
 
-// lookRestocked is restocked without a transaction.
+// lookRestocked is restocked without a transaction. It returns once the synchronous standbys have
+// that restock.
 func lookRestocked(ctx context.Context, s *store.Store, id string, r *Restock) error {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return restocked(s.Reader().WithContext(ctx), id, r)
+	known := restocked(s.Reader().WithContext(ctx), id, r)
+	if err := s.Replicated(ctx); err != nil {
+		return err
+	}
+	return known
 }
 
 // restocked checks for a restock with the same key. Errors: errRestocked if it was the

@@ -36,19 +36,22 @@ func (r *AuditRow) Entry() order.AuditEntry {
 	}
 }
 
-const insertAudit = `INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)
-	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
+var insertAudit = newRowsStatement("INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)",
+	"bigint text text text text text text text", "")
 
-// WriteAudit adds an entry in the transaction of the change that it records. So every
+// WriteAudit adds entries in the transaction of the changes that they record. So every
 // committed change has its entry, and a change that is rolled back has none.
 // An entry of an order names its item, any other the bucket that was changed.
-func WriteAudit(ctx context.Context, c Conn, r *AuditRow) error {
-	item := r.ItemID
-	if r.OrderID != "" {
-		item = bucket.Item(item)
+func WriteAudit(ctx context.Context, c Conn, rows ...*AuditRow) error {
+	args := make([]any, 0, len(rows)*insertAudit.columns)
+	for _, r := range rows {
+		item := r.ItemID
+		if r.OrderID != "" {
+			item = bucket.Item(item)
+		}
+		args = append(args, r.At, r.Actor, r.Action, item, r.OrderID, r.Before, r.After, r.RequestID)
 	}
-	_, err := c.ExecContext(ctx, insertAudit, r.At, r.Actor, r.Action, item, r.OrderID, r.Before, r.After, r.RequestID)
-	if err != nil {
+	if _, err := insertAudit.Exec(ctx, c, args); err != nil {
 		return fmt.Errorf("write audit: %w", err)
 	}
 	return nil
@@ -70,7 +73,7 @@ func FactsJSON(facts map[string]any) string {
 // Errors: ErrDatabase, ErrTooManyLists.
 func (s *Store) Audit(ctx context.Context, f order.AuditFilter) ([]order.AuditEntry, bool, error) {
 	var rows []AuditRow
-	err := s.lists.read(ctx, "read audit", func(db *gorm.DB) error { return AuditQuery(db, f).Find(&rows).Error })
+	err := s.ReadList(ctx, "read audit", func(db *gorm.DB) error { return AuditQuery(db, f).Find(&rows).Error })
 	if err != nil {
 		return nil, false, err
 	}
@@ -103,13 +106,4 @@ func AuditQuery(db *gorm.DB, f order.AuditFilter) *gorm.DB {
 		q = q.Where("id < ?", f.Before)
 	}
 	return q
-}
-
-// auditCancel records that an admin cancelled an order.
-func auditCancel(ctx context.Context, c Conn, o *order.Order, was order.Status, by order.Canceller, now int64) error {
-	return WriteAudit(ctx, c, &AuditRow{
-		At: now, Actor: by.UserID, Action: order.ActionOrderCancel, ItemID: o.ItemID, OrderID: o.ID,
-		Before: FactsJSON(map[string]any{"status": was}), After: FactsJSON(map[string]any{"status": o.Status, "reason": o.Reason}),
-		RequestID: by.RequestID,
-	})
 }

@@ -43,15 +43,7 @@ func TestStore_Expire_Together(t *testing.T) {
 	contents := func(together bool) []string {
 		clock := ordertest.NewClock()
 		clock.Store(1_790_000_000_000)
-		s, err := Open(await.Context(t), ordertest.NewDatabase(t), WithClock(clock))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		s := openStore(t, ordertest.NewDatabase(t), WithClock(clock))
 		withItems(t, s)
 		ids := unpaidOrders(t, s, "o", 40)
 		if _, err := s.Pay(await.Context(t), ids[3], ordertest.Money("psp", 2)); err != nil {
@@ -79,36 +71,47 @@ func TestStore_Expire_Together(t *testing.T) {
 			}
 		}
 		slices.Sort(owed)
-		ordertest.AuditStore(t, s)
-		out := append(owed, fmt.Sprintf("results %v", results))
-		for _, query := range []string{
-			"SELECT id || ' ' || sold || ' ' || awaiting FROM items ORDER BY id",
-			"SELECT id || ' ' || status || ' ' || reason || ' ' || closed_at FROM orders ORDER BY id",
-			"SELECT item_id || ' ' || user_id || ' ' || quantity FROM buyers ORDER BY item_id, user_id",
-			"SELECT order_id || ' ' || item_id || ' ' || user_id || ' ' || idempotency_key || ' ' || quantity || ' ' || created_at FROM releases ORDER BY order_id",
-			"SELECT order_id || ' ' || action || ' ' || before || ' ' || after FROM audit ORDER BY order_id, item_id, action",
-			"SELECT type || ' ' || item_id || ' ' || order_id || ' ' || body || ' ' || at FROM webhook_events ORDER BY type, order_id",
-			"SELECT v.type || ' ' || v.order_id || ' ' || d.state FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq ORDER BY v.type, v.order_id",
-		} {
-			var rows []string
-			if err := s.Reader().Raw(query).Scan(&rows).Error; err != nil {
-				t.Fatal(err)
-			}
-			if len(rows) == 0 {
-				t.Errorf("nothing in %s", query)
-			}
-			out = append(out, rows...)
-		}
-		return out
+		return append(append(owed, fmt.Sprintf("results %v", results)), contentsOf(t, s)...)
 	}
-	got, want := contents(true), contents(false)
-	for i := range min(len(got), len(want)) {
-		if got[i] != want[i] {
-			t.Errorf("together: %s\none by one: %s", got[i], want[i])
+	sameLines(t, contents(true), contents(false))
+}
+
+// contentsOf checks the sums of a store, and returns all rows that an order's end changes.
+func contentsOf(t *testing.T, s *Store) (lines []string) {
+	t.Helper()
+	ordertest.AuditStore(t, s)
+	for _, query := range []string{
+		"SELECT id || ' ' || sold || ' ' || awaiting FROM items ORDER BY id",
+		"SELECT id || ' ' || status || ' ' || reason || ' ' || closed_at FROM orders ORDER BY id",
+		"SELECT item_id || ' ' || user_id || ' ' || quantity FROM buyers ORDER BY item_id, user_id",
+		"SELECT order_id || ' ' || item_id || ' ' || user_id || ' ' || idempotency_key || ' ' || quantity || ' ' || created_at FROM releases ORDER BY order_id",
+		"SELECT order_id || ' ' || action || ' ' || actor || ' ' || before || ' ' || after || ' ' || request_id FROM audit ORDER BY order_id, item_id, action",
+		"SELECT type || ' ' || item_id || ' ' || order_id || ' ' || body || ' ' || at FROM webhook_events ORDER BY type, order_id",
+		"SELECT v.type || ' ' || v.order_id || ' ' || d.state FROM webhook_deliveries d JOIN webhook_events v ON v.seq = d.event_seq ORDER BY v.type, v.order_id",
+	} {
+		var rows []string
+		if err := s.Reader().Raw(query).Scan(&rows).Error; err != nil {
+			t.Fatal(err)
+		}
+		if len(rows) == 0 {
+			t.Errorf("nothing in %s", query)
+		}
+		lines = append(lines, rows...)
+	}
+	return lines
+}
+
+// sameLines compares what orders that ended in one transaction left with what orders that ended
+// one by one left.
+func sameLines(t *testing.T, together, single []string) {
+	t.Helper()
+	for i := range min(len(together), len(single)) {
+		if together[i] != single[i] {
+			t.Errorf("together: %s\none by one: %s", together[i], single[i])
 		}
 	}
-	if len(got) != len(want) {
-		t.Errorf("together: %d rows; one by one: %d", len(got), len(want))
+	if len(together) != len(single) {
+		t.Errorf("together: %d rows; one by one: %d", len(together), len(single))
 	}
 }
 
@@ -116,26 +119,14 @@ func TestStore_Expire_Together(t *testing.T) {
 // number of orders: nothing else is written meanwhile, and each statement is a round trip.
 func TestPostgres_Expire_Statements(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"log_statement=all"}})
+	server := loggingServer(t)
 	clock := ordertest.NewClock()
-	s, err := Open(await.Context(t), ordertest.NewPostgresOn(t, server), WithClock(clock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := openStore(t, ordertest.NewPostgresOn(t, server), WithClock(clock))
 	withItems(t, s)
 	statements := func(prefix string, n int) int {
 		ids := unpaidOrders(t, s, prefix, n)
 		clock.Add(time.Minute.Milliseconds())
-		count := func() int {
-			log := server.Log(t)
-			return strings.Count(log, "LOG:  execute") + strings.Count(log, "LOG:  statement")
-		}
-		before := count()
+		before := statementsOf(t, server)
 		stand, _, err := s.Expire(await.Context(t), ids)
 		if err != nil {
 			t.Fatal(err)
@@ -145,10 +136,23 @@ func TestPostgres_Expire_Statements(t *testing.T) {
 				t.Errorf("order %s is %s", id, e.Status)
 			}
 		}
-		return count() - before
+		return statementsOf(t, server) - before
 	}
 	few, many := statements("few", 1), statements("many", 200)
 	if few == 0 || many != few {
 		t.Errorf("%d statements for 200 orders, and %d for one", many, few)
 	}
+}
+
+// loggingServer starts a server that logs every statement.
+func loggingServer(t *testing.T) *postgrestest.Instance {
+	t.Helper()
+	return postgrestest.Start(t, postgrestest.Options{Settings: []string{"log_statement=all"}})
+}
+
+// statementsOf is the number of statements that a server has logged.
+func statementsOf(t *testing.T, server *postgrestest.Instance) int {
+	t.Helper()
+	log := server.Log(t)
+	return strings.Count(log, "LOG:  execute") + strings.Count(log, "LOG:  statement")
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 
 	"flashsale/inventory"
 )
@@ -40,6 +41,9 @@ func (g *group) compareServer() error {
 	}
 	// Not by stopping them as a check does: that one may be waiting for the writer.
 	urgent := make(map[string]bool, len(behind))
+	if earlier := h.urgent.Load(); earlier != nil {
+		maps.Copy(urgent, *earlier) // of a server before this one
+	}
 	for _, b := range behind {
 		urgent[b.ItemID] = true
 	}

@@ -61,7 +61,21 @@ func TestCompareServer(t *testing.T) {
 	if !h.IsStopped("behind") || h.IsStopped("equal") || h.StoppedList() != `["behind"]` {
 		t.Errorf("stopped: %s", h.StoppedList())
 	}
-	if err := h.Check(ctx); err != nil || len(h.Stopped()) != 1 || h.urgent.Load() != nil {
+	// A further server takes over before the check of all items.
+	mustInsert(t, s, ordertest.NewItem("also", 100, 5))
+	pipe = rdb.Pipeline()
+	inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"also": 9})
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.comparedLife.Store(nil)
+	if _, err := s.Commit(ctx, []order.Task{ordertest.Bought("o6", "equal", "u", "k5", 1)}); !errors.Is(err, ErrServerChanged) {
+		t.Errorf("the first write on a third server: %v, want ErrServerChanged", err)
+	}
+	if !h.IsStopped("behind") || !h.IsStopped("also") || h.IsStopped("equal") {
+		t.Errorf("stopped on a third server: %s", h.StoppedList())
+	}
+	if err := h.Check(ctx); err != nil || len(h.Stopped()) != 2 || h.urgent.Load() != nil {
 		t.Errorf("the check of all items: %v, stopped %v", err, h.Stopped())
 	}
 	mustCommit(t, s, ordertest.Bought("o5", "equal", "u", "k4", 1))

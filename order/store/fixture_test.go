@@ -14,9 +14,9 @@ func newStore(t testing.TB) *Store {
 	return openStore(t, ordertest.NewDatabase(t))
 }
 
-func openStore(t testing.TB, setting string) *Store {
+func openStore(t testing.TB, setting string, options ...Option) *Store {
 	t.Helper()
-	s, err := Open(await.Context(t), setting)
+	s, err := Open(await.Context(t), setting, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,14 +128,21 @@ func (g *group) full() bool {
 	}
 }
 
-// run runs members: one, or several payments, which it runs together and, if that fails,
-// one by one. An error means that the transaction is lost; culprit is the member that
+// run runs members: one, or several payments or cancellations, which it runs together as far as
+// possible, and the rest one by one. An error means that the transaction is lost; culprit is the member that
 // caused it, if known.
 func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
-		err := g.savepoint(func() error { return g.payAll(bunch) })
-		if err == nil || isLost(err) {
+		var rest []*write
+		err := g.savepoint(func() (err error) {
+			rest, err = g.together(bunch)
+			return err
+		})
+		if isLost(err) {
 			return nil, err
+		}
+		if err == nil {
+			bunch = rest
 		}
 	}
 	for _, one := range bunch {
@@ -144,6 +151,18 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// together makes several payments or cancellations, and returns those that must be made one by one.
+func (g *group) together(bunch []*write) (rest []*write, err error) {
+	if bunch[0].pay != nil {
+		return g.payAll(bunch)
+	}
+	list := make([]*cancellation, len(bunch))
+	for i, one := range bunch {
+		list[i] = one.cancel
+	}
+	return nil, g.cancelAll(g.ctx, list...)
 }
 
 // runOne runs a member, and undoes its writes if it fails. The member's own error is returned

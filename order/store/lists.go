@@ -55,10 +55,14 @@ func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.
 	return nil
 }
 
-// ReadList runs fn, which reads a page of a list, when it is its turn. Errors: ErrTooManyLists,
-// ErrDatabase, and fn's.
+// ReadList runs fn, which reads a page of a list, when it is its turn. It returns once the
+// synchronous standbys have what fn has read: see Replicated. Errors: ErrTooManyLists, ErrDatabase,
+// and fn's.
 func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
-	return s.lists.read(ctx, operation, fn)
+	if err := s.lists.read(ctx, operation, fn); err != nil {
+		return err
+	}
+	return s.Replicated(ctx)
 }
 
 // orderQuery reads a page of orders: query with args selects its rows, newest first. If no
@@ -145,11 +149,9 @@ func isEnded(s order.Status) bool {
 // Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
 func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
 	if f.UserID == "" {
-		err = s.lists.read(ctx, "list orders", func(db *gorm.DB) (err error) {
-			if orders, next, err = queryOf(f).read(db, f.Limit); err != nil {
-				return err
-			}
-			return s.Replicated(ctx)
+		err = s.ReadList(ctx, "list orders", func(db *gorm.DB) (err error) {
+			orders, next, err = queryOf(f).read(db, f.Limit)
+			return err
 		})
 		return orders, next, err
 	}

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -146,28 +145,10 @@ func (b *Outbox) payment(o *order.Order, id int64, p order.Payment, outcome orde
 }
 
 // Closed adds the events of closed orders.
-func (b *Outbox) Closed(ctx context.Context, c Conn, kind order.EventType, orders []Returned) error {
-	if len(orders) == 0 || !b.wanted[kind] {
-		return nil
-	}
-	ids := make([]string, len(orders))
+func (b *Outbox) Closed(kind order.EventType, orders []order.Order) {
 	for i := range orders {
-		ids[i] = orders[i].OrderID
+		b.order(kind, func() orderData { return dataOf(&orders[i]) })
 	}
-	found := make(map[string]order.Order, len(orders))
-	err := Each(ctx, c, selectOrders, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
-		o, err := ScanOrder(rows)
-		found[o.ID] = o
-		return err
-	})
-	if err != nil || len(found) != len(orders) {
-		return errors.Join(err, fmt.Errorf("read %d closed orders: %d have a row", len(orders), len(found)))
-	}
-	for _, id := range ids {
-		o := found[id]
-		b.order(kind, func() orderData { return dataOf(&o) })
-	}
-	return nil
 }
 
 // write writes the events and their deliveries into the database.

@@ -194,6 +194,10 @@ const (
 	deadlockDetected     = "40P01"
 	adminShutdown        = "57P01"
 	crashShutdown        = "57P02"
+	// numberUnused is the error of pg_xact_status for a number that no transaction has had yet. A
+	// crash, or a failover to a standby that lagged, forgets the numbers of transactions that had
+	// left no trace in the log.
+	numberUnused = "22023"
 )
 
 // errRolledBack says that a transaction was rolled back although its commit was requested:
@@ -220,8 +224,9 @@ func committed(s *Store, m mark, cause error) error {
 	defer cancel()
 	for {
 		status, life, err := transactionStatus(ctx, s, m.xid)
+		var pe *pgconn.PgError
 		switch {
-		case err == nil && status == "aborted":
+		case err == nil && status == "aborted", errors.As(err, &pe) && pe.Code == numberUnused:
 			return fmt.Errorf("%w: %w", errRolledBack, cause)
 		case err == nil && status != "" && life != m.life:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
@@ -244,6 +249,9 @@ const (
 	outcomePause = 50 * time.Millisecond
 )
 
+// transactionStatus returns what the server knows about a transaction: "committed", "aborted" or "in
+// progress". It returns "" for one that is too old, and on a standby, which may not have it yet. If
+// the number is still unused, the error's code is numberUnused.
 func transactionStatus(ctx context.Context, s *Store, xid string) (status, life string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -251,7 +259,7 @@ func transactionStatus(ctx context.Context, s *Store, xid string) (status, life 
 	if err != nil {
 		return "", "", err
 	}
-	const text = `SELECT COALESCE(pg_xact_status($1::text::xid8), ''), ` + serverLife
+	const text = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE COALESCE(pg_xact_status($1::text::xid8), '') END, ` + serverLife
 	err = db.QueryRowContext(ctx, text, xid).Scan(&status, &life)
 	return status, life, err
 }

@@ -40,6 +40,9 @@ func TestCommitted_NumberReused(t *testing.T) {
 		t.Fatal("a killed server has committed")
 	}
 	server.Restart(t)
+	if err := committed(s, first, lost); !errors.Is(err, errRolledBack) {
+		t.Errorf("committed, before the number is used again: %v, want errRolledBack", err)
+	}
 	burn(t, db, first.xid)
 	status, _, err := transactionStatus(ctx, s, first.xid)
 	if err != nil || status != "committed" {

@@ -49,7 +49,11 @@ func (s *Store) Replicated(ctx context.Context) error {
 	if doubt == s.settled.Load() {
 		return nil
 	}
-	if err := commitLater(ctx, s); err != nil {
+	err := commitLater(ctx, s)
+	if err != nil && passing(err) {
+		err = commitLater(ctx, s) // the connection was that of the server before its restart
+	}
+	if err != nil {
 		return Wrap("wait for a synchronous standby", err)
 	}
 	s.settled.Store(doubt)

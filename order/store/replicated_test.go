@@ -20,48 +20,10 @@ func standbyServer(t *testing.T) (server *postgrestest.Instance, url string) {
 	return server, ordertest.NewPostgresOn(t, server)
 }
 
-// requireStandby makes every commit on the server wait for a standby that does not exist, until
-// names is empty.
-func requireStandby(t *testing.T, server *postgrestest.Instance, names string) {
-	t.Helper()
-	ctx := await.Context(t)
-	err := server.Do(ctx, "postgres", func(db *sql.DB) error {
-		// The checkpointer makes commits wait, once it has read the setting.
-		for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = '" + names + "'", "SELECT pg_reload_conf()"} {
-			if _, err := db.ExecContext(ctx, text); err != nil {
-				return err
-			}
-		}
-		await.True(t, "the server has read its settings", func() bool {
-			var now string
-			return db.QueryRowContext(ctx, "SHOW synchronous_standby_names").Scan(&now) == nil && now == names
-		})
-		_, err := db.ExecContext(ctx, "CHECKPOINT")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// inSyncRep is a condition on pg_stat_activity: the session has committed, and waits for a standby.
-const inSyncRep = "wait_event = 'SyncRep'"
-
 // awaitWaiting waits until n sessions have committed and wait for a standby.
 func awaitWaiting(t *testing.T, server *postgrestest.Instance, n int) {
 	t.Helper()
-	ctx := await.Context(t)
-	err := server.Do(ctx, "postgres", func(db *sql.DB) error {
-		await.True(t, "commits wait for the standby", func() bool {
-			var found int
-			err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE "+inSyncRep).Scan(&found)
-			return err == nil && found == n
-		})
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	await.True(t, "commits wait for the standby", func() bool { return server.WaitingCommits(t) == n })
 }
 
 // committingTo begins a transaction that has written a row of meta.
@@ -103,7 +65,7 @@ func TestPostgres_Standby_Abandoned(t *testing.T) {
 	t.Parallel()
 	server, url := standbyServer(t)
 	s, other := openStore(t, url), openStore(t, url)
-	requireStandby(t, server, "none")
+	server.RequireStandby(t, "none")
 	ctx, cancel := context.WithCancel(await.Context(t))
 	tx, conn, _ := committingTo(ctx, t, s)
 	var closed <-chan struct{}
@@ -125,7 +87,7 @@ func TestPostgres_Standby_Abandoned(t *testing.T) {
 		t.Fatal("the commit is visible, and no standby has it")
 	}
 	awaitWaiting(t, server, 1)
-	requireStandby(t, server, "")
+	server.RequireStandby(t, "")
 	await.True(t, "the commit is visible once the standby is not required", func() bool { return visible(t, other) })
 }
 
@@ -138,14 +100,14 @@ func TestPostgres_Standby_Cancelled(t *testing.T) {
 			t.Parallel()
 			server, url := standbyServer(t)
 			s := openStore(t, url)
-			requireStandby(t, server, "none")
+			server.RequireStandby(t, "none")
 			ctx := await.Context(t)
 			tx, conn, mark := committingTo(ctx, t, s)
 			committing := make(chan error, 1)
 			go func() { committing <- tx.Commit() }()
 			awaitWaiting(t, server, 1)
 			err := server.Do(ctx, "postgres", func(db *sql.DB) error {
-				_, err := db.ExecContext(ctx, "SELECT "+cancel+"(pid) FROM pg_stat_activity WHERE "+inSyncRep)
+				_, err := db.ExecContext(ctx, "SELECT "+cancel+"(pid) FROM pg_stat_activity WHERE "+postgrestest.InSyncRep)
 				return err
 			})
 			if err != nil {
@@ -166,7 +128,7 @@ func TestPostgres_Standby_Cancelled(t *testing.T) {
 			if _, err := s.Order(ctx, "o"); !errors.Is(err, order.ErrNotFound) {
 				t.Errorf("an order without a row: %v, want ErrNotFound", err)
 			}
-			requireStandby(t, server, "")
+			server.RequireStandby(t, "")
 			if err := s.Replicated(ctx); err != nil {
 				t.Errorf("without a standby: %v", err)
 			}
@@ -187,7 +149,7 @@ func TestPostgres_Standby_Crash(t *testing.T) {
 	if _, err := s.Order(ctx, "o1"); err != nil {
 		t.Fatal(err)
 	}
-	requireStandby(t, server, "none")
+	server.RequireStandby(t, "none")
 	money := ordertest.Money("psp-1", 1)
 	var paying sync.WaitGroup
 	paying.Go(func() {
@@ -241,7 +203,7 @@ func TestPostgres_Standby_Crash(t *testing.T) {
 	awaitWaiting(t, server, 1) // of the two processes one waits for the other's row
 	leave()
 	asking.Wait()
-	requireStandby(t, server, "")
+	server.RequireStandby(t, "")
 	all(ctx, func(name string, err error) {
 		if err != nil {
 			t.Errorf("%s, with the standby: %v", name, err)

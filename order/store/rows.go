@@ -73,16 +73,17 @@ const (
 		'accepted', 'accepted', CAST(?1 AS BIGINT) FROM json_each(?2) WHERE true
 	ON CONFLICT DO NOTHING`
 
-	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = ?2, closed_at = ?1
-	WHERE id = ?3 AND status = 'confirmed'
-	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	// cancelConfirmed takes a JSON list of orders, each a list of its id and the reason.
+	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = json_extract(p.value, '$[1]'), closed_at = ?1 FROM json_each(?2) p
+	WHERE orders.id = json_extract(p.value, '$[0]') AND status = 'confirmed'
+	RETURNING ` + OrderFields
 	expireDue = `UPDATE orders SET status = 'expired', reason = '` + order.ReasonUnpaid + `', closed_at = ?1
 	WHERE id IN (SELECT value FROM json_each(?2)) AND status = 'confirmed' AND expires_at > 0 AND expires_at <= ?1
 		AND item_id NOT IN (SELECT value FROM json_each(?3))
-	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	RETURNING ` + OrderFields
 	RefundPaid = `UPDATE orders SET status = 'refunded', closed_at = ?1, restocked = ?2
 	WHERE id = ?3 AND status = 'paid'
-	RETURNING id, item_id, user_id, idempotency_key, quantity, closed_at`
+	RETURNING ` + OrderFields
 	RefundAccepted = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE order_id = ?2 AND outcome = 'accepted'`
 	RefundPayment  = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE id = ?2 AND ` + PaymentsOwed
 	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
@@ -119,6 +120,6 @@ var hotTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken, selectItemKnown, insertRejected,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, insertAudit, bumpRevisions,
+	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
 	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:])
+}, insertConfirmed.text[:], addToBuyers.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])

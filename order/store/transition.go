@@ -11,13 +11,12 @@ import (
 
 	"gorm.io/gorm"
 
-	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/timeouts"
 )
 
-// A confirmed order ends by exactly one of payOrder, cancelOrder and expireOrders, and a
+// A confirmed order ends by exactly one of payOrder, cancelOrders and expireOrders, and a
 // paid one may then be refunded by refundOrder. Each is one conditional UPDATE, and SQLite
 // has one writer. Each runs in one transaction with everything that belongs to the change,
 // including its webhook events.
@@ -202,59 +201,6 @@ type Returned struct {
 	CreatedAt      int64 // Unix milliseconds; when the order was closed
 }
 
-// Cancel closes an order for a caller that may do so. It returns the order's units if they
-// are still to be released, also on a repeat. See Service.Cancel.
-func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, owed []Returned, err error) {
-	user, reason := by.UserID, order.ReasonBuyer
-	if by.Admin {
-		user, reason = "", order.ReasonAdmin
-	}
-	err = s.Telling(ctx, "cancel order "+id, func(ctx context.Context, c Conn, box *Outbox) error {
-		if o, err = ReadOrder(ctx, c, id); err != nil {
-			return err
-		}
-		if user != "" && user != o.UserID || !by.Admin && user == "" {
-			return order.ErrNotFound
-		}
-		was := o.Status
-		if was == order.StatusConfirmed && s.highWater.IsStopped(o.ItemID) {
-			return inventory.ErrStopped // the database may have lost its payment
-		}
-		if err := cancelOrder(ctx, c, id, reason, box); err != nil {
-			return err
-		}
-		if o, err = ReadOrder(ctx, c, id); err != nil {
-			return err
-		}
-		if by.Admin && o.Status != was {
-			if err := auditCancel(ctx, c, &o, was, by, box.Now); err != nil {
-				return err
-			}
-		}
-		owed, err = ReadReturns(ctx, c, ReturnsOfOrders, JSONList(id))
-		return err
-	})
-	switch {
-	case err != nil:
-		return order.Order{}, nil, err
-	case o.Status != order.StatusCancelled:
-		return o, nil, order.ErrOrderFinal
-	}
-	return o, owed, nil
-}
-
-// cancelOrder changes an order to cancelled, if it is confirmed.
-func cancelOrder(ctx context.Context, c Conn, id, reason string, box *Outbox) error {
-	closed, err := ReadReturns(ctx, c, cancelConfirmed, box.Now, reason, id)
-	if err != nil {
-		return err
-	}
-	if err := TakeBack(ctx, c, closed, box); err != nil {
-		return err
-	}
-	return box.Closed(ctx, c, order.EventCancelled, closed)
-}
-
 // Expiry is the result of an order's expiry.
 type Expiry struct {
 	Status order.Status
@@ -297,20 +243,28 @@ func StoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppe
 // It is never early: an order expires at its expires_at. Orders of the items in stopped,
 // which is a JSON list too, do not expire.
 func expireOrders(ctx context.Context, c Conn, list, stopped string, box *Outbox) error {
-	closed, err := ReadReturns(ctx, c, expireDue, box.Now, list, stopped)
+	_, err := closeOrders(ctx, c, box, order.EventExpired, expireDue, box.Now, list, stopped)
+	return err
+}
+
+// closeOrders runs a statement that changes confirmed orders to a final state and returns their
+// OrderFields, with all that belongs to that change. It returns those orders.
+func closeOrders(ctx context.Context, c Conn, box *Outbox, kind order.EventType, query string, args ...any) ([]order.Order, error) {
+	closed, err := ReadOrders(ctx, c, query, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := TakeBack(ctx, c, closed, box); err != nil {
-		return err
+		return nil, err
 	}
-	return box.Closed(ctx, c, order.EventExpired, closed)
+	box.Closed(kind, closed)
+	return closed, nil
 }
 
 // TakeBack subtracts the units of orders that were just closed, and records their releases. The
 // number of its statements does not depend on that of the orders: on Postgres, nothing else is
 // written meanwhile.
-func TakeBack(ctx context.Context, c Conn, closed []Returned, box *Outbox) error {
+func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) error {
 	if len(closed) == 0 {
 		return nil
 	}
@@ -318,10 +272,10 @@ func TakeBack(ctx context.Context, c Conn, closed []Returned, box *Outbox) error
 	held := make(map[soldKey]int64, len(closed))
 	args := make([]any, 0, len(closed)*returnColumns)
 	for i := range closed {
-		r := &closed[i]
-		units[r.ItemID] += r.Quantity
-		held[soldKey{r.ItemID, r.UserID}] += r.Quantity
-		args = append(args, r.OrderID, r.ItemID, r.UserID, r.IdempotencyKey, r.Quantity, r.CreatedAt)
+		o := &closed[i]
+		units[o.ItemID] += o.Quantity
+		held[soldKey{o.ItemID, o.UserID}] += o.Quantity
+		args = append(args, o.ID, o.ItemID, o.UserID, o.IdempotencyKey, o.Quantity, order.ToMillis(o.ClosedAt))
 	}
 	if err := unsell(ctx, c, units, box); err != nil {
 		return err
@@ -409,6 +363,20 @@ func ScanOrder(row interface{ Scan(to ...any) error }) (order.Order, error) {
 		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
 		&r.ClosedAt, &r.PaymentReference, &r.Restocked)
 	return r.Order(), err
+}
+
+// ReadOrders reads the rows of a query with OrderFields.
+func ReadOrders(ctx context.Context, c Conn, query string, args ...any) ([]order.Order, error) {
+	var list []order.Order
+	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
+		o, err := ScanOrder(rows)
+		list = append(list, o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	return list, nil
 }
 
 // ReadReturns reads the rows of a query with the columns of returned.

@@ -18,6 +18,8 @@ const (
 	writeQueue = 8192
 	// groupChanges is the maximum number of changes in one transaction.
 	groupChanges = 256
+	// together is how many payments, or cancellations, are made by the same statements at most.
+	together = 40
 )
 
 // errClosed says that the store was closed before the write began.
@@ -50,12 +52,16 @@ type writer struct {
 type write struct {
 	ctx   context.Context // of its statements
 	fn    func(ctx context.Context, g *group) error
-	batch bool     // of orders
-	sole  bool     // a batch that excludes others
-	tries int      // how often it has failed for the state of the database
-	pay   *payment // a payment that can be recorded together with others; nil: not a payment
-	begun bool     // guarded by the writer's mutex
-	left  bool     // its caller has left before it began; guarded likewise
+	batch bool // of orders
+	sole  bool // a batch that excludes others
+	tries int  // how often it has failed for the state of the database
+	// A payment or a cancellation that can be made together with others of its kind; nil: it is
+	// none.
+	pay    *payment
+	cancel *cancellation
+
+	begun bool // guarded by the writer's mutex
+	left  bool // its caller has left before it began; guarded likewise
 
 	// Set before done is closed.
 	err      error
@@ -170,8 +176,8 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 	}}
 }
 
-// next adds the next members to a transaction: a batch if there is one, else a change, or
-// several payments. An empty result means that the transaction must be committed. On
+// next adds the next members to a transaction: a batch if there is one, else the oldest change,
+// with others that can be made together with it. An empty result means that the transaction must be committed. On
 // Postgres batches and changes take turns, because they need different locks.
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
@@ -187,19 +193,31 @@ func (w *writer) next(g *group) []*write {
 		return nil
 	}
 	w.batched = false
-	var bunch []*write
-	for len(bunch) < min(payTogether, groupChanges-g.changes) {
-		one := pop(&w.changes)
-		if one == nil {
-			break
-		}
-		bunch = append(bunch, one)
-		if one.pay == nil || len(w.changes) == 0 || w.changes[0].pay == nil {
-			break
-		}
+	first := pop(&w.changes)
+	if first == nil {
+		return nil
 	}
+	bunch := append([]*write{first}, w.alike(first, min(together, groupChanges-g.changes)-1)...)
 	g.changes += len(bunch)
 	return bunch
+}
+
+// alike removes up to n changes that can be made together with the first one. They overtake
+// others, whose callers have no answer yet, so the changes are concurrent. The caller holds the
+// mutex.
+func (w *writer) alike(first *write, n int) (more []*write) {
+	if first.pay == nil && first.cancel == nil {
+		return nil
+	}
+	w.changes = slices.DeleteFunc(w.changes, func(one *write) bool {
+		if len(more) >= n || one.left || (one.pay == nil) != (first.pay == nil) || (one.cancel == nil) != (first.cancel == nil) {
+			return false
+		}
+		one.begun = true
+		more = append(more, one)
+		return true
+	})
+	return more
 }
 
 // pop removes the first write whose caller has not left. The caller holds the mutex.

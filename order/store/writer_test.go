@@ -64,6 +64,15 @@ func (c *calls) pay(id string, p order.Payment) {
 	c.add(func() error { _, err := c.s.Pay(await.Context(c.t), id, p); return err })
 }
 
+// cancel adds a cancellation of an order by an admin.
+func (c *calls) cancel(id string) {
+	c.t.Helper()
+	c.add(func() error {
+		_, _, err := c.s.Cancel(await.Context(c.t), id, order.Canceller{Admin: true, UserID: "root"})
+		return err
+	})
+}
+
 // results waits for all calls.
 func (c *calls) results() []error {
 	errs := make([]error, len(c.ended))

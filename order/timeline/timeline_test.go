@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -261,4 +262,23 @@ func TestTimeline_Unknown(t *testing.T) {
 			t.Errorf("timeline of an unreadable order: %v, want ErrNotFound", err)
 		}
 	})
+}
+
+// TestPostgres_Timeline_Standby: no timeline is shown whose rows a synchronous standby may lack.
+func TestPostgres_Timeline_Standby(t *testing.T) {
+	t.Parallel()
+	d := storetest.NewDoubt(t)
+	s := &Service{Store: d.Store, Orders: []Queue{{"orders", &fakeQueue{}}}, Expiries: []Queue{{"expiries", &fakeQueue{}}}}
+	storetest.MustInsert(t, d.Store, ordertest.NewItem("item", 5, 5))
+	storetest.MustCommit(t, d.Store, bought("item"))
+	d.Begin(t)
+	d.Refuses(t, func(ctx context.Context) error { _, err := s.Timeline(ctx, someID); return err })
+	d.Refuses(t, func(ctx context.Context) error {
+		_, _, err := d.Audit(ctx, order.AuditFilter{Limit: 1})
+		return err
+	})
+	d.End(t)
+	if got, err := s.Timeline(await.Context(t), someID); err != nil || got.Order.ID != someID {
+		t.Errorf("once no standby is required: %+v, %v", got, err)
+	}
 }

@@ -214,7 +214,8 @@ const selectOverdue = `SELECT id, expires_at FROM orders
 		AND item_id NOT IN (SELECT value FROM json_each(?))
 	ORDER BY expires_at, id LIMIT ?`
 
-// returnsBefore reads a page of the releases that were recorded by then.
+// returnsBefore reads a page of the releases that were recorded by then. After a failover that
+// loses a cancellation, its order holds its units, so a synchronous standby must have it.
 func returnsBefore(ctx context.Context, s *store.Store, before int64, after string) (page []store.Returned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -225,7 +226,7 @@ func returnsBefore(ctx context.Context, s *store.Store, before int64, after stri
 	if err != nil {
 		return nil, store.Wrap("find units to release", err)
 	}
-	return page, nil
+	return page, s.Replicated(ctx)
 }
 
 const selectReturns = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases

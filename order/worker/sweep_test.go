@@ -25,6 +25,32 @@ import (
 	"flashsale/queue"
 )
 
+// TestPostgres_Sweeper_Standby: the units of a cancelled order stay in place while a synchronous
+// standby may lack the cancellation.
+func TestPostgres_Sweeper_Standby(t *testing.T) {
+	t.Parallel()
+	d := storetest.NewDoubt(t)
+	c := storetest.SetClock(d.Store)
+	f, shelf := shoptest.OnShelf(t, d.Store)
+	sweeper := worker.NewSweeper(f, worker.SweeperConfig{})
+	storetest.MustInsert(t, d.Store, ordertest.NewItem("item", 10, 5))
+	storetest.MustCommit(t, d.Store, ordertest.Bought("o", "item", "u", "k", 2))
+	if _, _, err := d.Cancel(await.Context(t), "o", order.Canceller{UserID: "u"}); err != nil {
+		t.Fatal(err)
+	}
+	c.Add(worker.SweepGrace.Milliseconds())
+	d.Begin(t)
+	d.Refuses(t, func(ctx context.Context) error { _, err := sweeper.Sweep(ctx); return err })
+	if len(shelf.Units) != 0 {
+		t.Errorf("units %v were released", shelf.Units)
+	}
+	d.End(t)
+	shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 1})
+	if shelf.Units["o"] != 2 {
+		t.Errorf("units %v were released, want 2", shelf.Units)
+	}
+}
+
 // TestSweeper_Crash: a process dies between the steps of a cancellation or an expiry. The
 // units are released once, by any process and however often it tries.
 func TestSweeper_Crash(t *testing.T) {

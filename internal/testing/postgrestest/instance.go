@@ -1,6 +1,7 @@
 package postgrestest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"os"
@@ -68,6 +69,48 @@ func (i *Instance) TerminateBackends(t testing.TB, where string) int {
 	})
 	if err != nil {
 		t.Fatalf("postgrestest: terminate backends: %v", err)
+	}
+	return n
+}
+
+// RequireStandby makes every commit on the server wait for a synchronous standby of one of these
+// names, until names is empty.
+func (i *Instance) RequireStandby(t testing.TB, names string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), await.Limit) // also for clean-up
+	defer cancel()
+	err := i.Do(ctx, superuser, func(db *sql.DB) error {
+		for _, text := range []string{"ALTER SYSTEM SET synchronous_standby_names = '" + names + "'", "SELECT pg_reload_conf()"} {
+			if _, err := db.ExecContext(ctx, text); err != nil {
+				return err
+			}
+		}
+		await.True(t, "the server has read its settings", func() bool {
+			var now string
+			return db.QueryRowContext(ctx, "SHOW synchronous_standby_names").Scan(&now) == nil && now == names
+		})
+		// The checkpointer makes commits wait, once it has read the setting.
+		_, err := db.ExecContext(ctx, "CHECKPOINT")
+		return err
+	})
+	if err != nil {
+		t.Fatalf("postgrestest: require a standby: %v", err)
+	}
+}
+
+// InSyncRep is a condition on pg_stat_activity: the session has committed, and waits for a
+// synchronous standby.
+const InSyncRep = "wait_event = 'SyncRep'"
+
+// WaitingCommits returns the number of sessions that wait for a synchronous standby.
+func (i *Instance) WaitingCommits(t testing.TB) (n int) {
+	t.Helper()
+	ctx := await.Context(t)
+	err := i.Do(ctx, superuser, func(db *sql.DB) error {
+		return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM pg_stat_activity WHERE "+InSyncRep).Scan(&n)
+	})
+	if err != nil {
+		t.Fatalf("postgrestest: count waiting commits: %v", err)
 	}
 	return n
 }
