@@ -14,7 +14,7 @@ const Slots = 16384
 // first is the slot of "p0", the tag of partition 0 and therefore of the only one.
 const first = 15882
 
-// Of returns the hash tag of a partition, for that number of partitions: "p0", "p1-53". The tags'
+// Of returns the hash tag of a partition, for that number of partitions: "p0", "p1-17". The tags'
 // slots have even distances, whereas those of "p0", "p1", "p2" and so on differ by their last bits
 // and form four clusters. Consecutive partitions are far apart, because an item's buckets are in
 // consecutive ones. It panics unless 0 <= partition < partitions.
@@ -29,6 +29,10 @@ func Of(partition, partitions int) string {
 	return tags.([]string)[partition]
 }
 
+// off is the greatest distance of a tag's slot from the wanted one. With 32 and with 64 partitions
+// the wanted slots are 10 slots from the borders of the masters' ranges.
+const off = 8
+
 // layouts are the tags of all partitions, by the number of partitions.
 var layouts sync.Map
 
@@ -38,7 +42,7 @@ func layout(partitions int) []string {
 	step := stride(partitions)
 	for p := range tags {
 		place := p * step % partitions
-		tags[p] = near(p, (first+place*Slots/partitions)%Slots, max(Slots/partitions/16, 16))
+		tags[p] = near(p, (first+place*Slots/partitions)%Slots)
 	}
 	return tags
 }
@@ -63,7 +67,7 @@ func gcd(a, b int) int {
 }
 
 // near returns the first tag of a partition whose slot is at most off slots from the target.
-func near(partition, target, off int) string {
+func near(partition, target int) string {
 	name := fmt.Sprintf("p%d", partition)
 	for n := 0; ; n++ {
 		if distance := (Slot(name) - target + Slots) % Slots; min(distance, Slots-distance) <= off {

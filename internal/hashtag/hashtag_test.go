@@ -18,7 +18,7 @@ func TestSlot(t *testing.T) {
 // TestOf: every partition has a tag of its own, and the masters of a cluster have equal numbers of
 // partitions where these can be divided equally.
 func TestOf(t *testing.T) {
-	for _, partitions := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 60, 64, 1000, 1024} {
+	for _, partitions := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 32, 48, 60, 64, 1000, 1024} {
 		seen := make(map[string]bool)
 		for p := range partitions {
 			seen[hashtag.Of(p, partitions)] = true
@@ -29,7 +29,7 @@ func TestOf(t *testing.T) {
 		for masters := 1; masters <= 12; masters++ {
 			of := shares(0, partitions, partitions, masters)
 			allowed := 3
-			if partitions <= 24 {
+			if partitions <= 64 {
 				allowed = 0
 			}
 			if partitions%masters == 0 && of.most-of.least > allowed {
