@@ -304,7 +304,7 @@ func (s *Service) Align(ctx context.Context, since time.Time) error {
 }
 
 // spread moves each bucket's part of a restock out of bucket 0. A part that cannot be moved stays
-// there, and a refill moves it.
+// there, and a refill moves it, unless bucket 0 has sold it meanwhile.
 func (s *Service) spread(ctx context.Context, ids []string, quantity int64) {
 	for _, id := range ids[1:] {
 		part := quantity / int64(len(ids))
@@ -312,7 +312,9 @@ func (s *Service) spread(ctx context.Context, ids []string, quantity int64) {
 			return
 		}
 		if err := s.move(ctx, ids[0], id, part); err != nil {
-			s.OnError(fmt.Errorf("spread a restock: %w", err))
+			if !errors.Is(err, inventory.ErrStockBelowSold) {
+				s.OnError(fmt.Errorf("spread a restock: %w", err))
+			}
 			return
 		}
 	}

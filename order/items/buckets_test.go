@@ -284,3 +284,19 @@ func TestBuckets_Lists(t *testing.T) {
 		}
 	})
 }
+
+// TestBuckets_SpreadAfterSales: buyers may take the units of a restock before they are spread, which
+// is no failure.
+func TestBuckets_SpreadAfterSales(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := divided(t, rdb, 8, 1)
+		var failures []error
+		seller := &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: func(err error) { failures = append(failures, err) }}
+		seller.Spread(await.Context(t), bucket.IDs(s.Item, 8), 80)
+		if len(failures) > 0 {
+			t.Errorf("reported: %v", failures)
+		}
+		wantLedger(s, order.Ledger{Initial: 8, Left: 8})
+	})
+}
