@@ -17,7 +17,9 @@ var (
 func (r *Restock) Edit(id string, by order.By) *edit { return r.edit(id, by) }
 
 // Spread spreads a restock over the buckets of an item.
-func (s *Service) Spread(ctx context.Context, ids []string, quantity int64) { s.spread(ctx, ids, quantity) }
+func (s *Service) Spread(ctx context.Context, ids []string, quantity int64) {
+	s.spread(ctx, ids, quantity)
+}
 
 // WithoutNote removes what the audit shows beside the changed fields.
 func (e *edit) WithoutNote() { e.note = nil }
