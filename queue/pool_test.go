@@ -482,3 +482,25 @@ func TestRenewer_OneEnded(t *testing.T) {
 		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }
+
+// TestPool_LostBeforeTaken: the worker that was woken for tasks whose leases are lost stays idle,
+// so the source may fetch for it again.
+func TestPool_LostBeforeTaken(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
+	s[0].r.cfg.OnError = func(error) {}
+	p.free(1)
+	p.ask(s[0])
+	if granted(s[0]) != 1 {
+		t.Fatal("no fetch was granted")
+	}
+	p.fetched(s[0], brought("a", 0, 1), false, true)
+	p.ask(s[0])
+	if n := granted(s[0]); n != 0 {
+		t.Fatalf("granted %d, but the worker is about to be busy", n)
+	}
+	s[0].lose(func(Leased) bool { return true })
+	if n := granted(s[0]); n != 1 {
+		t.Fatalf("granted %d, but the worker is idle", n)
+	}
+}
