@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -480,5 +481,69 @@ func TestRenewer_OneEnded(t *testing.T) {
 	}
 	if end := f.Tasks[0].hold.end; end.After(now) {
 		t.Fatalf("the ended lease was extended to %v", end)
+	}
+}
+
+// TestPool_LostBeforeTaken: the worker that was woken for tasks whose leases are lost stays idle,
+// so the source may fetch for it again.
+func TestPool_LostBeforeTaken(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
+	s[0].r.cfg.OnError = func(error) {}
+	p.free(1)
+	p.ask(s[0])
+	if granted(s[0]) != 1 {
+		t.Fatal("no fetch was granted")
+	}
+	p.fetched(s[0], brought("a", 0, 1), false, true)
+	p.ask(s[0])
+	if n := granted(s[0]); n != 0 {
+		t.Fatalf("granted %d, but the worker is about to be busy", n)
+	}
+	s[0].lose(func(Leased) bool { return true })
+	if n := granted(s[0]); n != 1 {
+		t.Fatalf("granted %d, but the worker is idle", n)
+	}
+}
+
+// TestPool_OverdueIdle: tasks that have waited too long are not handed back while a worker is free.
+func TestPool_OverdueIdle(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
+	old := brought("old", 0, 2)
+	old[0].FetchedAt = time.Now().Add(-time.Hour)
+	p.fetched(s[0], old, true, true)
+	p.free(1)
+	if p.returnOverdue(s[0]); s[0].acker.pending.len() != 0 {
+		t.Errorf("%s were handed back, but a worker is free", reasons(s[0]))
+	}
+	p.free(-1)
+	if p.returnOverdue(s[0]); reasons(s[0]) != "old0 old1" {
+		t.Errorf("handed back %q, want old0 old1", reasons(s[0]))
+	}
+}
+
+// TestPool_Abandon: the tasks of a handler that keeps running are handed back in their order, even
+// if it has reordered them, and without those that it has settled itself.
+func TestPool_Abandon(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 3, Workers: 1}, 1)
+	p.fetched(s[0], brought("a", 0, 3), false, false)
+	b := p.take(t.Context())
+	slices.Reverse(b.given)
+	b.given[1].ended(StatusOK)
+	if held := p.held(s[0]); len(held) != 2 || held[0].ID != "a0" || held[1].ID != "a2" {
+		t.Errorf("the leases of %v are renewed, want a0 and a2", held)
+	}
+	s[0].lose(func(l Leased) bool { return l.ID == "a1" }) // it is settled, not lost
+	if b.ctx.Err() != nil {
+		t.Error("the handler's context has ended")
+	}
+	if n := p.abandon(); n != 1 || reasons(s[0]) != "a0 a2" || b.ctx.Err() == nil {
+		t.Errorf("%d abandoned, handed back %q, %v", n, reasons(s[0]), b.ctx.Err())
+	}
+	p.finished(b, results{done: b.given}, 0)
+	if n := len(s[0].acker.pending.done); n != 0 {
+		t.Error("an abandoned handler can still settle")
 	}
 }

@@ -127,6 +127,7 @@ func (s *source) lose(lost func(Leased) bool) {
 	}
 	s.waiting = without(s.waiting)
 	p.count(s, entries(s.waiting)-s.queued)
+	p.dispatch() // the worker that was woken for them stays idle
 	for _, b := range p.running {
 		if before := len(b.tasks); b.source == s {
 			if b.tasks = without(b.tasks); len(b.tasks) < before {

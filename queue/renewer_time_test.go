@@ -240,3 +240,33 @@ func TestRenewer_Time_Refused(t *testing.T) {
 		})
 	}
 }
+
+// TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context, and
+// the other leases are still extended.
+func TestRenewer_Time_Lost(t *testing.T) {
+	t.Parallel()
+	keep(t, func(_ context.Context, call, n int) (string, error) {
+		text := strings.Repeat("K", n)
+		if call == 1 {
+			text = "S" + text[1:]
+		}
+		return text, nil
+	}, func(t *testing.T, k *keeping) {
+		lost, kept := k.begins("a", 2), k.begins("b", 1)
+		<-lost.ctx.Done()
+		if cause := context.Cause(lost.ctx); !errors.Is(cause, ErrLeaseLost) {
+			t.Errorf("ended by %v", cause)
+		}
+		k.after(4 * timedLease)
+		if cause := context.Cause(kept.ctx); cause != nil {
+			t.Errorf("the other handler was ended: %v", cause)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		for i, ids := range k.tasks[1:] {
+			if !slices.Equal(ids, []string{"a1", "b0"}) {
+				t.Errorf("extension %d is of %v; another worker has a0", i+2, ids)
+			}
+		}
+	})
+}

@@ -48,6 +48,7 @@ func (g *group) compareServer() error {
 		urgent[b.ItemID] = true
 	}
 	h.urgent.Store(&urgent)
+	defer h.Nudge() // only a check of all items ends it, also if the marks cannot be committed
 	for _, b := range behind {
 		if _, err := g.ExecContext(g.ctx, setBehind, b.Redis, b.ItemID); err != nil {
 			return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, errors.Join(err, g.end(false)))
@@ -57,7 +58,6 @@ func (g *group) compareServer() error {
 		return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, err)
 	}
 	g.store.comparedLife.Store(&life)
-	h.Nudge()
 	return fmt.Errorf("%w: %d %w", ErrServerChanged, len(behind), errMarked)
 }
 

@@ -80,3 +80,33 @@ func TestCompareServer(t *testing.T) {
 	}
 	mustCommit(t, s, ordertest.Bought("o5", "equal", "u", "k4", 1))
 }
+
+// TestCompareServer_ErrMark: the mark of an item that is behind cannot be written. A check of all
+// items follows, without which the item would stay stopped in this process after it was recovered:
+// another process may write the mark, and then no comparison finds the item again.
+func TestCompareServer_ErrMark(t *testing.T) {
+	t.Parallel()
+	if !postgrestest.Chosen(t) {
+		t.Skip("skipped: tests servers of Postgres")
+	}
+	s := newStore(t)
+	rdb := redistest.Redis(t)
+	ctx := await.Context(t)
+	mustInsert(t, s, ordertest.NewItem("behind", 100, 5))
+	h, err := NewHighWater(ctx, HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := rdb.Pipeline()
+	inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"behind": 9})
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ordertest.Refuse(t, s, "UPDATE", "items", "NEW.behind > 0")
+	if _, err := s.Commit(ctx, []order.Task{ordertest.Bought("o1", "behind", "u", "k", 1)}); !errors.Is(err, ErrServerChanged) {
+		t.Fatalf("the first write: %v, want ErrServerChanged", err)
+	}
+	if !h.IsStopped("behind") || len(h.nudged) != 1 {
+		t.Errorf("stopped: %s, and %d checks of all items follow, want 1", h.StoppedList(), len(h.nudged))
+	}
+}

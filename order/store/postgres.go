@@ -196,7 +196,8 @@ const (
 	crashShutdown        = "57P02"
 	// numberUnused is the error of pg_xact_status for a number that no transaction has had yet. A
 	// crash, or a failover to a standby that lagged, forgets the numbers of transactions that had
-	// left no trace in the log.
+	// left no trace in the log. A server that replicates logically never knew them, and may have
+	// the rows.
 	numberUnused = "22023"
 )
 
@@ -226,9 +227,9 @@ func committed(s *Store, m mark, cause error) error {
 		status, life, err := transactionStatus(ctx, s, m.xid)
 		var pe *pgconn.PgError
 		switch {
-		case err == nil && status == "aborted", errors.As(err, &pe) && pe.Code == numberUnused:
+		case err == nil && status == "aborted":
 			return fmt.Errorf("%w: %w", errRolledBack, cause)
-		case err == nil && status != "" && life != m.life:
+		case err == nil && status != "" && life != m.life, errors.As(err, &pe) && pe.Code == numberUnused:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
 		case err == nil && status == "committed":
 			if err = s.Replicated(ctx); err == nil {

@@ -40,16 +40,16 @@ func TestCommitted_NumberReused(t *testing.T) {
 		t.Fatal("a killed server has committed")
 	}
 	server.Restart(t)
-	if err := committed(s, first, lost); !errors.Is(err, errRolledBack) {
-		t.Errorf("committed, before the number is used again: %v, want errRolledBack", err)
+	if err := committed(s, first, lost); !errors.Is(err, errOtherLife) {
+		t.Errorf("committed, before the number is used again: %v, want errOtherLife", err)
 	}
 	burn(t, db, first.xid)
 	status, _, err := transactionStatus(ctx, s, first.xid)
 	if err != nil || status != "committed" {
 		t.Fatalf("the number %s was not used again: %q, %v", first.xid, status, err)
 	}
-	if err := committed(s, first, lost); err == nil || errors.Is(err, errRolledBack) {
-		t.Errorf("committed: %v, want that the outcome is unknown", err)
+	if err := committed(s, first, lost); !errors.Is(err, errOtherLife) {
+		t.Errorf("committed: %v, want errOtherLife", err)
 	}
 }
 

@@ -181,6 +181,9 @@ func TestPostgres_Outcome(t *testing.T) {
 		})
 	}
 	outcome(mark{}, errRolledBack)
+	// It was made on a server whose rows are here, but not its transactions, such as one that was
+	// replicated logically. This one has not used its number yet.
+	outcome(mark{"1000000000000", "another server"}, errUnknown)
 }
 
 // looked reports whether a connection of the writer has looked up an outcome.
