@@ -71,7 +71,7 @@ func TestDashboard_RestrictedRedis(t *testing.T) {
 	}
 	p.CheckAxe()
 
-	p.Expect("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_NETWORK")
+	p.Expect("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_NETWORK", "ERR_SOCKET_NOT_CONNECTED")
 	shop.Kill()
 	p.WaitText("#stream", "Disconnected, reconnecting")
 	p.WaitText("#problem-list", "Check failed")
