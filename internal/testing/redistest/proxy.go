@@ -186,6 +186,8 @@ func (p *Proxy) admit(c *proxied) bool {
 type proxied struct {
 	proxy  *Proxy
 	client *net.TCPConn
+	// cutNext cuts the next reply.
+	cutNext atomic.Pointer[replyCut]
 
 	mu     sync.Mutex
 	server *net.TCPConn // nil until it was dialled

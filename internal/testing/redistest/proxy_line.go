@@ -1,8 +1,10 @@
 package redistest
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -50,26 +52,46 @@ func (p *Proxy) CutReply(n int) <-chan struct{} {
 	return cut.struck
 }
 
+// CutReplyTo resets a connection on both sides when the server replies to the next request that
+// contains text, before any of the reply is delivered: the server has executed the request, and
+// the client does not learn it. The text must be of a single call, because a request is looked
+// at in the pieces in which it arrives. The channel is closed when that has happened. Each call
+// applies to one request.
+func (p *Proxy) CutReplyTo(text string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cut := replyCut{to: []byte(text), struck: make(chan struct{})}
+	p.cuts = append(p.cuts, cut)
+	return cut.struck
+}
+
 // Strikes is the number of faults applied so far: chunks delayed, slowed, sliced, held back or
 // discarded, replies cut, connections severed or refused. Tests check with it that their fault
 // took effect.
 func (p *Proxy) Strikes() int64 { return p.strikes.Load() }
 
-// replyCut is a pending CutReply.
+// replyCut is a pending CutReply or CutReplyTo.
 type replyCut struct {
+	to     []byte // text of the request; nil: any reply
 	after  int
 	struck chan struct{}
 }
 
-// nextCut removes and returns the next pending cut, if there is one.
-func (p *Proxy) nextCut() (replyCut, bool) {
+// nextCut removes and returns the next pending cut of any reply, or of the reply to a request.
+func (p *Proxy) nextCut(request []byte) (replyCut, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.cuts) == 0 {
+	i := slices.IndexFunc(p.cuts, func(cut replyCut) bool {
+		if request == nil {
+			return cut.to == nil
+		}
+		return cut.to != nil && bytes.Contains(request, cut.to)
+	})
+	if i < 0 {
 		return replyCut{}, false
 	}
-	cut := p.cuts[0]
-	p.cuts = p.cuts[1:]
+	cut := p.cuts[i]
+	p.cuts = slices.Delete(p.cuts, i, i+1)
 	return cut, true
 }
 
@@ -88,11 +110,16 @@ func (f faults) delay(toServer bool) time.Duration {
 // put delivers a chunk in the pieces that the line allows. It returns false if the connection
 // has ended.
 func (c *proxied) put(to *net.TCPConn, data []byte, toServer bool) bool {
-	if !toServer {
-		if cut, ok := c.proxy.nextCut(); ok {
-			c.cutReply(to, data, cut)
-			return false
+	if toServer {
+		if cut, ok := c.proxy.nextCut(data); ok {
+			c.cutNext.Store(&cut)
 		}
+	} else if cut := c.cutNext.Load(); cut != nil {
+		c.cutReply(to, data, *cut)
+		return false
+	} else if cut, ok := c.proxy.nextCut(nil); ok {
+		c.cutReply(to, data, cut)
+		return false
 	}
 	for len(data) > 0 {
 		f, _ := c.proxy.now()

@@ -223,6 +223,34 @@ func TestProxy_CutReply_Once(t *testing.T) {
 	}
 }
 
+// The reply to the request that contains the text is lost, and no other one.
+func TestProxy_CutReplyTo(t *testing.T) {
+	t.Parallel()
+	s := Real(t)
+	p := NewProxy(t, s.Addr())
+	rdb, sure, ctx := client(t, p.Addr()), client(t, s.Addr()), await.Context(t)
+	struck := p.CutReplyTo("wanted")
+	if err := rdb.Set(ctx, "k", "other", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-struck:
+		t.Fatal("the reply to another request was cut")
+	default:
+	}
+	err := rdb.Set(ctx, "k", "wanted", 0).Err()
+	if netErr := (*net.OpError)(nil); err == nil || !errors.As(err, &netErr) && !errors.Is(err, io.EOF) {
+		t.Errorf("the client got %v; want a broken connection", err)
+	}
+	<-struck
+	if v, err := sure.Get(ctx, "k").Result(); v != "wanted" || err != nil {
+		t.Errorf("the server has %q, %v; want the value whose reply was lost", v, err)
+	}
+	if err := rdb.Set(ctx, "k", "wanted", 0).Err(); err != nil {
+		t.Errorf("the reply to a second request: %v", err)
+	}
+}
+
 func TestProxy_Strikes(t *testing.T) {
 	t.Parallel()
 	p, client, server := link(t)
