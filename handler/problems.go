@@ -301,6 +301,11 @@ func lookUp(err error) *problem.Problem {
 		return problemQuantity.With("quantity",
 			"quantity must be at least 1 and at most "+strconv.FormatInt(quantity.Limit, 10)+", the item's per_user_limit.")
 	}
+	var more *order.BucketsError
+	if errors.As(err, &more) {
+		return request.ErrFieldRange.With("buckets", "Redis has orders of this item in at least "+strconv.Itoa(more.Buckets)+
+			" buckets, from before the database was restored; create the item with the number of buckets that it had.")
+	}
 	for i := range errorTable {
 		if errors.Is(err, errorTable[i].err) {
 			return errorTable[i].answer

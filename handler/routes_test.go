@@ -285,6 +285,12 @@ func TestCreateItem(t *testing.T) {
 	s.sales.err = fmt.Errorf("create: %w", order.ErrItemExists)
 	wantProblem(t, s.post(t, "/v1/admin/items", "root", auth.RoleAdmin,
 		`{"id":"a","name":"A","price_minor":0,"currency":"EUR","stock":0}`).Result(), 409, "item_exists")
+	s.sales.err = fmt.Errorf("create: %w", &order.BucketsError{Buckets: 4})
+	p := wantProblem(t, s.post(t, "/v1/admin/items", "root", auth.RoleAdmin,
+		`{"id":"a","name":"A","price_minor":0,"currency":"EUR","stock":0}`).Result(), 422, "field_range")
+	if p["param"] != "buckets" || !strings.Contains(fmt.Sprint(p["detail"]), "at least 4 buckets") {
+		t.Errorf("answer %v", p)
+	}
 }
 
 func TestCreateItem_BadRequests(t *testing.T) {

@@ -55,8 +55,11 @@ type Service struct {
 	refills sync.Map // of *refills, by item
 }
 
-// CreateItem opens a sale. Errors: ErrItemExists.
+// CreateItem opens a sale. Errors: ErrItemExists, *order.BucketsError.
 func (s *Service) CreateItem(ctx context.Context, n order.NewItem) (catalog.Item, error) {
+	if err := s.checkBuckets(ctx, &n); err != nil {
+		return catalog.Item{}, err
+	}
 	item, err := s.Store.InsertItem(ctx, n)
 	// Also after an error: the outcome may be unknown. And if the item exists, this call
 	// may be the repeat of one whose notification was lost.
@@ -72,6 +75,22 @@ func (s *Service) CreateItem(ctx context.Context, n order.NewItem) (catalog.Item
 		}
 	}
 	return item, nil
+}
+
+// checkBuckets refuses an item that the database has lost, if it had more buckets. While Redis is
+// away, items can be created, so this is not checked then.
+func (s *Service) checkBuckets(ctx context.Context, n *order.NewItem) error {
+	err := s.Store.HighWater().CheckBuckets(ctx, n.ID, n.Buckets)
+	if more := (*order.BucketsError)(nil); errors.As(err, &more) {
+		if _, known := store.Item(ctx, s.Store, n.ID); errors.Is(known, catalog.ErrItemNotFound) {
+			return err
+		}
+		return nil // the insertion says that it exists
+	}
+	if err != nil {
+		s.OnError(fmt.Errorf("check item %s for earlier buckets: %w", n.ID, err))
+	}
+	return nil
 }
 
 func allows(m order.Match, version int64) bool { return m == nil || slices.Contains(m, version) }

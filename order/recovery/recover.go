@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
@@ -127,18 +128,37 @@ func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []store
 		return err
 	}
 	var errs []error
-	for _, b := range items {
-		x := &itemRecovery{Recoverer: r, behind: b, from: from, queued: queued[b.ItemID], report: RecoveredItem{ItemID: b.ItemID}}
+	for _, whole := range byItem(items) {
+		x := &itemRecovery{Recoverer: r, from: from}
+		for _, b := range whole {
+			x.sales = append(x.sales, &saleRecovery{itemRecovery: x, behind: b, queued: queued[b.ItemID], report: RecoveredItem{ItemID: b.ItemID}})
+		}
 		if err := x.run(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("recover item %s: %w", b.ItemID, err))
+			errs = append(errs, fmt.Errorf("recover item %s: %w", bucket.Item(whole[0].ItemID), err))
 			if ctx.Err() != nil {
 				break
 			}
 			continue
 		}
-		done(x.report)
+		for _, s := range x.sales {
+			done(s.report)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// byItem groups sales by item, ordered by id. The buckets of an item are in one group.
+func byItem(sales []store.Behind) [][]store.Behind {
+	groups := make(map[string][]store.Behind)
+	for _, b := range sales {
+		item := bucket.Item(b.ItemID)
+		groups[item] = append(groups[item], b)
+	}
+	list := make([][]store.Behind, 0, len(groups))
+	for _, item := range slices.Sorted(maps.Keys(groups)) {
+		list = append(list, slices.SortedFunc(slices.Values(groups[item]), func(a, b store.Behind) int { return strings.Compare(a.ItemID, b.ItemID) }))
+	}
+	return list
 }
 
 // queued reads the quantities of the tasks of these items by order, in one scan of each
@@ -171,17 +191,52 @@ func (r *Recoverer) queued(ctx context.Context, items []store.Behind) (map[strin
 // itemRecovery is the recovery of one item.
 type itemRecovery struct {
 	*Recoverer
+	from  RecoverFrom
+	sales []*saleRecovery // of its buckets; one if it is not divided
+}
+
+// saleRecovery is the recovery of one sale: of an item, or of one of its buckets.
+type saleRecovery struct {
+	*itemRecovery
 	behind store.Behind
-	from   RecoverFrom
 	queued map[string]int64 // quantities by order id
 	report RecoveredItem
+
+	live        inventory.Sale // in Redis
+	whole       bool           // live can be read, and decides
+	outstanding int64          // units that are neither left in Redis nor sold in the database
 }
 
 func (x *itemRecovery) run(ctx context.Context) error {
 	// Check first: an incomplete record must not be mistaken for a complete one.
-	if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil && x.from == RecoverFromRedis {
+	for _, s := range x.sales {
+		if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil && x.from == RecoverFromRedis {
+			return err
+		}
+	}
+	for _, s := range x.sales {
+		if err := s.orders(ctx); err != nil {
+			return err
+		}
+	}
+	for _, s := range x.sales {
+		if err := s.redis(ctx); err != nil {
+			return err
+		}
+	}
+	if err := x.finish(ctx); err != nil {
 		return err
 	}
+	for _, s := range x.sales {
+		if err := inventory.Resume(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orders resolves the differences between the orders in Redis and in the database.
+func (x *saleRecovery) orders(ctx context.Context) error {
 	row, err := store.Item(ctx, x.Store, x.behind.ItemID)
 	if err != nil {
 		return err
@@ -195,17 +250,7 @@ func (x *itemRecovery) run(ctx context.Context) error {
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
-	if err := x.extend(ctx, &row); err != nil {
-		return err
-	}
-	sale, whole, owed, err := x.redis(ctx)
-	if err != nil {
-		return err
-	}
-	if err := x.finish(ctx, sale, whole, owed); err != nil {
-		return err
-	}
-	return inventory.Resume(ctx, x.Redis, x.Partitions, row.ID)
+	return x.extend(ctx, &row)
 }
 
 // contradiction is an entry of Redis that the database contradicts.
@@ -215,7 +260,7 @@ type contradiction struct {
 }
 
 // page compares a page of the entries in Redis with the rows, and resolves the differences.
-func (x *itemRecovery) page(ctx context.Context, row *schema.Item, entries []inventory.Entry) error {
+func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inventory.Entry) error {
 	ids := make([]string, 0, len(entries))
 	for i := range entries {
 		if entries[i].OrderID == "" {
@@ -270,8 +315,9 @@ func (x *itemRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 // step runs a transaction of the recovery. Errors: ErrDecided.
 func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c store.Conn, now int64) error) error {
 	return x.Store.Transition(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
+		// One transaction ends the stop of all buckets, so one of them tells.
 		var behind int64
-		if err := c.QueryRowContext(ctx, "SELECT behind FROM items WHERE id = ?1", x.behind.ItemID).Scan(&behind); err != nil {
+		if err := c.QueryRowContext(ctx, "SELECT behind FROM items WHERE id = ?1", x.sales[0].behind.ItemID).Scan(&behind); err != nil {
 			return err
 		}
 		if behind == 0 {
@@ -282,7 +328,7 @@ func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx c
 }
 
 // record lists a difference with the action on it.
-func (x *itemRecovery) record(d *contradiction) error {
+func (x *saleRecovery) record(d *contradiction) error {
 	e := &d.entry
 	switch {
 	case x.from == RecoverFromRedis && e.Returned:
@@ -299,7 +345,7 @@ func (x *itemRecovery) record(d *contradiction) error {
 }
 
 // list writes one line, and counts it.
-func (x *itemRecovery) list(count *int, action string, e *inventory.Entry) error {
+func (x *saleRecovery) list(count *int, action string, e *inventory.Entry) error {
 	*count++
 	line, err := json.Marshal(RecoveredOrder{
 		ItemID: x.behind.ItemID, OrderID: e.OrderID, UserID: e.Buyer, IdempotencyKey: e.IdempotencyKey, Quantity: e.Quantity,
@@ -393,18 +439,13 @@ const (
 	ordersAfter   = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
 	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?4) WHERE id IN (
 		SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) AND status = 'confirmed' AND expires_at > 0`
-	lastOfPage   = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
-	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
-		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, behind = 0, freed = 0, updated_at = ?9
-		WHERE id = ?10 RETURNING total, revision, total - initial - (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?10)`
-	noteRecoveredStock = `INSERT INTO stock_changes (item_id, quantity, reason, actor, idempotency_key, total_after, at)
-		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
+	lastOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
 )
 
 // extend gives the item's unpaid orders their payment window again, and at least a day:
 // payments since the backup are lost, and the payment provider must report them again
 // before an order may expire and its units are sold to another buyer.
-func (x *itemRecovery) extend(ctx context.Context, row *schema.Item) error {
+func (x *saleRecovery) extend(ctx context.Context, row *schema.Item) error {
 	if row.PaymentWindowSeconds == 0 {
 		return nil
 	}
@@ -423,127 +464,4 @@ func (x *itemRecovery) extend(ctx context.Context, row *schema.Item) error {
 		}
 		after = last
 	}
-}
-
-// lookTries bounds the reads of a sale that keeps changing through releases.
-const lookTries = 100
-
-// redis reads the sale in Redis, and the units of closed orders that are not released there
-// yet. Releases do not take the item's lock, so it reads until none happened meanwhile.
-func (x *itemRecovery) redis(ctx context.Context) (sale inventory.Sale, whole bool, owed int64, err error) {
-	if x.from == RecoverFromDatabase {
-		sale, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
-		if errors.Is(err, inventory.ErrIncomplete) {
-			err = nil // with this decision the data in Redis does not matter
-		}
-		return sale, false, 0, err
-	}
-	for range lookTries {
-		if sale, whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
-			return sale, false, 0, err
-		}
-		if owed, err = x.owed(ctx); err != nil {
-			return sale, false, 0, err
-		}
-		after, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
-		if err != nil || after == sale {
-			return sale, whole, owed, err
-		}
-	}
-	return sale, false, 0, fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
-}
-
-// owed counts the units of closed orders that are not released in Redis yet. The database
-// no longer counts them as sold, and Redis does not count them as left yet.
-func (x *itemRecovery) owed(ctx context.Context) (units int64, err error) {
-	db, err := x.Store.Reader().DB()
-	if err != nil {
-		return 0, err
-	}
-	list, err := store.ReadReturns(ctx, db, store.ReturnsOfItem, x.behind.ItemID)
-	if err != nil {
-		return 0, store.Wrap("read releases of "+x.behind.ItemID, err)
-	}
-	keys := make([]inventory.EntryKey, len(list))
-	for i := range list {
-		keys[i] = inventory.EntryKey{Buyer: list[i].UserID, IdempotencyKey: list[i].IdempotencyKey}
-	}
-	entries, err := inventory.Entries(ctx, x.Redis, x.Partitions, x.behind.ItemID, keys)
-	if err != nil {
-		return 0, err
-	}
-	for i := range entries {
-		if entries[i].Known && !entries[i].Returned {
-			units += list[i].Quantity
-		}
-	}
-	return units, nil
-}
-
-// finish makes the item's rows valid: it raises their revision above the one in Redis.
-func (x *itemRecovery) finish(ctx context.Context, sale inventory.Sale, whole bool, owed int64) error {
-	item := x.behind.ItemID
-	queued, err := x.uncommitted(ctx)
-	if err != nil {
-		return err
-	}
-	revisions := make(map[string]int64, 1)
-	err = x.step(ctx, "finish the recovery of "+item, func(ctx context.Context, c store.Conn, now int64) error {
-		var row schema.Item
-		err := c.QueryRowContext(ctx, "SELECT total, sold, per_user_limit, opens_at, closes_at, control, version FROM items WHERE id = ?1", item).
-			Scan(&row.Total, &row.Sold, &row.PerUserLimit, &row.OpensAt, &row.ClosesAt, &row.Control, &row.Version)
-		if err != nil {
-			return err
-		}
-		total := row.Total
-		if x.from == RecoverFromRedis && whole && sale.Version > row.Version {
-			// A restock or another change of the item was lost.
-			total = sale.Left + row.Sold + queued + owed
-			row.PerUserLimit, row.OpensAt, row.ClosesAt = sale.PerUserLimit, order.ToMillis(sale.OpensAt), order.ToMillis(sale.ClosesAt)
-			if sale.Control != "" {
-				row.Control = sale.Control
-			}
-		}
-		var revision, unexplained int64
-		err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
-			sale.Version, sale.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision, &unexplained)
-		if err != nil {
-			return err
-		}
-		revisions[item] = revision
-		if unexplained != 0 {
-			key := fmt.Sprintf("recover-%d", revision)
-			if _, err := c.ExecContext(ctx, noteRecoveredStock, item, unexplained, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
-				return err
-			}
-		}
-		return store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: item, RequestID: x.By.RequestID,
-			After: store.FactsJSON(map[string]any{
-				"from": string(x.from), "recreated": x.report.Recreated, "cancelled": x.report.Cancelled,
-				"discarded": x.report.Discarded, "reopened": x.report.Reopened, "stock_total": x.report.TotalAfter,
-			})})
-	})
-	if err != nil {
-		return err
-	}
-	x.HighWater.Commit(revisions)
-	x.HighWater.Note(ctx)
-	return nil
-}
-
-// uncommitted sums the units of queued orders that have no row. They stay queued, because
-// the tasks of a stopped sale wait.
-func (x *itemRecovery) uncommitted(ctx context.Context) (units int64, err error) {
-	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
-		rows, err := store.Holding(ctx, x.Store, ids)
-		if err != nil {
-			return 0, err
-		}
-		for _, id := range ids {
-			if _, committed := rows[id]; !committed {
-				units += x.queued[id]
-			}
-		}
-	}
-	return units, nil
 }

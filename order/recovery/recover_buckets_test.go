@@ -1,13 +1,16 @@
 package recovery
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/bucket"
+	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/shoptest"
 )
@@ -24,32 +27,19 @@ func TestBuckets_RecoverMoved(t *testing.T) {
 		s.MustPlace(s.Purchase("first", "k", 1, ordertest.Long))
 		s.Drained()
 		saved := backup(s)
-		buyer := "x"
-		for i := 0; bucket.Home(s.Item, buyer, 8) != bucket.ID(s.Item, 3); i++ {
-			buyer = fmt.Sprint("x", i)
-		}
-		s.MustPlace(s.Purchase(buyer, "k", 70, ordertest.Long))
+		s.MustPlace(s.Purchase(buyerOf(s, 3, 8), "k", 70, ordertest.Long))
 		s.Drained()
 		stop()
 		h := restore(s, saved)
 		stopped := shoptest.MustCheck(h, t)
-		t.Logf("%d stopped: %+v", len(stopped), stopped)
-		if _, actions, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err != nil {
+		if _, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err != nil {
 			t.Fatal(err)
-		} else {
-			t.Logf("%v", actions)
 		}
 		if left := shoptest.MustCheck(h, t); len(left) > 0 {
 			t.Errorf("still stopped %+v", left)
 		}
 		s.Work()
-		var total, sold int64
-		for _, id := range bucket.IDs(s.Item, 8) {
-			row := ordertest.ItemOf(t, s.Store, id)
-			total += row.Total
-			sold += row.Sold
-		}
-		if total != 80 || sold != 71 {
+		if total, sold := stockOf(t, s, 8); total != 80 || sold != 71 {
 			t.Errorf("total %d, sold %d", total, sold)
 		}
 		var users []string
@@ -60,4 +50,197 @@ func TestBuckets_RecoverMoved(t *testing.T) {
 			t.Errorf("%d units were sold after the recovery, want 9", n)
 		}
 	})
+}
+
+// TestBuckets_RecoverLostMaster: a backup is restored, and a master has lost its data, too. Units
+// that were moved between its buckets and others since the backup exist once.
+func TestBuckets_RecoverLostMaster(t *testing.T) {
+	t.Parallel()
+	const buckets, full, receiver = 8, 80, 3
+	for name, c := range map[string]struct {
+		lost []int // buckets whose data in Redis is lost
+		from RecoverFrom
+		sold int64 // after the recovery
+	}{
+		"buckets that gave units":     {[]int{4, 5}, RecoverFromRedis, 71},
+		"the bucket that got units":   {[]int{receiver}, RecoverFromRedis, 1},
+		"both":                        {[]int{receiver, 5}, RecoverFromRedis, 1},
+		"all":                         {[]int{0, 1, 2, 3, 4, 5, 6, 7}, RecoverFromRedis, 1},
+		"the database decides anyway": {[]int{4, 5}, RecoverFromDatabase, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				n := ordertest.NewItem("", full, full)
+				n.Buckets = buckets
+				s := shoptest.New(t, rdb, false, n)
+				h := s.HighWater()
+				stop := s.Work()
+				s.MustPlace(s.Purchase(buyerOf(s, 0, buckets), "k", 1, ordertest.Long))
+				s.Drained()
+				saved := backup(s)
+				s.MustPlace(s.Purchase(buyerOf(s, receiver, buckets), "k", 70, ordertest.Long))
+				s.Drained()
+				stop()
+				for _, b := range c.lost {
+					loseBucket(s, h.Lineage, bucket.ID(s.Item, b))
+				}
+				h = restore(s, saved)
+				s.Restart()
+				stopped := shoptest.MustCheck(h, t)
+				if len(c.lost) == buckets {
+					if len(stopped) > 0 {
+						t.Fatalf("stopped %+v, and Redis knows nothing", stopped)
+					}
+				} else if len(stopped) != buckets {
+					t.Fatalf("stopped %+v, want all %d buckets of the item", stopped, buckets)
+				}
+				if _, _, err := recoverItem(s, h, c.from, stopped, nil); err != nil {
+					t.Fatal(err)
+				}
+				if left := shoptest.MustCheck(h, t); len(left) > 0 {
+					t.Fatalf("still stopped %+v", left)
+				}
+				s.Work()
+				total, sold := stockOf(t, s, buckets)
+				if total != full || sold != c.sold {
+					t.Errorf("total %d, sold %d, want %d, %d", total, sold, full, c.sold)
+				}
+				users := make([]string, full+10)
+				for i := range users {
+					users[i] = fmt.Sprint("late", i)
+				}
+				if n := int64(buys(s, users...)); n != full-c.sold {
+					t.Errorf("%d units were sold after the recovery, want %d", n, full-c.sold)
+				}
+			})
+		})
+	}
+}
+
+// A restock that only Redis knows is not counted twice either, and its units in a lost bucket are
+// not sold.
+func TestDivide(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		total int64
+		sales []stock
+		want  []int64
+	}{
+		"one item, known":                  {50, []stock{{total: 60, sold: 5, known: true}}, []int64{60}},
+		"one item, lost":                   {50, []stock{{total: 50, sold: 5}}, []int64{50}},
+		"one item, lost, more sold":        {50, []stock{{total: 50, sold: 55}}, []int64{55}},
+		"all known, restocked":             {20, []stock{{total: 15, known: true}, {total: 15, known: true}}, []int64{15, 15}},
+		"none known":                       {20, []stock{{total: 10, sold: 3}, {total: 10}}, []int64{10, 10}},
+		"the known one has got units":      {20, []stock{{total: 17, sold: 12, known: true}, {total: 10, sold: 1}}, []int64{17, 3}},
+		"the known one has given units":    {20, []stock{{total: 4, sold: 4, known: true}, {total: 10, sold: 1}}, []int64{4, 16}},
+		"the known one was restocked":      {20, []stock{{total: 25, known: true}, {total: 10, sold: 2}}, []int64{25, 2}},
+		"two lost ones, one is sold out":   {30, []stock{{total: 15, known: true}, {total: 10, sold: 10}, {total: 10}}, []int64{15, 10, 5}},
+		"two lost ones, one has sold more": {30, []stock{{total: 5, known: true}, {total: 10, sold: 14}, {total: 10}}, []int64{5, 15, 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			divide(c.total, c.sales)
+			for i, s := range c.sales {
+				if s.total != c.want[i] {
+					t.Errorf("bucket %d has %d units, want %d", i, s.total, c.want[i])
+				}
+			}
+		})
+	}
+}
+
+// TestBuckets_CreatedAgain: the database has lost an item that was created after the backup. Its
+// orders in Redis are recovered if it is created with as many buckets again.
+func TestBuckets_CreatedAgain(t *testing.T) {
+	t.Parallel()
+	const had, full = 4, 40
+	for name, c := range map[string]struct {
+		buckets int
+		total   int64 // 0: it is not created
+	}{
+		"not divided":   {1, 0},
+		"fewer buckets": {3, 0},
+		"the same":      {had, full},
+		"more buckets":  {8, full}, // they get no units
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				n := ordertest.NewItem("", full, full)
+				n.Buckets = had
+				s := shoptest.New(t, rdb, false, n)
+				s.HighWater()
+				empty := backup(s)
+				stop := s.Work()
+				for b := range had {
+					s.MustPlace(s.Purchase(buyerOf(s, b, had), "k", 2, ordertest.Long))
+				}
+				s.Drained()
+				stop()
+				h := restore(s, empty)
+				mustRun(s, "DELETE FROM items") // which the backup had
+				s.Restart()
+				n.ID, n.Buckets = s.Item, c.buckets
+				_, err := s.Sales.CreateItem(await.Context(t), n)
+				if c.total == 0 {
+					if more := (*order.BucketsError)(nil); !errors.As(err, &more) || more.Buckets != had {
+						t.Errorf("creation: %v, want a BucketsError with %d", err, had)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Sales.CreateItem(await.Context(t), n); !errors.Is(err, order.ErrItemExists) {
+					t.Errorf("second creation: %v, want ErrItemExists", err)
+				}
+				if _, _, err := recoverItem(s, h, RecoverFromRedis, shoptest.MustCheck(h, t), nil); err != nil {
+					t.Fatal(err)
+				}
+				if total, sold := stockOf(t, s, c.buckets); total != c.total || sold != 2*had {
+					t.Errorf("total %d, sold %d, want %d, %d", total, sold, c.total, 2*had)
+				}
+			})
+		})
+	}
+}
+
+// buyerOf returns a buyer who buys from bucket n of the item.
+func buyerOf(s *shoptest.Shop, n, buckets int) string {
+	for i := 0; ; i++ {
+		if buyer := fmt.Sprint("x", i); bucket.Home(s.Item, buyer, buckets) == bucket.ID(s.Item, n) {
+			return buyer
+		}
+	}
+}
+
+// stockOf sums the stock of an item's buckets in the database.
+func stockOf(t *testing.T, s *shoptest.Shop, buckets int) (total, sold int64) {
+	for _, id := range bucket.IDs(s.Item, buckets) {
+		row := ordertest.ItemOf(t, s.Store, id)
+		total += row.Total
+		sold += row.Sold
+	}
+	return total, sold
+}
+
+// loseBucket deletes all data of a bucket from Redis, as the loss of its master does.
+func loseBucket(s *shoptest.Shop, lineage, id string) {
+	s.T.Helper()
+	ctx := await.Context(s.T)
+	keys, err := s.Rdb.Keys(ctx, "fs:*:"+id).Result()
+	if err != nil || len(keys) == 0 {
+		s.T.Fatalf("keys of %s: %v, %v", id, keys, err)
+	}
+	if err := s.Rdb.Del(ctx, keys...).Err(); err != nil {
+		s.T.Fatal(err)
+	}
+	marks, err := s.Rdb.Keys(ctx, "fs:*:"+lineage).Result()
+	if err != nil || len(marks) != 1 {
+		s.T.Fatalf("keys of the lineage: %v, %v", marks, err)
+	}
+	if err := s.Rdb.ZRem(ctx, marks[0], id).Err(); err != nil {
+		s.T.Fatal(err)
+	}
 }

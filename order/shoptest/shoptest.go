@@ -48,6 +48,8 @@ type Shop struct {
 	Archive   *watchedArchive
 	Item      string
 
+	cfg inventory.Config // of Stock
+
 	Mu     sync.Mutex
 	Errors []error
 }
@@ -81,39 +83,56 @@ func NewWith(t *testing.T, rdb *redis.Client, n order.NewItem, cfg inventory.Con
 func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg inventory.Config) *Shop {
 	t.Helper()
 	s := &Shop{T: t, Rdb: rdb, Queue: q, Store: storetest.New(t), Waiters: checkout.NewWaiters(), Item: "item-" + ordertest.RandomName(t)}
-	locks, err := lock.New(rdb, ordertest.PatientLocks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.End(locks.Close) })
-	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
-	cfg.Patience, cfg.LookLimit, cfg.OnError = 20*time.Second, ordertest.Limit, s.CollectError
-	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, accepted.NewIndex(rdb, q), source.Partition)}
-	cfg.Archive = s.Archive
-	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
-		return s.Store.HighWater().MayLoad(ctx, items)
-	}
-	s.Stock, err = inventory.New(await.Context(t), rdb, locks, []*queue.Queue{s.Queue}, source, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.End(s.Stock.Close) })
-	s.Items, err = catalog.New(await.Context(t), s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.End(s.Items.Close) })
-	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
-	s.Service = checkout.NewService(checkout.Config{
-		Store: s.Store, Stock: s.Stock, Items: s.Items, Buckets: s.Sales, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
-		Releases: release.NewReleases(s.Store, rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
-	})
-	s.Fulfiller = worker.NewFulfiller(s.Store, rdb, s.Waiters, s.CollectError)
+	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, accepted.NewIndex(rdb, q), onePartition)}
+	s.cfg = cfg
+	s.start()
+	t.Cleanup(s.stop)
 	n.ID = s.Item
 	if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func onePartition(string) int { return 0 }
+
+// Restart replaces everything that the process remembers of the item, as a restart does.
+func (s *Shop) Restart() {
+	s.stop()
+	s.start()
+}
+
+func (s *Shop) stop() {
+	s.End(s.Items.Close)
+	s.End(s.Stock.Close)
+}
+
+func (s *Shop) start() {
+	s.T.Helper()
+	ctx := await.Context(s.T)
+	locks, err := lock.New(s.Rdb, ordertest.PatientLocks)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() { s.End(locks.Close) })
+	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: onePartition}
+	cfg := s.cfg
+	cfg.Patience, cfg.LookLimit, cfg.OnError, cfg.Archive = 20*time.Second, ordertest.Limit, s.CollectError, s.Archive
+	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
+		return s.Store.HighWater().MayLoad(ctx, items)
+	}
+	if s.Stock, err = inventory.New(ctx, s.Rdb, locks, []*queue.Queue{s.Queue}, source, cfg); err != nil {
+		s.T.Fatal(err)
+	}
+	if s.Items, err = catalog.New(ctx, s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit}); err != nil {
+		s.T.Fatal(err)
+	}
+	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
+	s.Service = checkout.NewService(checkout.Config{
+		Store: s.Store, Stock: s.Stock, Items: s.Items, Buckets: s.Sales, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
+		Releases: release.NewReleases(s.Store, s.Rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
+	})
+	s.Fulfiller = worker.NewFulfiller(s.Store, s.Rdb, s.Waiters, s.CollectError)
 }
 
 // End calls a function that closes a part.

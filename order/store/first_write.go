@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-
-	"flashsale/inventory"
 )
 
 // ErrServerChanged says that a write was refused, and changed nothing, because it was the first
@@ -66,11 +64,13 @@ var errMarked = errors.New("items are older in the database than in Redis")
 
 const (
 	selectItemIDs   = `SELECT id FROM items WHERE id > ?1 ORDER BY id LIMIT ?2`
-	selectRevisions = `SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?1))`
+	selectRevisions = `SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?1))`
 )
 
-// compareAll compares all items, as Compare does, in a transaction.
-func (h *HighWater) compareAll(ctx context.Context, c Conn) (behind []Behind, err error) {
+// compareAll compares all items, as Compare does, in a transaction. It returns those that are not
+// marked yet, ordered by id.
+func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
+	unmarked := make(map[string]Behind)
 	for after := ""; ; {
 		var ids []string
 		err := Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
@@ -80,25 +80,24 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) (behind []Behind, er
 			return err
 		})
 		if err != nil || len(ids) == 0 {
-			return behind, err
+			return sortedBehind(unmarked), err
 		}
-		marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
-		if err != nil {
-			return nil, err
-		}
-		found := make(map[string]revisionRow, len(ids))
-		err = Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
-			var r revisionRow
-			err := rows.Scan(&r.ID, &r.Revision, &r.Behind)
-			found[r.ID] = r
-			return err
+		behind, rows, err := h.compare(ctx, ids, func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
+			found := make(map[string]revisionRow, len(ids))
+			err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+				var r revisionRow
+				err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
+				found[r.ID] = r
+				return err
+			})
+			return found, err
 		})
 		if err != nil {
 			return nil, err
 		}
-		for i, id := range ids {
-			if row := found[id]; row.Behind == 0 && row.behindOf(marks[i]) {
-				behind = append(behind, Behind{id, row.Revision, marks[i]})
+		for _, b := range behind {
+			if rows[b.ItemID].Behind == 0 {
+				unmarked[b.ItemID] = b
 			}
 		}
 		after = ids[len(ids)-1]

@@ -13,7 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
+	"flashsale/internal/bucket"
 	"flashsale/inventory"
+	"flashsale/order"
 	"flashsale/order/timeouts"
 )
 
@@ -46,6 +48,8 @@ type HighWaterConfig struct {
 // revision, and once it is committed Redis records the revision as a high-water mark. The
 // marks are read before the database, so a database below a mark has lost committed data.
 // Queued and leased tasks do not matter here: their transactions have no revision yet.
+//
+// An item in buckets is behind if one of its buckets is.
 //
 // The item is then marked in the database too (items.behind), because later commits raise
 // its revision above the mark. It stays marked until an operator decides, or a newer file
@@ -156,7 +160,11 @@ func (h *HighWater) Stopped() []Behind {
 	if h == nil {
 		return nil
 	}
-	items := *h.stopped.Load()
+	return sortedBehind(*h.stopped.Load())
+}
+
+// sortedBehind returns items ordered by id.
+func sortedBehind(items map[string]Behind) []Behind {
 	list := make([]Behind, 0, len(items))
 	for _, id := range slices.Sorted(maps.Keys(items)) {
 		list = append(list, items[id])
@@ -299,13 +307,15 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 			break
 		}
 	}
-	var found []Behind
+	found := make(map[string]Behind)
 	for page := range slices.Chunk(looked, revisionPage) {
 		behind, err := h.Compare(ctx, page)
 		if err != nil {
 			return err
 		}
-		found = append(found, behind...)
+		for _, b := range behind {
+			found[b.ItemID] = b
+		}
 	}
 	if err := h.stop(ctx, found); err != nil {
 		return err
@@ -319,54 +329,111 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 // keepEvery is how often KeepRevisions is called.
 const keepEvery = time.Hour
 
-// Compare reads the marks of items and then their rows. In between, the database can only
-// advance.
+// Compare compares items. An item whose stock is divided into buckets is behind as a whole: units
+// move between its buckets, so one of them says nothing about the stock of the others. So the
+// result may hold buckets that were not asked for. It is ordered by id.
 func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error) {
-	if len(ids) == 0 {
-		return nil, nil
+	behind, _, err := h.compare(ctx, ids, func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
+		return readRevisions(ctx, h.Store, ids)
+	})
+	return behind, err
+}
+
+// compare is Compare with a function that reads rows. It also returns all rows that it has read.
+// The marks are read before the rows: in between, the database can only advance.
+func (h *HighWater) compare(
+	ctx context.Context, ids []string, read func(ctx context.Context, ids []string) (map[string]revisionRow, error),
+) (behind []Behind, rows map[string]revisionRow, err error) {
+	marks := make(map[string]int64, len(ids))
+	rows = make(map[string]revisionRow, len(ids))
+	look := slices.Clone(ids)
+	for _, id := range ids {
+		look = append(look, bucket.Item(id)) // its row has the number of buckets
 	}
-	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := readRevisions(ctx, h.Store, ids)
-	if err != nil {
-		return nil, err
-	}
-	var behind []Behind
-	for i, id := range ids {
-		if row, known := rows[id]; known && row.behindOf(marks[i]) {
-			behind = append(behind, Behind{id, row.Revision, max(marks[i], row.Behind)})
+	for len(look) > 0 {
+		slices.Sort(look)
+		look = slices.Compact(look)
+		found, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, look)
+		if err != nil {
+			return nil, nil, err
+		}
+		for i, id := range look {
+			marks[id] = found[i]
+		}
+		page, err := read(ctx, look)
+		if err != nil {
+			return nil, nil, err
+		}
+		look = nil
+		for id, row := range page {
+			rows[id] = row
+			for n := range int(row.Buckets) {
+				if _, known := marks[bucket.ID(id, n)]; !known {
+					look = append(look, bucket.ID(id, n))
+				}
+			}
 		}
 	}
-	return behind, nil
+	old := make(map[string]bool)
+	for id, row := range rows {
+		if row.behindOf(marks[id]) {
+			old[bucket.Item(id)] = true
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(rows)) {
+		if !old[bucket.Item(id)] {
+			continue
+		}
+		row := rows[id]
+		b := Behind{id, row.Revision, max(marks[id], row.Behind)}
+		if !row.behindOf(marks[id]) {
+			b.Redis = row.Revision + 1 // stopped for another bucket
+		}
+		behind = append(behind, b)
+	}
+	return behind, rows, nil
+}
+
+// CheckBuckets fails if Redis has revisions of an item in buckets beyond the first n.
+// Errors: *order.BucketsError, inventory.ErrUnavailable.
+func (h *HighWater) CheckBuckets(ctx context.Context, item string, n int) error {
+	if h == nil {
+		return nil
+	}
+	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, bucket.IDs(item, bucket.Max))
+	if err != nil {
+		return err
+	}
+	for i := len(marks); i > max(n, 1); i-- {
+		if marks[i-1] > 0 {
+			return &order.BucketsError{Buckets: i}
+		}
+	}
+	return nil
 }
 
 // stop stops the sales in found, in this process, in the database and in Redis. found holds
 // all stopped items, as the earlier ones were checked again. A sale that is no longer
 // stopped is loaded by its next purchase. The caller holds checking.
-func (h *HighWater) stop(ctx context.Context, found []Behind) error {
+func (h *HighWater) stop(ctx context.Context, found map[string]Behind) error {
 	was := *h.stopped.Load()
-	next := make(map[string]Behind, len(found))
-	changed := false
-	for _, b := range found {
-		next[b.ItemID] = b
-		_, known := was[b.ItemID]
+	changed := len(found) != len(was)
+	for id := range found {
+		_, known := was[id]
 		changed = changed || !known
 	}
-	changed = changed || len(next) != len(was)
 	// First in this process, which cannot fail.
-	h.stopped.Store(&next)
+	h.stopped.Store(&found)
 	if changed {
 		h.OnChange(h.Stopped())
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(next))); err != nil {
+	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(found))); err != nil {
 		return err
 	}
-	return MarkBehind(ctx, h.Store, found)
+	return MarkBehind(ctx, h.Store, h.Stopped())
 }
 
 // FindBehind compares all items and changes nothing: it stops no sale and records no
@@ -377,7 +444,7 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 		return nil, err
 	}
 	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}, Lineage: lineage}
-	var found []Behind
+	found := make(map[string]Behind)
 	for after := ""; ; {
 		ids, err := store.ItemIDs(ctx, after, revisionPage)
 		if err != nil {
@@ -387,9 +454,11 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, behind...)
+		for _, b := range behind {
+			found[b.ItemID] = b
+		}
 		if len(ids) < revisionPage {
-			return found, nil
+			return sortedBehind(found), nil
 		}
 		after = ids[len(ids)-1]
 	}
@@ -443,6 +512,7 @@ type revisionRow struct {
 	ID       string
 	Revision int64
 	Behind   int64 // the mark that its revision was below; 0: none
+	Buckets  int64 // more than 1: the row is bucket 0 of a divided item
 }
 
 // behindOf reports whether the revision is below the mark, or was below one before.
@@ -453,7 +523,7 @@ func readRevisions(ctx context.Context, s *Store, ids []string) (map[string]revi
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []revisionRow
-	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind FROM items WHERE id IN (SELECT value FROM json_each(?))", JSONList(ids...)).Scan(&rows).Error
+	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?))", JSONList(ids...)).Scan(&rows).Error
 	if err != nil {
 		return nil, Wrap("read revisions", err)
 	}

@@ -1,0 +1,210 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"flashsale/internal/bucket"
+	"flashsale/inventory"
+	"flashsale/order"
+	"flashsale/order/schema"
+	"flashsale/order/store"
+)
+
+const (
+	selectRecovered = `SELECT initial, (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1),
+		total, sold, per_user_limit, opens_at, closes_at, control, version FROM items WHERE id = ?1`
+	recoveredRow = `UPDATE items SET total = MAX(?1, sold), per_user_limit = ?2, opens_at = ?3, closes_at = ?4, control = ?5,
+		version = MAX(version, ?6) + 1, sequence = MAX(sequence, ?7), revision = MAX(revision, ?8) + 1, behind = 0, freed = 0, updated_at = ?9
+		WHERE id = ?10 RETURNING total, revision, total - initial - (SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?10)`
+	noteRecoveredStock = `INSERT INTO stock_changes (item_id, quantity, reason, actor, idempotency_key, total_after, at)
+		VALUES (?1, ?2, 'recovered from Redis', ?3, ?4, ?5, ?6)`
+)
+
+// lookTries bounds the reads of a sale that keeps changing through releases.
+const lookTries = 100
+
+// redis reads the sale in Redis, and the units that are neither left there nor sold in the
+// database: those of queued orders, and those of closed orders that are not released there yet.
+// Releases do not take the item's lock, so it reads until none happened meanwhile.
+func (x *saleRecovery) redis(ctx context.Context) (err error) {
+	if x.from == RecoverFromDatabase {
+		x.live, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if errors.Is(err, inventory.ErrIncomplete) {
+			err = nil // with this decision the data in Redis does not matter
+		}
+		return err
+	}
+	for range lookTries {
+		if x.live, x.whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
+			return err
+		}
+		owed, err := x.owed(ctx)
+		if err != nil {
+			return err
+		}
+		after, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if err != nil {
+			return err
+		}
+		if after == x.live {
+			queued, err := x.uncommitted(ctx)
+			x.outstanding = owed + queued
+			return err
+		}
+	}
+	return fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
+}
+
+// owed counts the units of closed orders that are not released in Redis yet. The database
+// no longer counts them as sold, and Redis does not count them as left yet.
+func (x *saleRecovery) owed(ctx context.Context) (units int64, err error) {
+	db, err := x.Store.Reader().DB()
+	if err != nil {
+		return 0, err
+	}
+	list, err := store.ReadReturns(ctx, db, store.ReturnsOfItem, x.behind.ItemID)
+	if err != nil {
+		return 0, store.Wrap("read releases of "+x.behind.ItemID, err)
+	}
+	keys := make([]inventory.EntryKey, len(list))
+	for i := range list {
+		keys[i] = inventory.EntryKey{Buyer: list[i].UserID, IdempotencyKey: list[i].IdempotencyKey}
+	}
+	entries, err := inventory.Entries(ctx, x.Redis, x.Partitions, x.behind.ItemID, keys)
+	if err != nil {
+		return 0, err
+	}
+	for i := range entries {
+		if entries[i].Known && !entries[i].Returned {
+			units += list[i].Quantity
+		}
+	}
+	return units, nil
+}
+
+// finish makes the item's rows valid: it raises their revisions above those in Redis.
+func (x *itemRecovery) finish(ctx context.Context) error {
+	revisions := make(map[string]int64, len(x.sales))
+	err := x.step(ctx, "finish the recovery of "+bucket.Item(x.sales[0].behind.ItemID), func(ctx context.Context, c store.Conn, now int64) error {
+		rows := make([]schema.Item, len(x.sales))
+		stocks := make([]stock, len(x.sales))
+		var total int64
+		for i, s := range x.sales {
+			r := &rows[i]
+			var restocked int64
+			err := c.QueryRowContext(ctx, selectRecovered, s.behind.ItemID).
+				Scan(&r.Initial, &restocked, &r.Total, &r.Sold, &r.PerUserLimit, &r.OpensAt, &r.ClosesAt, &r.Control, &r.Version)
+			if err != nil {
+				return err
+			}
+			total += r.Initial + restocked
+			stocks[i] = stock{total: r.Total, sold: r.Sold, known: s.whole && s.live.Version >= r.Version}
+			if !stocks[i].known {
+				stocks[i].total = r.Initial + restocked // the row's total was raised for recreated orders
+			}
+			if !s.whole || s.live.Version <= r.Version {
+				continue
+			}
+			// A restock, a move between buckets or another change of the item was lost.
+			stocks[i].total = s.live.Left + r.Sold + s.outstanding
+			r.PerUserLimit, r.OpensAt, r.ClosesAt = s.live.PerUserLimit, order.ToMillis(s.live.OpensAt), order.ToMillis(s.live.ClosesAt)
+			if s.live.Control != "" {
+				r.Control = s.live.Control
+			}
+		}
+		divide(total, stocks)
+		for i, s := range x.sales {
+			revision, err := s.finish(ctx, c, &rows[i], stocks[i].total, now)
+			if err != nil {
+				return err
+			}
+			revisions[s.behind.ItemID] = revision
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	x.HighWater.Commit(revisions)
+	x.HighWater.Note(ctx)
+	return nil
+}
+
+// stock is the stock of one sale.
+type stock struct {
+	total, sold int64
+	known       bool // total has all units that were moved to and from other buckets
+}
+
+// divide sets the totals of the sales of an item whose stock in Redis is lost, for example with
+// one master of a cluster. They get what the item's total leaves to them: units that they have
+// given to other buckets since the backup are not sold there again. Units of a restock that only
+// Redis knew of are not sold then.
+func divide(total int64, sales []stock) {
+	first := -1
+	for i := range sales {
+		s := &sales[i]
+		if s.known {
+			total -= s.total
+			continue
+		}
+		total -= s.sold
+		if first < 0 {
+			first = i
+		}
+	}
+	if first < 0 {
+		return
+	}
+	for i := range sales {
+		if s := &sales[i]; !s.known {
+			units := max(min(s.total-s.sold, total), 0)
+			s.total = s.sold + units
+			total -= units
+		}
+	}
+	sales[first].total += max(total, 0)
+}
+
+// finish makes one row valid, and returns its revision.
+func (x *saleRecovery) finish(ctx context.Context, c store.Conn, row *schema.Item, total, now int64) (revision int64, err error) {
+	item := x.behind.ItemID
+	var unexplained int64
+	err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
+		x.live.Version, x.live.Sequence, x.behind.Redis, now, item).Scan(&x.report.TotalAfter, &revision, &unexplained)
+	if err != nil {
+		return 0, err
+	}
+	if unexplained != 0 {
+		key := fmt.Sprintf("recover-%d", revision)
+		if _, err := c.ExecContext(ctx, noteRecoveredStock, item, unexplained, x.By.Actor, key, x.report.TotalAfter, now); err != nil {
+			return 0, err
+		}
+	}
+	return revision, store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: item, RequestID: x.By.RequestID,
+		After: store.FactsJSON(map[string]any{
+			"from": string(x.from), "recreated": x.report.Recreated, "cancelled": x.report.Cancelled,
+			"discarded": x.report.Discarded, "reopened": x.report.Reopened, "stock_total": x.report.TotalAfter,
+		})})
+}
+
+// uncommitted sums the units of queued orders that have no row. They stay queued, because
+// the tasks of a stopped sale wait.
+func (x *saleRecovery) uncommitted(ctx context.Context) (units int64, err error) {
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(x.queued)), recoverPage) {
+		rows, err := store.Holding(ctx, x.Store, ids)
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range ids {
+			if _, committed := rows[id]; !committed {
+				units += x.queued[id]
+			}
+		}
+	}
+	return units, nil
+}
