@@ -67,10 +67,22 @@ const (
 	selectRevisions = `SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?1))`
 )
 
-// compareAll compares all items, as Compare does, in a transaction. It returns those that are not
-// marked yet, ordered by id.
+// compareAll compares all items, as a check does, in a transaction. It returns those that are not
+// marked yet, with their other buckets, ordered by id.
 func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
-	unmarked := make(map[string]Behind)
+	marked := make(map[string]bool)
+	read := func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
+		found := make(map[string]revisionRow, len(ids))
+		err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+			var r revisionRow
+			err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
+			found[r.ID] = r
+			marked[r.ID] = r.Behind > 0
+			return err
+		})
+		return found, err
+	}
+	var found []Behind
 	for after := ""; ; {
 		var ids []string
 		err := Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
@@ -79,25 +91,19 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 			ids = append(ids, id)
 			return err
 		})
-		if err != nil || len(ids) == 0 {
-			return sortedBehind(unmarked), err
+		if err != nil {
+			return nil, err
 		}
-		behind, rows, err := h.compare(ctx, ids, func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
-			found := make(map[string]revisionRow, len(ids))
-			err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
-				var r revisionRow
-				err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
-				found[r.ID] = r
-				return err
-			})
-			return found, err
-		})
+		if len(ids) == 0 {
+			return withBuckets(ctx, found, read)
+		}
+		behind, err := h.compare(ctx, ids, read)
 		if err != nil {
 			return nil, err
 		}
 		for _, b := range behind {
-			if rows[b.ItemID].Behind == 0 {
-				unmarked[b.ItemID] = b
+			if !marked[b.ItemID] {
+				found = append(found, b)
 			}
 		}
 		after = ids[len(ids)-1]

@@ -52,7 +52,7 @@ func TestCompareServer(t *testing.T) {
 	}
 	var rows map[string]revisionRow
 	await.True(t, "a read on the other server", func() bool {
-		rows, err = readRevisions(ctx, s, []string{"behind"})
+		rows, err = s.revisions(ctx, []string{"behind"})
 		return err == nil
 	})
 	if sold := ordertest.ItemOf(t, s, "behind").Sold; rows["behind"].Behind != lost || sold != 1 {

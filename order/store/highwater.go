@@ -160,11 +160,7 @@ func (h *HighWater) Stopped() []Behind {
 	if h == nil {
 		return nil
 	}
-	return sortedBehind(*h.stopped.Load())
-}
-
-// sortedBehind returns items ordered by id.
-func sortedBehind(items map[string]Behind) []Behind {
+	items := *h.stopped.Load()
 	list := make([]Behind, 0, len(items))
 	for _, id := range slices.Sorted(maps.Keys(items)) {
 		list = append(list, items[id])
@@ -307,15 +303,17 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 			break
 		}
 	}
-	found := make(map[string]Behind)
+	var found []Behind
 	for page := range slices.Chunk(looked, revisionPage) {
 		behind, err := h.Compare(ctx, page)
 		if err != nil {
 			return err
 		}
-		for _, b := range behind {
-			found[b.ItemID] = b
-		}
+		found = append(found, behind...)
+	}
+	found, err := withBuckets(ctx, found, h.Store.revisions)
+	if err != nil {
+		return err
 	}
 	if err := h.stop(ctx, found); err != nil {
 		return err
@@ -329,69 +327,75 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 // keepEvery is how often KeepRevisions is called.
 const keepEvery = time.Hour
 
-// Compare compares items. An item whose stock is divided into buckets is behind as a whole: units
-// move between its buckets, so one of them says nothing about the stock of the others. So the
-// result may hold buckets that were not asked for. It is ordered by id.
+// Compare compares items, and buckets as items of their own. It reads the marks first and then the
+// rows: in between, the database can only advance.
 func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error) {
-	behind, _, err := h.compare(ctx, ids, func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
-		return readRevisions(ctx, h.Store, ids)
-	})
-	return behind, err
+	return h.compare(ctx, ids, h.Store.revisions)
 }
 
-// compare is Compare with a function that reads rows. It also returns all rows that it has read.
-// The marks are read before the rows: in between, the database can only advance.
-func (h *HighWater) compare(
-	ctx context.Context, ids []string, read func(ctx context.Context, ids []string) (map[string]revisionRow, error),
-) (behind []Behind, rows map[string]revisionRow, err error) {
-	marks := make(map[string]int64, len(ids))
-	rows = make(map[string]revisionRow, len(ids))
-	look := slices.Clone(ids)
-	for _, id := range ids {
-		look = append(look, bucket.Item(id)) // its row has the number of buckets
+// revisionReader reads the revisions of those items that exist.
+type revisionReader func(ctx context.Context, ids []string) (map[string]revisionRow, error)
+
+func (h *HighWater) compare(ctx context.Context, ids []string, read revisionReader) ([]Behind, error) {
+	if len(ids) == 0 {
+		return nil, nil
 	}
-	for len(look) > 0 {
-		slices.Sort(look)
-		look = slices.Compact(look)
-		found, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, look)
+	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := read(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var behind []Behind
+	for i, id := range ids {
+		if row, known := rows[id]; known && row.behindOf(marks[i]) {
+			behind = append(behind, Behind{id, row.Revision, max(marks[i], row.Behind)})
+		}
+	}
+	return behind, nil
+}
+
+// withBuckets returns items that are behind with all buckets of these items, ordered by id. Units
+// move between the buckets of an item, so a bucket that is behind says nothing about the units of the
+// others: their data in Redis may be lost.
+func withBuckets(ctx context.Context, found []Behind, read revisionReader) ([]Behind, error) {
+	all := make(map[string]Behind, len(found))
+	firsts := make(map[string]bool, len(found))
+	for _, b := range found {
+		all[b.ItemID] = b
+		firsts[bucket.Item(b.ItemID)] = true
+	}
+	for page := range slices.Chunk(slices.Collect(maps.Keys(firsts)), revisionPage) {
+		items, err := read(ctx, page)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		for i, id := range look {
-			marks[id] = found[i]
-		}
-		page, err := read(ctx, look)
-		if err != nil {
-			return nil, nil, err
-		}
-		look = nil
-		for id, row := range page {
-			rows[id] = row
+		var others []string
+		for id, row := range items {
 			for n := range int(row.Buckets) {
-				if _, known := marks[bucket.ID(id, n)]; !known {
-					look = append(look, bucket.ID(id, n))
+				if _, known := all[bucket.ID(id, n)]; !known {
+					others = append(others, bucket.ID(id, n))
 				}
 			}
 		}
-	}
-	old := make(map[string]bool)
-	for id, row := range rows {
-		if row.behindOf(marks[id]) {
-			old[bucket.Item(id)] = true
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(rows)) {
-		if !old[bucket.Item(id)] {
+		if len(others) == 0 {
 			continue
 		}
-		row := rows[id]
-		b := Behind{id, row.Revision, max(marks[id], row.Behind)}
-		if !row.behindOf(marks[id]) {
-			b.Redis = row.Revision + 1 // stopped for another bucket
+		rows, err := read(ctx, others)
+		if err != nil {
+			return nil, err
 		}
-		behind = append(behind, b)
+		for id, row := range rows {
+			all[id] = Behind{id, row.Revision, max(row.Behind, row.Revision+1)}
+		}
 	}
-	return behind, rows, nil
+	list := make([]Behind, 0, len(all))
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, all[id])
+	}
+	return list, nil
 }
 
 // CheckBuckets fails if Redis has revisions of an item in buckets beyond the first n.
@@ -415,25 +419,27 @@ func (h *HighWater) CheckBuckets(ctx context.Context, item string, n int) error 
 // stop stops the sales in found, in this process, in the database and in Redis. found holds
 // all stopped items, as the earlier ones were checked again. A sale that is no longer
 // stopped is loaded by its next purchase. The caller holds checking.
-func (h *HighWater) stop(ctx context.Context, found map[string]Behind) error {
+func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	was := *h.stopped.Load()
+	next := make(map[string]Behind, len(found))
 	changed := len(found) != len(was)
-	for id := range found {
-		_, known := was[id]
+	for _, b := range found {
+		next[b.ItemID] = b
+		_, known := was[b.ItemID]
 		changed = changed || !known
 	}
 	// First in this process, which cannot fail.
-	h.stopped.Store(&found)
+	h.stopped.Store(&next)
 	if changed {
-		h.OnChange(h.Stopped())
+		h.OnChange(found)
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(found))); err != nil {
+	if err := inventory.Stop(ctx, h.Redis, h.Partitions, slices.Collect(maps.Keys(next))); err != nil {
 		return err
 	}
-	return MarkBehind(ctx, h.Store, h.Stopped())
+	return MarkBehind(ctx, h.Store, found)
 }
 
 // FindBehind compares all items and changes nothing: it stops no sale and records no
@@ -444,7 +450,7 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 		return nil, err
 	}
 	h := &HighWater{HighWaterConfig: HighWaterConfig{Store: store, Redis: rdb, Partitions: partitions}, Lineage: lineage}
-	found := make(map[string]Behind)
+	var found []Behind
 	for after := ""; ; {
 		ids, err := store.ItemIDs(ctx, after, revisionPage)
 		if err != nil {
@@ -454,11 +460,9 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range behind {
-			found[b.ItemID] = b
-		}
+		found = append(found, behind...)
 		if len(ids) < revisionPage {
-			return sortedBehind(found), nil
+			return withBuckets(ctx, found, store.revisions)
 		}
 		after = ids[len(ids)-1]
 	}
@@ -518,8 +522,8 @@ type revisionRow struct {
 // behindOf reports whether the revision is below the mark, or was below one before.
 func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
 
-// readRevisions reads the revisions of those items that exist.
-func readRevisions(ctx context.Context, s *Store, ids []string) (map[string]revisionRow, error) {
+// revisions is a revisionReader.
+func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []revisionRow
@@ -540,7 +544,7 @@ func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	for i := range items {
 		ids[i] = items[i].ItemID
 	}
-	rows, err := readRevisions(ctx, s, ids)
+	rows, err := s.revisions(ctx, ids)
 	if err != nil {
 		return err
 	}
