@@ -61,10 +61,12 @@ func TestCompareServer(t *testing.T) {
 	if !h.IsStopped("behind") || h.IsStopped("equal") || h.StoppedList() != `["behind"]` {
 		t.Errorf("stopped: %s", h.StoppedList())
 	}
-	// A further server takes over before the check of all items.
-	mustInsert(t, s, ordertest.NewItem("also", 100, 5))
+	// A further server takes over before the check of all items. One bucket of an item is behind.
+	divided := ordertest.NewItem("also", 100, 5)
+	divided.Buckets = 2
+	mustInsert(t, s, divided)
 	pipe = rdb.Pipeline()
-	inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"also": 9})
+	inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"also.1": 9})
 	if _, err := pipe.Exec(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +74,10 @@ func TestCompareServer(t *testing.T) {
 	if _, err := s.Commit(ctx, []order.Task{ordertest.Bought("o6", "equal", "u", "k5", 1)}); !errors.Is(err, ErrServerChanged) {
 		t.Errorf("the first write on a third server: %v, want ErrServerChanged", err)
 	}
-	if !h.IsStopped("behind") || !h.IsStopped("also") || h.IsStopped("equal") {
+	if !h.IsStopped("behind") || !h.IsStopped("also") || !h.IsStopped("also.1") || h.IsStopped("equal") {
 		t.Errorf("stopped on a third server: %s", h.StoppedList())
 	}
-	if err := h.Check(ctx); err != nil || len(h.Stopped()) != 2 || h.urgent.Load() != nil {
+	if err := h.Check(ctx); err != nil || len(h.Stopped()) != 3 || h.urgent.Load() != nil {
 		t.Errorf("the check of all items: %v, stopped %v", err, h.Stopped())
 	}
 	mustCommit(t, s, ordertest.Bought("o5", "equal", "u", "k4", 1))
