@@ -304,7 +304,8 @@ func (s *Service) Align(ctx context.Context, since time.Time) error {
 }
 
 // spread moves each bucket's part of a restock out of bucket 0. A part that cannot be moved stays
-// there, and a refill moves it, unless bucket 0 has sold it meanwhile.
+// there, and a refill moves it, unless bucket 0 has sold it meanwhile: that, and a bucket whose lock is
+// not free, are no failures.
 func (s *Service) spread(ctx context.Context, ids []string, quantity int64) {
 	for _, id := range ids[1:] {
 		part := quantity / int64(len(ids))
@@ -312,7 +313,7 @@ func (s *Service) spread(ctx context.Context, ids []string, quantity int64) {
 			return
 		}
 		if err := s.move(ctx, ids[0], id, part); err != nil {
-			if !errors.Is(err, inventory.ErrStockBelowSold) {
+			if !errors.Is(err, inventory.ErrStockBelowSold) && !errors.Is(err, lock.ErrWaitTimeout) {
 				s.OnError(fmt.Errorf("spread a restock: %w", err))
 			}
 			return

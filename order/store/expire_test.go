@@ -139,7 +139,7 @@ func TestPostgres_Expire_Statements(t *testing.T) {
 		return statementsOf(t, server) - before
 	}
 	few, many := statements("few", 1), statements("many", 200)
-	if few == 0 || many != few {
+	if few == 0 || many > 2*few { // a connection may be new
 		t.Errorf("%d statements for 200 orders, and %d for one", many, few)
 	}
 }
