@@ -307,8 +307,10 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 			break
 		}
 	}
+	// Sorted, because each page reads all buckets of its items.
+	slices.Sort(looked)
 	found := make(map[string]Behind)
-	for page := range slices.Chunk(looked, revisionPage) {
+	for page := range slices.Chunk(slices.Compact(looked), revisionPage) {
 		behind, err := h.Compare(ctx, page)
 		if err != nil {
 			return err
@@ -369,7 +371,9 @@ func (h *HighWater) compare(
 			rows[id] = row
 			for n := range int(row.Buckets) {
 				if _, known := marks[bucket.ID(id, n)]; !known {
-					look = append(look, bucket.ID(id, n))
+					// All of them are read at once: an operator may have decided since the first read.
+					look = bucket.AppendIDs(look, id, int(row.Buckets))
+					break
 				}
 			}
 		}
