@@ -68,9 +68,10 @@ const (
 )
 
 // compareAll compares all items, as Compare does, in a transaction. It returns those that are not
-// marked yet, ordered by id.
+// marked yet, or that this process does not know as stopped because another one has marked them,
+// ordered by id.
 func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
-	unmarked := make(map[string]Behind)
+	fresh := make(map[string]Behind)
 	for after := ""; ; {
 		var ids []string
 		err := Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
@@ -80,7 +81,7 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 			return err
 		})
 		if err != nil || len(ids) == 0 {
-			return sortedBehind(unmarked), err
+			return sortedBehind(fresh), err
 		}
 		behind, rows, err := h.compare(ctx, ids, func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 			found := make(map[string]revisionRow, len(ids))
@@ -96,8 +97,8 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 			return nil, err
 		}
 		for _, b := range behind {
-			if rows[b.ItemID].Behind == 0 {
-				unmarked[b.ItemID] = b
+			if rows[b.ItemID].Behind == 0 || !h.IsStopped(b.ItemID) {
+				fresh[b.ItemID] = b
 			}
 		}
 		after = ids[len(ids)-1]
