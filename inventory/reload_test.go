@@ -267,8 +267,8 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 		if err := Stop(await.Context(t), rdb, 1, []string{missing}); err != nil {
 			t.Fatal(err)
 		}
-		if _, whole, err := StoppedSale(await.Context(t), rdb, 1, missing); whole || err != nil {
-			t.Errorf("the values of a sale that is missing: %v, %v, want none", whole, err)
+		if found, err := StoppedSale(await.Context(t), rdb, 1, missing); found.Whole || err != nil {
+			t.Errorf("the values of a sale that is missing: %v, %v, want none", found.Whole, err)
 		}
 		if left := leftOf(t, v, items[:1]); left[0] != 10 {
 			t.Errorf("left %v, want 10", left)

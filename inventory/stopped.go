@@ -110,35 +110,44 @@ func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item
 // that Redis is not a record of them.
 var ErrIncomplete = errors.New("inventory: a load of the sale was interrupted")
 
-// StoppedSale reads the values of a stopped sale of any epoch. whole is false when the
-// values are lost or cannot be read; the sale's orders are stored under other keys.
-// Errors: [ErrUnavailable], [ErrIncomplete].
-func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (sale Sale, whole bool, err error) {
-	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "per_user_limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building").Result()
+// Stopped is what Redis has of a stopped sale.
+type Stopped struct {
+	Sale
+	// Whole is false when the values are lost or cannot be read; the sale's orders are stored
+	// under other keys.
+	Whole bool
+	// Interrupted says that a change was under way when the sale was stopped. The database may
+	// have committed it.
+	Interrupted bool
+}
+
+// StoppedSale reads a stopped sale of any epoch. Errors: [ErrUnavailable], [ErrIncomplete].
+func StoppedSale(ctx context.Context, rdb redis.UniversalClient, partitions int, item string) (Stopped, error) {
+	found, err := rdb.HMGet(ctx, keys{partitions}.sale(item), "left", "per_user_limit", "opens_ms", "closes_ms", "version", "sequence", "control", "building", "interrupted").Result()
 	if err != nil {
-		return Sale{}, false, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
+		return Stopped{}, fmt.Errorf("read sale of %s: %w: %w", item, ErrUnavailable, err)
 	}
 	// A claim has deleted nothing; see claim.lua.
 	if building, begun := found[7].(string); begun && !strings.HasPrefix(building, claimPrefix) {
-		return Sale{}, false, fmt.Errorf("item %s: %w", item, ErrIncomplete)
+		return Stopped{}, fmt.Errorf("item %s: %w", item, ErrIncomplete)
 	}
 	var n [6]int64
 	for i := range n {
 		text, there := found[i].(string)
 		if !there {
-			return Sale{}, false, nil
+			return Stopped{}, nil
 		}
 		text, _, _ = strings.Cut(text, ".") // the version, which ends with its build and turn
 		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
-			return Sale{}, false, nil //nolint:nilerr // that it cannot be read is the answer
+			return Stopped{}, nil //nolint:nilerr // that it cannot be read is the answer
 		}
 	}
 	control, _ := found[6].(string)
-	sale = Sale{
+	sale := Sale{
 		Left: n[0], PerUserLimit: n[1], OpensAt: time.UnixMilli(n[2]).UTC(), Control: control, Version: n[4], Sequence: n[5],
 	}
 	if n[3] != 0 {
 		sale.ClosesAt = time.UnixMilli(n[3]).UTC()
 	}
-	return sale, true, nil
+	return Stopped{sale, true, found[8] != nil}, nil
 }

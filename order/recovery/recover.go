@@ -202,15 +202,14 @@ type saleRecovery struct {
 	queued map[string]int64 // quantities by order id
 	report RecoveredItem
 
-	live        inventory.Sale // in Redis
-	whole       bool           // live can be read, and decides
-	outstanding int64          // units that are neither left in Redis nor sold in the database
+	live        inventory.Stopped // in Redis
+	outstanding int64             // units that are neither left in Redis nor sold in the database
 }
 
 func (x *itemRecovery) run(ctx context.Context) error {
 	// Check first: an incomplete record must not be mistaken for a complete one.
 	for _, s := range x.sales {
-		if _, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil && x.from == RecoverFromRedis {
+		if _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil && x.from == RecoverFromRedis {
 			return err
 		}
 	}
@@ -315,9 +314,13 @@ func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 // step runs a transaction of the recovery. Errors: ErrDecided.
 func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c store.Conn, now int64) error) error {
 	return x.Store.Transition(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
-		// One transaction ends the stop of all buckets, so one of them tells.
+		// One transaction ends the stop of all buckets. Until then at least one of them is marked.
+		ids := make([]string, len(x.sales))
+		for i, s := range x.sales {
+			ids[i] = s.behind.ItemID
+		}
 		var behind int64
-		if err := c.QueryRowContext(ctx, "SELECT behind FROM items WHERE id = ?1", x.sales[0].behind.ItemID).Scan(&behind); err != nil {
+		if err := c.QueryRowContext(ctx, maxBehind, store.JSONList(ids...)).Scan(&behind); err != nil {
 			return err
 		}
 		if behind == 0 {
@@ -326,6 +329,8 @@ func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx c
 		return fn(ctx, c, now)
 	})
 }
+
+const maxBehind = `SELECT MAX(behind) FROM items WHERE id IN (SELECT value FROM json_each(?1))`
 
 // record lists a difference with the action on it.
 func (x *saleRecovery) record(d *contradiction) error {

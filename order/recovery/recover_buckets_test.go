@@ -7,10 +7,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/catalog"
 	"flashsale/internal/bucket"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order"
+	"flashsale/order/items"
 	"flashsale/order/ordertest"
 	"flashsale/order/shoptest"
 )
@@ -118,6 +120,149 @@ func TestBuckets_RecoverLostMaster(t *testing.T) {
 	}
 }
 
+// TestBuckets_RecoverInterruptedMove: a process died in a move when one bucket had got the units in
+// Redis, and the other one still had them. They exist once.
+func TestBuckets_RecoverInterruptedMove(t *testing.T) {
+	t.Parallel()
+	const buckets, full, receiver, giver = 8, 80, 3, 5
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := ordertest.NewItem("", full, full)
+		n.Buckets = buckets
+		s := shoptest.New(t, rdb, false, n)
+		s.HighWater()
+		stop := s.Work()
+		s.MustPlace(s.Purchase(buyerOf(s, 0, buckets), "k", 1, ordertest.Long))
+		s.Drained()
+		saved := backup(s)
+		ctx := await.Context(t)
+		key := s.Rdb.Keys(ctx, "fs:*sale:"+bucket.ID(s.Item, giver)).Val()[0]
+		before, err := s.Rdb.HGetAll(ctx, key).Result()
+		if err != nil || before["left"] != "10" {
+			t.Fatal(before, err)
+		}
+		s.MustPlace(s.Purchase(buyerOf(s, receiver, buckets), "k", 79, ordertest.Long))
+		s.Drained()
+		stop()
+		before["changing"] = "1-died"
+		if err := s.Rdb.HSet(ctx, key, before).Err(); err != nil {
+			t.Fatal(err)
+		}
+		h := restore(s, saved)
+		s.Restart()
+		if _, _, err := recoverItem(s, h, RecoverFromRedis, shoptest.MustCheck(h, t), nil); err != nil {
+			t.Fatal(err)
+		}
+		if left := shoptest.MustCheck(h, t); len(left) > 0 {
+			t.Fatalf("still stopped %+v", left)
+		}
+		s.Work()
+		if total, sold := stockOf(t, s, buckets); total != full || sold != full {
+			t.Errorf("total %d, sold %d, want %d, %d", total, sold, full, full)
+		}
+		if n := buys(s, buyerOf(s, giver, buckets)); n != 0 {
+			t.Errorf("%d more units are sold", n)
+		}
+	})
+}
+
+// TestBuckets_RecoverTerms: the sale was closed after the backup. It stays closed, whichever bucket's
+// data in Redis is lost.
+func TestBuckets_RecoverTerms(t *testing.T) {
+	t.Parallel()
+	const buckets = 4
+	for _, lost := range []int{0, 1} {
+		t.Run(fmt.Sprint("bucket ", lost), func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				n := ordertest.NewItem("", 40, 1)
+				n.Buckets = buckets
+				s := shoptest.New(t, rdb, false, n)
+				h := s.HighWater()
+				saved := backup(s)
+				ctx := await.Context(t)
+				if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{PerUserLimit: ordertest.Ptr(int64(3))}, ordertest.Root); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Sales.ControlItem(ctx, s.Item, items.Control{To: catalog.ControlClosed}, ordertest.Root); err != nil {
+					t.Fatal(err)
+				}
+				loseBucket(s, h.Lineage, bucket.ID(s.Item, lost))
+				h = restore(s, saved)
+				s.Restart()
+				if _, _, err := recoverItem(s, h, RecoverFromRedis, shoptest.MustCheck(h, t), nil); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range bucket.IDs(s.Item, buckets) {
+					if row := ordertest.ItemOf(t, s.Store, id); row.Control != string(catalog.ControlClosed) || row.PerUserLimit != 3 {
+						t.Errorf("%s: %s, limit %d, want closed, 3", id, row.Control, row.PerUserLimit)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestBuckets_RecoverQueued: a bucket has queued orders of units that moved to it after the backup. They
+// are committed although the database's side is chosen.
+func TestBuckets_RecoverQueued(t *testing.T) {
+	t.Parallel()
+	const buckets, full, receiver = 4, 40, 2
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := ordertest.NewItem("", full, full)
+		n.Buckets = buckets
+		s := shoptest.New(t, rdb, false, n)
+		s.HighWater()
+		saved := backup(s)
+		queued := s.MustPlace(s.Purchase(buyerOf(s, receiver, buckets), "k", 35, 0))
+		h := restore(s, saved)
+		s.Restart()
+		if _, _, err := recoverItem(s, h, RecoverFromDatabase, shoptest.MustCheck(h, t), nil); err != nil {
+			t.Fatal(err)
+		}
+		if left := shoptest.MustCheck(h, t); len(left) > 0 {
+			t.Fatalf("still stopped %+v", left)
+		}
+		s.Work()
+		await.True(t, "the queued order to be decided", func() bool {
+			o, err := s.Store.Order(await.Context(t), queued.Order.ID)
+			if err == nil && o.Status != order.StatusConfirmed {
+				t.Fatalf("the queued order is %s", o.Status)
+			}
+			return err == nil
+		})
+		if total, sold := stockOf(t, s, buckets); total != full || sold != 35 {
+			t.Errorf("total %d, sold %d, want %d, 35", total, sold, full)
+		}
+	})
+}
+
+// TestBuckets_RecoverPartlyMarked: a payment raised a bucket's revision while the item was marked, so that
+// this bucket has no mark. The item can be recovered.
+func TestBuckets_RecoverPartlyMarked(t *testing.T) {
+	t.Parallel()
+	const buckets = 4
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		n := ordertest.NewItem("", 40, 40)
+		n.Buckets = buckets
+		s := shoptest.New(t, rdb, false, n)
+		s.HighWater()
+		stop := s.Work()
+		saved := backup(s)
+		s.MustPlace(s.Purchase(buyerOf(s, 2, buckets), "k", 1, ordertest.Long))
+		s.Drained()
+		stop()
+		h := restore(s, saved)
+		stopped := shoptest.MustCheck(h, t)
+		mustRun(s, "UPDATE items SET revision = revision + 1, behind = 0 WHERE id = ?", s.Item)
+		if _, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err != nil {
+			t.Fatal(err)
+		}
+		if left := shoptest.MustCheck(h, t); len(left) > 0 {
+			t.Errorf("still stopped %+v", left)
+		}
+	})
+}
+
 // A restock that only Redis knows is not counted twice either, and its units in a lost bucket are
 // not sold.
 func TestDivide(t *testing.T) {
@@ -136,6 +281,8 @@ func TestDivide(t *testing.T) {
 		"the known one has given units":    {20, []stock{{total: 4, sold: 4, known: true}, {total: 10, sold: 1}}, []int64{4, 16}},
 		"the known one was restocked":      {20, []stock{{total: 25, known: true}, {total: 10, sold: 2}}, []int64{25, 2}},
 		"two lost ones, one is sold out":   {30, []stock{{total: 15, known: true}, {total: 10, sold: 10}, {total: 10}}, []int64{15, 10, 5}},
+		"queued orders get units first":    {30, []stock{{total: 12, known: true}, {total: 10, sold: 1}, {total: 10, outstanding: 9}}, []int64{12, 9, 9}},
+		"more is queued than is left":      {10, []stock{{total: 10, sold: 9, outstanding: 3}}, []int64{10}},
 		"two lost ones, one has sold more": {30, []stock{{total: 5, known: true}, {total: 10, sold: 14}, {total: 10}}, []int64{5, 15, 10}},
 	} {
 		t.Run(name, func(t *testing.T) {

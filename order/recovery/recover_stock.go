@@ -32,21 +32,23 @@ const lookTries = 100
 // Releases do not take the item's lock, so it reads until none happened meanwhile.
 func (x *saleRecovery) redis(ctx context.Context) (err error) {
 	if x.from == RecoverFromDatabase {
-		x.live, _, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
-		if errors.Is(err, inventory.ErrIncomplete) {
-			err = nil // with this decision the data in Redis does not matter
+		x.live, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		if err != nil && !errors.Is(err, inventory.ErrIncomplete) {
+			return err
 		}
+		x.live.Whole = false // with this decision the data in Redis does not matter
+		x.outstanding, err = x.uncommitted(ctx)
 		return err
 	}
 	for range lookTries {
-		if x.live, x.whole, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
+		if x.live, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
 			return err
 		}
 		owed, err := x.owed(ctx)
 		if err != nil {
 			return err
 		}
-		after, _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
+		after, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID)
 		if err != nil {
 			return err
 		}
@@ -94,28 +96,14 @@ func (x *itemRecovery) finish(ctx context.Context) error {
 		stocks := make([]stock, len(x.sales))
 		var total int64
 		for i, s := range x.sales {
-			r := &rows[i]
-			var restocked int64
-			err := c.QueryRowContext(ctx, selectRecovered, s.behind.ItemID).
-				Scan(&r.Initial, &restocked, &r.Total, &r.Sold, &r.PerUserLimit, &r.OpensAt, &r.ClosesAt, &r.Control, &r.Version)
-			if err != nil {
+			var first int64
+			var err error
+			if first, stocks[i], err = s.read(ctx, c, &rows[i]); err != nil {
 				return err
 			}
-			total += r.Initial + restocked
-			stocks[i] = stock{total: r.Total, sold: r.Sold, known: s.whole && s.live.Version >= r.Version}
-			if !stocks[i].known {
-				stocks[i].total = r.Initial + restocked // the row's total was raised for recreated orders
-			}
-			if !s.whole || s.live.Version <= r.Version {
-				continue
-			}
-			// A restock, a move between buckets or another change of the item was lost.
-			stocks[i].total = s.live.Left + r.Sold + s.outstanding
-			r.PerUserLimit, r.OpensAt, r.ClosesAt = s.live.PerUserLimit, order.ToMillis(s.live.OpensAt), order.ToMillis(s.live.ClosesAt)
-			if s.live.Control != "" {
-				r.Control = s.live.Control
-			}
+			total += first
 		}
+		x.terms(rows)
 		divide(total, stocks)
 		for i, s := range x.sales {
 			revision, err := s.finish(ctx, c, &rows[i], stocks[i].total, now)
@@ -134,16 +122,74 @@ func (x *itemRecovery) finish(ctx context.Context) error {
 	return nil
 }
 
+// read reads the row of a sale, and returns the units that it has in the ledger of the database, and its
+// stock.
+func (x *saleRecovery) read(ctx context.Context, c store.Conn, r *schema.Item) (ledger int64, _ stock, err error) {
+	err = c.QueryRowContext(ctx, selectRecovered, x.behind.ItemID).
+		Scan(&r.Initial, &ledger, &r.Total, &r.Sold, &r.PerUserLimit, &r.OpensAt, &r.ClosesAt, &r.Control, &r.Version)
+	if err != nil {
+		return 0, stock{}, err
+	}
+	ledger += r.Initial
+	// In an interrupted move one bucket may have got units that the other one still has.
+	s := stock{total: r.Total, sold: r.Sold, outstanding: x.outstanding, known: x.current(r) && (!x.live.Interrupted || len(x.sales) == 1)}
+	switch {
+	case x.current(r) && x.live.Version > r.Version:
+		// A restock, a move between buckets or another change of the item was lost.
+		s.total = x.live.Left + r.Sold + x.outstanding
+	case !s.known:
+		s.total = ledger // the row's total was raised for recreated orders
+	}
+	return ledger, s, nil
+}
+
+// current reports whether the sale in Redis has everything that its row has.
+func (x *saleRecovery) current(r *schema.Item) bool {
+	return x.live.Whole && x.live.Version >= r.Version
+}
+
+// terms sets the limit, the window and the state in the rows of the sales. A bucket whose data in
+// Redis is lost gets those of the first bucket, or, if that one is lost, of one that was changed
+// since the backup.
+func (x *itemRecovery) terms(rows []schema.Item) {
+	var lost []*schema.Item
+	var of *schema.Item
+	for i, s := range x.sales {
+		r := &rows[i]
+		if !s.current(r) {
+			lost = append(lost, r)
+			continue
+		}
+		was := *r
+		if s.live.Version > r.Version {
+			r.PerUserLimit, r.OpensAt, r.ClosesAt = s.live.PerUserLimit, order.ToMillis(s.live.OpensAt), order.ToMillis(s.live.ClosesAt)
+			if s.live.Control != "" {
+				r.Control = s.live.Control
+			}
+		}
+		if of == nil && (i == 0 || *r != was) {
+			of = r
+		}
+	}
+	if of == nil {
+		return
+	}
+	for _, r := range lost {
+		r.PerUserLimit, r.OpensAt, r.ClosesAt, r.Control = of.PerUserLimit, of.OpensAt, of.ClosesAt, of.Control
+	}
+}
+
 // stock is the stock of one sale.
 type stock struct {
 	total, sold int64
-	known       bool // total has all units that were moved to and from other buckets
+	outstanding int64 // units of queued orders, which are not sold in the database
+	known       bool  // total has all units that were moved to and from other buckets
 }
 
 // divide sets the totals of the sales of an item whose stock in Redis is lost, for example with
 // one master of a cluster. They get what the item's total leaves to them: units that they have
 // given to other buckets since the backup are not sold there again. Units of a restock that only
-// Redis knew of are not sold then.
+// Redis knew of are not sold then. Queued orders get units first.
 func divide(total int64, sales []stock) {
 	first := -1
 	for i := range sales {
@@ -160,14 +206,28 @@ func divide(total int64, sales []stock) {
 	if first < 0 {
 		return
 	}
+	units := make([]int64, len(sales))
+	give := func(i int, n int64) {
+		n = max(min(n, total), 0)
+		units[i] += n
+		total -= n
+	}
 	for i := range sales {
 		if s := &sales[i]; !s.known {
-			units := max(min(s.total-s.sold, total), 0)
-			s.total = s.sold + units
-			total -= units
+			give(i, s.outstanding)
 		}
 	}
-	sales[first].total += max(total, 0)
+	for i := range sales {
+		if s := &sales[i]; !s.known {
+			give(i, s.total-s.sold-units[i])
+		}
+	}
+	give(first, total)
+	for i := range sales {
+		if s := &sales[i]; !s.known {
+			s.total = s.sold + units[i]
+		}
+	}
 }
 
 // finish makes one row valid, and returns its revision.

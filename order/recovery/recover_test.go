@@ -293,6 +293,39 @@ func TestRecover_Interrupted(t *testing.T) {
 	resumes(s, h)
 }
 
+// TestRecover_Changes: a restock and another limit exist in Redis only. So they do if a further change was
+// interrupted.
+func TestRecover_Changes(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[RecoverFrom]struct{ total, limit int64 }{RecoverFromRedis: {6, 3}, RecoverFromDatabase: {2, 1}} {
+		t.Run(string(from), func(t *testing.T) {
+			t.Parallel()
+			s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 2, 1))
+			s.HighWater()
+			old := backup(s)
+			ctx := await.Context(t)
+			if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{PerUserLimit: ordertest.Ptr(int64(3))}, order.By{}); err != nil {
+				t.Fatal(err)
+			}
+			key := s.Rdb.Keys(ctx, "fs:*sale:"+s.Item).Val()[0]
+			if err := s.Rdb.HSet(ctx, key, "changing", "1-died").Err(); err != nil {
+				t.Fatal(err)
+			}
+			h := restore(s, old)
+			if _, _, err := recoverItem(s, h, from, stops(s, h), nil); err != nil {
+				t.Fatal(err)
+			}
+			if row := ordertest.ItemOf(t, s.Store, s.Item); row.Total != want.total || row.PerUserLimit != want.limit {
+				t.Errorf("total %d, limit %d, want %+v", row.Total, row.PerUserLimit, want)
+			}
+			resumes(s, h)
+		})
+	}
+}
+
 // TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
 // backup are released, and count once.
 func TestRecover_DeadLetter(t *testing.T) {

@@ -68,7 +68,8 @@ const (
 )
 
 // compareAll compares all items, as a check does, in a transaction. It returns those that are not
-// marked yet, with their other buckets, ordered by id.
+// marked yet, or that this process does not know as stopped because another one has marked them, with
+// their other buckets, ordered by id.
 func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 	marked := make(map[string]bool)
 	read := func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
@@ -102,7 +103,7 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 			return nil, err
 		}
 		for _, b := range behind {
-			if !marked[b.ItemID] {
+			if !marked[b.ItemID] || !h.IsStopped(b.ItemID) {
 				found = append(found, b)
 			}
 		}

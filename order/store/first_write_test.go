@@ -112,3 +112,36 @@ func TestCompareServer_ErrMark(t *testing.T) {
 		t.Errorf("stopped: %s, and %d checks of all items follow, want 1", h.StoppedList(), len(h.nudged))
 	}
 }
+
+// TestCompareServer_MarkedByAnother: the first write of a second process is refused, too, and this
+// process then stops the items that the first process has marked.
+func TestCompareServer_MarkedByAnother(t *testing.T) {
+	t.Parallel()
+	if !postgrestest.Chosen(t) {
+		t.Skip("skipped: tests servers of Postgres")
+	}
+	first := newStore(t)
+	second := openStore(t, ordertest.SettingOf(first))
+	rdb := redistest.Redis(t)
+	ctx := await.Context(t)
+	n := ordertest.NewItem("behind", 100, 5)
+	n.Buckets = 2
+	mustInsert(t, first, n)
+	for _, s := range []*Store{first, second} {
+		h, err := NewHighWater(ctx, HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pipe := rdb.Pipeline()
+		inventory.NoteRevisions(ctx, pipe, 1, h.Lineage, map[string]int64{"behind": 9})
+		if _, err := pipe.Exec(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(ctx, []order.Task{ordertest.Bought("o1", "behind.1", "u", "k", 1)}); !errors.Is(err, ErrServerChanged) {
+			t.Errorf("the first write: %v, want ErrServerChanged", err)
+		}
+		if !h.IsStopped("behind") || !h.IsStopped("behind.1") {
+			t.Errorf("stopped: %s, want both buckets", h.StoppedList())
+		}
+	}
+}

@@ -303,8 +303,9 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 			break
 		}
 	}
+	slices.Sort(looked)
 	var found []Behind
-	for page := range slices.Chunk(looked, revisionPage) {
+	for page := range slices.Chunk(slices.Compact(looked), revisionPage) {
 		behind, err := h.Compare(ctx, page)
 		if err != nil {
 			return err
@@ -367,28 +368,17 @@ func withBuckets(ctx context.Context, found []Behind, read revisionReader) ([]Be
 		all[b.ItemID] = b
 		firsts[bucket.Item(b.ItemID)] = true
 	}
-	for page := range slices.Chunk(slices.Collect(maps.Keys(firsts)), revisionPage) {
+	for page := range slices.Chunk(slices.Sorted(maps.Keys(firsts)), revisionPage) {
 		items, err := read(ctx, page)
 		if err != nil {
 			return nil, err
 		}
-		var others []string
-		for id, row := range items {
-			for n := range int(row.Buckets) {
-				if _, known := all[bucket.ID(id, n)]; !known {
-					others = append(others, bucket.ID(id, n))
+		for _, item := range page {
+			if n := int(items[item].Buckets); n > 1 {
+				if err := addBuckets(ctx, all, bucket.IDs(item, n), read); err != nil {
+					return nil, err
 				}
 			}
-		}
-		if len(others) == 0 {
-			continue
-		}
-		rows, err := read(ctx, others)
-		if err != nil {
-			return nil, err
-		}
-		for id, row := range rows {
-			all[id] = Behind{id, row.Revision, max(row.Behind, row.Revision+1)}
 		}
 	}
 	list := make([]Behind, 0, len(all))
@@ -396,6 +386,27 @@ func withBuckets(ctx context.Context, found []Behind, read revisionReader) ([]Be
 		list = append(list, all[id])
 	}
 	return list, nil
+}
+
+// addBuckets adds all buckets of an item to those that are behind, or removes them if none is any
+// more: an operator may have decided since they were compared, so all of them are read at once.
+func addBuckets(ctx context.Context, all map[string]Behind, ids []string, read revisionReader) error {
+	rows, err := read(ctx, ids)
+	if err != nil {
+		return err
+	}
+	behind := false
+	for id, row := range rows {
+		behind = behind || row.behindOf(all[id].Redis)
+	}
+	for id, row := range rows {
+		if !behind {
+			delete(all, id)
+		} else if _, known := all[id]; !known {
+			all[id] = Behind{id, row.Revision, max(row.Behind, row.Revision+1)}
+		}
+	}
+	return nil
 }
 
 // CheckBuckets fails if Redis has revisions of an item in buckets beyond the first n.

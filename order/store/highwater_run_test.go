@@ -2,12 +2,14 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/bucket"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/ordertest"
@@ -55,5 +57,90 @@ func TestHighWater_Run_Repeated(t *testing.T) {
 	<-ended
 	if failures.Load() == 0 {
 		t.Error("no check has failed")
+	}
+}
+
+// TestWithBuckets_Decided: an operator decides after an item in buckets was compared. No bucket
+// counts as behind for a state of another one from before.
+func TestWithBuckets_Decided(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		row  revisionRow // of each bucket, when all are read
+		want int
+	}{
+		"not decided": {revisionRow{Revision: 5, Behind: 9}, 4},
+		"not marked":  {revisionRow{Revision: 5}, 4},
+		"decided":     {revisionRow{Revision: 10}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found := []Behind{{ItemID: "item.2", Database: 5, Redis: 9}}
+			behind, err := withBuckets(await.Context(t), found, func(_ context.Context, ids []string) (map[string]revisionRow, error) {
+				rows := make(map[string]revisionRow)
+				for _, id := range ids {
+					row := c.row
+					if row.ID = id; id == "item" {
+						row.Buckets = 4
+					}
+					rows[id] = row
+				}
+				return rows, nil
+			})
+			if err != nil || len(behind) != c.want {
+				t.Errorf("behind %+v, %v, want %d", behind, err, c.want)
+			}
+		})
+	}
+}
+
+// reads is a hook of a Redis client that counts the marks that are read.
+type reads struct{ n atomic.Int64 }
+
+func (r *reads) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (r *reads) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (r *reads) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, c := range cmds {
+			if c.Name() == "zscore" {
+				r.n.Add(1)
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestHighWater_Check_Stopped: a check of many stopped items in buckets reads each mark about once,
+// and not all buckets of an item for each page.
+func TestHighWater_Check_Stopped(t *testing.T) {
+	t.Parallel()
+	const items, buckets = 40, bucket.Max
+	s := newStore(t)
+	for i := range items {
+		n := ordertest.NewItem(fmt.Sprint("item-", i), 1000, 5)
+		n.Buckets = buckets
+		mustInsert(t, s, n)
+	}
+	if err := s.Writer().Exec("UPDATE items SET behind = 9").Error; err != nil {
+		t.Fatal(err)
+	}
+	rdb := redistest.Redis(t)
+	ctx := await.Context(t)
+	h, err := NewHighWater(ctx, HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(h.Stopped()); n != items*buckets {
+		t.Fatalf("%d are stopped, want %d", n, items*buckets)
+	}
+	count := new(reads)
+	rdb.AddHook(count)
+	if err := h.check(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := count.n.Load(); n > 2*items*buckets {
+		t.Errorf("%d marks were read of %d buckets", n, items*buckets)
 	}
 }
