@@ -106,7 +106,14 @@ func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Ou
 		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
 			t.IdempotencyKey, t.CreatedAt, out[i].ConfirmedAt, out[i].ExpiresAt)
 	}
-	written, err := insertConfirmed.Exec(ctx, c, args)
+	statement := insertConfirmed
+	if g, ok := c.(*group); ok && g.store.Postgres() {
+		statement = insertNew
+	}
+	written, err := statement.Exec(ctx, c, args)
+	if existed(err) {
+		return errUneven
+	}
 	if err != nil {
 		return fmt.Errorf("insert orders: %w", err)
 	}

@@ -194,6 +194,7 @@ const (
 	deadlockDetected     = "40P01"
 	adminShutdown        = "57P01"
 	crashShutdown        = "57P02"
+	uniqueViolation      = "23505"
 	// numberUnused is the error of pg_xact_status for a number that no transaction has had yet. A
 	// crash, or a failover to a standby that lagged, forgets the numbers of transactions that had
 	// left no trace in the log. A server that replicates logically never knew them, and may have
@@ -277,6 +278,12 @@ func passing(err error) bool {
 		return strings.HasPrefix(pe.Code, classConnection)
 	}
 	return lostConnection(err)
+}
+
+// existed reports whether a statement on Postgres failed because a row with the same key exists.
+func existed(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == uniqueViolation
 }
 
 // lostConnection reports whether an error is that of a connection to Postgres that was
