@@ -102,7 +102,10 @@ var purchaseKinds = []purchaseKind{
 }
 
 // postgresSettings are those of the compared server, in addition to fsync=on.
-var postgresSettings = []string{"synchronous_commit=on", "full_page_writes=on", "shared_buffers=128MB", "max_connections=300"}
+var postgresSettings = []string{"synchronous_commit=on", "full_page_writes=on", "shared_buffers=128MB", "max_connections=300", "min_wal_size=1GB"}
+
+// usedSegments are the files of its log, of 16 MB each, that the compared server has used before.
+const usedSegments = 40
 
 // onDatabase is the service on one database.
 type onDatabase struct {
@@ -179,7 +182,27 @@ func startPostgres(ctx context.Context, m *meter) (*postgresserver.Server, error
 	if err := os.Chmod(m.world.Dir, 0o711); err != nil { //nolint:gosec // nothing in it is secret
 		return nil, err
 	}
-	return postgresserver.Start(ctx, postgresserver.Config{Sync: true, Folder: m.world.Dir, Settings: postgresSettings})
+	server, err := postgresserver.Start(ctx, postgresserver.Config{Sync: true, Folder: m.world.Dir, Settings: postgresSettings})
+	if err != nil {
+		return nil, err
+	}
+	if err := server.Do(ctx, postgresserver.Superuser, func(db *sql.DB) error { return useLog(ctx, db) }); err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	return server, nil
+}
+
+// useLog makes a new server one that has been in use: it has files of the log to overwrite.
+func useLog(ctx context.Context, db *sql.DB) error {
+	for range usedSegments {
+		if _, err := db.ExecContext(ctx, "SELECT pg_logical_emit_message(false, 'bench', ''), pg_switch_wal()"); err != nil {
+			return fmt.Errorf("use the server's log: %w", err)
+		}
+	}
+	if _, err := db.ExecContext(ctx, "CHECKPOINT"); err != nil {
+		return fmt.Errorf("use the server's log: %w", err)
+	}
+	return nil
 }
 
 // openDatabase starts the service on an empty database of the server. fill, if set, is called

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // documented are the settings of the file. docs/postgres.md has a row for each.
 var documented = map[string]string{
-	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "200",
+	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "min_wal_size": "1024", "max_connections": "200",
 	"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3",
 	"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "autovacuum": "on",
 }

@@ -110,7 +110,8 @@ func ordersOf(ctx context.Context, s *store.Store, user, after string) (page []o
 	return page, err
 }
 
-// readRows reads the rows of a query about a buyer.
+// readRows reads the rows of a query about a buyer, and waits until they are on the synchronous
+// standbys.
 func readRows(ctx context.Context, s *store.Store, query string, args []any, scan func(rows *sql.Rows) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -121,7 +122,7 @@ func readRows(ctx context.Context, s *store.Store, query string, args []any, sca
 	if err != nil {
 		return store.Wrap("export a buyer's data", err)
 	}
-	return nil
+	return s.Replicated(ctx)
 }
 
 // exportRest exports everything but the orders. It is little data, and is read before it is

@@ -1,6 +1,7 @@
 package privacy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -121,4 +122,28 @@ func TestService_ExportBuyer(t *testing.T) {
 			t.Errorf("a reader's error: %v", err)
 		}
 	})
+}
+
+// TestService_ExportBuyer_Standby: while it is in doubt whether a synchronous standby has the rows,
+// none is exported.
+func TestService_ExportBuyer_Standby(t *testing.T) {
+	t.Parallel()
+	d := storetest.NewDoubt(t)
+	storetest.MustInsert(t, d.Store, ordertest.NewItem("item", 5, 5))
+	storetest.MustCommit(t, d.Store, ordertest.Bought("o", "item", "u", "k", 1))
+	s := &Service{Store: d.Store}
+	var got []string
+	orders := make(map[string]order.Order)
+	export := func(ctx context.Context) error {
+		return s.ExportBuyer(ctx, "u", recorder(t, "item", orders, &got))
+	}
+	d.Begin(t)
+	d.Refuses(t, export)
+	if len(orders)+len(got) != 0 {
+		t.Errorf("%v and %v were exported", orders, got)
+	}
+	d.End(t)
+	if err := export(await.Context(t)); err != nil || len(orders) != 1 || len(got) != 1 {
+		t.Errorf("once no standby is required: %v, %v, %v", orders, got, err)
+	}
 }

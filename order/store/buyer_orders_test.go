@@ -26,7 +26,7 @@ func insertOrders(t *testing.T, s *Store, tasks ...order.Task) {
 	t.Helper()
 	out := make([]order.Outcome, len(tasks))
 	for i := range tasks {
-		out[i] = confirmed(tasks[i].CreatedAt, terms{})
+		out[i] = confirmed(tasks[i].CreatedAt, 0)
 	}
 	err := s.Transition(await.Context(t), "insert orders", func(ctx context.Context, c Conn, _ int64) error {
 		return insertTasks(ctx, c, tasks, out)

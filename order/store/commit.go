@@ -31,7 +31,7 @@ var errUneven = errors.New("order: batch must be committed in parts")
 // The database's lock timeout bounds it.
 func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
 	commit := func(sole bool, fn func(ctx context.Context, g *group, box *Outbox) error) error {
-		return s.writer.batch(ctx, sole, func(ctx context.Context, g *group) error {
+		return s.writer.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
 			return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 		})
 	}
@@ -63,7 +63,6 @@ func (k soldKey) compare(other soldKey) int {
 // items, then of orders, and those of a table in one order, so that no two wait for each
 // other. The items come late because all buyers of an item share its row.
 func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
-	out := make([]order.Outcome, len(tasks))
 	units := make(map[string]sum, 4)
 	held := make(map[soldKey]int64, len(tasks))
 	for i := range tasks {
@@ -74,18 +73,12 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 		units[t.ItemID] = units[t.ItemID].plus(t)
 		held[soldKey{t.ItemID, t.UserID}] += t.Quantity
 	}
-	of, err := take(ctx, c, held, units)
+	of, out, err := takeAndInsert(ctx, c, tasks, held, units, box.Now)
 	if err != nil {
 		return nil, err
 	}
 	if exceeded(held, of) {
 		return nil, errUneven
-	}
-	for i := range tasks {
-		out[i] = confirmed(box.Now, of[tasks[i].ItemID])
-	}
-	if err := insertTasks(ctx, c, tasks, out); err != nil {
-		return nil, err
 	}
 	for item, got := range of {
 		box.revised(item, got.Revision)
@@ -97,16 +90,10 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 	return out, nil
 }
 
-// insertTasks inserts the rows of confirmed orders, by their ids. Errors: errUneven if one
-// exists, by its id or its key.
+// insertTasks inserts the rows of confirmed orders. Errors: errUneven if one exists, by its id
+// or its key.
 func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome) error {
-	args := make([]any, 0, len(tasks)*orderColumns)
-	for _, i := range byID(tasks) {
-		t := &tasks[i]
-		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
-			t.IdempotencyKey, t.CreatedAt, out[i].ConfirmedAt, out[i].ExpiresAt)
-	}
-	written, err := insertConfirmed.Exec(ctx, c, args)
+	written, err := insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
 	if err != nil {
 		return fmt.Errorf("insert orders: %w", err)
 	}
@@ -114,6 +101,88 @@ func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Ou
 		return errUneven
 	}
 	return nil
+}
+
+// orderRows returns the values of insertConfirmed, by the ids of the orders.
+func orderRows(tasks []order.Task, out []order.Outcome) []any {
+	args := make([]any, 0, len(tasks)*orderColumns)
+	for _, i := range byID(tasks) {
+		t := &tasks[i]
+		args = append(args, t.ID, t.ItemID, t.UserID, t.Quantity, t.UnitPriceMinor, t.Currency,
+			t.IdempotencyKey, t.CreatedAt, out[i].ConfirmedAt, out[i].ExpiresAt)
+	}
+	return args
+}
+
+// takeAndInsert counts what each buyer holds and what each item has sold, and inserts the rows
+// of the orders. Errors: errUneven.
+func takeAndInsert(ctx context.Context, c Conn, tasks []order.Task, held map[soldKey]int64, units map[string]sum, now int64) (of map[string]terms, out []order.Outcome, err error) {
+	out = make([]order.Outcome, len(tasks))
+	items := slices.Sorted(maps.Keys(units))
+	if g, ok := c.(*group); ok && g.store.Postgres() {
+		for i := range tasks {
+			window, known := g.open.windows[tasks[i].ItemID]
+			if !known {
+				return nil, nil, errUneven
+			}
+			out[i] = confirmed(now, window)
+		}
+		of, err = g.takeAndInsert(ctx, tasks, out, held, items, units)
+		return of, out, err
+	}
+	if err := addHolders(ctx, c, held); err != nil {
+		return nil, nil, err
+	}
+	of = make(map[string]terms, len(units))
+	for _, item := range items {
+		if of[item], err = sell(ctx, c, item, units[item]); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i := range tasks {
+		out[i] = confirmed(now, of[tasks[i].ItemID].PaymentWindowSeconds)
+	}
+	return of, out, insertTasks(ctx, c, tasks, out)
+}
+
+// takeAndInsert does so in one round trip.
+func (g *group) takeAndInsert(ctx context.Context, tasks []order.Task, out []order.Outcome, held map[soldKey]int64, items []string, units map[string]sum) (map[string]terms, error) {
+	of := make(map[string]terms, len(items))
+	// pgx takes an error of these functions for one of the statements, and forgets them.
+	var uneven error
+	err := g.pipeline(ctx, func(b *pgx.Batch) {
+		b.Queue(addToBuyers.postgres, addToBuyers.arrays(holders(held))...).Exec(func(tag pgconn.CommandTag) error {
+			uneven = counted(tag.RowsAffected(), held)
+			return nil
+		})
+		for _, item := range items {
+			n := units[item]
+			b.Queue(translate(sellUnits), n.units, item, n.sequence).QueryRow(func(row pgx.Row) (err error) {
+				if of[item], err = sold(item, n, row); errors.Is(err, errUneven) {
+					uneven, err = err, nil
+				}
+				return err
+			})
+		}
+		b.Queue(insertNew.postgres, insertNew.arrays(orderRows(tasks, out))...)
+	})
+	switch {
+	case existed(err):
+		return nil, errUneven
+	case err != nil:
+		return nil, fmt.Errorf("count buyers and items, and insert orders: %w", err)
+	}
+	return of, uneven
+}
+
+// boughtItems returns the items of tasks.
+func boughtItems(tasks []order.Task) (items []string) {
+	for i := range tasks {
+		if !slices.Contains(items, tasks[i].ItemID) {
+			items = append(items, tasks[i].ItemID)
+		}
+	}
+	return items
 }
 
 // byID returns the indexes of tasks in the order of their ids.
@@ -135,10 +204,11 @@ type terms struct {
 	Revision             int64 // after this sale; see HighWater
 }
 
-func confirmed(now int64, t terms) order.Outcome {
+// confirmed is the outcome of an order of an item with this payment window, in seconds.
+func confirmed(now, window int64) order.Outcome {
 	o := order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: now}
-	if t.PaymentWindowSeconds > 0 {
-		o.ExpiresAt = now + t.PaymentWindowSeconds*1000
+	if window > 0 {
+		o.ExpiresAt = now + window*1000
 	}
 	return o
 }
@@ -150,46 +220,6 @@ type sum struct {
 }
 
 func (s sum) plus(t *order.Task) sum { return sum{s.units + t.Quantity, max(s.sequence, t.Sequence)} }
-
-// take counts what each buyer holds and what each item has sold. On Postgres this takes one
-// round trip. Errors: errUneven.
-func take(ctx context.Context, c Conn, held map[soldKey]int64, units map[string]sum) (map[string]terms, error) {
-	of := make(map[string]terms, len(units))
-	items := slices.Sorted(maps.Keys(units))
-	if g, ok := c.(*group); ok && g.store.Postgres() {
-		// pgx takes an error of these functions for one of the statements, and forgets them.
-		var uneven error
-		err := g.pipeline(ctx, func(b *pgx.Batch) {
-			b.Queue(addToBuyers.postgres, addToBuyers.arrays(holders(held))...).Exec(func(tag pgconn.CommandTag) error {
-				uneven = counted(tag.RowsAffected(), held)
-				return nil
-			})
-			for _, item := range items {
-				n := units[item]
-				b.Queue(translate(sellUnits), n.units, item, n.sequence).QueryRow(func(row pgx.Row) (err error) {
-					if of[item], err = sold(item, n, row); errors.Is(err, errUneven) {
-						uneven, err = err, nil
-					}
-					return err
-				})
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("count buyers and items: %w", err)
-		}
-		return of, uneven
-	}
-	if err := addHolders(ctx, c, held); err != nil {
-		return nil, err
-	}
-	for _, item := range items {
-		var err error
-		if of[item], err = sell(ctx, c, item, units[item]); err != nil {
-			return nil, err
-		}
-	}
-	return of, nil
-}
 
 // sell counts n units as sold, if the total allows it (P1).
 func sell(ctx context.Context, c Conn, item string, n sum) (terms, error) {
@@ -357,7 +387,7 @@ func commitOne(ctx context.Context, g *group, t *order.Task, box *Outbox) (order
 		if got, err = claim(ctx, g, t); err != nil {
 			return err
 		}
-		out = confirmed(box.Now, got)
+		out = confirmed(box.Now, got.PaymentWindowSeconds)
 		return insertTasks(ctx, g, []order.Task{*t}, []order.Outcome{out})
 	})
 	switch {

@@ -104,7 +104,7 @@ func (g *group) lock(first *write) error {
 	if !g.store.Postgres() || g.open != nil {
 		return nil
 	}
-	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole)
+	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole, first.items...)
 	if err != nil {
 		return err
 	}

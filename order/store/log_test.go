@@ -108,7 +108,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 		for m := range 10 {
 			mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-%d-", n, m), "item", 200)...)
 		}
-		if err := s.writer.batch(ctx, false, func(context.Context, *group) error {
+		if err := s.writer.batch(ctx, false, nil, func(context.Context, *group) error {
 			s.log.pages = 1 // the erasure's commit starts a checkpoint; set on the writer's goroutine
 			return nil
 		}); err != nil {

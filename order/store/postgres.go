@@ -140,11 +140,15 @@ const serverLife = `CONCAT(pg_postmaster_start_time(), ' ', (SELECT stats_reset 
 // opening is what a write transaction does when it begins, in one round trip once its statements
 // are prepared: it takes the lock, and reads what it has to know.
 type opening struct {
-	share bool // the lock is shared with other batches
+	share bool     // the lock is shared with other batches
+	items []string // of a batch of orders
 
 	mark   mark
 	wanted string // the events that webhook endpoints subscribe to, separated by spaces
 	moved  bool   // the shop was moved, or this is an unfinished copy
+	// windows are the payment windows of those of the items that exist, in seconds. No transaction
+	// changes them while this one holds the lock.
+	windows map[string]int64
 }
 
 // The statements of an opening. The timeouts are set first: the columns of a row are evaluated in
@@ -156,6 +160,7 @@ const (
 		pg_current_xact_id()::text, ` + serverLife + `, pg_advisory_xact_lock%s($3) IS NULL`
 	readLocked = `SELECT EXISTS (SELECT 1 FROM meta WHERE key IN ('` + MarkMoved + `', '` + MarkUnfinished + `')),
 		COALESCE((SELECT string_agg(events, ' ') FROM webhook_endpoints WHERE enabled = 1), '')`
+	readWindows = `SELECT id, payment_window_seconds FROM items WHERE id = ANY ($1)`
 )
 
 var (
@@ -166,9 +171,9 @@ var (
 // openingKey is the context key under which beginLocked passes an opening to the driver.
 type openingKey struct{}
 
-// beginLocked begins a write transaction. Errors: errMoved.
-func beginLocked(ctx context.Context, c beginner, share bool) (*sql.Tx, *opening, error) {
-	o := &opening{share: share}
+// beginLocked begins a write transaction; items are those of a batch of orders. Errors: errMoved.
+func beginLocked(ctx context.Context, c beginner, share bool, items ...string) (*sql.Tx, *opening, error) {
+	o := &opening{share: share, items: items}
 	tx, err := c.BeginTx(context.WithValue(ctx, openingKey{}, o), nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("lock the database: %w", err)
@@ -194,6 +199,7 @@ const (
 	deadlockDetected     = "40P01"
 	adminShutdown        = "57P01"
 	crashShutdown        = "57P02"
+	uniqueViolation      = "23505"
 	// numberUnused is the error of pg_xact_status for a number that no transaction has had yet. A
 	// crash, or a failover to a standby that lagged, forgets the numbers of transactions that had
 	// left no trace in the log. A server that replicates logically never knew them, and may have
@@ -277,6 +283,12 @@ func passing(err error) bool {
 		return strings.HasPrefix(pe.Code, classConnection)
 	}
 	return lostConnection(err)
+}
+
+// existed reports whether a statement on Postgres failed because a row with the same key exists.
+func existed(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == uniqueViolation
 }
 
 // lostConnection reports whether an error is that of a connection to Postgres that was
@@ -451,6 +463,18 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 		return row.Scan(&set[0], &set[1], &o.mark.xid, &o.mark.life, &void)
 	})
 	b.Queue(readLocked).QueryRow(func(row pgx.Row) error { return row.Scan(&o.moved, &o.wanted) })
+	if len(o.items) > 0 {
+		o.windows = make(map[string]int64, len(o.items))
+		b.Queue(readWindows, o.items).Query(func(rows pgx.Rows) error {
+			var item string
+			var window int64
+			_, err := pgx.ForEachRow(rows, []any{&item, &window}, func() error {
+				o.windows[item] = window
+				return nil
+			})
+			return err
+		})
+	}
 	return conn.SendBatch(ctx, &b).Close()
 }
 

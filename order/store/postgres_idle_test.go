@@ -52,7 +52,7 @@ func TestChanging_BoundsItsSession(t *testing.T) {
 		t.Skip("skipped: SQLite has no sessions")
 	}
 	var limit string
-	err := s.writer.batch(await.Context(t), false, func(ctx context.Context, g *group) error {
+	err := s.writer.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error {
 		return g.QueryRowContext(ctx, "SELECT current_setting('idle_in_transaction_session_timeout')").Scan(&limit)
 	})
 	if err != nil || limit != "15s" {

@@ -260,7 +260,7 @@ func TestPostgres_Locks(t *testing.T) {
 	inBatch, release := make(chan struct{}), make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := stores[0].writer.batch(await.Context(t), false, func(context.Context, *group) error {
+		err := stores[0].writer.batch(await.Context(t), false, nil, func(context.Context, *group) error {
 			close(inBatch)
 			<-release
 			return nil

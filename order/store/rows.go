@@ -8,12 +8,20 @@ import (
 
 const orderColumns = 10
 
-// insertConfirmed skips rows that exist already, by id or by idempotency key. The caller
-// checks the number of rows written.
-var insertConfirmed = newRowsStatement(
-	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, idempotency_key, created_at, confirmed_at, expires_at, status)",
-	"text text text bigint bigint text text bigint bigint bigint 'confirmed'",
-	"ON CONFLICT DO NOTHING")
+const (
+	confirmedColumns = "INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, idempotency_key, created_at, confirmed_at, expires_at, status)"
+	confirmedValues  = "text text text bigint bigint text text bigint bigint bigint 'confirmed'"
+)
+
+var (
+	// insertConfirmed skips rows that exist already, by id or by idempotency key. The caller
+	// checks the number of rows written.
+	insertConfirmed = newRowsStatement(confirmedColumns, confirmedValues, "ON CONFLICT DO NOTHING")
+	// insertNew fails if such a row exists. On Postgres, skipping rows costs a fifth of the
+	// insert: the unique indexes are searched twice for each row, and the log has two records
+	// of it.
+	insertNew = newRowsStatement(confirmedColumns, confirmedValues, "")
+)
 
 const (
 	insertRejected = `INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key, created_at, closed_at)

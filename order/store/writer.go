@@ -52,9 +52,10 @@ type writer struct {
 type write struct {
 	ctx   context.Context // of its statements
 	fn    func(ctx context.Context, g *group) error
-	batch bool // of orders
-	sole  bool // a batch that excludes others
-	tries int  // how often it has failed for the state of the database
+	batch bool     // of orders
+	sole  bool     // a batch that excludes others
+	items []string // of a batch
+	tries int      // how often it has failed for the state of the database
 	// A payment or a cancellation that can be made together with others of its kind; nil: it is
 	// none.
 	pay    *payment
@@ -75,11 +76,11 @@ func newWriter(s *Store) *writer {
 	return &writer{store: s, limit: writeQueue, life: life, stop: stop}
 }
 
-// batch runs fn for a batch of orders, and waits for its commit even if ctx ends. On
-// Postgres, batches of several processes run concurrently, unless one is sole.
-func (w *writer) batch(ctx context.Context, sole bool, fn func(ctx context.Context, g *group) error) error {
+// batch runs fn for a batch of orders of these items, and waits for its commit even if ctx ends.
+// On Postgres, batches of several processes run concurrently, unless one is sole.
+func (w *writer) batch(ctx context.Context, sole bool, items []string, fn func(ctx context.Context, g *group) error) error {
 	ctx = context.WithoutCancel(ctx)
-	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true, sole: sole})
+	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true, sole: sole, items: items})
 	return err
 }
 

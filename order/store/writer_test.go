@@ -120,7 +120,7 @@ func TestWriter_Crowd(t *testing.T) {
 	}
 	paid := -1
 	c.add(func() error {
-		return s.writer.batch(await.Context(t), false, func(ctx context.Context, g *group) error {
+		return s.writer.batch(await.Context(t), false, []string{"item"}, func(ctx context.Context, g *group) error {
 			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
 				return err
 			}
