@@ -23,8 +23,6 @@ type Fetched struct {
 	// More reports whether another Dequeue would find tasks now.
 	More bool
 
-	birth string // random name of the queue; it changes after Redis lost everything
-	takes int64  // calls that have taken tasks since; it falls only if Redis lost writes
 	// strays is the number of payloads minus the number of tasks. Above 0, a fault has
 	// left tasks in no state.
 	strays int64
@@ -71,25 +69,25 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 }
 
 // fetchedHead is the number of fields before the tasks in a reply.
-const fetchedHead = 7
+const fetchedHead = 5
 
 func parseFetched(reply []string, token string, until time.Time) (f Fetched, err error) {
 	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
 		return Fetched{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
 	var n [fetchedHead]int64
-	for _, i := range []int{1, 3, 4, 6} {
+	for _, i := range []int{1, 2, 4} {
 		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
 			return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
 		}
 	}
 	f.More, f.Next = reply[0] == "1", time.Duration(n[1])*time.Millisecond
-	f.birth, f.takes, f.strays = reply[2], n[3], n[4]
-	waits, rest := reply[5], reply[fetchedHead:]
-	if n[6] < 0 || n[6] > int64(len(rest)/3) {
-		return Fetched{}, fmt.Errorf("%w: %d expired leases in %d fields", ErrReply, n[6], len(reply))
+	f.strays = n[2]
+	waits, rest := reply[3], reply[fetchedHead:]
+	if n[4] < 0 || n[4] > int64(len(rest)/3) {
+		return Fetched{}, fmt.Errorf("%w: %d expired leases in %d fields", ErrReply, n[4], len(reply))
 	}
-	for range n[6] {
+	for range n[4] {
 		e := expired{task: Leased{ID: rest[0]}, dead: rest[2] == "1"}
 		if err := e.task.parseHead(rest[1]); err != nil {
 			return Fetched{}, err

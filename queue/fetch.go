@@ -40,8 +40,6 @@ type fetcher struct {
 	*source
 	size      int       // maximum number of entries per fetch
 	nextFetch time.Time // when lingering ends
-	birth     string    // Fetched.birth of the last fetch
-	takes     int64     // Fetched.takes of the last fetch
 	strays    strays
 	// woken: this loop consumed a wake-up and has not fetched since.
 	woken bool
@@ -69,7 +67,6 @@ func (f *fetcher) turn(ctx context.Context) error {
 		return err
 	}
 	f.woken = false
-	f.compare(got)
 	f.size = min(2*f.size, chunkTasks)
 	empty := len(got.Tasks) == 0
 	soon := got.strays <= 0 && (got.More || !empty)
@@ -124,21 +121,6 @@ func (f *fetcher) leave(ctx context.Context) (int, error) {
 		pool.withdraw(f.source)
 		return 0, nil
 	}
-}
-
-// compare reports that the queue was recreated or is in an earlier state than at the
-// last fetch. It does not detect lost writes after the last call that took tasks, nor
-// lost calls that other workers' calls have replaced in number.
-func (f *fetcher) compare(got Fetched) {
-	switch {
-	case got.birth == "":
-		return // the script could not read it
-	case f.birth != "" && got.birth != f.birth:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was recreated", ErrDataLost))
-	case got.birth == f.birth && got.takes < f.takes:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
-	}
-	f.birth, f.takes = got.birth, got.takes
 }
 
 // reportExpired reports the attempts whose lease had expired when this fetch took back their

@@ -133,7 +133,7 @@ func parseStats(reply []string) (s Stats, err error) {
 		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1,
 	}
 	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
-		if counts[0] == "birth" { // no number; see dequeue.lua
+		if counts[0] == "birth" { // no number; earlier versions wrote it
 			continue
 		}
 		value, err := strconv.ParseInt(counts[1], 10, 64)
