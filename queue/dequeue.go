@@ -95,9 +95,9 @@ func parseFetched(reply []string, token string, until time.Time) (f Fetched, err
 		f.expired, rest = append(f.expired, e), rest[3:]
 	}
 	f.Tasks = make([]Leased, 0, len(rest)/3)
-	holds := make([]hold, len(rest)/3)
+	ends := make([]time.Time, len(rest)/3)
 	var head string
-	t := Leased{LeaseUntil: until}
+	var t Leased
 	for ; len(rest) > 0; rest = rest[3:] {
 		// Almost all tasks of a batch have the same head: parse it once.
 		if rest[2] != head {
@@ -107,8 +107,8 @@ func parseFetched(reply []string, token string, until time.Time) (f Fetched, err
 				return Fetched{}, err
 			}
 		}
-		t.ID, t.Payload, t.hold = rest[0], []byte(rest[1]), &holds[len(f.Tasks)]
-		t.hold.end = until
+		t.ID, t.Payload, t.end = rest[0], []byte(rest[1]), &ends[len(f.Tasks)]
+		*t.end = until
 		f.Tasks = append(f.Tasks, t)
 	}
 	return f, setWaits(f.Tasks, waits)

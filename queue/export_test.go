@@ -30,6 +30,9 @@ func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
 	return c
 }
 
+// LeaseEnd is the earliest end of the task's lease.
+func LeaseEnd(l Leased) time.Time { return *l.end }
+
 // RaiseLimits lets commands take as long as a busy machine needs. Call it before any test.
 func RaiseLimits() {
 	recallLimit, fetchLimit, defaultAheadLimit = time.Minute, time.Minute, time.Minute

@@ -19,8 +19,9 @@ type RunConfig struct {
 	Workers int
 	// Ahead bounds prefetching: Run fetches the tasks that the workers will start
 	// within about this time, judged by the recent duration of handler calls, and at
-	// most 512 entries. Prefetched tasks are leased. If one waits for half a second, it and
-	// those behind it are handed back uncounted, for other processes.
+	// most 512 entries. Prefetched tasks are leased. If one has waited for half a second when
+	// the leases are checked, every sixth of Config.Lease, it and those behind it are handed
+	// back uncounted, for other processes.
 	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
 	// Drain is how long running handlers may continue after the context of Run has
@@ -183,7 +184,7 @@ func validateSources(sources []Source) error {
 }
 
 // runner is one call of Run. Tasks go from the sources' fetchers to the pool, from
-// there to the workers, and then to the sources' ackers. The leases of all tasks between
+// there to the handlers, and then to the sources' ackers. The leases of all tasks between
 // fetcher and acker are renewed.
 type runner struct {
 	cfg     RunConfig
@@ -215,6 +216,7 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
 	r.pool.stop = ctx.Done()
 	r.work, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.pool.run = r.begin
 	for _, from := range sources {
 		s := &source{Source: from, r: r}
 		setDefault(&s.Weight, 1)
@@ -236,16 +238,10 @@ func (r *runner) run(ctx context.Context) error {
 		renewers.Go(func() { s.renew(renewing) })
 		fetchers.Go(func() { s.fetchLoop(ctx) })
 	}
-	for range r.cfg.Workers {
-		go r.worker()
-	}
-	quit := make(chan struct{})
-	fetchers.Go(func() { r.pool.watch(quit) })
 
 	<-ctx.Done()
 	timer := time.AfterFunc(r.cfg.Drain, func() { r.cut(ErrDraining) })
 	defer timer.Stop()
-	close(quit)
 	r.pool.close()
 	abandoned := r.await()
 	fetchers.Wait()
@@ -265,7 +261,7 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the workers. After RunConfig.Drain and cancelGrace it hands back the
+// await waits for the handlers. After RunConfig.Drain and cancelGrace it hands back the
 // tasks of handlers that ignore their context, and returns the number of handlers.
 func (r *runner) await() (abandoned int) {
 	over := r.work.Done()
