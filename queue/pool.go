@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// defaultFetchPatience is how long a fetch may hold up the other sources of a Run. After
-// that they continue without waiting for it.
-const defaultFetchPatience = 500 * time.Millisecond
+// defaultPatience is the default of RunConfig.patience. Tests raise it.
+var defaultPatience = 500 * time.Millisecond
 
 // pool shares the workers of a Run among its sources. It decides which source may fetch
 // and how many entries, and holds the batches that wait for a worker or are with one.
 type pool struct {
 	workers int
 	window  time.Duration // RunConfig.Ahead
-	// limitAhead is how long a batch waits for a worker before it is handed back.
-	limitAhead time.Duration
-	patience   time.Duration // RunConfig.fetchPatience
-	sources    []*source
-	run        func(b *batch)  // runner.begin
-	stop       <-chan struct{} // closed when Run's context has ended
-	gone       chan struct{}   // closed when the pool is closed and no handler runs
+	// patience is how long a fetch may hold up the other sources, and how long a batch waits
+	// for a worker before it is handed back.
+	patience time.Duration
+	sources  []*source
+	run      func(b *batch)  // runner.begin
+	stop     <-chan struct{} // closed when Run's context has ended
+	gone     chan struct{}   // closed when the pool is closed and no handler runs
 
 	mu       sync.Mutex
 	closed   bool
@@ -56,12 +55,8 @@ type place struct {
 func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
 
 func newPool(cfg RunConfig) *pool {
-	setDefault(&cfg.aheadLimit, defaultAheadLimit)
-	setDefault(&cfg.fetchPatience, defaultFetchPatience)
-	return &pool{
-		workers: cfg.Workers, window: cfg.Ahead,
-		limitAhead: cfg.aheadLimit, patience: cfg.fetchPatience, gone: make(chan struct{}),
-	}
+	setDefault(&cfg.patience, defaultPatience)
+	return &pool{workers: cfg.Workers, window: cfg.Ahead, patience: cfg.patience, gone: make(chan struct{})}
 }
 
 // ask requests permission to fetch, which arrives on s.grant. The source then calls
@@ -165,9 +160,10 @@ func (p *pool) room(of *source, weights int) int {
 	calls := max(free, 0)
 	// A source that does not know whether it has more tasks may prefetch if another one is
 	// loaded. That one could prefetch so much that no worker ever becomes free.
-	if ahead := p.ahead + min(free, 0); (of.more || weights > of.Weight) && 2*ahead >= p.ahead {
+	most := min(p.ahead, chunkTasks/of.batch())
+	if ahead := most + min(free, 0); (of.more || weights > of.Weight) && 2*ahead >= most {
 		// At least half of the room for prefetched tasks is free. A source may fill its share.
-		calls = min(calls+ahead, max(calls, 1, p.ahead*of.Weight/weights))
+		calls = min(calls+ahead, max(calls, 1, most*of.Weight/weights))
 	}
 	return min(calls*of.batch(), chunkTasks)
 }
@@ -319,7 +315,7 @@ func (p *pool) returnOverdue(s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.waiting, func(b *batch) bool { return b.source == s })
-	if i < 0 || time.Since(p.waiting[i].tasks[0].FetchedAt) <= p.limitAhead {
+	if i < 0 || time.Since(p.waiting[i].tasks[0].FetchedAt) <= p.patience {
 		return
 	}
 	p.ahead = 0 // until a handler call returns

@@ -145,6 +145,25 @@ func TestPool_Room(t *testing.T) {
 	}
 }
 
+// TestPool_RoomAhead: at most 512 entries of fetched tasks wait, however short a handler call is.
+func TestPool_RoomAhead(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 256, Workers: 1, Ahead: time.Hour}, 1)
+	p.called(time.Microsecond)
+	p.ask(s[0])
+	for fetches := 1; ; fetches++ {
+		n := granted(s[0])
+		if n == 0 && fetches == 3 && len(p.waiting) == 2 {
+			return
+		}
+		if n < 256 || n > chunkTasks || fetches == 3 {
+			t.Fatalf("fetch %d: granted %d, and %d batches wait", fetches, n, len(p.waiting))
+		}
+		p.fetched(s[0], brought("t", 0, n), true, true)
+		p.ask(s[0])
+	}
+}
+
 // TestPool_SlowFetch: a source whose fetch hangs does not hold up the others for long.
 func TestPool_SlowFetch(t *testing.T) {
 	t.Parallel()
@@ -155,7 +174,7 @@ func TestPool_SlowFetch(t *testing.T) {
 		if granted(s[0]) != 4 || granted(s[1]) != 0 {
 			t.Fatal("the first was not the only one with a grant")
 		}
-		<-time.After(defaultFetchPatience - time.Nanosecond)
+		<-time.After(defaultPatience - time.Nanosecond)
 		synctest.Wait()
 		if granted(s[1]) != 0 {
 			t.Fatal("the first had no time")
@@ -186,7 +205,7 @@ func TestPool_SlowFetch(t *testing.T) {
 			p.fetched(s[0], nil, false, false)
 			p.withdraw(s[1])
 		}
-		<-time.After(2 * defaultFetchPatience)
+		<-time.After(2 * defaultPatience)
 		synctest.Wait()
 		if p.reserved != 0 {
 			t.Fatalf("%d reserved, and no source fetches", p.reserved)
@@ -205,7 +224,7 @@ func TestPool_QuickFetch(t *testing.T) {
 			if granted(s[0]) != 4 {
 				t.Fatal("no leave")
 			}
-			<-time.After(defaultFetchPatience * 2 / 3)
+			<-time.After(defaultPatience * 2 / 3)
 			synctest.Wait()
 			if p.reserved != 1 || !s[0].loaded {
 				t.Fatal("given up too early")
@@ -219,7 +238,7 @@ func TestPool_QuickFetch(t *testing.T) {
 		}
 		p.fetched(s[0], brought("t", 0, 4), true, true)
 		p.ask(s[0])
-		<-time.After(2 * defaultFetchPatience)
+		<-time.After(2 * defaultPatience)
 		synctest.Wait()
 		p.done(0)
 		if granted(s[0]) != 4 {

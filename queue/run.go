@@ -61,20 +61,14 @@ type RunConfig struct {
 	// longer gap means that the handlers are busy or stuck. It is called from one
 	// goroutine per source and must not block. Default: not called.
 	OnFetch func(err error)
-	// aheadLimit is how long a prefetched task waits for a worker before it is handed
-	// back; only tests set it.
-	aheadLimit time.Duration
-	// fetchPatience is how long a fetch may hold up the other sources; only tests set it.
-	fetchPatience time.Duration
+	// patience is that of the pool; only tests set it.
+	patience time.Duration
 }
 
 // fetchLimit bounds one command of Run. The end of Run's context does not cancel
 // commands that change leases, because a lost reply would leave tasks leased without a
 // worker. Tests raise it, as they do recallLimit.
 var fetchLimit = 3 * time.Second
-
-// defaultAheadLimit is the default of RunConfig.aheadLimit. Tests raise it.
-var defaultAheadLimit = 500 * time.Millisecond
 
 const (
 	// cancelGrace is how long a handler may take to return after its context has ended.
