@@ -55,7 +55,10 @@ func (f *fetcher) turn(ctx context.Context) error {
 	if n == 0 {
 		return err
 	}
-	got, err := f.fetch(ctx, min(n, f.size))
+	// The end of Run does not cancel it; see fetchLimit.
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
+	defer cancel()
+	got, err := f.Queue.dequeue(whole, min(n, f.size), f.r.cfg.MaxIdle)
 	if f.r.cfg.OnFetch != nil {
 		f.r.cfg.OnFetch(err)
 	}
@@ -77,7 +80,7 @@ func (f *fetcher) turn(ctx context.Context) error {
 	}
 	pool.fetched(f.source, got.Tasks, got.More, soon)
 	f.reportExpired(got)
-	f.seek(ctx, got.strays)
+	f.strays.look(ctx, f.Queue, got.strays, f.r.cfg.OnError)
 	if empty && !got.More {
 		return f.wait(ctx, got.Next)
 	}
@@ -135,20 +138,6 @@ func (f *fetcher) reportExpired(got Fetched) {
 		e := &got.expired[i]
 		f.r.cfg.OnFailure(e.task, fmt.Errorf("attempt %d: %w: it expired", e.task.Attempt, ErrLeaseLost), e.dead)
 	}
-}
-
-// seek searches for strays after a fetch. The workers already have the fetched tasks,
-// and other sources may fetch during the search.
-func (f *fetcher) seek(ctx context.Context, n int64) {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
-	defer cancel()
-	f.strays.look(whole, f.Queue, n, f.r.cfg.OnError)
-}
-
-func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
-	defer cancel()
-	return f.Queue.dequeue(whole, n, f.r.cfg.MaxIdle)
 }
 
 // wait sleeps until the queue may have ready tasks.

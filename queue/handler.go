@@ -31,10 +31,8 @@ type BatchHandler func(ctx context.Context, tasks []Leased) []error
 // Handler processes one task and returns its verdict as a [BatchHandler] does: nil, an
 // error made by [Discard], [RetryIn], [Snooze] or [Then], or any other error.
 //
-// Each task has its own context. It ends with the cause [ErrLeaseLost] if the lease is
-// lost or the task cancelled, with [ErrTimeout] after the task's Timeout, and with
-// [ErrDraining] at the end of RunConfig.Drain. A panic fails the task, with the stack
-// in the reason.
+// Each task has its own context, which ends like that of a batch, and with the cause
+// [ErrTimeout] after the task's Timeout.
 //
 // A verdict returned after the Timeout still counts: nil means done, and an error is a
 // failed attempt with ErrTimeout in its reason. A handler that has not returned 250 ms

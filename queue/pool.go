@@ -52,8 +52,6 @@ type place struct {
 	failing  bool        // the last fetch failed
 }
 
-func newPlace() place { return place{grant: make(chan int, 1), loaded: true} }
-
 func newPool(cfg RunConfig) *pool {
 	setDefault(&cfg.patience, defaultPatience)
 	return &pool{workers: cfg.Workers, window: cfg.Ahead, patience: cfg.patience, gone: make(chan struct{})}

@@ -21,7 +21,8 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
 	r.cfg.OnError = func(err error) { t.Error(err) }
 	for _, w := range weights {
-		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
+		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r}
+		s.grant, s.loaded = make(chan int, 1), true
 		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}

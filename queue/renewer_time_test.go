@@ -96,7 +96,7 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 			k.errs = append(k.errs, err)
 		}
 		r.work, r.cut = context.WithCancelCause(t.Context())
-		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
+		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r}
 		r.pool.sources = []*source{k.source}
 		r.pool.run = func(b *batch) { b.ctx, b.cancel = context.WithCancelCause(r.work) }
 		k.source.acker = newAcker(k.source)

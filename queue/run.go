@@ -32,29 +32,26 @@ type RunConfig struct {
 	// Default 5 s.
 	MaxIdle time.Duration
 	// Linger returns the minimum time from fetching these tasks to the next fetch, which
-	// then finds a fuller batch. It suits a handler such as a database transaction,
-	// which costs little more for more tasks. It is called after a fetch that found
-	// fewer entries than Batch, but at least one task, and left none ready; an idle worker still starts the first
-	// task at once. It must not keep the slice. More than a second counts as a second.
-	// It is not called for a source with Each. Default: no lingering.
+	// then finds a fuller batch; more than a second counts as a second. It suits a handler
+	// such as a database transaction, which costs little more for more tasks. It is called
+	// after a fetch that found fewer entries than Batch, but at least one task, and left none
+	// ready. It must not keep the slice. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
 	// OnError gets failures of Redis, panics, lost leases and all other problems except
 	// the handlers' errors. It is called from several goroutines and must not block.
 	// Default: log them with the default logger of log/slog.
 	OnError func(error)
-	// OnFailure is called for each failed attempt, with the task, the handler's error,
-	// panic or ErrTimeout, and whether the task is now a dead letter; not for uncounted
-	// attempts. The tasks are settled after it returns. An attempt of a worker that died
-	// is reported, with ErrLeaseLost and without the task's payload, by the process whose
-	// fetch takes the task back, unless the reply to that fetch is lost. An attempt that
-	// fails after its lease has expired may be reported twice. It is called from two
+	// OnFailure is called for each failed attempt that counts, with the handler's error,
+	// panic or ErrTimeout, and whether the task is now a dead letter. An attempt of a worker
+	// that died is reported, with ErrLeaseLost and without the task's payload, by the process
+	// whose fetch takes the task back, unless the reply to that fetch is lost. An attempt
+	// that fails after its lease has expired may be reported twice. It is called from two
 	// goroutines per source. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing gets the tasks that were handled but no longer in Redis when they were
 	// to be acknowledged: Redis lost them, another worker did them after the lease had
-	// ended, or an earlier acknowledgement succeeded but its reply was lost. Follow-up
-	// tasks of such a task were not added. Acknowledging continues when it returns; ctx
-	// does not end. Default: not called.
+	// ended, or an earlier acknowledgement succeeded but its reply was lost. Their follow-up
+	// tasks were not added. ctx does not end. Default: not called.
 	OnMissing func(ctx context.Context, tasks []Leased)
 	// OnFetch is called after each attempt to fetch tasks, with its error: nil if Redis
 	// answered, even if no task was ready. An idle worker fetches once per MaxIdle, so a
@@ -102,8 +99,7 @@ type Source struct {
 // before doing anything, for settings out of bounds; and ErrDenied if Redis rejects the
 // first fetch because of the client's password or permissions.
 //
-// A batch is settled as a whole when its handler returns. Use [Queue.RunEach] for
-// independent tasks.
+// A batch is settled when its handler returns. Use [Queue.RunEach] for independent tasks.
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
 }
@@ -214,7 +210,7 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 	for _, from := range sources {
 		s := &source{Source: from, r: r}
 		setDefault(&s.Weight, 1)
-		s.place = newPlace()
+		s.grant, s.loaded = make(chan int, 1), true
 		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
@@ -258,18 +254,15 @@ func (r *runner) run(ctx context.Context) error {
 // await waits for the handlers. After RunConfig.Drain and cancelGrace it hands back the
 // tasks of handlers that ignore their context, and returns the number of handlers.
 func (r *runner) await() (abandoned int) {
-	over := r.work.Done()
-	grace := time.NewTimer(time.Hour)
-	grace.Stop()
-	for {
-		select {
-		case <-r.pool.gone:
-			return 0
-		case <-over:
-			over = nil
-			grace.Reset(cancelGrace)
-		case <-grace.C:
-			return r.pool.abandon()
-		}
+	select {
+	case <-r.pool.gone:
+		return 0
+	case <-r.work.Done():
+	}
+	select {
+	case <-r.pool.gone:
+		return 0
+	case <-time.After(cancelGrace):
+		return r.pool.abandon()
 	}
 }

@@ -43,17 +43,11 @@ const (
 )
 
 func (t Task) validate() error {
-	if t.ID == "" || len(t.ID) > maxID {
-		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
-	}
-	if t.Priority < 0 || t.Priority > maxPriority {
-		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
-	}
-	return t.validateOptions()
-}
-
-func (t *Task) validateOptions() error {
 	switch {
+	case t.ID == "" || len(t.ID) > maxID:
+		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
+	case t.Priority < 0 || t.Priority > maxPriority:
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
 	case len(t.Type) > maxType:
 		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
 	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
