@@ -408,6 +408,5 @@ func (m *Manager) settle(opts []Option) (settings, error) {
 			o(&s)
 		}
 	}
-	err := s.check()
-	return s, err
+	return s, s.check()
 }

@@ -54,8 +54,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.CallTimeout, 2*time.Second)
 	setDefault(&c.Prefix, "lock:")
 	c.Observer = c.Observer.withDefaults()
-	err := c.check()
-	return c, err
+	return c, c.check()
 }
 
 func (c *Config) check() error {

@@ -240,6 +240,7 @@ type waiter struct {
 // popped is the result of a blocking pop.
 type popped struct {
 	token bool // a wake-up token, which must not be lost
+	own   bool // the recall
 	err   error
 }
 
@@ -247,7 +248,10 @@ func (w *waiter) block(ctx context.Context, timeout time.Duration) {
 	pop, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+blockSlack)
 	defer cancel()
 	reply, err := w.q.rdb.BLPop(pop, timeout, w.own, w.q.keys.wake).Result()
-	p := popped{token: len(reply) > 0 && reply[0] == w.q.keys.wake}
+	p := popped{
+		token: len(reply) > 0 && reply[0] == w.q.keys.wake,
+		own:   len(reply) > 0 && reply[0] == w.own,
+	}
 	if err != nil && !errors.Is(err, redis.Nil) {
 		p.err = fmt.Errorf("wait: %w", err)
 	}
@@ -270,7 +274,13 @@ func (w *waiter) recall(ctx context.Context) popped {
 		return popped{err: fmt.Errorf("wait: end it: %w", err)}
 	}
 	select {
-	case p := <-w.answer: // of the recall, or of before it; the list then expires
+	case p := <-w.answer:
+		if !p.own {
+			// The pop had already ended. If this fails, the list expires.
+			if err := w.q.rdb.Del(clean, w.own).Err(); err != nil && p.err == nil {
+				p.err = fmt.Errorf("wait: end it: %w", err)
+			}
+		}
 		return p
 	case <-clean.Done():
 		return popped{err: fmt.Errorf("wait: end it: %w", context.Cause(clean))}

@@ -252,6 +252,29 @@ func TestPool_QuickFetch(t *testing.T) {
 	})
 }
 
+// TestPool_HalfFree: tasks are prefetched only when half of the room for them is free.
+func TestPool_HalfFree(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 8 * time.Microsecond}, 1)
+	p.called(time.Microsecond)
+	s[0].more = true
+	p.ask(s[0])
+	p.fetched(s[0], brought("t", 0, granted(s[0])), true, true)
+	p.ask(s[0])
+	if n := len(p.waiting); n != 7 {
+		t.Fatalf("%d wait, want 7 of 8", n)
+	}
+	for left := 6; left >= 4; left-- {
+		if n := granted(s[0]); n != 0 {
+			t.Fatalf("granted %d while more than half wait", n)
+		}
+		p.done(time.Microsecond)
+	}
+	if n := granted(s[0]); n != 4 {
+		t.Fatalf("granted %d, want 4", n)
+	}
+}
+
 // TestPool_Newcomer: while prefetched tasks keep all workers busy, another source still gets
 // its turn, although it does not know whether it has more tasks.
 func TestPool_Newcomer(t *testing.T) {

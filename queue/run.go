@@ -192,6 +192,12 @@ type source struct {
 	r     *runner
 	acker *acker
 	place // guarded by the pool's mutex
+
+	// Of the fetch loop:
+	size      int       // maximum number of entries per fetch
+	nextFetch time.Time // when lingering ends
+	woken     bool      // it consumed a wake-up and has not fetched since
+	strays    strays
 }
 
 // batch is the maximum number of entries per handler call.
@@ -208,7 +214,7 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 	r.work, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.pool.run = r.begin
 	for _, from := range sources {
-		s := &source{Source: from, r: r}
+		s := &source{Source: from, r: r, size: chunkTasks}
 		setDefault(&s.Weight, 1)
 		s.grant, s.loaded = make(chan int, 1), true
 		s.acker = newAcker(s)
