@@ -408,5 +408,6 @@ func (m *Manager) settle(opts []Option) (settings, error) {
 			o(&s)
 		}
 	}
-	return s, s.check()
+	err := s.check()
+	return s, err
 }

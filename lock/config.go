@@ -54,7 +54,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.CallTimeout, 2*time.Second)
 	setDefault(&c.Prefix, "lock:")
 	c.Observer = c.Observer.withDefaults()
-	return c, c.check()
+	err := c.check()
+	return c, err
 }
 
 func (c *Config) check() error {
