@@ -157,7 +157,7 @@ func (p *pool) room(of *source, weights int) int {
 	free := p.workers - p.busy() - len(p.waiting) - p.reserved // below 0: so many calls wait
 	calls := max(free, 0)
 	// A source that does not know whether it has more tasks may prefetch if another one is
-	// loaded. That one could prefetch so much that no worker ever becomes free.
+	// loaded, because that one would wait for it.
 	most := min(p.ahead, chunkTasks/of.batch())
 	if ahead := most + min(free, 0); (of.more || weights > of.Weight) && 2*ahead >= most {
 		// At least half of the room for prefetched tasks is free. A source may fill its share.

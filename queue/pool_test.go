@@ -252,6 +252,37 @@ func TestPool_QuickFetch(t *testing.T) {
 	})
 }
 
+// TestPool_Reserved: no source fetches for workers for which another one is fetching.
+func TestPool_Reserved(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 8, Workers: 3}, 1, 1)
+	p.withdraw(s[0])
+	p.ask(s[1])
+	p.ask(s[0])
+	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 24 {
+		t.Fatalf("granted %d and %d, want 0 and 24", a, b)
+	}
+}
+
+// TestPool_Share: while two sources are loaded, each prefetches its share, also if it does not
+// know whether it has more tasks. A source without others prefetches only if it has more.
+func TestPool_Share(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 8 * time.Microsecond}, 3, 1)
+	p.called(time.Microsecond)
+	p.active = 1 // the worker is busy
+	p.ask(s[0])
+	if n := granted(s[0]); n != 6 {
+		t.Fatalf("granted %d, want three quarters of 8", n)
+	}
+	p.fetched(s[0], nil, false, true)
+	p.withdraw(s[1])
+	p.ask(s[0])
+	if n := granted(s[0]); n != 0 {
+		t.Fatalf("granted %d, but the worker is busy and no task was left", n)
+	}
+}
+
 // TestPool_HalfFree: tasks are prefetched only when half of the room for them is free.
 func TestPool_HalfFree(t *testing.T) {
 	t.Parallel()
@@ -349,6 +380,14 @@ func TestPool_Ahead(t *testing.T) {
 	}
 	if p.ahead != chunkTasks {
 		t.Errorf("%d ahead after many quick calls", p.ahead)
+	}
+}
+
+// TestRejection_RetryInThePast: a time in the past is now, and not the backoff.
+func TestRejection_RetryInThePast(t *testing.T) {
+	t.Parallel()
+	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
+		t.Errorf("%+v", r)
 	}
 }
 
