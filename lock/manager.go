@@ -256,13 +256,6 @@ func (m *Manager) background(fn func()) {
 	}()
 }
 
-// open reports whether Close has not begun.
-func (m *Manager) open() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.closed
-}
-
 // surrender releases, in the background, a lock that was held for its maximum time. If
 // that fails, the key expires with its TTL.
 func (m *Manager) surrender(h *holding) {

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -12,10 +13,8 @@ type Option func(*settings)
 // settings are the resolved options of one acquire.
 type settings struct {
 	ttl       time.Duration
-	waitLimit time.Duration // 0: none
-	limited   bool          // a wait limit was given
-	maxHold   time.Duration // 0: none
-	held      bool          // a maximum hold was given
+	waitLimit time.Duration // 0: none; negative: invalid
+	maxHold   time.Duration // 0: none; negative: invalid
 	meta      string        // ":<metadata>" or ""
 	unwatched bool
 	reentrant bool
@@ -31,7 +30,7 @@ func WithTTL(ttl time.Duration) Option { return func(s *settings) { s.ttl = ttl 
 // WithWaitLimit bounds the wait in addition to the context: Acquire then fails with
 // ErrWaitTimeout. It must be above zero. TryAcquire, which never waits, ignores it.
 func WithWaitLimit(limit time.Duration) Option {
-	return func(s *settings) { s.waitLimit, s.limited = limit, true }
+	return func(s *settings) { s.waitLimit = cmp.Or(limit, -1) }
 }
 
 // WithoutWatchdog disables renewal: the lock ends with its TTL, with the cause ErrLost,
@@ -43,7 +42,7 @@ func WithoutWatchdog() Option { return func(s *settings) { s.unwatched = true } 
 // ErrMaxHold, and the next waiter gets the lock. It guards against a holder that hangs
 // while the watchdog keeps renewing.
 func WithMaxHold(limit time.Duration) Option {
-	return func(s *settings) { s.maxHold, s.held = limit, true }
+	return func(s *settings) { s.maxHold = cmp.Or(limit, -1) }
 }
 
 // WithReentry makes an acquire succeed if its context comes from a held lock of the same
@@ -64,10 +63,10 @@ func metaSuffix(text string) string {
 
 func (s *settings) check() error {
 	switch {
-	case s.limited && s.waitLimit <= 0:
-		return fmt.Errorf("%w wait limit %s: it must be more than zero; TryAcquire does not wait", ErrInvalid, s.waitLimit)
-	case s.held && s.maxHold < minTTL:
-		return fmt.Errorf("%w maximum hold %s: it must be at least %s", ErrInvalid, s.maxHold, minTTL)
+	case s.waitLimit < 0:
+		return fmt.Errorf("%w wait limit: it must be more than zero; TryAcquire does not wait", ErrInvalid)
+	case s.maxHold != 0 && s.maxHold < minTTL:
+		return fmt.Errorf("%w maximum hold: it must be at least %s", ErrInvalid, minTTL)
 	}
 	return checkTime("TTL", s.ttl)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,9 +25,8 @@ type quorum struct {
 	need    int // a majority
 	timeout time.Duration
 
-	mu     sync.Mutex
-	lanes  map[lane]chan struct{} // closed when the lane's last call has returned
-	chased [][]chased             // outstanding releases, by node
+	mu    sync.Mutex
+	lanes map[lane]chan struct{} // closed when the lane's last call has returned
 }
 
 // NewQuorum returns a manager whose locks are held by a majority of at least three
@@ -64,7 +63,6 @@ func NewQuorum(nodes []redis.UniversalClient, cfg Config) (*Manager, error) {
 		}
 		q.nodes = append(q.nodes, newNode(rdb, cfg))
 	}
-	q.chased = make([][]chased, len(nodes))
 	m.store = q
 	return m, nil
 }
@@ -121,7 +119,7 @@ type ballot struct {
 	votes   <-chan vote[reply]
 	open    int   // votes not yet counted
 	granted []int // nodes that granted the lock
-	stained []int // nodes that may hold something of this try
+	refused []int // nodes that certainly hold nothing of this try
 }
 
 // count counts one vote.
@@ -129,29 +127,12 @@ func (b *ballot) count(v vote[reply]) {
 	b.open--
 	b.reply.repaired = b.reply.repaired || v.answer.repaired
 	switch {
-	case v.err != nil:
-	case v.answer.held:
+	case v.err == nil && v.answer.held:
 		b.granted = append(b.granted, v.node)
-	default:
+	case v.err == nil || errors.Is(v.err, ErrForeignKey):
+		b.refused = append(b.refused, v.node)
 		b.reply.expires = max(b.reply.expires, v.answer.expires)
 	}
-	if !clean(v) {
-		b.stained = append(b.stained, v.node)
-	}
-}
-
-// clean reports whether a node certainly holds nothing of the try that it voted on.
-func clean(v vote[reply]) bool {
-	if v.err != nil {
-		return neverSent(v.err) || errors.Is(v.err, ErrForeignKey)
-	}
-	return !v.answer.held
-}
-
-// neverSent reports whether a call failed because it had no connection.
-func neverSent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // collect asks every node for the lock until a majority has granted it or can no longer
@@ -159,7 +140,7 @@ func neverSent(err error) bool {
 // majority, or ErrNoQuorum.
 func (q *quorum) collect(ctx context.Context, h *holding, b *ballot) error {
 	b.open = len(q.nodes)
-	b.votes = poll(ctx, q, h.token, upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (reply, error) {
+	b.votes = poll(ctx, q, h.token, upTo(len(q.nodes)), q.timeout, func(ctx context.Context, n *node) (reply, error) {
 		return n.acquire(ctx, &attempt{keys: h.keys, settings: h.settings, token: h.token})
 	})
 	var failures []error
@@ -199,7 +180,7 @@ func noQuorum(failure error) error { return fmt.Errorf("%w: %w", ErrNoQuorum, fa
 // settle writes the lock's fencing token to a majority of the nodes that granted it. A node
 // that fails is replaced by one that grants the lock late.
 func (q *quorum) settle(ctx context.Context, h *holding, b *ballot) error {
-	votes := poll(ctx, q, h.token, b.granted, q.timeout, func(ctx context.Context, _ int, n *node) (extension, error) {
+	votes := poll(ctx, q, h.token, b.granted, q.timeout, func(ctx context.Context, n *node) (extension, error) {
 		e := n.keep(ctx, []*holding{h}, h.settings.ttl, false)[0]
 		return e, e.err
 	})
@@ -248,22 +229,10 @@ func (q *quorum) settleLate(ctx context.Context, h *holding, b *ballot) {
 	})
 }
 
-// abandon releases, in the background, the locks that a failed try may have taken. It skips
-// nodes that certainly hold nothing of the try, including those whose votes arrive later.
+// abandon releases, in the background, the locks that a failed try may have taken.
 func (q *quorum) abandon(ctx context.Context, h *holding, b *ballot) {
-	q.releaseOn(ctx, b.stained, &h.keys, h.token) // chase repeats releases without a reply
-	votes, open := b.votes, b.open
-	q.m.background(func() {
-		var releases []<-chan vote[bool]
-		for range open {
-			if v := <-votes; !clean(v) { // within the node's timeout
-				releases = append(releases, q.releaseOn(ctx, []int{v.node}, &h.keys, h.token))
-			}
-		}
-		for _, released := range releases {
-			<-released // this background work ends with them
-		}
-	})
+	nodes := slices.DeleteFunc(upTo(len(q.nodes)), func(i int) bool { return slices.Contains(b.refused, i) })
+	q.releaseOn(ctx, nodes, &h.keys, h.token)
 }
 
 // release releases the lock on every node. It returns when it is certain whether a majority
@@ -297,15 +266,12 @@ func (q *quorum) release(ctx context.Context, k *keys, token, _ string) (held, h
 }
 
 // releaseOn releases the lock of a token on these nodes, after the calls for the token that
-// are already in their lanes.
+// are already in their lanes. On a node that does not answer, the lock expires with its TTL.
 func (q *quorum) releaseOn(ctx context.Context, nodes []int, k *keys, token string) <-chan vote[bool] {
 	kk := *k
 	// The release must be done even if ctx ends.
-	return poll(context.WithoutCancel(ctx), q, token, nodes, q.m.cfg.CallTimeout, func(ctx context.Context, i int, n *node) (bool, error) {
+	return poll(context.WithoutCancel(ctx), q, token, nodes, q.m.cfg.CallTimeout, func(ctx context.Context, n *node) (bool, error) {
 		held, _, err := n.release(ctx, &kk, token, "")
-		if err != nil {
-			q.chase(i, chased{kk, token, time.Now().Add(max(chaseFor, q.m.cfg.TTL))})
-		}
 		return held, err
 	})
 }
@@ -318,7 +284,7 @@ func (q *quorum) extend(ctx context.Context, h *holding, ttl time.Duration) exte
 // lock that a majority still held is restored on the nodes that lost it. Without a majority
 // that could restore a lock that another client has held in the meantime.
 func (q *quorum) extendAll(ctx context.Context, locks []*holding, ttl time.Duration) []extension {
-	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) ([]extension, error) {
+	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, n *node) ([]extension, error) {
 		return n.keep(ctx, locks, ttl, false), nil
 	})
 	byNode := make([][]extension, len(q.nodes))
@@ -423,7 +389,7 @@ func agreed(infos []Info) Info {
 // among them. If no waiters are to be listed, it returns as soon as a majority agrees.
 func (q *quorum) inspect(ctx context.Context, k *keys, waiters int) (Info, error) {
 	kk := *k
-	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, _ int, n *node) (Info, error) {
+	votes := poll(ctx, q, "", upTo(len(q.nodes)), q.timeout, func(ctx context.Context, n *node) (Info, error) {
 		return n.inspect(ctx, &kk, waiters)
 	})
 	var failures []error

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -25,7 +24,7 @@ type vote[T any] struct {
 // poll calls the chosen nodes concurrently, each for at most limit, and returns their votes
 // as they arrive. The calls continue when the caller stops reading. With a token they enter
 // its lanes before poll returns.
-func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, i int, n *node) (T, error)) <-chan vote[T] {
+func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, n *node) (T, error)) <-chan vote[T] {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}
@@ -43,7 +42,7 @@ func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, lim
 			var answer T
 			err := turn(ctx)
 			if err == nil {
-				answer, err = ask(ctx, i, q.nodes[i])
+				answer, err = ask(ctx, q.nodes[i])
 			}
 			if err != nil {
 				err = fmt.Errorf("node %d: %w", i, err)
@@ -92,66 +91,4 @@ func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, 
 		}
 	}
 	return turn, done
-}
-
-const (
-	// chaseFor is the minimum time for which a release is repeated on a node that does not
-	// answer. A node that was stopped for longer holds the key for one TTL once it continues.
-	chaseFor = time.Minute
-	// chaseMax bounds the outstanding releases of a node; the locks of dropped ones expire
-	// with their TTL.
-	chaseMax = 1024
-)
-
-// chased is a release without a reply from a node. The acquire before it may still be in
-// flight.
-type chased struct {
-	keys  keys
-	token string
-	until time.Time
-}
-
-// chase adds an outstanding release for a node and starts the node's goroutine that repeats
-// them, if it is not running.
-func (q *quorum) chase(i int, c chased) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	first := len(q.chased[i]) == 0
-	q.chased[i] = append(q.chased[i], c)
-	if over := len(q.chased[i]) - chaseMax; over > 0 {
-		q.chased[i] = slices.Delete(q.chased[i], 0, over)
-	}
-	if first {
-		q.m.background(func() { q.chaseOn(i) })
-	}
-}
-
-// chaseOn repeats the outstanding releases of a node until none is left.
-func (q *quorum) chaseOn(i int) {
-	for pause := min(q.timeout, time.Second); wait(q.m.life, pause) && q.m.open(); pause = min(2*pause, time.Second) {
-		q.mu.Lock()
-		all := slices.Clone(q.chased[i])
-		q.mu.Unlock()
-		done := make(map[string]bool)
-		for _, c := range all {
-			if time.Now().After(c.until) {
-				done[c.token] = true
-				continue
-			}
-			ctx, cancel := context.WithTimeout(q.m.life, q.m.cfg.CallTimeout)
-			_, _, err := q.nodes[i].release(ctx, &c.keys, c.token, "")
-			cancel()
-			if err != nil {
-				break // the node is still unreachable
-			}
-			done[c.token] = true
-		}
-		q.mu.Lock()
-		q.chased[i] = slices.DeleteFunc(q.chased[i], func(c chased) bool { return done[c.token] })
-		left := len(q.chased[i])
-		q.mu.Unlock()
-		if left == 0 {
-			return
-		}
-	}
 }

@@ -62,7 +62,7 @@ func TestAhead_HandedBack(t *testing.T) {
 		enqueue(t, q, slices.Concat(quick, []queue.Task{{ID: "slow"}}, rest)...)
 		h := newBlockOn("slow")
 		// The test must see them before they are handed back, also on a busy machine.
-		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
 		}, 5*time.Second))
 		receive(t, "the slow task", h.blocked)
@@ -150,7 +150,7 @@ func TestAhead_Extended(t *testing.T) {
 		h := newBlockOn("slow")
 		// They are handed back after the first end of the lease. Until then no other worker
 		// gets them.
-		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
 		}, 4*time.Second))
 		receive(t, "the slow task", h.blocked)
@@ -180,7 +180,7 @@ func TestAhead_LeaseLost(t *testing.T) {
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "lost"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
 		reported := make(chan error, 100)
-		stop := start(t, q, h.handle, queue.WithAheadLimit(queue.RunConfig{
+		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
 			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { reported <- err },
 		}, limit))
 		receive(t, "the slow task", h.blocked)

@@ -23,8 +23,6 @@ type Fetched struct {
 	// More reports whether another Dequeue would find tasks now.
 	More bool
 
-	birth string // random name of the queue; it changes after Redis lost everything
-	takes int64  // calls that have taken tasks since; it falls only if Redis lost writes
 	// strays is the number of payloads minus the number of tasks. Above 0, a fault has
 	// left tasks in no state.
 	strays int64
@@ -71,25 +69,25 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 }
 
 // fetchedHead is the number of fields before the tasks in a reply.
-const fetchedHead = 7
+const fetchedHead = 5
 
 func parseFetched(reply []string, token string, until time.Time) (f Fetched, err error) {
 	if len(reply) < fetchedHead || (len(reply)-fetchedHead)%3 != 0 {
 		return Fetched{}, fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
 	var n [fetchedHead]int64
-	for _, i := range []int{1, 3, 4, 6} {
+	for _, i := range []int{1, 2, 4} {
 		if n[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
 			return Fetched{}, fmt.Errorf("%w: %w", ErrReply, err)
 		}
 	}
 	f.More, f.Next = reply[0] == "1", time.Duration(n[1])*time.Millisecond
-	f.birth, f.takes, f.strays = reply[2], n[3], n[4]
-	waits, rest := reply[5], reply[fetchedHead:]
-	if n[6] < 0 || n[6] > int64(len(rest)/3) {
-		return Fetched{}, fmt.Errorf("%w: %d expired leases in %d fields", ErrReply, n[6], len(reply))
+	f.strays = n[2]
+	waits, rest := reply[3], reply[fetchedHead:]
+	if n[4] < 0 || n[4] > int64(len(rest)/3) {
+		return Fetched{}, fmt.Errorf("%w: %d expired leases in %d fields", ErrReply, n[4], len(reply))
 	}
-	for range n[6] {
+	for range n[4] {
 		e := expired{task: Leased{ID: rest[0]}, dead: rest[2] == "1"}
 		if err := e.task.parseHead(rest[1]); err != nil {
 			return Fetched{}, err
@@ -97,9 +95,9 @@ func parseFetched(reply []string, token string, until time.Time) (f Fetched, err
 		f.expired, rest = append(f.expired, e), rest[3:]
 	}
 	f.Tasks = make([]Leased, 0, len(rest)/3)
-	holds := make([]hold, len(rest)/3)
+	ends := make([]time.Time, len(rest)/3)
 	var head string
-	t := Leased{LeaseUntil: until}
+	var t Leased
 	for ; len(rest) > 0; rest = rest[3:] {
 		// Almost all tasks of a batch have the same head: parse it once.
 		if rest[2] != head {
@@ -109,8 +107,8 @@ func parseFetched(reply []string, token string, until time.Time) (f Fetched, err
 				return Fetched{}, err
 			}
 		}
-		t.ID, t.Payload, t.hold = rest[0], []byte(rest[1]), &holds[len(f.Tasks)]
-		t.hold.end = until
+		t.ID, t.Payload, t.end = rest[0], []byte(rest[1]), &ends[len(f.Tasks)]
+		*t.end = until
 		f.Tasks = append(f.Tasks, t)
 	}
 	return f, setWaits(f.Tasks, waits)

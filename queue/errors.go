@@ -25,10 +25,6 @@ var (
 	// ErrAbandoned: a handler ignored the end of its context. At the end of Run its
 	// tasks were handed back; after a task's Timeout its attempt failed.
 	ErrAbandoned = errors.New("queue: handler abandoned")
-	// ErrDataLost: Redis lost data of the queue, for example by a restart without
-	// persistence or a failover to a lagging replica. Run reports it to OnError. The
-	// producer has to add the lost tasks again.
-	ErrDataLost = errors.New("queue: redis lost data")
 	// ErrTaskLost: tasks are in no state, for example after a manual command, so no
 	// worker would take them. Run reports them to OnError and makes them ready.
 	ErrTaskLost = errors.New("queue: tasks are in no state")

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -18,21 +19,27 @@ var (
 // MaxUnsettled is maxUnsettled.
 const MaxUnsettled = maxUnsettled
 
-// WithFetchPatience sets how long a fetch may hold up the other sources.
-func WithFetchPatience(c RunConfig, d time.Duration) RunConfig {
-	c.fetchPatience = d
+// WithPatience sets how long a fetch may hold up the other sources, and how long a
+// prefetched task waits before it is handed back.
+func WithPatience(c RunConfig, d time.Duration) RunConfig {
+	c.patience = d
 	return c
 }
 
-// WithAheadLimit sets how long a prefetched task waits before it is handed back.
-func WithAheadLimit(c RunConfig, d time.Duration) RunConfig {
-	c.aheadLimit = d
-	return c
+// Bound is the upper bound of a bucket of Waits.
+func Bound(i int) time.Duration {
+	if i == len(waitBounds) {
+		return math.MaxInt64
+	}
+	return waitBounds[i]
 }
+
+// LeaseEnd is the earliest end of the task's lease.
+func LeaseEnd(l Leased) time.Time { return *l.end }
 
 // RaiseLimits lets commands take as long as a busy machine needs. Call it before any test.
 func RaiseLimits() {
-	recallLimit, fetchLimit, defaultAheadLimit = time.Minute, time.Minute, time.Minute
+	recallLimit, fetchLimit, defaultPatience = time.Minute, time.Minute, time.Minute
 }
 
 // SeekStrays checks for strays once, as after a fetch that counted one, and returns the

@@ -14,10 +14,9 @@ import (
 // the next due time.
 func (s *source) fetchLoop(ctx context.Context) {
 	defer s.r.pool.handBack(s)
-	f := fetcher{source: s, size: chunkTasks}
 	failures, answered := 0, false
 	for ctx.Err() == nil {
-		err := f.turn(ctx)
+		err := s.turn(ctx)
 		if err == nil {
 			failures, answered = 0, true
 			continue
@@ -35,54 +34,44 @@ func (s *source) fetchLoop(ctx context.Context) {
 	}
 }
 
-// fetcher is the state of the fetch loop of one source.
-type fetcher struct {
-	*source
-	size      int       // maximum number of entries per fetch
-	nextFetch time.Time // when lingering ends
-	birth     string    // Fetched.birth of the last fetch
-	takes     int64     // Fetched.takes of the last fetch
-	strays    strays
-	// woken: this loop consumed a wake-up and has not fetched since.
-	woken bool
-}
-
 // turn fetches once, and waits for a wake-up when there was nothing.
-func (f *fetcher) turn(ctx context.Context) error {
-	pool := f.r.pool
-	if d := time.Until(f.nextFetch); d > 0 {
+func (s *source) turn(ctx context.Context) error {
+	pool := s.r.pool
+	if d := time.Until(s.nextFetch); d > 0 {
 		pause.For(ctx, d)
 	}
-	n, err := f.leave(ctx)
+	n, err := s.leave(ctx)
 	if n == 0 {
 		return err
 	}
-	got, err := f.fetch(ctx, min(n, f.size))
-	if f.r.cfg.OnFetch != nil {
-		f.r.cfg.OnFetch(err)
+	// The end of Run does not cancel it; see fetchLimit.
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
+	defer cancel()
+	got, err := s.Queue.dequeue(whole, min(n, s.size), s.r.cfg.MaxIdle)
+	if s.r.cfg.OnFetch != nil {
+		s.r.cfg.OnFetch(err)
 	}
 	if err != nil {
 		// On a slow link the reply with a large batch may never arrive in time, and the
 		// tasks of a lost reply have used an attempt.
-		f.size = max(min(n, f.size)/2, 1)
-		pool.failed(f.source)
+		s.size = max(min(n, s.size)/2, 1)
+		pool.failed(s)
 		return err
 	}
-	f.woken = false
-	f.compare(got)
-	f.size = min(2*f.size, chunkTasks)
+	s.woken = false
+	s.size = min(2*s.size, chunkTasks)
 	empty := len(got.Tasks) == 0
 	soon := got.strays <= 0 && (got.More || !empty)
-	if f.r.cfg.Linger != nil && !got.More && !empty && entries(got.Tasks) < f.batch() {
-		d := min(f.r.cfg.Linger(got.Tasks), maxLinger)
-		f.nextFetch = time.Now().Add(d)
+	if s.r.cfg.Linger != nil && !got.More && !empty && entries(got.Tasks) < s.batch() {
+		d := min(s.r.cfg.Linger(got.Tasks), maxLinger)
+		s.nextFetch = time.Now().Add(d)
 		soon = soon && d <= 0
 	}
-	pool.fetched(f.source, got.Tasks, got.More, soon)
-	f.reportExpired(got)
-	f.seek(ctx, got.strays)
+	pool.fetched(s, got.Tasks, got.More, soon)
+	s.reportExpired(got)
+	s.strays.look(ctx, s.Queue, got.strays, s.r.cfg.OnError)
 	if empty && !got.More {
-		return f.wait(ctx, got.Next)
+		return s.wait(ctx, got.Next)
 	}
 	return nil
 }
@@ -93,92 +82,63 @@ func (f *fetcher) turn(ctx context.Context) error {
 // The workers may be busy for a long time, and a wake-up reaches only one process. So a
 // loop that cannot fetch at once passes its wake-up on, and waits for the next one if no
 // task is ready.
-func (f *fetcher) leave(ctx context.Context) (int, error) {
-	pool := f.r.pool
-	if f.acker.full() {
-		pool.withdraw(f.source)
-		if f.woken {
-			f.Queue.giveBack(ctx)
-			f.woken = false
+func (s *source) leave(ctx context.Context) (int, error) {
+	pool := s.r.pool
+	if s.acker.full() {
+		pool.withdraw(s)
+		if s.woken {
+			s.Queue.giveBack(ctx)
+			s.woken = false
 		}
-		f.acker.wait(ctx)
+		s.acker.wait(ctx)
 	}
-	pool.ask(f.source)
-	if f.woken {
+	pool.ask(s)
+	if s.woken {
 		select {
-		case n := <-f.grant:
+		case n := <-s.grant:
 			return n, nil
 		default:
 		}
-		ready, next, err := f.Queue.pass(ctx)
+		ready, next, err := s.Queue.pass(ctx)
 		if err == nil && !ready {
-			pool.withdraw(f.source)
-			return 0, f.wait(ctx, next)
+			pool.withdraw(s)
+			return 0, s.wait(ctx, next)
 		}
 		// If it failed, other workers check the queue within RunConfig.MaxIdle anyway.
 	}
 	select {
-	case n := <-f.grant:
+	case n := <-s.grant:
 		return n, nil
 	case <-ctx.Done():
-		pool.withdraw(f.source)
+		pool.withdraw(s)
 		return 0, nil
 	}
-}
-
-// compare reports that the queue was recreated or is in an earlier state than at the
-// last fetch. It does not detect lost writes after the last call that took tasks, nor
-// lost calls that other workers' calls have replaced in number.
-func (f *fetcher) compare(got Fetched) {
-	switch {
-	case got.birth == "":
-		return // the script could not read it
-	case f.birth != "" && got.birth != f.birth:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: the queue was recreated", ErrDataLost))
-	case got.birth == f.birth && got.takes < f.takes:
-		f.r.cfg.OnError(fmt.Errorf("fetch tasks: %w: %d fetches are missing", ErrDataLost, f.takes-got.takes))
-	}
-	f.birth, f.takes = got.birth, got.takes
 }
 
 // reportExpired reports the attempts whose lease had expired when this fetch took back their
 // tasks. At most one fetch of all processes does: a reply that is lost reports nothing. The
 // fetched tasks are with the workers and their leases are renewed by then, however long the
 // callback takes.
-func (f *fetcher) reportExpired(got Fetched) {
-	if f.r.cfg.OnFailure == nil {
+func (s *source) reportExpired(got Fetched) {
+	if s.r.cfg.OnFailure == nil {
 		return
 	}
 	for i := range got.expired {
 		e := &got.expired[i]
-		f.r.cfg.OnFailure(e.task, fmt.Errorf("attempt %d: %w: it expired", e.task.Attempt, ErrLeaseLost), e.dead)
+		s.r.cfg.OnFailure(e.task, fmt.Errorf("attempt %d: %w: it expired", e.task.Attempt, ErrLeaseLost), e.dead)
 	}
 }
 
-// seek searches for strays after a fetch. The workers already have the fetched tasks,
-// and other sources may fetch during the search.
-func (f *fetcher) seek(ctx context.Context, n int64) {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
-	defer cancel()
-	f.strays.look(whole, f.Queue, n, f.r.cfg.OnError)
-}
-
-func (f *fetcher) fetch(ctx context.Context, n int) (Fetched, error) {
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
-	defer cancel()
-	return f.Queue.dequeue(whole, n, f.r.cfg.MaxIdle)
-}
-
 // wait sleeps until the queue may have ready tasks.
-func (f *fetcher) wait(ctx context.Context, next time.Duration) error {
-	limit, due := f.r.cfg.MaxIdle, false
-	if f.strays.reported > 0 {
+func (s *source) wait(ctx context.Context, next time.Duration) error {
+	limit, due := s.r.cfg.MaxIdle, false
+	if s.strays.reported > 0 {
 		limit = min(limit, strayEvery) // continue the check
 	}
 	if next >= 0 && next < limit {
 		limit, due = next, true
 	}
-	err := f.Queue.wait(ctx, limit, due)
-	f.woken = err == nil
+	err := s.Queue.wait(ctx, limit, due)
+	s.woken = err == nil
 	return err
 }

@@ -21,11 +21,14 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
 	r.cfg.OnError = func(err error) { t.Error(err) }
 	for _, w := range weights {
-		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r, place: newPlace()}
+		s := &source{Source: Source{Queue: &Queue{}, Weight: w}, r: r}
+		s.grant, s.loaded = make(chan int, 1), true
 		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
 	r.pool.sources = r.sources
+	r.work = t.Context()
+	r.pool.run = func(b *batch) { b.ctx, b.cancel = context.WithCancelCause(r.work) }
 	return r.pool, r.sources
 }
 
@@ -41,13 +44,11 @@ func granted(s *source) int {
 
 // leases returns n tasks as in a fetch, with consecutive numbers from the given one on.
 func leases(name string, from, n int, until time.Time) []Leased {
-	holds := make([]hold, n)
 	tasks := make([]Leased, n)
 	for i := range tasks {
-		holds[i].end = until
+		end := until
 		tasks[i] = Leased{
-			ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1,
-			LeaseUntil: until, FetchedAt: time.Now(), hold: &holds[i],
+			ID: fmt.Sprintf("%s%d", name, from+i), Token: "token", Attempt: 1, FetchedAt: time.Now(), end: &end,
 		}
 	}
 	return tasks
@@ -58,13 +59,16 @@ func brought(name string, from, n int) []Leased {
 	return leases(name, from, n, time.Now().Add(time.Hour))
 }
 
-// free makes the pool believe that n workers are idle.
-func (p *pool) free(n int) {
+// called makes the pool believe that a handler call has taken this long.
+func (p *pool) called(took time.Duration) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.idle += n
-	p.dispatch()
+	p.active++
+	p.mu.Unlock()
+	p.finished(&batch{}, results{}, took)
 }
+
+// done ends the first of the running handler calls.
+func (p *pool) done(took time.Duration) { p.finished(p.running[0], results{}, took) }
 
 func ids(b *batch) string {
 	var all []string
@@ -83,29 +87,30 @@ func TestPool_NoBurst(t *testing.T) {
 	p.withdraw(a)
 	serve := func(from *source, soon bool) {
 		p.fetched(from, brought("t", 0, 1), true, soon)
-		p.mu.Lock()
-		p.idle = 0
-		p.mu.Unlock()
-		p.take(t.Context())
+		p.done(0)
 	}
 	for range 100 {
 		p.ask(b)
-		p.free(1)
 		if granted(b) != 1 {
 			t.Fatal("b got no grant while only b asked")
 		}
 		serve(b, false) // it lingers
 	}
+	p.ask(b)
+	if granted(b) != 1 {
+		t.Fatal("b got no grant while only b asked")
+	}
 	p.ask(a)
+	serve(b, true)
 	p.ask(b)
 	var got [2]int
 	for range 10 {
-		p.free(1)
 		for i := range s {
 			if granted(s[i]) == 1 {
 				got[i]++
 				serve(s[i], true)
 				p.ask(s[i])
+				break
 			}
 		}
 	}
@@ -114,24 +119,49 @@ func TestPool_NoBurst(t *testing.T) {
 	}
 }
 
-// TestPool_WorkerSpokenFor: no tasks are fetched for a worker that is about to take a batch.
-func TestPool_WorkerSpokenFor(t *testing.T) {
+// TestPool_Room: without prefetching, only tasks for free workers are fetched.
+func TestPool_Room(t *testing.T) {
 	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 8, Workers: 2}, 1, 1)
+	p, s := bench(t, RunConfig{Batch: 8, Workers: 3}, 1, 1)
 	p.ask(s[0])
 	p.ask(s[1])
-	p.free(1)
-	if n := granted(s[0]); n != 8 {
-		t.Fatalf("granted %d, want a batch", n)
+	if a, b := granted(s[0]), granted(s[1]); a != 24 || b != 0 {
+		t.Fatalf("granted %d and %d, want three batches for the first", a, b)
 	}
-	p.fetched(s[0], brought("t", 0, 1), false, true)
+	p.fetched(s[0], brought("t", 0, 9), false, true)
 	p.ask(s[0])
-	if a, b := granted(s[0]), granted(s[1]); a+b != 0 {
-		t.Fatalf("granted %d and %d, but the worker is about to be busy", a, b)
-	}
-	p.free(1)
 	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 8 {
-		t.Fatalf("granted %d and %d, want a batch for the second", a, b)
+		t.Fatalf("granted %d and %d, want a batch for the second: two workers are busy", a, b)
+	}
+	p.done(0)
+	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 0 {
+		t.Fatalf("granted %d and %d, but the second is still fetching and its turn is next", a, b)
+	}
+	p.fetched(s[1], brought("t", 0, 8), false, true)
+	if n := granted(s[0]); n != 0 {
+		t.Fatalf("granted %d, but the turn is the second's", n)
+	}
+	if p.withdraw(s[1]); granted(s[0]) != 8 {
+		t.Fatal("the free worker is not used")
+	}
+}
+
+// TestPool_RoomAhead: at most 512 entries of fetched tasks wait, however short a handler call is.
+func TestPool_RoomAhead(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 256, Workers: 1, Ahead: time.Hour}, 1)
+	p.called(time.Microsecond)
+	p.ask(s[0])
+	for fetches := 1; ; fetches++ {
+		n := granted(s[0])
+		if n == 0 && fetches == 3 && len(p.waiting) == 2 {
+			return
+		}
+		if n < 256 || n > chunkTasks || fetches == 3 {
+			t.Fatalf("fetch %d: granted %d, and %d batches wait", fetches, n, len(p.waiting))
+		}
+		p.fetched(s[0], brought("t", 0, n), true, true)
+		p.ask(s[0])
 	}
 }
 
@@ -139,14 +169,13 @@ func TestPool_WorkerSpokenFor(t *testing.T) {
 func TestPool_SlowFetch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, s := bench(t, RunConfig{Batch: 4, Workers: 2}, 1, 1)
+		p, s := bench(t, RunConfig{Batch: 4, Workers: 1}, 1, 1)
 		p.ask(s[0])
 		p.ask(s[1])
-		p.free(1)
 		if granted(s[0]) != 4 || granted(s[1]) != 0 {
 			t.Fatal("the first was not the only one with a grant")
 		}
-		<-time.After(defaultFetchPatience - time.Nanosecond)
+		<-time.After(defaultPatience - time.Nanosecond)
 		synctest.Wait()
 		if granted(s[1]) != 0 {
 			t.Fatal("the first had no time")
@@ -158,13 +187,13 @@ func TestPool_SlowFetch(t *testing.T) {
 		}
 		// Tasks that arrive late are still taken, and count once.
 		p.fetched(s[0], brought("late", 0, 4), false, false)
-		if p.reserved != 4 || p.queued != 4 {
-			t.Fatalf("%d reserved and %d waiting, want 4 and 4", p.reserved, p.queued)
+		if p.reserved != 1 || p.active != 1 {
+			t.Fatalf("%d calls reserved and %d begun, want 1 and 1", p.reserved, p.active)
 		}
 		p.fetched(s[1], nil, false, false)
 		// After a failure the others do not wait for it at all, until a fetch succeeds.
 		p.failed(s[0])
-		p.free(1)
+		p.done(0)
 		for _, failing := range []bool{true, false} {
 			p.ask(s[0])
 			if granted(s[0]) == 0 {
@@ -177,7 +206,7 @@ func TestPool_SlowFetch(t *testing.T) {
 			p.fetched(s[0], nil, false, false)
 			p.withdraw(s[1])
 		}
-		<-time.After(2 * defaultFetchPatience)
+		<-time.After(2 * defaultPatience)
 		synctest.Wait()
 		if p.reserved != 0 {
 			t.Fatalf("%d reserved, and no source fetches", p.reserved)
@@ -192,14 +221,13 @@ func TestPool_QuickFetch(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 4, Workers: 1}, 1, 1)
 		p.withdraw(s[1])
 		p.ask(s[0])
-		p.free(1)
 		for range 3 {
 			if granted(s[0]) != 4 {
 				t.Fatal("no leave")
 			}
-			<-time.After(defaultFetchPatience * 2 / 3)
+			<-time.After(defaultPatience * 2 / 3)
 			synctest.Wait()
-			if p.reserved != 4 || !s[0].loaded {
+			if p.reserved != 1 || !s[0].loaded {
 				t.Fatal("given up too early")
 			}
 			p.fetched(s[0], nil, true, true)
@@ -211,9 +239,9 @@ func TestPool_QuickFetch(t *testing.T) {
 		}
 		p.fetched(s[0], brought("t", 0, 4), true, true)
 		p.ask(s[0])
-		<-time.After(2 * defaultFetchPatience)
+		<-time.After(2 * defaultPatience)
 		synctest.Wait()
-		p.free(1)
+		p.done(0)
 		if granted(s[0]) != 4 {
 			t.Fatal("its request is lost")
 		}
@@ -224,19 +252,69 @@ func TestPool_QuickFetch(t *testing.T) {
 	})
 }
 
+// TestPool_Reserved: no source fetches for workers for which another one is fetching.
+func TestPool_Reserved(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 8, Workers: 3}, 1, 1)
+	p.withdraw(s[0])
+	p.ask(s[1])
+	p.ask(s[0])
+	if a, b := granted(s[0]), granted(s[1]); a != 0 || b != 24 {
+		t.Fatalf("granted %d and %d, want 0 and 24", a, b)
+	}
+}
+
+// TestPool_Share: while two sources are loaded, each prefetches its share, also if it does not
+// know whether it has more tasks. A source without others prefetches only if it has more.
+func TestPool_Share(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 8 * time.Microsecond}, 3, 1)
+	p.called(time.Microsecond)
+	p.active = 1 // the worker is busy
+	p.ask(s[0])
+	if n := granted(s[0]); n != 6 {
+		t.Fatalf("granted %d, want three quarters of 8", n)
+	}
+	p.fetched(s[0], nil, false, true)
+	p.withdraw(s[1])
+	p.ask(s[0])
+	if n := granted(s[0]); n != 0 {
+		t.Fatalf("granted %d, but the worker is busy and no task was left", n)
+	}
+}
+
+// TestPool_HalfFree: tasks are prefetched only when half of the room for them is free.
+func TestPool_HalfFree(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 8 * time.Microsecond}, 1)
+	p.called(time.Microsecond)
+	s[0].more = true
+	p.ask(s[0])
+	p.fetched(s[0], brought("t", 0, granted(s[0])), true, true)
+	p.ask(s[0])
+	if n := len(p.waiting); n != 7 {
+		t.Fatalf("%d wait, want 7 of 8", n)
+	}
+	for left := 6; left >= 4; left-- {
+		if n := granted(s[0]); n != 0 {
+			t.Fatalf("granted %d while more than half wait", n)
+		}
+		p.done(time.Microsecond)
+	}
+	if n := granted(s[0]); n != 4 {
+		t.Fatalf("granted %d, want 4", n)
+	}
+}
+
 // TestPool_Newcomer: while prefetched tasks keep all workers busy, another source still gets
 // its turn, although it does not know whether it has more tasks.
 func TestPool_Newcomer(t *testing.T) {
 	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1, 1)
-	p.ahead = 8
+	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 8 * time.Microsecond}, 1, 1)
+	p.called(time.Microsecond)
 	p.withdraw(s[0])
 	p.ask(s[1])
-	p.free(1)
 	p.fetched(s[1], brought("b", 0, granted(s[1])), true, true)
-	p.mu.Lock()
-	p.idle = 0
-	p.mu.Unlock()
 	p.ask(s[1])
 	p.ask(s[0])
 	for turns := 0; granted(s[0]) == 0; turns++ {
@@ -247,40 +325,26 @@ func TestPool_Newcomer(t *testing.T) {
 			p.fetched(s[1], brought("b", 0, n), true, true)
 			p.ask(s[1])
 		}
-		p.finished(p.take(t.Context()), results{}, time.Microsecond)
-		p.mu.Lock()
-		p.ahead = 8
-		p.mu.Unlock()
+		p.done(time.Microsecond)
 	}
 }
 
-// TestPool_Fill: a batch is filled from several fetches, of one source.
-func TestPool_Fill(t *testing.T) {
+// TestPool_Batches: a fetch is split into batches, which are handled in the order of arrival.
+func TestPool_Batches(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
-	p.fetched(s[0], brought("a", 0, 3), true, true)
-	p.fetched(s[0], brought("a", 3, 3), true, true)
-	p.fetched(s[1], brought("b", 0, 2), true, true)
-	for _, want := range []string{"a0 a1 a2 a3 a4", "a5", "b0 b1"} {
-		if got := ids(p.take(t.Context())); got != want {
-			t.Fatalf("took %q, want %q", got, want)
+	big := brought("a", 0, 5)
+	big[1].Entries, big[2].Entries, big[3].Entries = 3, 6, 4
+	p.fetched(s[0], big, true, true)
+	p.fetched(s[1], brought("b", 0, 6), true, true)
+	for _, want := range []string{"a0 a1", "a2", "a3 a4", "b0 b1 b2 b3 b4", "b5"} {
+		if got := ids(p.running[0]); got != want || len(p.running) != 1 {
+			t.Fatalf("%q runs, one of %d, want %q", got, len(p.running), want)
 		}
+		p.done(0)
 	}
-	if p.queued != 0 || s[0].queued != 0 || s[1].queued != 0 {
-		t.Fatalf("%d, %d and %d are waiting", p.queued, s[0].queued, s[1].queued)
-	}
-}
-
-// TestPool_TakeOldest: tasks that have waited longest are taken first, whatever their source.
-func TestPool_TakeOldest(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 5, Workers: 1}, 1, 1)
-	later := brought("a", 0, 1)
-	later[0].FetchedAt = later[0].FetchedAt.Add(time.Second)
-	p.fetched(s[1], brought("b", 0, 1), true, true)
-	p.fetched(s[0], later, true, true)
-	if got := ids(p.take(t.Context())); got != "b0" {
-		t.Fatalf("took %q, want b0", got)
+	if len(p.running)+len(p.waiting)+p.active != 0 {
+		t.Fatalf("%d run and %d wait", len(p.running), len(p.waiting))
 	}
 }
 
@@ -291,31 +355,39 @@ func TestPool_Ahead(t *testing.T) {
 		window, took time.Duration
 		want         int
 	}{
-		{10 * time.Millisecond, time.Millisecond, 2 * 10 * 4},
-		{10 * time.Millisecond, 100 * time.Microsecond, chunkTasks},
+		{10 * time.Millisecond, time.Millisecond, 2 * 10},
+		{10 * time.Millisecond, time.Microsecond, chunkTasks},
 		{10 * time.Millisecond, time.Second, 0},
 		{-1, time.Microsecond, 0},
 	} {
-		p, s := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
+		p, _ := bench(t, RunConfig{Batch: 4, Workers: 2, Ahead: tt.window}, 1)
 		for range 100 {
-			p.finished(&batch{}, results{}, tt.took)
+			p.called(tt.took)
 		}
-		if n := p.aheadOf(s[0]); n != tt.want {
-			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, n, tt.want)
+		if p.ahead != tt.want {
+			t.Errorf("%v of %v: %d ahead, want %d", tt.took, tt.window, p.ahead, tt.want)
 		}
 	}
 	// A single slow call lowers it; many quick ones raise it again.
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
-	p.finished(&batch{}, results{}, time.Microsecond)
-	p.finished(&batch{}, results{}, 40*time.Millisecond)
-	if n := p.aheadOf(s[0]); n != 0 {
-		t.Errorf("%d ahead after a slow call", n)
+	p, _ := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: 10 * time.Millisecond}, 1)
+	p.called(time.Microsecond)
+	p.called(40 * time.Millisecond)
+	if p.ahead != 0 {
+		t.Errorf("%d ahead after a slow call", p.ahead)
 	}
 	for range 200 {
-		p.finished(&batch{}, results{}, time.Microsecond)
+		p.called(time.Microsecond)
 	}
-	if n := p.aheadOf(s[0]); n != chunkTasks {
-		t.Errorf("%d ahead after many quick calls", n)
+	if p.ahead != chunkTasks {
+		t.Errorf("%d ahead after many quick calls", p.ahead)
+	}
+}
+
+// TestRejection_RetryInThePast: a time in the past is now, and not the backoff.
+func TestRejection_RetryInThePast(t *testing.T) {
+	t.Parallel()
+	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -393,13 +465,12 @@ func TestPool_OverdueAfterFetch(t *testing.T) {
 	t.Parallel()
 	p, all := bench(t, RunConfig{Batch: 1, Workers: 1, Ahead: time.Hour}, 1)
 	s := all[0]
-	p.finished(&batch{}, results{}, time.Millisecond) // from now on tasks are prefetched
-	p.free(1)
+	p.called(time.Millisecond) // from now on tasks are prefetched
+	p.active, s.more = 1, true // its worker is busy with something else
 	p.ask(s)
 	if granted(s) == 0 {
 		t.Fatal("no fetch was granted")
 	}
-	p.free(-1) // its worker is busy with something else
 	old := brought("old", 0, 3)
 	old[0].FetchedAt = time.Now().Add(-time.Hour)
 	p.fetched(s, old, true, true)
@@ -430,13 +501,17 @@ func TestPool_TakeLost(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 9, Workers: 1}, 1)
 		var reported []error
 		s[0].r.cfg.OnError = func(err error) { reported = append(reported, err) }
-		p.fetched(s[0], leases("a", 0, 2, time.Now().Add(time.Second)), true, true)
-		p.fetched(s[0], brought("b", 0, 3), true, true)
-		s[0].lose(func(l Leased) bool { return l.ID == "b1" })
+		p.active = 1 // the worker is busy
+		all := leases("a", 0, 2, time.Now().Add(time.Second))
+		p.fetched(s[0], append(all, brought("b", 0, 3)...), true, true)
+		p.fetched(s[0], brought("c", 0, 1), true, true)
+		s[0].lose(func(l Leased) bool { return l.ID == "b1" || l.ID == "c0" })
 		<-time.After(time.Second) // and the renewer has not noticed
-		b := p.take(t.Context())
-		if got := ids(b); got != "b0 b2" || p.queued != 0 {
-			t.Fatalf("handled %q, want b0 b2, and %d wait", got, p.queued)
+		p.active--
+		p.ask(s[0])
+		b := p.running[0]
+		if got := ids(b); got != "b0 b2" || len(p.waiting) != 0 {
+			t.Fatalf("handled %q, want b0 b2, and %d wait", got, len(p.waiting))
 		}
 		if &b.tasks[0] == &b.given[0] {
 			t.Fatal("the handler could change the renewer's slice")
@@ -472,73 +547,28 @@ func TestRenewer_OneEnded(t *testing.T) {
 	}
 	p.fetched(s[0], f.Tasks, false, false)
 	now := time.Now()
-	f.Tasks[0].hold.end, f.Tasks[1].hold.end = now.Add(-time.Second), now.Add(time.Minute)
+	*f.Tasks[0].end, *f.Tasks[1].end = now.Add(-time.Second), now.Add(time.Minute)
 	if !s[0].extend(t.Context()) {
 		t.Fatal("it failed")
 	}
-	if end := f.Tasks[1].hold.end; end.Before(now.Add(time.Hour)) {
+	if end := *f.Tasks[1].end; end.Before(now.Add(time.Hour)) {
 		t.Fatalf("the other ends at %v and was not extended", end)
 	}
-	if end := f.Tasks[0].hold.end; end.After(now) {
+	if end := *f.Tasks[0].end; end.After(now) {
 		t.Fatalf("the ended lease was extended to %v", end)
 	}
 }
 
-// TestPool_LostBeforeTaken: the worker that was woken for tasks whose leases are lost stays idle,
-// so the source may fetch for it again.
-func TestPool_LostBeforeTaken(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
-	s[0].r.cfg.OnError = func(error) {}
-	p.free(1)
-	p.ask(s[0])
-	if granted(s[0]) != 1 {
-		t.Fatal("no fetch was granted")
-	}
-	p.fetched(s[0], brought("a", 0, 1), false, true)
-	p.ask(s[0])
-	if n := granted(s[0]); n != 0 {
-		t.Fatalf("granted %d, but the worker is about to be busy", n)
-	}
-	s[0].lose(func(Leased) bool { return true })
-	if n := granted(s[0]); n != 1 {
-		t.Fatalf("granted %d, but the worker is idle", n)
-	}
-}
-
-// TestPool_OverdueIdle: tasks that have waited too long are not handed back while a worker is free.
-func TestPool_OverdueIdle(t *testing.T) {
-	t.Parallel()
-	p, s := bench(t, RunConfig{Batch: 1, Workers: 1}, 1)
-	old := brought("old", 0, 2)
-	old[0].FetchedAt = time.Now().Add(-time.Hour)
-	p.fetched(s[0], old, true, true)
-	p.free(1)
-	if p.returnOverdue(s[0]); s[0].acker.pending.len() != 0 {
-		t.Errorf("%s were handed back, but a worker is free", reasons(s[0]))
-	}
-	p.free(-1)
-	if p.returnOverdue(s[0]); reasons(s[0]) != "old0 old1" {
-		t.Errorf("handed back %q, want old0 old1", reasons(s[0]))
-	}
-}
-
 // TestPool_Abandon: the tasks of a handler that keeps running are handed back in their order, even
-// if it has reordered them, and without those that it has settled itself.
+// if it has reordered them, and without those whose leases are lost.
 func TestPool_Abandon(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 3, Workers: 1}, 1)
 	p.fetched(s[0], brought("a", 0, 3), false, false)
-	b := p.take(t.Context())
+	b := p.running[0]
 	slices.Reverse(b.given)
-	b.given[1].ended(StatusOK)
-	if held := p.held(s[0]); len(held) != 2 || held[0].ID != "a0" || held[1].ID != "a2" {
-		t.Errorf("the leases of %v are renewed, want a0 and a2", held)
-	}
-	s[0].lose(func(l Leased) bool { return l.ID == "a1" }) // it is settled, not lost
-	if b.ctx.Err() != nil {
-		t.Error("the handler's context has ended")
-	}
+	s[0].r.cfg.OnError = func(error) {}
+	s[0].lose(func(l Leased) bool { return l.ID == "a1" })
 	if n := p.abandon(); n != 1 || reasons(s[0]) != "a0 a2" || b.ctx.Err() == nil {
 		t.Errorf("%d abandoned, handed back %q, %v", n, reasons(s[0]), b.ctx.Err())
 	}

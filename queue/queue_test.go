@@ -222,8 +222,8 @@ func TestQueue_Extend(t *testing.T) {
 			wantStatus(t, status, err, queue.StatusOK)
 			return get(t, q, "a").At.After(before)
 		})
-		if end := get(t, q, "a").At; l[0].LeaseUntil.After(end) {
-			t.Fatalf("local lease end %v is later than the server's %v", l[0].LeaseUntil, end)
+		if end := get(t, q, "a").At; queue.LeaseEnd(l[0]).After(end) {
+			t.Fatalf("local lease end %v is later than the server's %v", queue.LeaseEnd(l[0]), end)
 		}
 		ack(t, q, l...)
 		status, err := q.Extend(await.Context(t), l...)

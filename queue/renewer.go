@@ -24,6 +24,7 @@ func (s *source) renew(ctx context.Context) {
 		}
 		pause := every
 		s.expire()
+		s.r.pool.returnOverdue(s)
 		if !s.extend(ctx) {
 			pause = again
 		}
@@ -38,10 +39,10 @@ func (s *source) renew(ctx context.Context) {
 // next one; zero if there is none.
 func (s *source) expire() (next time.Time) {
 	now := time.Now()
-	s.lose(func(l Leased) bool { return !now.Before(l.hold.end) })
+	s.lose(func(l Leased) bool { return !now.Before(*l.end) })
 	for _, l := range s.r.pool.held(s) {
-		if next.IsZero() || l.hold.end.Before(next) {
-			next = l.hold.end
+		if next.IsZero() || l.end.Before(next) {
+			next = *l.end
 		}
 	}
 	return next
@@ -56,12 +57,12 @@ func (s *source) extend(ctx context.Context) bool {
 	var first time.Time
 	for _, l := range s.r.pool.held(s) {
 		// An ended lease must not cut the call for the others short.
-		if left := l.hold.end.Sub(start); left <= 0 || left >= q.cfg.Lease*2/3 {
+		if left := l.end.Sub(start); left <= 0 || left >= q.cfg.Lease*2/3 {
 			continue
 		}
 		due = append(due, l)
-		if first.IsZero() || l.hold.end.Before(first) {
-			first = l.hold.end
+		if first.IsZero() || l.end.Before(first) {
+			first = *l.end
 		}
 	}
 	if len(due) == 0 {
@@ -76,39 +77,30 @@ func (s *source) extend(ctx context.Context) bool {
 		}
 		return false
 	}
-	lost := make(map[*hold]bool)
+	lost := make(map[*time.Time]bool)
 	s.r.pool.mu.Lock()
 	for i, got := range status {
 		if got == StatusOK {
-			due[i].hold.end = start.Add(q.cfg.Lease)
+			*due[i].end = start.Add(q.cfg.Lease)
 		} else {
-			lost[due[i].hold] = true
+			lost[due[i].end] = true
 		}
 	}
 	s.r.pool.mu.Unlock()
 	if len(lost) > 0 {
-		s.lose(func(l Leased) bool { return lost[l.hold] })
+		s.lose(func(l Leased) bool { return lost[l.end] })
 	}
 	return true
 }
 
-// held lists the tasks of a source that wait or are with a handler, except those whose lease
-// the handler has ended.
+// held lists the tasks of a source that wait or are with a handler.
 func (p *pool) held(s *source) []Leased {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []Leased
-	add := func(tasks []Leased) {
-		for i := range tasks {
-			if !tasks[i].settled() {
-				all = append(all, tasks[i])
-			}
-		}
-	}
-	add(s.waiting)
-	for _, b := range p.running {
+	for _, b := range slices.Concat(p.waiting, p.running) {
 		if b.source == s {
-			add(b.tasks)
+			all = append(all, b.tasks...)
 		}
 	}
 	return all
@@ -118,23 +110,22 @@ func (p *pool) held(s *source) []Leased {
 // the handlers of the others end.
 func (s *source) lose(lost func(Leased) bool) {
 	p, n := s.r.pool, 0
+	without := func(b *batch) bool {
+		before := len(b.tasks)
+		if b.source == s {
+			b.tasks = slices.DeleteFunc(b.tasks, lost)
+			n += before - len(b.tasks)
+		}
+		return len(b.tasks) < before
+	}
 	var ended []*batch
 	p.mu.Lock()
-	without := func(tasks []Leased) []Leased {
-		left := slices.DeleteFunc(tasks, func(l Leased) bool { return !l.settled() && lost(l) })
-		n += len(tasks) - len(left)
-		return left
-	}
-	s.waiting = without(s.waiting)
-	p.count(s, entries(s.waiting)-s.queued)
-	p.dispatch() // the worker that was woken for them stays idle
 	for _, b := range p.running {
-		if before := len(b.tasks); b.source == s {
-			if b.tasks = without(b.tasks); len(b.tasks) < before {
-				ended = append(ended, b)
-			}
+		if without(b) {
+			ended = append(ended, b)
 		}
 	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(b *batch) bool { return without(b) && len(b.tasks) == 0 })
 	p.mu.Unlock()
 	if n == 0 {
 		return

@@ -96,8 +96,9 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 			k.errs = append(k.errs, err)
 		}
 		r.work, r.cut = context.WithCancelCause(t.Context())
-		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r, place: newPlace()}
+		k.source = &source{Source: Source{Queue: q, Weight: 1}, r: r}
 		r.pool.sources = []*source{k.source}
+		r.pool.run = func(b *batch) { b.ctx, b.cancel = context.WithCancelCause(r.work) }
 		k.source.acker = newAcker(k.source)
 		var loop sync.WaitGroup
 		loop.Go(func() { k.source.renew(r.work) })
@@ -122,7 +123,7 @@ func (k *keeping) reported() []error {
 func (k *keeping) begins(name string, n int) *batch {
 	p := k.source.r.pool
 	p.fetched(k.source, leases(name, 0, n, time.Now().Add(timedLease)), false, false)
-	return p.take(k.source.r.work)
+	return p.running[len(p.running)-1]
 }
 
 func (k *keeping) ends(b *batch) { k.source.r.pool.finished(b, results{}, 0) }
@@ -131,7 +132,7 @@ func (k *keeping) until(b *batch) time.Duration {
 	p := k.source.r.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return b.given[0].hold.end.Sub(k.began)
+	return b.given[0].end.Sub(k.began)
 }
 
 // after advances the clock to this time after the start of the test, and waits until all

@@ -19,8 +19,9 @@ type RunConfig struct {
 	Workers int
 	// Ahead bounds prefetching: Run fetches the tasks that the workers will start
 	// within about this time, judged by the recent duration of handler calls, and at
-	// most 512 entries. Prefetched tasks are leased. If one waits for half a second, it and
-	// those behind it are handed back uncounted, for other processes.
+	// most 512 entries. Prefetched tasks are leased. If one has waited for half a second when
+	// the leases are checked, every sixth of Config.Lease, it and those behind it are handed
+	// back uncounted, for other processes.
 	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
 	// Drain is how long running handlers may continue after the context of Run has
@@ -31,49 +32,40 @@ type RunConfig struct {
 	// Default 5 s.
 	MaxIdle time.Duration
 	// Linger returns the minimum time from fetching these tasks to the next fetch, which
-	// then finds a fuller batch. It suits a handler such as a database transaction,
-	// which costs little more for more tasks. It is called after a fetch that found
-	// fewer entries than Batch, but at least one task, and left none ready; an idle worker still starts the first
-	// task at once. It must not keep the slice. More than a second counts as a second.
-	// It is not called for a source with Each. Default: no lingering.
+	// then finds a fuller batch; more than a second counts as a second. It suits a handler
+	// such as a database transaction, which costs little more for more tasks. It is called
+	// after a fetch that found fewer entries than Batch, but at least one task, and left none
+	// ready. It must not keep the slice. Default: no lingering.
 	Linger func(fetched []Leased) time.Duration
 	// OnError gets failures of Redis, panics, lost leases and all other problems except
 	// the handlers' errors. It is called from several goroutines and must not block.
 	// Default: log them with the default logger of log/slog.
 	OnError func(error)
-	// OnFailure is called for each failed attempt, with the task, the handler's error,
-	// panic or ErrTimeout, and whether the task is now a dead letter; not for uncounted
-	// attempts. The tasks are settled after it returns. An attempt of a worker that died
-	// is reported, with ErrLeaseLost and without the task's payload, by the process whose
-	// fetch takes the task back, unless the reply to that fetch is lost. An attempt that
-	// fails after its lease has expired may be reported twice. It is called from two
+	// OnFailure is called for each failed attempt that counts, with the handler's error,
+	// panic or ErrTimeout, and whether the task is now a dead letter. An attempt of a worker
+	// that died is reported, with ErrLeaseLost and without the task's payload, by the process
+	// whose fetch takes the task back, unless the reply to that fetch is lost. An attempt
+	// that fails after its lease has expired may be reported twice. It is called from two
 	// goroutines per source. Default: not called.
 	OnFailure func(task Leased, err error, dead bool)
 	// OnMissing gets the tasks that were handled but no longer in Redis when they were
 	// to be acknowledged: Redis lost them, another worker did them after the lease had
-	// ended, or an earlier acknowledgement succeeded but its reply was lost. Follow-up
-	// tasks of such a task were not added. Acknowledging continues when it returns; ctx
-	// does not end. Default: not called.
+	// ended, or an earlier acknowledgement succeeded but its reply was lost. Their follow-up
+	// tasks were not added. ctx does not end. Default: not called.
 	OnMissing func(ctx context.Context, tasks []Leased)
 	// OnFetch is called after each attempt to fetch tasks, with its error: nil if Redis
 	// answered, even if no task was ready. An idle worker fetches once per MaxIdle, so a
 	// longer gap means that the handlers are busy or stuck. It is called from one
 	// goroutine per source and must not block. Default: not called.
 	OnFetch func(err error)
-	// aheadLimit is how long a prefetched task waits for a worker before it is handed
-	// back; only tests set it.
-	aheadLimit time.Duration
-	// fetchPatience is how long a fetch may hold up the other sources; only tests set it.
-	fetchPatience time.Duration
+	// patience is that of the pool; only tests set it.
+	patience time.Duration
 }
 
 // fetchLimit bounds one command of Run. The end of Run's context does not cancel
 // commands that change leases, because a lost reply would leave tasks leased without a
 // worker. Tests raise it, as they do recallLimit.
 var fetchLimit = 3 * time.Second
-
-// defaultAheadLimit is the default of RunConfig.aheadLimit. Tests raise it.
-var defaultAheadLimit = 500 * time.Millisecond
 
 const (
 	// cancelGrace is how long a handler may take to return after its context has ended.
@@ -107,8 +99,7 @@ type Source struct {
 // before doing anything, for settings out of bounds; and ErrDenied if Redis rejects the
 // first fetch because of the client's password or permissions.
 //
-// A batch is settled as a whole when its handler returns. Use [Queue.RunEach] for
-// independent tasks.
+// A batch is settled when its handler returns. Use [Queue.RunEach] for independent tasks.
 func (q *Queue) Run(ctx context.Context, h BatchHandler, cfg RunConfig) error {
 	return RunAll(ctx, []Source{{Queue: q, Handler: h}}, cfg)
 }
@@ -183,7 +174,7 @@ func validateSources(sources []Source) error {
 }
 
 // runner is one call of Run. Tasks go from the sources' fetchers to the pool, from
-// there to the workers, and then to the sources' ackers. The leases of all tasks between
+// there to the handlers, and then to the sources' ackers. The leases of all tasks between
 // fetcher and acker are renewed.
 type runner struct {
 	cfg     RunConfig
@@ -201,6 +192,12 @@ type source struct {
 	r     *runner
 	acker *acker
 	place // guarded by the pool's mutex
+
+	// Of the fetch loop:
+	size      int       // maximum number of entries per fetch
+	nextFetch time.Time // when lingering ends
+	woken     bool      // it consumed a wake-up and has not fetched since
+	strays    strays
 }
 
 // batch is the maximum number of entries per handler call.
@@ -215,10 +212,11 @@ func newRunner(ctx context.Context, sources []Source, cfg RunConfig) *runner {
 	r := &runner{cfg: cfg, pool: newPool(cfg)}
 	r.pool.stop = ctx.Done()
 	r.work, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	r.pool.run = r.begin
 	for _, from := range sources {
-		s := &source{Source: from, r: r}
+		s := &source{Source: from, r: r, size: chunkTasks}
 		setDefault(&s.Weight, 1)
-		s.place = newPlace()
+		s.grant, s.loaded = make(chan int, 1), true
 		s.acker = newAcker(s)
 		r.sources = append(r.sources, s)
 	}
@@ -236,16 +234,10 @@ func (r *runner) run(ctx context.Context) error {
 		renewers.Go(func() { s.renew(renewing) })
 		fetchers.Go(func() { s.fetchLoop(ctx) })
 	}
-	for range r.cfg.Workers {
-		go r.worker()
-	}
-	quit := make(chan struct{})
-	fetchers.Go(func() { r.pool.watch(quit) })
 
 	<-ctx.Done()
 	timer := time.AfterFunc(r.cfg.Drain, func() { r.cut(ErrDraining) })
 	defer timer.Stop()
-	close(quit)
 	r.pool.close()
 	abandoned := r.await()
 	fetchers.Wait()
@@ -265,21 +257,18 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the workers. After RunConfig.Drain and cancelGrace it hands back the
+// await waits for the handlers. After RunConfig.Drain and cancelGrace it hands back the
 // tasks of handlers that ignore their context, and returns the number of handlers.
 func (r *runner) await() (abandoned int) {
-	over := r.work.Done()
-	grace := time.NewTimer(time.Hour)
-	grace.Stop()
-	for {
-		select {
-		case <-r.pool.gone:
-			return 0
-		case <-over:
-			over = nil
-			grace.Reset(cancelGrace)
-		case <-grace.C:
-			return r.pool.abandon()
-		}
+	select {
+	case <-r.pool.gone:
+		return 0
+	case <-r.work.Done():
+	}
+	select {
+	case <-r.pool.gone:
+		return 0
+	case <-time.After(cancelGrace):
+		return r.pool.abandon()
 	}
 }

@@ -113,7 +113,7 @@ func TestRunAll_Weights(t *testing.T) {
 						return nil
 					}
 				}
-				stop := startAll(t, queue.WithFetchPatience(queue.RunConfig{Batch: 1, Workers: 1, Ahead: tt.ahead}, never),
+				stop := startAll(t, queue.WithPatience(queue.RunConfig{Batch: 1, Workers: 1, Ahead: tt.ahead}, never),
 					queue.Source{Queue: a, Handler: count("a"), Weight: 3}, queue.Source{Queue: b, Handler: count("b")})
 				waitFor(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(order) >= 1000 })
 				stop()
@@ -224,7 +224,9 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 				}
 				return nil
 			}
-			stop := startAll(t, queue.RunConfig{Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { failed <- err }},
+			stop := startAll(t, queue.WithPatience(queue.RunConfig{
+				Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { failed <- err },
+			}, 500*time.Millisecond),
 				queue.Source{Queue: a, Handler: h, Weight: 1000}, queue.Source{Queue: b, Handler: h})
 			for i := range 20 {
 				enqueue(t, b, queue.Task{ID: strconv.Itoa(i)})

@@ -19,7 +19,7 @@ func TestRunEach_HangingBound(t *testing.T) {
 		const workers, tasks = 2, 6
 		p, s := bench(t, RunConfig{Batch: 64, Workers: workers}, 1)
 		r := s[0].r
-		r.work = t.Context()
+		p.run = r.begin
 		var began, reported atomic.Int32
 		r.cfg.OnError = func(err error) {
 			reported.Add(1)
@@ -38,9 +38,6 @@ func TestRunEach_HangingBound(t *testing.T) {
 			h[i].Timeout = time.Second
 		}
 		p.fetched(s[0], h, false, false)
-		for range workers {
-			go r.worker()
-		}
 		want := func(when string, n, abandoned int32) {
 			t.Helper()
 			synctest.Wait()
@@ -58,8 +55,8 @@ func TestRunEach_HangingBound(t *testing.T) {
 		want("after the time of the next", 2*workers+1, 2*workers+1)
 		close(release)
 		synctest.Wait()
-		if began.Load() != tasks || p.hung != 0 || p.serving != workers {
-			t.Errorf("%d began, %d hang and %d workers are there, want %d, 0 and %d", began.Load(), p.hung, p.serving, tasks, workers)
+		if began.Load() != tasks || p.hung != 0 || p.busy() != 0 {
+			t.Errorf("%d began, %d hang and %d workers are busy, want %d, 0 and 0", began.Load(), p.hung, p.busy(), tasks)
 		}
 		p.close()
 		<-p.gone
@@ -80,15 +77,14 @@ func TestPool_Each(t *testing.T) {
 	t.Parallel()
 	p, s := bench(t, RunConfig{Batch: 64, Workers: 10}, 1)
 	s[0].Each = func(context.Context, Leased) error { return nil }
-	p.free(10)
 	p.ask(s[0])
 	if n := granted(s[0]); n != 10 {
 		t.Fatalf("granted %d tasks, want 10", n)
 	}
 	p.fetched(s[0], brought("a", 0, 10), true, true)
-	for range 10 {
-		if b := p.take(t.Context()); len(b.given) != 1 {
-			t.Fatalf("a call gets %d tasks", len(b.given))
+	for _, b := range p.running {
+		if len(b.given) != 1 || len(p.running) != 10 {
+			t.Fatalf("one of %d calls gets %d tasks", len(p.running), len(b.given))
 		}
 	}
 }
@@ -100,7 +96,7 @@ func TestRunEach_LongestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := bench(t, RunConfig{Batch: 64, Workers: 1}, 1)
 		r := s[0].r
-		r.work = t.Context()
+		p.run = r.begin
 		s[0].Each = func(context.Context, Leased) error {
 			<-time.After(time.Hour)
 			return nil
@@ -112,7 +108,6 @@ func TestRunEach_LongestTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.fetched(s[0], h, false, false)
-		go r.worker()
 		<-time.After(2 * time.Hour)
 		p.close()
 		<-p.gone

@@ -58,17 +58,6 @@ func launched(run func(ctx context.Context) error) (end func() error) {
 	}
 }
 
-// serially handles a batch one task after the other.
-func serially(h queue.Handler) queue.BatchHandler {
-	return func(ctx context.Context, tasks []queue.Leased) []error {
-		errs := make([]error, len(tasks))
-		for i := range tasks {
-			errs[i] = h(ctx, tasks[i])
-		}
-		return errs
-	}
-}
-
 // ledger counts how often each task was handled.
 type ledger struct {
 	mu   sync.Mutex

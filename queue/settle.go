@@ -32,16 +32,11 @@ type Rejection struct {
 
 // Ack removes tasks that are done. Per task: StatusOK, StatusStale or StatusMissing.
 // After an unknown outcome a repeat is safe; it returns StatusMissing if the first
-// call succeeded. Run ignores the verdict of a handler that has acknowledged the task
-// itself. Errors: those of Redis, with StatusUnknown from the failing step on.
+// call succeeded. Errors: those of Redis, with StatusUnknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
-	status, err := each("ack", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
+	return each("ack", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
 		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
-	for i, s := range status {
-		tasks[i].ended(s)
-	}
-	return status, err
 }
 
 // Completion is a finished task with its follow-up tasks.
@@ -64,8 +59,7 @@ const (
 // Complete acknowledges tasks and adds their follow-up tasks. Each task and its
 // follow-up tasks are one atomic step. Per task: StatusOK, StatusStale,
 // StatusMissing or StatusFull. After an unknown outcome a repeat is safe; it returns
-// StatusMissing if the first call succeeded. Run ignores the verdict of a handler
-// that has completed the task itself.
+// StatusMissing if the first call succeeded.
 // Errors: ErrInvalidTask, with nothing done; otherwise as Ack.
 func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Status, error) {
 	for _, c := range completions {
@@ -94,9 +88,6 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Stat
 		if err != nil {
 			return append(out, make([]Status, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
 		}
-		for i, s := range status {
-			chunk[i].Task.ended(s)
-		}
 		out = append(out, status...)
 	}
 	return out, nil
@@ -116,8 +107,7 @@ func validateNext(next []Task, most int) error {
 }
 
 // Extend makes the leases end a full Config.Lease from now. Per task: StatusOK,
-// StatusStale or StatusMissing. It does not change LeaseUntil: the new end is the
-// time before the call plus Config.Lease. Errors: as Ack.
+// StatusStale or StatusMissing. Errors: as Ack.
 func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return each("extend", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
@@ -127,10 +117,9 @@ func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 
 // Reject returns tasks to the queue, to run again after a delay or at once, or as
 // dead letters. A counted rejection of the last attempt makes the task a dead
-// letter. Per task: StatusOK, StatusStale or StatusMissing. Run ignores the verdict
-// of a handler that has rejected the task itself. Errors: as Ack.
+// letter. Per task: StatusOK, StatusStale or StatusMissing. Errors: as Ack.
 func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, error) {
-	status, err := each("reject", rejections, ackStatus, func(chunk []Rejection) *redis.Cmd {
+	return each("reject", rejections, ackStatus, func(chunk []Rejection) *redis.Cmd {
 		args := append(make([]any, 0, 2+5*len(chunk)), q.cfg.MaxAttempts, q.cfg.MaxDead)
 		for _, r := range chunk {
 			delay := r.Delay
@@ -141,10 +130,6 @@ func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, 
 		}
 		return q.run(ctx, rejectScript, args...)
 	})
-	for i, s := range status {
-		rejections[i].Task.ended(s)
-	}
-	return status, err
 }
 
 func (r Rejection) mode() string {

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -58,8 +57,9 @@ type Stats struct {
 }
 
 // Waits is a histogram of deliveries by how long the task had been ready: since it
-// arrived, fell due, or was returned to the ready set. Waits[i] counts waits above
-// Bound(i-1) and up to Bound(i), so the counts are not cumulative. A Dequeue of up to
+// arrived, fell due, or was returned to the ready set. Each bucket counts the waits up to its
+// bound and above the one before: 1, 2, 5, 10, 20, 50, 100, 200 and 500 ms, 1, 2, 5 and
+// 10 s, 1 and 10 min, and the last without a bound. A Dequeue of up to
 // 16 tasks counts each of them; a larger one samples 16 evenly spaced tasks and weights
 // them, so that the total is the number of deliveries.
 type Waits [16]int64
@@ -70,20 +70,6 @@ var waitBounds = [len(Waits{}) - 1]time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second,
 	2 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 10 * time.Minute,
-}
-
-// Bound is the upper bound of bucket i: 1, 2, 5, 10, 20, 50, 100, 200 and 500 ms, 1, 2,
-// 5 and 10 s, 1 and 10 min, and the longest Duration for the last. It is zero for i
-// below 0.
-func (w Waits) Bound(i int) time.Duration {
-	switch {
-	case i < 0:
-		return 0
-	case i >= len(waitBounds):
-		return math.MaxInt64
-	default:
-		return waitBounds[i]
-	}
 }
 
 // Total is the number of deliveries counted.
@@ -101,18 +87,17 @@ func (w Waits) Total() int64 {
 // 10 min. It is zero if nothing was counted.
 func (w Waits) Quantile(p float64) time.Duration {
 	rank := min(max(p, 0), 1) * float64(w.Total())
-	below := 0.0
+	below, from := 0.0, time.Duration(0)
 	for i, n := range w {
 		count := float64(n)
-		if n == 0 || below+count < rank {
-			below += count
-			continue
+		if n > 0 && below+count >= rank {
+			if i == len(waitBounds) {
+				return from
+			}
+			return from + time.Duration(float64(waitBounds[i]-from)*(rank-below)/count)
 		}
-		from := w.Bound(i - 1)
-		if i == len(waitBounds) {
-			return from
-		}
-		return from + time.Duration(float64(w.Bound(i)-from)*(rank-below)/count)
+		below += count
+		from = waitBounds[min(i, len(waitBounds)-1)]
 	}
 	return 0
 }
@@ -133,7 +118,7 @@ func parseStats(reply []string) (s Stats, err error) {
 		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1,
 	}
 	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
-		if counts[0] == "birth" { // no number; see dequeue.lua
+		if counts[0] == "birth" { // no number; earlier versions wrote it
 			continue
 		}
 		value, err := strconv.ParseInt(counts[1], 10, 64)

@@ -159,7 +159,7 @@ func arrived(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ago time.D
 func bucket(d time.Duration) int {
 	var w queue.Waits
 	for i := range w {
-		if d <= w.Bound(i) {
+		if d <= queue.Bound(i) {
 			return i
 		}
 	}
@@ -173,7 +173,7 @@ func wantWaits(t testing.TB, q *queue.Queue, before queue.Waits, want map[int]in
 	now := counted(t, q).Waits
 	for i, n := range now {
 		if n-before[i] != want[i] {
-			t.Fatalf("%d waits up to %v, want %d; all: %v, before: %v", n-before[i], now.Bound(i), want[i], now, before)
+			t.Fatalf("%d waits up to %v, want %d; all: %v, before: %v", n-before[i], queue.Bound(i), want[i], now, before)
 		}
 	}
 	return now

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -44,17 +43,11 @@ const (
 )
 
 func (t Task) validate() error {
-	if t.ID == "" || len(t.ID) > maxID {
-		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
-	}
-	if t.Priority < 0 || t.Priority > maxPriority {
-		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
-	}
-	return t.validateOptions()
-}
-
-func (t *Task) validateOptions() error {
 	switch {
+	case t.ID == "" || len(t.ID) > maxID:
+		return fmt.Errorf("%w: id %.64q has %d bytes, want 1 to %d", ErrInvalidTask, t.ID, len(t.ID), maxID)
+	case t.Priority < 0 || t.Priority > maxPriority:
+		return fmt.Errorf("%w: task %q has priority %d, want 0 to %d", ErrInvalidTask, t.ID, t.Priority, maxPriority)
 	case len(t.Type) > maxType:
 		return fmt.Errorf("%w: task %q has a type of %d bytes, want at most %d", ErrInvalidTask, t.ID, len(t.Type), maxType)
 	case t.MaxAttempts < 0 || t.MaxAttempts > maxAttemptCap:
@@ -162,37 +155,16 @@ type Leased struct {
 	Priority int
 	// Options are those that the producer set.
 	Options
-	// LeaseUntil is the earliest end of the lease, on this process's monotonic
-	// clock. It is counted from before the request was sent.
-	LeaseUntil time.Time
 	// FetchedAt is when the reply with the task arrived, by this process's clock.
 	FetchedAt time.Time
 	// Waited is how long the task had been ready then, by the Redis server's clock. Of a
 	// fetch with more than 16 tasks, 16 are measured, and each other one gets the time of a
 	// task near it.
 	Waited time.Duration
-	// hold is this process's state of the lease. Copies of the task share it.
-	hold *hold
-}
-
-// hold is the state of a lease in this process.
-type hold struct {
-	// end is the earliest end of the lease. In a Run, renew changes it under the pool's
-	// mutex.
-	end time.Time
-	// settled is set once Ack, Complete or Reject in this process has ended the
-	// lease. Run then ignores the handler's verdict on the task.
-	settled atomic.Bool
-}
-
-// settled reports whether this process has ended the lease.
-func (l *Leased) settled() bool { return l.hold != nil && l.hold.settled.Load() }
-
-// ended marks the lease as ended if the status says that it was settled.
-func (l *Leased) ended(s Status) {
-	if l.hold != nil && (s == StatusOK || s == StatusMissing) {
-		l.hold.settled.Store(true)
-	}
+	// end is the earliest end of the lease, on this process's monotonic clock and counted
+	// from before the request was sent. Copies of the task share it. In a Run, renew moves
+	// it under the pool's mutex.
+	end *time.Time
 }
 
 // Status is the outcome of a call for one task.

@@ -138,7 +138,8 @@ type strays struct {
 	reported int64
 }
 
-// look reports n strays to onError, makes ready those that it finds and reports them.
+// look reports n strays to onError, makes ready those that it finds and reports them. The end
+// of ctx does not cancel it.
 func (s *strays) look(ctx context.Context, q *Queue, n int64, onError func(error)) {
 	if n <= 0 {
 		*s = strays{}
@@ -151,6 +152,8 @@ func (s *strays) look(ctx context.Context, q *Queue, n int64, onError func(error
 	if time.Now().Before(s.next) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchLimit)
+	defer cancel()
 	for range strayPages {
 		if s.check == nil || s.check.done() {
 			s.check = newVerifier(q, true)

@@ -5,43 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
 // errGoexit is the failure of tasks whose handler called runtime.Goexit.
 var errGoexit = errors.New("queue: handler ended its goroutine")
 
-// batch holds the tasks of one handler call. Those that are not settled are in the pool's
-// running batches; its mutex guards tasks and givenUp.
+// batch holds the tasks of one handler call. The pool's mutex guards tasks and givenUp.
 type batch struct {
 	source *source
 	tasks  []Leased        // without those whose lease was lost
-	given  []Leased        // passed to the handler
+	given  []Leased        // passed to the handler, which may reorder them
 	lost   int             // tasks whose lease ended before the handler began
 	ctx    context.Context // passed to the handler
 	cancel context.CancelCauseFunc
 
-	givenUp  bool // the task's Timeout passed
-	replaced bool // a new worker replaces the one of this batch; only that one uses the field
+	givenUp bool // the task's Timeout passed
 }
 
-// worker handles batches until the pool is closed or a new worker replaces it.
-func (r *runner) worker() {
-	var b *batch
-	defer func() {
-		if b != nil && !b.replaced {
-			go r.worker() // only a handler that calls runtime.Goexit leads here
-		}
-	}()
-	for {
-		if b = r.pool.take(r.work); b == nil {
-			return
-		}
-		r.handle(b)
-		if b.replaced {
-			return
+// give chooses the tasks for the handler. It leaves out those whose lease has ended before
+// renew noticed.
+func (b *batch) give() {
+	now := time.Now()
+	b.given = make([]Leased, 0, len(b.tasks))
+	for i := range b.tasks {
+		if now.Before(*b.tasks[i].end) {
+			b.given = append(b.given, b.tasks[i])
 		}
 	}
+	if b.lost = len(b.tasks) - len(b.given); b.lost > 0 {
+		b.tasks = slices.Clone(b.given)
+	}
+}
+
+// begin starts the handler of a batch.
+func (r *runner) begin(b *batch) {
+	b.ctx, b.cancel = context.WithCancelCause(r.work)
+	go r.handle(b)
 }
 
 // handle runs the handler on one batch and passes the outcome on.
@@ -60,7 +61,7 @@ func (r *runner) handle(b *batch) {
 				errs[i] = failure
 			}
 		}
-		b.replaced = r.pool.finished(b, sortOut(b.given, errs, b.ctx.Err() != nil), time.Since(began))
+		r.pool.finished(b, sortOut(b.given, errs, b.ctx.Err() != nil), time.Since(began))
 	}()
 	if b.lost > 0 {
 		r.cfg.OnError(fmt.Errorf("handle tasks: %w: %d of them", ErrLeaseLost, b.lost))
@@ -74,8 +75,7 @@ func (r *runner) handle(b *batch) {
 	}
 }
 
-// sortOut groups tasks by the handler's verdicts. It leaves out the tasks that the
-// handler has settled itself.
+// sortOut groups tasks by the handler's verdicts.
 func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 	for i := range tasks {
 		var err error
@@ -83,7 +83,6 @@ func sortOut(tasks []Leased, errs []error, interrupted bool) (o results) {
 			err = errs[i]
 		}
 		switch {
-		case tasks[i].settled():
 		case err == nil && len(o.done) == i:
 			o.done = tasks[: i+1 : i+1] // without a copy as long as all are done
 		case err == nil:
@@ -123,14 +122,9 @@ func (r *runner) call(b *batch) []error {
 	return []error{err}
 }
 
-// giveUp fails the task of a handler that did not return after the Timeout, and starts
-// a worker to replace the blocked one.
+// giveUp fails the task of a handler that did not return after the Timeout.
 func (r *runner) giveUp(b *batch) {
-	given, replace := r.pool.giveUp(b)
-	if given {
+	if r.pool.giveUp(b) {
 		r.cfg.OnError(fmt.Errorf("handle task %q: %w: %w", b.given[0].ID, ErrTimeout, ErrAbandoned))
-	}
-	if replace {
-		go r.worker()
 	}
 }

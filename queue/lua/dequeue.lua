@@ -7,8 +7,7 @@
 -- A paused queue gives nothing, and moves nothing.
 --
 -- Returns strings: "1" where another call would find tasks now, else "0"; ms until the next delayed task or lease end
---       falls due, "-1" where there is none; the queue's birth mark, "" where it could not be read; how many calls
---       have taken tasks since then; how many more payloads than tasks in a state there are, which is 0 unless a
+--       falls due, "-1" where there is none; how many more payloads than tasks in a state there are, which is 0 unless a
 --       fault has left tasks in no state; how long the tasks were ready, "<number of a task>:<microseconds>,..." for
 --       up to 16 of them, each also for those since the one before; how many expired leases were reclaimed; per such
 --       lease: id, "attempt,priority[,option]*", "1" where the task is a dead letter now, else "0"; then per task: id,
@@ -21,7 +20,7 @@ local max_attempts, max_dead, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), 
 local now_us = queue_now()
 local now_ms = math.floor(now_us / 1000)
 local buried, given = 0, 0
-local reply, filled = {'0', '-1', '', '0', '0', '', '0'}, 7
+local reply, filled = {'0', '-1', '0', '', '0'}, 5
 
 local function bury(id, attempt, priority, reason, options)
   queue_bury(id, now_ms, attempt, priority, reason, options)
@@ -37,7 +36,7 @@ local function reclaim()
   if #ids == 0 then
     return
   end
-  reply[7] = string.format('%d', #ids)
+  reply[5] = string.format('%d', #ids)
   local front = queue_front(now_us, #ids)
   local back = string.format(',b%d', now_us)
   queue_each(#ids, function(from, to)
@@ -202,22 +201,10 @@ local function take()
   for bucket, n in pairs(waits) do
     queue_tally('w' .. bucket, n)
   end
-  reply[6] = table.concat(measured, ',')
+  reply[4] = table.concat(measured, ',')
   if padded then
     redis.call('ZREM', KEYS[3], queue_pad)
     redis.call('HDEL', KEYS[5], queue_pad)
-  end
-end
-
--- A changed birth mark, or a number that went back, shows that Redis lost data.
-local function mark()
-  local takes = given > 0 and queue_tally('takes', 1) or redis.pcall('HGET', KEYS[8], 'takes')
-  local birth = redis.pcall('HGET', KEYS[8], 'birth')
-  if birth == false and redis.pcall('HSET', KEYS[8], 'birth', ARGV[3]) == 1 then
-    birth = ARGV[3]
-  end
-  if type(birth) == 'string' then
-    reply[3], reply[4] = birth, tostring(tonumber(takes or 0) or 0)
   end
 end
 
@@ -245,7 +232,7 @@ local more = next_ms == 0 or left_ready > 0
 local dead = redis.pcall('ZCARD', KEYS[10])
 if type(dead) == 'number' then -- a key of another type must not stop the tasks that were taken
   local bodies = redis.call('HLEN', KEYS[4])
-  reply[5] = string.format('%d', bodies - left_ready - redis.call('ZCARD', KEYS[2]) - redis.call('ZCARD', KEYS[3]) - dead)
+  reply[3] = string.format('%d', bodies - left_ready - redis.call('ZCARD', KEYS[2]) - redis.call('ZCARD', KEYS[3]) - dead)
   if bodies == 0 then -- a fault may have removed tasks that were counted
     redis.pcall('HDEL', KEYS[8], 'extra')
   end
@@ -260,5 +247,4 @@ end
 if more or (given > 0 and next_ms and next_ms < tonumber(ARGV[7])) then
   queue_wake(0)
 end
-mark()
 return reply
