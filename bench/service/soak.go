@@ -110,7 +110,12 @@ func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w := &watch{rig: r, tally: load.NewTally(), ended: make(chan error, 1)}
+	disk, err := newDiskProbe(r.world.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, disk.close()) }()
+	w := &watch{rig: r, disk: disk, tally: load.NewTally(), ended: make(chan error, 1)}
 	go func() {
 		_, err := s.crowd.Send(ctx, load.Purchases{Addr: r.world.API.Addr, Items: history.LiveIDs(1), Connections: o.connections}, w.tally.Add)
 		w.ended <- err
@@ -130,13 +135,21 @@ func (s *sizes) soak(ctx context.Context, o soakOptions) (err error) {
 // watch observes a soak. It keeps one row per interval and one number per second.
 type watch struct {
 	rig   *rig
+	disk  *diskProbe
 	tally *load.Tally
 	ended chan error // what ended the load
 
-	rows   []soakRow
-	p99    []float64 // of each second, in milliseconds
-	others []float64 // processors that other processes used in each second
-	orders int       // in the database since the start, warm-up included
+	rows    []soakRow
+	seconds soakSeconds
+	orders  int // in the database since the start, warm-up included
+}
+
+// soakSeconds has one number for each second.
+type soakSeconds struct {
+	p99     []float64 // milliseconds
+	others  []float64 // processors that other processes used
+	sync    []float64 // the probe's longest write, in milliseconds
+	written []float64 // MB written by the worker
 }
 
 // soakRow is one row of the table. Sizes are the highest seen in its time, in MB.
@@ -181,7 +194,8 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 	seen := load.NewBought()
 	began := time.Now()
 	foreign := w.foreign()
-	row.written = -w.rig.world.Worker.Written()
+	written := w.rig.world.Worker.Written()
+	row.written = -written
 	used := w.cpu()
 	for i := 1; ; i++ {
 		// Relative to the start, so that delays do not add up.
@@ -195,11 +209,13 @@ func (w *watch) row(ctx context.Context, interval time.Duration) (row soakRow, e
 			_ = second.Latency.RecordValue(second.Took.Microseconds()) //nolint:errcheck // far below the histogram's range
 		}
 		p99 := second.Quantile(99)
-		w.p99 = append(w.p99, p99)
+		w.seconds.p99 = append(w.seconds.p99, p99)
 		row.second = max(row.second, p99)
-		now := w.foreign()
-		w.others = append(w.others, (now-foreign).Seconds()/second.Took.Seconds())
-		foreign = now
+		nowForeign, nowWritten := w.foreign(), w.rig.world.Worker.Written()
+		w.seconds.others = append(w.seconds.others, (nowForeign-foreign).Seconds()/second.Took.Seconds())
+		w.seconds.written = append(w.seconds.written, (nowWritten-written)/megabyte)
+		w.seconds.sync = append(w.seconds.sync, float64(w.disk.take().Microseconds())/1000)
+		foreign, written = nowForeign, nowWritten
 		seen.Merge(second)
 		if err := w.look(ctx, &row); err != nil {
 			return row, err
@@ -283,15 +299,22 @@ func (w *watch) printBars(out io.Writer) {
 		worst.api, worst.wal = max(worst.api, r.api), max(worst.wal, r.wal)
 	}
 	fmt.Fprintf(out, "first and last row: %.0f and %.0f committed/s; load average %s\n", w.rows[0].rate, w.rows[len(w.rows)-1].rate, loadAverage())
-	at := slices.Index(w.p99, slices.Max(w.p99))
-	// An answer that was late by most of a second was delayed in the second before.
-	fmt.Fprintf(out, "worst second: number %d, p99 %.1f ms, other processes used up to %.2f processors in it and the one before; medians of all seconds: %.1f ms and %.2f\n",
-		at+1, w.p99[at], slices.Max(w.others[max(0, at-1):at+1]), median(w.p99), median(w.others))
+	w.seconds.printWorst(out)
 	targets.AtLeast(out, "soak_rate", w.rows[len(w.rows)-1].rate/w.rows[0].rate, soakRate)
 	targets.AtMost(out, "soak_api_mb", worst.api, soakAPIMB)
 	targets.AtMost(out, "soak_wal_mb", worst.wal, soakWALMB)
-	targets.AtMost(out, "soak_p99_spike", slices.Max(w.p99)/median(w.p99), soakSpike)
+	targets.AtMost(out, "soak_p99_spike", slices.Max(w.seconds.p99)/median(w.seconds.p99), soakSpike)
 	targets.AtMost(out, "soak_kb_per_order", total.kbPerOrder(), soakKBPerOrder)
+}
+
+// printWorst prints what else happened in the second with the highest p99, and in the one before: an
+// answer that was late by most of a second was delayed there.
+func (s *soakSeconds) printWorst(out io.Writer) {
+	at := slices.Index(s.p99, slices.Max(s.p99))
+	highest := func(of []float64) float64 { return slices.Max(of[max(0, at-1) : at+1]) }
+	fmt.Fprintf(out, "worst second: number %d, p99 %.1f ms; other processes used %.2f processors, the worker wrote %.0f MB, a synced write of 4 KB beside the database took up to %.1f ms\n",
+		at+1, s.p99[at], highest(s.others), highest(s.written), highest(s.sync))
+	fmt.Fprintf(out, "median second: p99 %.1f ms; %.2f processors, %.0f MB, %.1f ms\n", median(s.p99), median(s.others), median(s.written), median(s.sync))
 }
 
 // fileSize is the length of a file; 0 when there is none.

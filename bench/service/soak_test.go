@@ -35,8 +35,8 @@ func TestSoak(t *testing.T) {
 			t.Errorf("%s is not positive in\n%s", name, out.String())
 		}
 	}
-	if n := strings.Count(out.String(), "\n"); n != 1+1+2+2+5 {
-		t.Errorf("%d lines; want a heading, the table of two rows, two lines of summary and five figures:\n%s", n, out.String())
+	if n := strings.Count(out.String(), "\n"); n != 1+1+2+3+5 {
+		t.Errorf("%d lines; want a heading, the table of two rows, three lines of summary and five figures:\n%s", n, out.String())
 	}
 	if !strings.Contains(out.String(), "60 orders in 3 past sales") {
 		t.Errorf("no history in\n%s", out.String())
