@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -29,6 +30,30 @@ func BenchmarkScript(b *testing.B) {
 	}
 	for b.Loop() {
 		if err := script.EvalSha(b.Context(), rdb, []string{"k"}, "value").Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAppend adds the keys of a batch of 50 orders to those of a million.
+func BenchmarkAppend(b *testing.B) {
+	s, err := embedded.Start()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer rdb.Close()
+	if err := rdb.Set(b.Context(), "keys", strings.Repeat("x", 4<<20), 0).Err(); err != nil {
+		b.Fatal(err)
+	}
+	script, more := redis.NewScript(`return redis.call('APPEND', KEYS[1], ARGV[1])`), strings.Repeat("y", 200)
+	if err := script.Load(b.Context(), rdb).Err(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := script.EvalSha(b.Context(), rdb, []string{"keys"}, more).Err(); err != nil {
 			b.Fatal(err)
 		}
 	}

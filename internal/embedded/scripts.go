@@ -41,6 +41,7 @@ type scripts struct {
 	inside *server.Peer // which calls the commands of scripts
 	out    bytes.Buffer // their replies
 	writer *bufio.Writer
+	long   longStrings
 }
 
 // errScripts says that miniredis does not run scripts in the way on which this package relies.
@@ -53,7 +54,7 @@ type contextFields struct{ nested, transaction, selectedDB int }
 // newScripts takes over the scripts of a started server.
 func newScripts(m *miniredis.Miniredis) (*scripts, error) {
 	s := &scripts{m: m, srv: m.Server(), known: make(map[string]*lua.FunctionProto)}
-	s.writer = bufio.NewWriter(&s.out)
+	s.writer, s.long.buffers = bufio.NewWriter(&s.out), make(map[string]*strings.Builder)
 	s.inside = server.NewPeer(s.writer)
 	// A command of a script needs the context of a connection inside a script, which only
 	// miniredis can create. It has no state of its own.
@@ -79,6 +80,9 @@ func newScripts(m *miniredis.Miniredis) (*scripts, error) {
 			return nil, fmt.Errorf("%w: the context of a connection has no field %s", errScripts, name)
 		}
 		*f.index = field.Index[0]
+	}
+	if !s.checkStored() {
+		return nil, fmt.Errorf("%w: the strings of the database are not found", errScripts)
 	}
 	var err error
 	if s.state, err = s.newState(); err != nil {
@@ -339,13 +343,13 @@ func (s *scripts) call(l *lua.LState, raise bool) int {
 	if refused[strings.ToUpper(args[0])] {
 		return s.fail(l, "ERR This Redis command is not allowed from script", raise)
 	}
-	s.out.Reset()
-	s.writer.Reset(&s.out) // a command that panicked may have left something
-	s.srv.Dispatch(s.inside, args)
-	if err := s.writer.Flush(); err != nil {
-		l.RaiseError("%s", err.Error())
+	if len(args) == 3 && strings.EqualFold(args[0], "APPEND") {
+		if n, done := s.appendLong(l, args[1], args[2]); done {
+			l.Push(lua.LNumber(n))
+			return 1
+		}
 	}
-	value, _, err := parseReply(l, s.out.Bytes())
+	value, err := s.do(l, args...)
 	if err != nil {
 		l.RaiseError("%s %s", args[0], err.Error())
 	}
@@ -354,6 +358,18 @@ func (s *scripts) call(l *lua.LState, raise bool) int {
 	}
 	l.Push(value)
 	return 1
+}
+
+// do runs a command and returns its reply.
+func (s *scripts) do(l *lua.LState, args ...string) (lua.LValue, error) {
+	s.out.Reset()
+	s.writer.Reset(&s.out) // a command that panicked may have left something
+	s.srv.Dispatch(s.inside, args)
+	if err := s.writer.Flush(); err != nil {
+		return nil, err
+	}
+	value, _, err := parseReply(l, s.out.Bytes())
+	return value, err
 }
 
 // fail raises an error, or returns it.
