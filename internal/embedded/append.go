@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"reflect"
 	"strings"
 
 	lua "github.com/yuin/gopher-lua"
@@ -66,28 +65,9 @@ func (s *scripts) sweep() {
 
 // stored returns the string that miniredis stores, without copying it.
 func (s *scripts) stored(key string) (text string, found bool) {
-	db := reflect.ValueOf(s.m).Elem().FieldByName("dbs").MapIndex(reflect.ValueOf(0))
-	if !db.IsValid() {
-		return "", false
-	}
-	value := db.Elem().FieldByName("stringKeys").MapIndex(reflect.ValueOf(key))
-	if !value.IsValid() {
+	value, found := s.field(0, "stringKeys", key)
+	if !found {
 		return "", false
 	}
 	return value.String(), true
-}
-
-// checkStored reports whether stored finds a value. The fields that it reads are not exported, and
-// may change with the version of miniredis.
-func (s *scripts) checkStored() (found bool) {
-	defer func() {
-		if recover() != nil { // a field that does not exist, or is of another type
-			found = false
-		}
-	}()
-	const key, text = "embedded:check", "stored"
-	s.srv.Dispatch(discard(), []string{"SET", key, text})
-	value, found := s.stored(key)
-	s.srv.Dispatch(discard(), []string{"DEL", key})
-	return found && value == text
 }

@@ -1,8 +1,11 @@
 package embedded_test
 
 import (
+	"errors"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -56,5 +59,35 @@ func BenchmarkAppend(b *testing.B) {
 		if err := script.EvalSha(b.Context(), rdb, []string{"keys"}, more).Err(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkKeys runs a script of one command beside many keys, half of which have a time to live.
+func BenchmarkKeys(b *testing.B) {
+	fill := redis.NewScript(`
+		for i = 1, tonumber(ARGV[1]), 2 do
+			redis.call('SET', 'key:of:an:item:' .. i, 1)
+			redis.call('SET', 'key:of:an:item:' .. i + 1, 1, 'PX', 3600000)
+		end
+		return 1`)
+	script := redis.NewScript(`return redis.call('GET', KEYS[1])`)
+	for _, keys := range []int{10, 1_000, 50_000} {
+		b.Run(strconv.Itoa(keys), func(b *testing.B) {
+			s, err := embedded.Start()
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: time.Minute})
+			defer rdb.Close()
+			if err := errors.Join(fill.Run(b.Context(), rdb, nil, keys).Err(), script.Load(b.Context(), rdb).Err()); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if err := script.EvalSha(b.Context(), rdb, []string{"k"}).Err(); err != nil && !errors.Is(err, redis.Nil) {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

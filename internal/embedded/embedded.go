@@ -4,6 +4,7 @@ package embedded
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 )
@@ -14,15 +15,14 @@ type Server struct {
 }
 
 // Start listens on a free port of 127.0.0.1. Keys expire by the wall clock, as in a real Redis.
-func Start() (*Server, error) {
+func Start() (*Server, error) { return startAt(time.Now()) }
+
+func startAt(now time.Time) (*Server, error) {
 	m := miniredis.NewMiniRedis()
-	// Without this, keys would never expire, and neither would locks: miniredis then only
-	// expires them when a test advances its clock.
-	m.ClockTTL(true)
 	if err := m.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("start embedded redis: %w", err)
 	}
-	if _, err := newScripts(m); err != nil {
+	if _, err := newScripts(m, now); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("start embedded redis: %w", err)
 	}

@@ -29,7 +29,7 @@ type scripts struct {
 	m   *miniredis.Miniredis
 	srv *server.Server
 
-	clock sync.Mutex // held while the time of the server is set
+	expiry expiry
 
 	mu    sync.Mutex
 	known map[string]*lua.FunctionProto // by SHA-1; miniredis knows them, too
@@ -42,6 +42,9 @@ type scripts struct {
 	out    bytes.Buffer // their replies
 	writer *bufio.Writer
 	long   longStrings
+	// A script runs, and has begun at this time.
+	running bool
+	at      time.Time
 }
 
 // errScripts says that miniredis does not run scripts in the way on which this package relies.
@@ -52,7 +55,7 @@ var errScripts = errors.New("scripts cannot be run")
 type contextFields struct{ nested, transaction, selectedDB int }
 
 // newScripts takes over the scripts of a started server.
-func newScripts(m *miniredis.Miniredis) (*scripts, error) {
+func newScripts(m *miniredis.Miniredis, now time.Time) (*scripts, error) {
 	s := &scripts{m: m, srv: m.Server(), known: make(map[string]*lua.FunctionProto)}
 	s.writer, s.long.buffers = bufio.NewWriter(&s.out), make(map[string]*strings.Builder)
 	s.inside = server.NewPeer(s.writer)
@@ -81,8 +84,10 @@ func newScripts(m *miniredis.Miniredis) (*scripts, error) {
 		}
 		*f.index = field.Index[0]
 	}
-	if !s.checkStored() {
-		return nil, fmt.Errorf("%w: the strings of the database are not found", errScripts)
+	s.expiry.start, s.expiry.known = now, make(map[place]*entry)
+	m.SetTime(s.expiry.start)
+	if !s.checkFields() {
+		return nil, fmt.Errorf("%w: the maps of a database are not found", errScripts)
 	}
 	var err error
 	if s.state, err = s.newState(); err != nil {
@@ -128,21 +133,40 @@ func (s *scripts) newState() (*lua.LState, error) {
 	return l, nil
 }
 
+// checkFields reports whether the maps that this package reads are found. They are not exported, and
+// may change with the version of miniredis.
+func (s *scripts) checkFields() (found bool) {
+	defer func() {
+		if recover() != nil { // a field that does not exist, or is of another type
+			found = false
+		}
+	}()
+	const key, text = "embedded:check", "stored"
+	s.srv.Dispatch(discard(), []string{"SET", key, text, "PX", "60000"})
+	value, hasValue := s.stored(key)
+	_, hasDeadline := s.deadline(place{0, key})
+	s.srv.Dispatch(discard(), []string{"DEL", key})
+	return hasValue && value == text && hasDeadline
+}
+
 // hook runs before each command. It reports whether it has answered.
 func (s *scripts) hook(c *server.Peer, cmd string, args ...string) bool {
-	nested, plain := s.contextOf(c)
+	nested, queued, db := s.contextOf(c)
+	if now := time.Now(); !nested && s.expiry.waiting(now) {
+		s.m.Lock()
+		s.expire(now)
+		s.m.Unlock()
+	}
+	if s.timed(c, cmd, args, nested, queued, db) {
+		return true
+	}
 	if nested {
 		return false
 	}
-	// The time stands still while a script runs, as in Redis. With a clock that goes on,
-	// miniredis would search all keys for expired ones at each of its commands.
-	s.clock.Lock()
-	s.m.SetTime(time.Now())
-	s.clock.Unlock()
 	switch {
 	case cmd == "SCRIPT":
 		s.script(args)
-	case plain || len(args) < 2:
+	case queued || db != 0 || len(args) < 2:
 	case cmd == "EVALSHA":
 		s.mu.Lock()
 		p := s.known[args[0]]
@@ -159,15 +183,14 @@ func (s *scripts) hook(c *server.Peer, cmd string, args ...string) bool {
 	return false
 }
 
-// contextOf reports whether a connection is that of a script's commands, and whether its
-// scripts must be left to miniredis: they are queued, or run on another database.
-func (s *scripts) contextOf(c *server.Peer) (nested, plain bool) {
+// contextOf reports whether a connection is that of a script's commands, whether it collects
+// commands for a transaction, and which database it has selected.
+func (s *scripts) contextOf(c *server.Peer) (nested, queued bool, db int) {
 	if c.Ctx == nil { // before its first command
-		return false, false
+		return false, false, 0
 	}
 	ctx := reflect.ValueOf(c.Ctx).Elem()
-	return ctx.Field(s.context.nested).Bool(),
-		!ctx.Field(s.context.transaction).IsNil() || ctx.Field(s.context.selectedDB).Int() != 0
+	return ctx.Field(s.context.nested).Bool(), !ctx.Field(s.context.transaction).IsNil(), int(ctx.Field(s.context.selectedDB).Int())
 }
 
 func (s *scripts) script(args []string) {
@@ -236,6 +259,9 @@ func (s *scripts) run(c *server.Peer, p *lua.FunctionProto, sha string, args []s
 	}
 	s.m.Lock()
 	defer s.m.Unlock()
+	s.running, s.at = true, time.Now()
+	defer func() { s.running = false }()
+	s.expire(s.at)
 	l := s.state
 	globals := l.G.Global
 	globals.RawSetString("KEYS", textTable(l, args[1:1+n]))

@@ -1,0 +1,265 @@
+package embedded_test
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/embedded"
+	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/redistest"
+)
+
+// engines runs a test on a real Redis, and on an embedded one that has run for an hour.
+func engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(t, olderServer(t))
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		test(t, redistest.Redis(t))
+	})
+}
+
+func olderServer(t testing.TB) *redis.Client {
+	t.Helper()
+	s, err := embedded.StartAt(time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rdb
+}
+
+// ways are the ways in which a command reaches a server.
+var ways = map[string]func(t *testing.T, rdb *redis.Client, args ...any) error{
+	"client": func(t *testing.T, rdb *redis.Client, args ...any) error {
+		return rdb.Do(await.Context(t), args...).Err()
+	},
+	"script": func(t *testing.T, rdb *redis.Client, args ...any) error {
+		return rdb.Eval(await.Context(t), "return redis.call(unpack(ARGV))", nil, args...).Err()
+	},
+	"script of miniredis": func(t *testing.T, rdb *redis.Client, args ...any) error {
+		return rdb.Eval(await.Context(t), "local r = redis.call(unpack(ARGV)); cjson.encode({1}); return r", nil, args...).Err()
+	},
+	"transaction": func(t *testing.T, rdb *redis.Client, args ...any) error {
+		var done *redis.Cmd
+		_, err := rdb.TxPipelined(await.Context(t), func(p redis.Pipeliner) error {
+			done = p.Do(await.Context(t), args...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return done.Err()
+	},
+}
+
+// settings are the commands that give a key, which exists, a time to live in seconds.
+func settings(key string, seconds int64) map[string][]any {
+	at := time.Now().Unix() + seconds
+	return map[string][]any{
+		"SET EX": {"SET", key, "v", "EX", seconds}, "SET PX": {"set", key, "v", "xx", "px", seconds * 1000},
+		"SET EXAT": {"SET", key, "v", "EXAT", at}, "SET PXAT": {"SET", key, "v", "PXAT", at * 1000},
+		"SETEX": {"SETEX", key, seconds, "v"}, "PSETEX": {"PSETEX", key, seconds * 1000, "v"},
+		"EXPIRE": {"EXPIRE", key, seconds}, "PEXPIRE": {"PEXPIRE", key, seconds * 1000},
+		"EXPIREAT": {"EXPIREAT", key, at}, "PEXPIREAT": {"PEXPIREAT", key, at * 1000},
+		"GETEX EX": {"GETEX", key, "EX", seconds}, "GETEX PXAT": {"GETEX", key, "PXAT", at * 1000},
+	}
+}
+
+// TestExpiry_TTL: each way to set a time to live has the same effect on both engines.
+func TestExpiry_TTL(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		for way, do := range ways {
+			key := redistest.Prefix(t) + "k"
+			for name, args := range settings(key, 3600) {
+				rdb.Set(ctx, key, "v", 0)
+				if err := do(t, rdb, args...); err != nil {
+					t.Errorf("%s by a %s: %v", name, way, err)
+					continue
+				}
+				const least = 3_000_000
+				left, inScript := rdb.PTTL(ctx, key).Val().Milliseconds(), rdb.Eval(ctx, "return redis.call('PTTL', KEYS[1])", []string{key}).Val()
+				if n, ok := inScript.(int64); left < least || left > 3_600_000 || !ok || n < least || n > 3_600_000 {
+					t.Errorf("%s by a %s: PTTL %d, in a script %v; want an hour", name, way, left, inScript)
+				}
+				if s := rdb.TTL(ctx, key).Val(); s < least*time.Millisecond || s > time.Hour {
+					t.Errorf("%s by a %s: TTL %v", name, way, s)
+				}
+				if at := rdb.PExpireTime(ctx, key).Val(); time.Until(time.UnixMilli(at.Milliseconds())) < least*time.Millisecond {
+					t.Errorf("%s by a %s: PEXPIRETIME %v", name, way, at)
+				}
+			}
+		}
+	})
+}
+
+// TestExpiry_Expires: keys are gone after their time to live, and others stay.
+func TestExpiry_Expires(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		prefix := redistest.Prefix(t)
+		gone := map[string]bool{}
+		for way, do := range ways {
+			for name := range settings("", 1) {
+				key := prefix + way + name
+				rdb.Set(ctx, key, "v", 0)
+				if err := do(t, rdb, settings(key, 1)[name]...); err != nil {
+					t.Errorf("%s by a %s: %v", name, way, err)
+				}
+				gone[key] = true
+			}
+		}
+		kept := prefix + "kept"
+		rdb.Set(ctx, kept+"1", "v", time.Second)
+		rdb.Persist(ctx, kept+"1")
+		rdb.Set(ctx, kept+"2", "v", time.Second)
+		rdb.Set(ctx, kept+"2", "v", 0)
+		rdb.Set(ctx, kept+"3", "v", time.Second)
+		rdb.Expire(ctx, kept+"3", time.Hour)
+		rdb.Set(ctx, prefix+"renamed", "v", time.Second)
+		rdb.Rename(ctx, prefix+"renamed", prefix+"name")
+		rdb.Copy(ctx, prefix+"name", prefix+"copy", 0, false)
+		gone[prefix+"name"], gone[prefix+"copy"] = true, true
+		for key := range gone {
+			await.True(t, key+" has expired", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
+		}
+		if n := rdb.Exists(ctx, kept+"1", kept+"2", kept+"3").Val(); n != 3 {
+			t.Errorf("%d of 3 keys are left whose time to live was removed or extended", n)
+		}
+		// Negative ones delete at once, also within a script.
+		for _, command := range []string{"'PEXPIRE', KEYS[1], -1", "'EXPIRE', KEYS[1], 0", "'PEXPIREAT', KEYS[1], 1", "'EXPIREAT', KEYS[1], " + strconv.FormatInt(time.Now().Unix()-60, 10)} {
+			if n := rdb.Eval(ctx, "redis.call('SET', KEYS[1], 1); redis.call("+command+"); return redis.call('EXISTS', KEYS[1])", []string{prefix + "k"}).Val(); n != int64(0) {
+				t.Errorf("EXISTS after %s: %v", command, n)
+			}
+		}
+	})
+}
+
+// TestExpiry_Refused: a time to live that is no number or not positive is refused, and the key stays.
+func TestExpiry_Refused(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		key := redistest.Prefix(t) + "k"
+		rdb.Set(ctx, key, "v", 0)
+		for _, args := range [][]any{
+			{"SET", key, "w", "PX", 0}, {"SET", key, "w", "EX", -1}, {"SET", key, "w", "PX", "x"}, {"SETEX", key, 0, "w"}, {"PSETEX", key, -5, "w"},
+			{"SETEX", key, "1.5", "w"}, {"EXPIRE", key, "soon"}, {"PEXPIRE", key}, {"SET", key}, {"TTL"}, {"TIME", "now"},
+		} {
+			for way, do := range ways {
+				if err := do(t, rdb, args...); err == nil {
+					t.Errorf("%v by a %s: no error", args, way)
+				}
+			}
+		}
+		if v, ttl := rdb.Get(ctx, key).Val(), rdb.TTL(ctx, key).Val(); v != "v" || ttl != -1 {
+			t.Errorf("%q, TTL %v", v, ttl)
+		}
+		for _, c := range []struct {
+			args []any
+			want int64
+		}{{[]any{"EXPIRE", key + "none", 10}, 0}, {[]any{"TTL", key + "none"}, -2}, {[]any{"PTTL", key}, -1}} {
+			if n, err := rdb.Do(ctx, c.args...).Int64(); err != nil || n != c.want {
+				t.Errorf("%v: %d, %v, want %d", c.args, n, err, c.want)
+			}
+		}
+	})
+}
+
+// TestExpiry_NotOffered: what the embedded engine cannot do is refused, alone and in a transaction.
+func TestExpiry_NotOffered(t *testing.T) {
+	t.Parallel()
+	rdb := olderServer(t)
+	ctx := await.Context(t)
+	rdb.Set(ctx, "k", "v", time.Hour)
+	rdb.HSet(ctx, "h", "f", "v")
+	for _, args := range [][]any{{"TTL", "k"}, {"PTTL", "k"}, {"TIME"}, {"HEXPIRE", "h", 10, "FIELDS", 1, "f"}} {
+		if err := ways["transaction"](t, rdb, args...); err == nil || !strings.Contains(err.Error(), "embedded") && !strings.HasPrefix(err.Error(), "EXECABORT") {
+			t.Errorf("%v in a transaction: %v", args, err)
+		}
+	}
+	if err := ways["client"](t, rdb, "HEXPIRE", "h", 10, "FIELDS", 1, "f"); err == nil || !strings.Contains(err.Error(), "embedded") {
+		t.Errorf("HEXPIRE: %v", err)
+	}
+	if v := rdb.Get(ctx, "k").Val(); v != "v" {
+		t.Errorf("%q", v)
+	}
+}
+
+// TestExpiry_OtherDatabase: keys of the other databases expire, too.
+func TestExpiry_OtherDatabase(t *testing.T) {
+	t.Parallel()
+	rdb := olderServer(t)
+	ctx := await.Context(t)
+	conn := rdb.Conn()
+	defer conn.Close()
+	conn.Select(ctx, 3)
+	conn.Set(ctx, "k", "v", 50*time.Millisecond)
+	rdb.Set(ctx, "k", "v", 0)
+	await.True(t, "the key has expired", func() bool { return conn.Exists(ctx, "k").Val() == 0 })
+	if v := rdb.Get(ctx, "k").Val(); v != "v" {
+		t.Errorf("%q of the same name in database 0", v)
+	}
+}
+
+// TestTime: the clock is the system's. In the embedded engine it stands still while a script runs.
+func TestTime(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		before := time.Now()
+		at := rdb.Time(ctx).Val()
+		if at.Before(before.Truncate(time.Microsecond)) || at.After(time.Now()) {
+			t.Errorf("TIME %v is not between %v and now", at, before)
+		}
+		got, err := rdb.Eval(ctx, `
+			local a = redis.call('TIME')
+			for i = 1, 1000 do redis.call('TIME') end
+			local b = redis.call('TIME')
+			return {a[1] .. '.' .. a[2], b[1] .. '.' .. b[2], a[1]}`, nil).StringSlice()
+		if err != nil || got[0] > got[1] || strings.HasSuffix(t.Name(), "embedded") && got[0] != got[1] {
+			t.Fatalf("%v, %v", got, err)
+		}
+		if s, err := strconv.ParseInt(got[2], 10, 64); err != nil || s < before.Unix() || s > time.Now().Unix() {
+			t.Errorf("TIME in a script: %s, %v", got[2], err)
+		}
+	})
+}
+
+// TestExpiry_Cost: what a command costs does not depend on the number of keys.
+func TestExpiry_Cost(t *testing.T) { //nolint:paralleltest // it counts the process's allocations
+	rdb := redistest.Embedded(t)
+	ctx := await.Context(t)
+	const keys, times = 20_000, 300
+	fill := "for i = 1, tonumber(ARGV[1]) do redis.call('SET', KEYS[1] .. i, 1, 'PX', 3600000 + i) end"
+	if err := rdb.Eval(ctx, fill, []string{"k"}, keys).Err(); err != nil && !strings.Contains(err.Error(), "nil") {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for i := range times {
+		rdb.Set(ctx, fmt.Sprint("k", i), "v", time.Hour)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > times*keys {
+		t.Errorf("%d commands beside %d keys allocated %d KB each", times, keys, used/times>>10)
+	}
+}
