@@ -190,6 +190,13 @@ func (s *scripts) timed(c *server.Peer, cmd string, args []string, nested, queue
 		}
 		s.srv.Dispatch(c, absolute)
 		return true
+	case "XADD":
+		dated := withID(args, now)
+		if dated == nil {
+			return false
+		}
+		s.srv.Dispatch(c, dated)
+		return true
 	case "RENAME", "RENAMENX", "COPY":
 		if len(args) < 2 {
 			return false
@@ -203,6 +210,35 @@ func (s *scripts) timed(c *server.Peer, cmd string, args []string, nested, queue
 		}
 	}
 	return false
+}
+
+// withID returns an XADD of a new entry, "*", with the time of its id; nil if it has another id.
+func withID(args []string, now time.Time) []string {
+	i := 1
+	for i+1 < len(args) {
+		switch strings.ToUpper(args[i]) {
+		case "NOMKSTREAM":
+			i++
+			continue
+		case "MAXLEN", "MINID":
+			i++
+			if args[i] == "~" || args[i] == "=" {
+				i++
+			}
+			i++
+			continue
+		case "LIMIT":
+			i += 2
+			continue
+		}
+		break
+	}
+	if i >= len(args) || args[i] != "*" {
+		return nil
+	}
+	dated := append([]string{"XADD"}, args...)
+	dated[i+1] = milliseconds(now) + "-*"
+	return dated
 }
 
 // refuse answers with an error, which also ends a transaction.
@@ -318,10 +354,7 @@ func pointInTime(text string, milli, sinceEpoch bool, now time.Time) (at time.Ti
 	if !milli {
 		n = min(max(n, -longest), longest) * 1000
 	}
-	switch {
-	case !sinceEpoch && n <= 0:
-		return now, true
-	case !sinceEpoch:
+	if !sinceEpoch {
 		return now.Truncate(time.Millisecond).Add(time.Duration(min(n, longest)) * time.Millisecond), true
 	}
 	return time.UnixMilli(min(n, now.UnixMilli()+longest)), true

@@ -137,7 +137,13 @@ func TestExpiry_Expires(t *testing.T) {
 		rdb.Set(ctx, prefix+"renamed", "v", time.Second)
 		rdb.Rename(ctx, prefix+"renamed", prefix+"name")
 		rdb.Copy(ctx, prefix+"name", prefix+"copy", 0, false)
-		gone[prefix+"name"], gone[prefix+"copy"] = true, true
+		rdb.Set(ctx, prefix+"shortened", "v", time.Hour)
+		rdb.PExpire(ctx, prefix+"shortened", 50*time.Millisecond)
+		rdb.Set(ctx, prefix+"extended", "v", 50*time.Millisecond)
+		rdb.PExpire(ctx, prefix+"extended", time.Second)
+		for _, key := range []string{"name", "copy", "shortened", "extended"} {
+			gone[prefix+key] = true
+		}
 		for key := range gone {
 			await.True(t, key+" has expired", func() bool { return rdb.Exists(ctx, key).Val() == 0 })
 		}
@@ -240,6 +246,41 @@ func TestTime(t *testing.T) {
 		}
 		if s, err := strconv.ParseInt(got[2], 10, 64); err != nil || s < before.Unix() || s > time.Now().Unix() {
 			t.Errorf("TIME in a script: %s, %v", got[2], err)
+		}
+	})
+}
+
+// TestXAdd_ID: new entries of a stream have the time in their ids, also after the stream was deleted.
+func TestXAdd_ID(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		key := redistest.Prefix(t) + "x"
+		last := time.Now().UnixMilli()
+		for way, do := range ways {
+			for _, args := range [][]any{
+				{"XADD", key, "*", "f", "*"}, {"xadd", key, "MAXLEN", "~", 100, "*", "f", "v"}, {"XADD", key, "NOMKSTREAM", "MINID", "0-1", "*", "*", "v"},
+			} {
+				if err := do(t, rdb, args...); err != nil {
+					t.Errorf("%v by a %s: %v", args, way, err)
+				}
+				newest := rdb.XRevRangeN(ctx, key, "+", "-", 1).Val()
+				if len(newest) != 1 {
+					t.Fatalf("%v by a %s: no entry", args, way)
+				}
+				millis, _, _ := strings.Cut(newest[0].ID, "-")
+				at, err := strconv.ParseInt(millis, 10, 64)
+				if err != nil || at < last || at > time.Now().UnixMilli() {
+					t.Errorf("%v by a %s: id %s, want a time from %d on", args, way, newest[0].ID, last)
+				}
+				last = at
+			}
+			rdb.Del(ctx, key)
+			if id := rdb.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: "5-1", Values: []any{"*", "*"}}).Val(); id != "5-1" {
+				t.Errorf("an id of its own became %s", id)
+			}
+			rdb.Del(ctx, key)
+			rdb.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"f", "v"}})
 		}
 	})
 }
