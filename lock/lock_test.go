@@ -114,6 +114,20 @@ func TestLock_Release(t *testing.T) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 
+		t.Run("ForeignQueue", func(t *testing.T) {
+			// A foreign key in place of the queue or the fence does not keep the lock held.
+			ctx, k := t.Context(), mustKeys(t, name)
+			for _, foreign := range []string{k[keyWaiters], k[keySeen], k[keyFence]} {
+				l := mustAcquire(t, m, name)
+				if err := errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.LPush(ctx, foreign, "x").Err()); err != nil {
+					t.Fatal(err)
+				}
+				mustRelease(t, l)
+				if n := rdb.Del(ctx, k[keyLock], foreign).Val(); n != 1 {
+					t.Errorf("%s: %d keys, want the foreign one", foreign, n)
+				}
+			}
+		})
 		t.Run("Repeated", func(t *testing.T) {
 			l := mustAcquire(t, m, name)
 			var wg sync.WaitGroup
