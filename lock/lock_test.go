@@ -209,6 +209,20 @@ func TestLock_Release_Unreachable(t *testing.T) {
 	})
 }
 
+// Given a lock that ended before the context that acquired it, when its context is made after both, then
+// the cause is the lock's.
+func TestLock_Context_MadeLate(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := newManager(t, redistest.Embedded(t), slow).Acquire(ctx, resource(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, l)
+	cancel()
+	specIs(t, context.Cause(l.Context()), ErrReleased)
+}
+
 // TestLock_Extend: an extension that finds the lock gone ends it.
 func TestLock_Extend(t *testing.T) {
 	t.Parallel()

@@ -262,6 +262,28 @@ func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
 	}
 }
 
+// Given a wait limit, then it covers the waits for all locks together.
+func TestManager_AcquireAll_WaitLimit(t *testing.T) {
+	t.Parallel()
+	names := specNames(t, 2)
+	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+		const limit = 300 * time.Millisecond
+		first, second := mustAcquire(t, m, names[0]), mustAcquire(t, m, names[1])
+		began := time.Now()
+		released := make(chan error, 1)
+		time.AfterFunc(limit*2/3, func() { released <- first.Release(t.Context()) })
+		_, err := m.AcquireAll(t.Context(), names, WithWaitLimit(limit))
+		specIs(t, err, ErrWaitTimeout)
+		if waited := time.Since(began); waited != limit {
+			t.Errorf("waited for %s, want %s", waited, limit)
+		}
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, second)
+	})
+}
+
 // TestManager_AcquireAll_OppositeOrders: goroutines of two processes that name the same resources in
 // all orders get them in turn and never deadlock.
 func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
