@@ -46,6 +46,24 @@ func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
 	})
 }
 
+// Given an extension whose reply arrives after the lock has ended, then the lock stays ended.
+func TestLock_Extend_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			l := mustAcquire(t, m, name, WithoutWatchdog())
+			f.delay(func(cmd redis.Cmder) bool { return runs(cmd, extendScript) }, ttl)
+			specIs(t, l.Extend(t.Context(), time.Hour), ErrLost)
+			if l.ValidUntil().After(time.Now()) {
+				t.Errorf("valid for %s, want that it has ended", time.Until(l.ValidUntil()))
+			}
+			specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+		})
+	})
+}
+
 // Given a queue of two, when the waiter mark is lost together with the holder, and the
 // second sends its keep-alive first, then the first is served first, and the lock is not
 // handed to an entry without a waiter.

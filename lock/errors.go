@@ -18,9 +18,8 @@ var (
 	// ErrNested: the context of an Acquire or Do already holds the lock, so it would
 	// wait for itself. See [WithReentry].
 	ErrNested = errors.New("lock: the context already holds the lock")
-	// ErrLost: the lock ended before its holder released it. Its key was deleted,
-	// overwritten, could not be renewed in time, or
-	// had no watchdog.
+	// ErrLost: the lock ended before its holder released it. Its key was deleted or
+	// overwritten, could not be renewed in time, or had no watchdog.
 	ErrLost = errors.New("lock: lost")
 	// ErrMaxHold: the lock was held for the time of [WithMaxHold] and has been released.
 	ErrMaxHold = errors.New("lock: held for its maximum time")

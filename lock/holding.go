@@ -43,7 +43,7 @@ const (
 	stateLost           // ended without a release
 	stateReleased       // released locally; the key may still exist
 	stateGone           // released, and Redis has confirmed it
-	stateMissing        // released, but Redis no longer held it
+	stateMissing        // released, but it had ended before
 )
 
 // newLock makes a holding that is valid until deadline and registers it with the
@@ -256,14 +256,13 @@ func (h *holding) release(ctx context.Context, l *Lock) error {
 		return err
 	}
 	h.mu.Lock()
-	wasLost := h.lostBy != nil
-	if ok {
+	if ok && h.lostBy == nil {
 		h.state = stateGone
-	} else {
+	} else { // a reply that was lost may hide that the key was gone
 		h.state, err = stateMissing, h.notHeld()
 	}
 	h.mu.Unlock()
-	if ok && !wasLost {
+	if err == nil {
 		h.m.cfg.Observer.Released(h.resource, held)
 	}
 	return err

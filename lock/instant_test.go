@@ -62,6 +62,13 @@ func TestInstant_Fence(t *testing.T) {
 		if got := instant(); got != 0 {
 			t.Errorf("instant holding %d of a lock with the mark of waiters", got)
 		}
+		// The stored token is ahead of the clock if the clock was set back.
+		if err := rdb.Set(await.Context(t), fenceKey, n.Fence()+3_600_000_000, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got := instant(); got != 0 {
+			t.Errorf("instant holding %d below the last token", got)
+		}
 		if l.Fence() >= n.Fence() {
 			t.Errorf("tokens %d, %d do not rise", l.Fence(), n.Fence())
 		}

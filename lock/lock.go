@@ -131,12 +131,13 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 // Release ends the lock and hands it to the next waiter. It first ends the context
 // and then removes the key, within Config.CallTimeout and even if ctx has ended. The
-// error is ErrNotHeld if Redis no longer held the lock, joined with ErrLost or
-// ErrMaxHold if that was known. Any other error means that Redis could not be reached:
-// the lock expires with its TTL, and Release may be repeated. After a success further
-// calls return nil. A re-entered lock stays held until all its handles are released;
-// releasing any but the last only ends that handle's context. On a nil Lock the error
-// is ErrNotHeld.
+// error is ErrNotHeld if the lock had ended before: Redis no longer held it, or its
+// context had ended with ErrLost or ErrMaxHold, which is then joined. (If the first
+// reply is lost, a lock that ended unnoticed counts as released.) Any other error means
+// that Redis could not be reached: the lock expires with its TTL, and Release may be
+// repeated. After a success further calls return nil. A re-entered lock stays held until
+// all its handles are released; releasing any but the last only ends that handle's
+// context. On a nil Lock the error is ErrNotHeld.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return opError("release", "", ErrNotHeld)

@@ -97,7 +97,7 @@ func TestLock_Fence(t *testing.T) {
 
 		// A foreign value in its place is ignored.
 		last = l.Fence() - 3_600_000_000
-		for _, junk := range []string{"junk", "-5", "1e300", "nan"} {
+		for _, junk := range []string{"junk", "-5", "1e300", "nan", "9007199254740993"} {
 			if err := rdb.Set(ctx, k[keyFence], junk, time.Minute).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -114,6 +114,20 @@ func TestLock_Release(t *testing.T) {
 		name := resource(t)
 		m := newManager(t, rdb, slow)
 
+		t.Run("ForeignQueue", func(t *testing.T) {
+			// A foreign key in place of the queue or the fence does not keep the lock held.
+			ctx, k := t.Context(), mustKeys(t, name)
+			for _, foreign := range []string{k[keyWaiters], k[keySeen], k[keyFence]} {
+				l := mustAcquire(t, m, name)
+				if err := errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.LPush(ctx, foreign, "x").Err()); err != nil {
+					t.Fatal(err)
+				}
+				mustRelease(t, l)
+				if n := rdb.Del(ctx, k[keyLock], foreign).Val(); n != 1 {
+					t.Errorf("%s: %d keys, want the foreign one", foreign, n)
+				}
+			}
+		})
 		t.Run("Repeated", func(t *testing.T) {
 			l := mustAcquire(t, m, name)
 			var wg sync.WaitGroup
@@ -193,6 +207,20 @@ func TestLock_Release_Unreachable(t *testing.T) {
 			t.Fatalf("%d keys left", n)
 		}
 	})
+}
+
+// Given a lock that ended before the context that acquired it, when its context is made after both, then
+// the cause is the lock's.
+func TestLock_Context_MadeLate(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := newManager(t, redistest.Embedded(t), slow).Acquire(ctx, resource(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, l)
+	cancel()
+	specIs(t, context.Cause(l.Context()), ErrReleased)
 }
 
 // TestLock_Extend: an extension that finds the lock gone ends it.

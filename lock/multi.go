@@ -39,7 +39,13 @@ func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Op
 		// The wait for the next lock ends if a held one is lost.
 		l, err := m.Acquire(ctx, resource, opts...)
 		if err != nil {
-			return nil, errors.Join(err, ignoreNotHeld(all.Release(ctx)))
+			for _, held := range slices.Backward(all.locks) {
+				// A lock that had already ended needs no release.
+				if e := held.Release(ctx); !errors.Is(e, ErrNotHeld) {
+					err = errors.Join(err, e)
+				}
+			}
+			return nil, err
 		}
 		all.locks = append(all.locks, l)
 		ctx = l.Context()
@@ -86,12 +92,4 @@ func (l *MultiLock) Release(ctx context.Context) error {
 		errs = append(errs, one.Release(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// ignoreNotHeld drops ErrNotHeld, because a lock that had already ended needs no release.
-func ignoreNotHeld(err error) error {
-	if errors.Is(err, ErrNotHeld) {
-		return nil
-	}
-	return err
 }

@@ -57,6 +57,7 @@ func TestManager_AcquireAll(t *testing.T) {
 		t.Run("Handles", func(t *testing.T) { acquireAllHandles(t, rdb, m) })
 		t.Run("ReleaseOrder", func(t *testing.T) { acquireAllReleaseOrder(t, rdb) })
 		t.Run("NothingKept", func(t *testing.T) { acquireAllNothingKept(t, rdb, m, other) })
+		t.Run("ReleaseFails", func(t *testing.T) { acquireAllReleaseFails(t, rdb, other) })
 		t.Run("LostWhileWaiting", func(t *testing.T) { acquireAllLostWhileWaiting(t, rdb, m, other) })
 		t.Run("OneLost", func(t *testing.T) { acquireAllOneLost(t, rdb, m) })
 		t.Run("Invalid", func(t *testing.T) { acquireAllInvalid(t, rdb, m) })
@@ -189,6 +190,35 @@ func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, oth
 	awaitNoTrace(t, rdb, names[0])
 }
 
+func acquireAllReleaseFails(t *testing.T, rdb *redis.Client, other *Manager) {
+	ctx := await.Context(t)
+	// Given a wait for the third lock, when the first is lost and the second cannot be released,
+	// then the error says so.
+	names := specNames(t, 3)
+	own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+	defer own.Close()
+	failure := errors.New("release refused")
+	own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+		return func(ctx context.Context, cmd redis.Cmder) error {
+			if releases(cmd) && cmd.Args()[3] == mustKeys(t, names[1])[keyLock] {
+				cmd.SetErr(failure)
+				return failure
+			}
+			return next(ctx, cmd)
+		}
+	}))
+	m := newManager(t, own, slow)
+	l := mustAcquire(t, other, names[2])
+	done := specAllAsync(ctx, m, names)
+	awaitWaiters(t, rdb, names[2], 1)
+	if err := rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	renewNow(m.Held()[0])
+	specIs(t, specErr(t, done), ErrWaitTimeout, ErrLost, failure)
+	mustRelease(t, l)
+}
+
 func acquireAllOneLost(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
 	// Given all locks held, when one of them is lost, then the common context ends with its cause,
@@ -230,6 +260,28 @@ func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
 	if n := traces(t, rdb, name); n != 0 {
 		t.Errorf("%d keys left", n)
 	}
+}
+
+// Given a wait limit, then it covers the waits for all locks together.
+func TestManager_AcquireAll_WaitLimit(t *testing.T) {
+	t.Parallel()
+	names := specNames(t, 2)
+	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+		const limit = 300 * time.Millisecond
+		first, second := mustAcquire(t, m, names[0]), mustAcquire(t, m, names[1])
+		began := time.Now()
+		released := make(chan error, 1)
+		time.AfterFunc(limit*2/3, func() { released <- first.Release(t.Context()) })
+		_, err := m.AcquireAll(t.Context(), names, WithWaitLimit(limit))
+		specIs(t, err, ErrWaitTimeout)
+		if waited := time.Since(began); waited != limit {
+			t.Errorf("waited for %s, want %s", waited, limit)
+		}
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, second)
+	})
 }
 
 // TestManager_AcquireAll_OppositeOrders: goroutines of two processes that name the same resources in

@@ -172,7 +172,7 @@ func TestObserver_Lost(t *testing.T) {
 		o.expect(t, "lost before Redis knew", []string{"acquired", "lost: lost"}, func() {
 			l = mustAcquire(t, o.m, o.name)
 			l.h.lose(ErrLost)
-			mustRelease(t, l)
+			specIs(t, l.Release(o.ctx), ErrNotHeld, ErrLost)
 		})
 		o.expect(t, "held for its maximum", []string{"acquired", "lost: held for its maximum time"}, func() {
 			l = specWith(t, o.m, o.name, WithMaxHold(20*time.Millisecond))

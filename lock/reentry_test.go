@@ -184,6 +184,12 @@ func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
 	err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
 	specIs(t, err, ErrNested)
 	mustRelease(t, outer)
+	// Once it is released, a context that carries it but has not ended can acquire it.
+	again, err := m.Acquire(context.WithoutCancel(outer.Context()), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, again)
 	awaitNoTrace(t, rdb, name)
 }
 

@@ -30,6 +30,44 @@ func TestManager_Close_EndedContext(t *testing.T) {
 	})
 }
 
+// Given a call that takes the lock, when the manager is closed before the reply arrives, then the
+// caller gets ErrClosed, and the lock is released.
+func TestManager_Close_DuringAcquire(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, wait := range []bool{false, true} {
+			ctx, name := await.Context(t), resource(t)
+			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			cfg := slow
+			cfg.Poll = time.Second // then the first call joins the queue
+			m, err := New(own, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustRelease(t, mustAcquire(t, m, name)) // Redis now knows the scripts
+			closed := make(chan error, 1)
+			own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+				return func(ctx context.Context, cmd redis.Cmder) error {
+					err := next(ctx, cmd)
+					if err == nil && acquires(cmd) {
+						go func() { closed <- m.Close(ctx) }()
+						<-m.closing
+					}
+					return err
+				}
+			}))
+			_, err = m.acquire(ctx, name, wait, nil)
+			specIs(t, err, ErrClosed)
+			if err := errors.Join(<-closed, own.Close()); err != nil {
+				t.Error(err)
+			}
+			if n := traces(t, rdb, name); n != 0 {
+				t.Errorf("wait %v: %d keys left", wait, n)
+			}
+		}
+	})
+}
+
 // Given a Redis that hangs and a context that has ended, when the manager is closed, then Close returns
 // after CallTimeout with the reason.
 func TestManager_Close_EndedContext_Blackhole(t *testing.T) {

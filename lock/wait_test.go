@@ -170,48 +170,55 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	}
 }
 
-// TestManager_Acquire_ScriptAfterCleanUp: Redis does not answer until the deadline ends the call, and runs
-// the script after the clean-up.
+// Given an acquire without a reply, when its script runs after the clean-up, then a second clean-up
+// releases the lock.
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		name := resource(t)
-		late := redistest.Second(t, rdb)
-		cfg := slow
-		cfg.CallTimeout = 2 * time.Second // after which it is cleaned up a second time
-		m := newManager(t, late, cfg)
-		if err := errors.Join(acquireScript.Load(t.Context(), rdb).Err(), releaseScript.Load(t.Context(), rdb).Err()); err != nil {
+	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
+		if err := releaseScript.Load(t.Context(), rdb).Err(); err != nil {
 			t.Fatal(err)
 		}
-		stuck, cleaned := make(chan []any, 1), make(chan struct{}, 2)
-		late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				if acquires(cmd) {
-					stuck <- cmd.Args()
-					<-ctx.Done()
-					cmd.SetErr(ctx.Err())
-					return ctx.Err()
-				}
-				err := next(ctx, cmd)
-				if releases(cmd) {
-					cleaned <- struct{}{}
-				}
-				return err
-			}
-		}))
-		for len(stuck) == 0 { // on a busy machine all of the time may pass before the call
-			ctx, cancel := context.WithTimeout(t.Context(), 2*inlineLeft)
-			_, err := m.Acquire(ctx, name)
-			cancel()
-			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("err = %v, want ErrWaitTimeout and DeadlineExceeded", err)
-			}
+		for name, tc := range map[string]struct {
+			wait  bool
+			limit time.Duration
+			fault func(context.Context, []redis.Cmder) error
+			want  error
+		}{
+			"TryRefused":     {false, time.Hour, refuse, errRefused},
+			"AcquireRefused": {true, time.Hour, refuse, errRefused},
+			"TryHangs":       {false, 2 * inlineLeft, hang, context.DeadlineExceeded},
+			"AcquireHangs":   {true, 2 * inlineLeft, hang, ErrWaitTimeout},
+		} {
+			t.Run(name, func(t *testing.T) {
+				name := resource(t)
+				inOwnTime(t, rdb, Config{TTL: time.Hour, CallTimeout: time.Second}, func(t *testing.T, m *Manager, f *failing) {
+					var late []any // the arguments of the script
+					f.set(func(ctx context.Context, cmds []redis.Cmder) error {
+						if !acquires(cmds[0]) {
+							return nil
+						}
+						late = cmds[0].Args()[7:]
+						return tc.fault(ctx, cmds)
+					})
+					ran := make(chan error, 1)
+					cleaned := func(cmds []redis.Cmder) {
+						if releases(cmds[0]) && cmds[0].Err() == nil && late != nil {
+							ran <- acquireScript.Run(t.Context(), rdb, mustKeys(t, name)[:], late...).Err()
+							late = nil
+						}
+					}
+					f.after.Store(&cleaned)
+					ctx, cancel := context.WithTimeout(t.Context(), tc.limit)
+					defer cancel()
+					_, err := m.acquire(ctx, name, tc.wait, nil)
+					specIs(t, err, tc.want)
+					if err := <-ran; err != nil || traces(t, rdb, name) == 0 {
+						t.Errorf("the late script: %v, %d keys", err, traces(t, rdb, name))
+					}
+					awaitNoTrace(t, rdb, name)
+				})
+			})
 		}
-		<-cleaned
-		if r, err := granted(rdb.Do(t.Context(), <-stuck...)); err != nil || !r.held {
-			t.Fatalf("%+v, %v; want that the late script takes the lock", r, err)
-		}
-		awaitNoTrace(t, rdb, name)
 	})
 }
 

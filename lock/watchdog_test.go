@@ -51,8 +51,10 @@ func (f *failing) hook(ctx context.Context, cmds []redis.Cmder, next func() erro
 	return err
 }
 
+var errRefused = errors.New("connection refused")
+
 func refuse(context.Context, []redis.Cmder) error {
-	return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	return &net.OpError{Op: "dial", Err: errRefused}
 }
 
 func hang(ctx context.Context, _ []redis.Cmder) error {

@@ -17,15 +17,11 @@ local function lock_broken(reply)
 end
 
 -- The next fencing token. It exceeds the last one stored, and the clock keeps it
--- rising if all stored data was lost. A stored value above the exact range of a
--- number was not written here and is ignored.
+-- rising if all stored data was lost. A stored value that is no number, or above the
+-- exact range of numbers, was not written here and is ignored.
 local function lock_mint(stored, now_us)
-  local last = 0
-  -- "nan" and similar values were not written here.
-  if stored then last = tonumber(string.match(stored, '^(%d+)w?$') or '0') end
-  if not (last >= 0 and last < 9007199254740000) then last = 0 end
-  last = math.floor(last)
-  if last >= now_us then return last + 1 end
+  local last = tonumber(string.match(stored or '', '^(%d+)w?$') or '0')
+  if last >= now_us and last < 9007199254740000 then return last + 1 end
   return now_us
 end
 

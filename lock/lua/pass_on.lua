@@ -1,5 +1,4 @@
--- The rest of a release (see release.lua): there are waiters, or the token may have a place
--- in the queue.
+-- The rest of a release (see release.lua): there may be waiters, of which the token may be one.
 
 local lock_key, waiters_key, seen_key, fence_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local member = ARGV[2]

@@ -9,12 +9,12 @@
 -- Atomic, because between comparing and deleting the lock could pass to another, and between
 -- deleting and handing over a newcomer could barge in.
 --
--- Without waiters the script ends in this file; handover.lua and pass_on.lua follow it in the
--- same script.
+-- Without waiters, and so without the mark of them on the fence, the script ends in this file;
+-- handover.lua and pass_on.lua follow it in the same script.
 
 local mine = ARGV[1] .. ':'
 local stored = redis.call('MGET', KEYS[1], KEYS[4]) -- keys of another type read as missing
-if ARGV[2] == '' and stored[2] and string.sub(stored[2], -1) ~= 'w' then
+if stored[2] and string.sub(stored[2], -1) ~= 'w' then
   if not stored[1] or string.sub(stored[1], 1, #mine) ~= mine then return 0 end
   return redis.call('DEL', KEYS[1])
 end
