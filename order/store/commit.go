@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/mattn/go-sqlite3"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/order"
@@ -104,19 +105,6 @@ func commitAll(ctx context.Context, c Conn, add *rowsStatement, tasks []order.Ta
 	return of, out, nil
 }
 
-// insertTasks inserts the rows of confirmed orders. Errors: errUneven if one exists, by its id
-// or its key.
-func insertTasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome) error {
-	written, err := insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
-	if err != nil {
-		return fmt.Errorf("insert orders: %w", err)
-	}
-	if written != int64(len(tasks)) {
-		return errUneven
-	}
-	return nil
-}
-
 // orderRows returns the values of insertConfirmed, by the ids of the orders.
 func orderRows(tasks []order.Task, out []order.Outcome) []any {
 	args := make([]any, 0, len(tasks)*orderColumns)
@@ -156,7 +144,14 @@ func takeAndInsert(ctx context.Context, c Conn, add *rowsStatement, tasks []orde
 	for i := range tasks {
 		out[i] = confirmed(now, of[tasks[i].ItemID].PaymentWindowSeconds)
 	}
-	return of, out, insertTasks(ctx, c, tasks, out)
+	_, err = insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
+	switch {
+	case existed(err):
+		return nil, nil, errUneven
+	case err != nil:
+		return nil, nil, fmt.Errorf("insert orders: %w", err)
+	}
+	return of, out, nil
 }
 
 // takeAndInsert does so in one round trip.
@@ -178,7 +173,7 @@ func (g *group) takeAndInsert(ctx context.Context, add *rowsStatement, tasks []o
 				return err
 			})
 		}
-		b.Queue(insertNew.postgres, insertNew.arrays(orderRows(tasks, out))...)
+		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(tasks, out))...)
 	})
 	switch {
 	case existed(err):
@@ -187,6 +182,14 @@ func (g *group) takeAndInsert(ctx context.Context, add *rowsStatement, tasks []o
 		return nil, fmt.Errorf("count buyers and items, and insert orders: %w", err)
 	}
 	return of, uneven
+}
+
+// existed reports whether an insert failed because a row with the same key exists.
+func existed(err error) bool {
+	var pe *pgconn.PgError
+	var se sqlite3.Error
+	return errors.As(err, &pe) && pe.Code == uniqueViolation ||
+		errors.As(err, &se) && (se.ExtendedCode == sqlite3.ErrConstraintUnique || se.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
 }
 
 // boughtItems returns the items of tasks.

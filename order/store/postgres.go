@@ -285,12 +285,6 @@ func passing(err error) bool {
 	return lostConnection(err)
 }
 
-// existed reports whether a statement on Postgres failed because a row with the same key exists.
-func existed(err error) bool {
-	var pe *pgconn.PgError
-	return errors.As(err, &pe) && pe.Code == uniqueViolation
-}
-
 // lostConnection reports whether an error is that of a connection to Postgres that was
 // closed.
 func lostConnection(err error) bool {
