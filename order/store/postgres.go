@@ -154,9 +154,8 @@ type opening struct {
 // The statements of an opening. The timeouts are set first: the columns of a row are evaluated
 // in order. The server ends a transaction whose process has stopped, or has vanished from the
 // network, and with it the locks for which all other processes wait. It does not end a
-// statement: a batch that takes longer than allowed would begin again without end. What follows
-// the lock is a statement of its own, so it sees what was committed while the transaction
-// waited.
+// statement: a batch that takes longer than allowed would begin again without end. The statements
+// after the lock see what was committed while the transaction waited.
 const (
 	takeLock = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true), set_config('statement_timeout', '0', true),
 		pg_current_xact_id()::text, ` + serverLife + `, pg_advisory_xact_lock%s($3) IS NULL`
