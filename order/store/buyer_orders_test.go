@@ -29,7 +29,8 @@ func insertOrders(t *testing.T, s *Store, tasks ...order.Task) {
 		out[i] = confirmed(tasks[i].CreatedAt, 0)
 	}
 	err := s.Transition(await.Context(t), "insert orders", func(ctx context.Context, c Conn, _ int64) error {
-		return insertTasks(ctx, c, tasks, out)
+		_, err := insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -449,63 +449,9 @@ func TestStore_Commit_Lost(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// inParts needs few calls for few orders that are refused, keeps the order of the outcomes, and
-// commits each task once.
-func TestInParts(t *testing.T) {
-	t.Parallel()
-	const n = 512
-	tasks := ordertest.Distinct("n", "item", n)
-	for name, c := range map[string]struct {
-		refused []int
-		uneven  bool
-		calls   int // whole parts and single tasks, at most
-	}{
-		"none":       {nil, false, 1},
-		"the first":  {[]int{0}, true, 2*7 + onePart},
-		"the last":   {[]int{n - 1}, true, 2*7 + onePart},
-		"two apart":  {[]int{3, 400}, false, 2 * (2*8 + onePart)},
-		"none of it": {nil, true, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bad := make(map[string]bool)
-			for _, i := range c.refused {
-				bad[tasks[i].ID] = true
-			}
-			calls, committed := 0, make(map[string]int)
-			outcome := func(task *order.Task) order.Outcome {
-				committed[task.ID]++
-				return order.Outcome{Status: order.StatusConfirmed, Reason: task.ID}
-			}
-			out, err := inParts(tasks, c.uneven, func(part []order.Task) ([]order.Outcome, error) {
-				calls++
-				if slices.ContainsFunc(part, func(task order.Task) bool { return bad[task.ID] }) {
-					return nil, errUneven
-				}
-				done := make([]order.Outcome, len(part))
-				for i := range part {
-					done[i] = outcome(&part[i])
-				}
-				return done, nil
-			}, func(task *order.Task) (order.Outcome, error) {
-				calls++
-				return outcome(task), nil
-			})
-			if err != nil || len(out) != n || len(committed) != n || calls > c.calls {
-				t.Fatalf("%d outcomes of %d tasks in %d calls, want at most %d: %v", len(out), len(committed), calls, c.calls, err)
-			}
-			for i := range tasks {
-				if out[i].Reason != tasks[i].ID || committed[tasks[i].ID] != 1 {
-					t.Fatalf("task %d has the outcome of %q and was committed %d times", i, out[i].Reason, committed[tasks[i].ID])
-				}
-			}
-		})
-	}
-}
-
-// TestStore_commit_Parts: a batch with orders that exist, that repeat a key, that exceed a limit
+// TestStore_commit_Mixed: a batch with orders that exist, that repeat a key, that exceed a limit
 // and that are new has one outcome for each, and the rows of the new ones.
-func TestStore_commit_Parts(t *testing.T) {
+func TestStore_commit_Mixed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 60, 2))
@@ -531,4 +477,49 @@ func TestStore_commit_Parts(t *testing.T) {
 		t.Errorf("%d units sold, want 42", sold)
 	}
 	ordertest.AuditStore(t, s)
+}
+
+// TestPostgres_commit_Statements: the number of statements of a batch does not grow with the number
+// of its orders that exist, are refused, or were accepted under a higher limit. A batch that takes
+// as many statements as orders could exceed the time of a transaction, each time again.
+func TestPostgres_commit_Statements(t *testing.T) {
+	t.Parallel()
+	server := loggingServer(t)
+	s := openStore(t, ordertest.NewPostgresOn(t, server))
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	const ms = 1_790_000_000_000
+	err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+		return WriteAudit(ctx, c, &AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := func(prefix string, n int) int {
+		exist := ordertest.Distinct(prefix+"exist", "item", n)
+		mustCommit(t, s, exist...)
+		batch := exist
+		for i := range n {
+			name := fmt.Sprint(prefix, i)
+			earlier := ordertest.Bought(name+"earlier", "item", name+"earlier", "k", 2)
+			above := ordertest.Bought(name+"above", "item", name+"above", "k", 2)
+			again := ordertest.Bought(name+"again", "item", exist[i].UserID, exist[i].IdempotencyKey, 1)
+			earlier.CreatedAt, above.CreatedAt = ms-1, ms+1
+			batch = append(batch, earlier, above, again)
+		}
+		before := statementsOf(t, server)
+		verdicts := make(map[string]int)
+		for _, v := range ordertest.Verdicts(mustCommit(t, s, batch...)) {
+			verdicts[v]++
+		}
+		if verdicts["confirmed"] != 2*n || verdicts[ordertest.RejectedPrefix+order.ReasonUserLimit] != n || verdicts[ordertest.RejectedPrefix+order.ReasonDuplicate] != n {
+			t.Errorf("verdicts of 4 times %d orders: %v", n, verdicts)
+		}
+		return statementsOf(t, server) - before
+	}
+	if few, many := statements("few", 1), statements("many", 50); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for 200 orders, and %d for 4", many, few)
+	}
+	if sold := ordertest.ItemOf(t, s, "item").Sold; sold != 51*3 {
+		t.Errorf("%d units sold, want %d", sold, 51*3)
+	}
 }

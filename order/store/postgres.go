@@ -151,12 +151,13 @@ type opening struct {
 	windows map[string]int64
 }
 
-// The statements of an opening. The timeouts are set first: the columns of a row are evaluated in
-// order. The server ends a transaction whose process has stopped, or has vanished from the
-// network, and with it the locks for which all other processes wait. What follows the lock is a
-// statement of its own, so it sees what was committed while the transaction waited.
+// The statements of an opening. The timeouts are set first: the columns of a row are evaluated
+// in order. The server ends a transaction whose process has stopped, or has vanished from the
+// network, and with it the locks for which all other processes wait. It does not end a
+// statement: a batch that takes longer than allowed would begin again without end. The statements
+// after the lock see what was committed while the transaction waited.
 const (
-	takeLock = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
+	takeLock = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true), set_config('statement_timeout', '0', true),
 		pg_current_xact_id()::text, ` + serverLife + `, pg_advisory_xact_lock%s($3) IS NULL`
 	readLocked = `SELECT EXISTS (SELECT 1 FROM meta WHERE key IN ('` + MarkMoved + `', '` + MarkUnfinished + `')),
 		COALESCE((SELECT string_agg(events, ' ') FROM webhook_endpoints WHERE enabled = 1), '')`
@@ -283,12 +284,6 @@ func passing(err error) bool {
 		return strings.HasPrefix(pe.Code, classConnection)
 	}
 	return lostConnection(err)
-}
-
-// existed reports whether a statement on Postgres failed because a row with the same key exists.
-func existed(err error) bool {
-	var pe *pgconn.PgError
-	return errors.As(err, &pe) && pe.Code == uniqueViolation
 }
 
 // lostConnection reports whether an error is that of a connection to Postgres that was
@@ -458,9 +453,9 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	var b pgx.Batch
 	b.Queue("BEGIN")
 	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), writeLock).QueryRow(func(row pgx.Row) error {
-		var set [2]string
+		var set [3]string
 		var void bool
-		return row.Scan(&set[0], &set[1], &o.mark.xid, &o.mark.life, &void)
+		return row.Scan(&set[0], &set[1], &set[2], &o.mark.xid, &o.mark.life, &void)
 	})
 	b.Queue(readLocked).QueryRow(func(row pgx.Row) error { return row.Scan(&o.moved, &o.wanted) })
 	if len(o.items) > 0 {

@@ -60,6 +60,29 @@ func TestChanging_BoundsItsSession(t *testing.T) {
 	}
 }
 
+// TestPostgres_StatementTimeout: the server does not cancel the statements of a write transaction. A
+// batch that takes longer than allowed would begin again without end.
+func TestPostgres_StatementTimeout(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, ordertest.NewPostgres(t)+"&statement_timeout=60000")
+	var session, batch, change string
+	read := func(ctx context.Context, c Conn, limit *string) error {
+		return c.QueryRowContext(ctx, "SELECT current_setting('statement_timeout')").Scan(limit)
+	}
+	db, err := s.write.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(
+		read(await.Context(t), db, &session),
+		s.writer.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error { return read(ctx, g, &batch) }),
+		s.Transition(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error { return read(ctx, c, &change) }),
+	)
+	if err != nil || session != "1min" || batch != "0" || change != "0" {
+		t.Errorf("statement_timeout is %q in a session, %q in a batch and %q in a change, %v; want 1min, 0 and 0", session, batch, change, err)
+	}
+}
+
 // TestWriter_Turns: on Postgres batches and changes do not share a transaction. While both wait,
 // they take turns, and a batch goes first.
 func TestWriter_Turns(t *testing.T) {
