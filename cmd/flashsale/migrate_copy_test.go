@@ -37,9 +37,9 @@ func TestMigrateCopy_ShopSellsTheRest(t *testing.T) {
 	url := postgrestest.NewDatabase(t)
 	there := []string{"migrate", "copy", "--from", "sqlite:" + s.dbPath, "--to", url}
 	before := buy(0, 5, "201")
-	wantCode(t, 1, s.run(there...), "another process uses it", "stop every flashsale api")
+	wantCode(t, 1, s.run(there...), "another process serves this database", "stop every flashsale api")
 	worker.Stop()
-	wantCode(t, 1, s.run(there...), "another process uses it")
+	wantCode(t, 1, s.run(there...), "another process serves this database")
 	api.Stop()
 	wantCode(t, 0, s.run(there...), "copying orders: 5 rows", "orders by status", "equal", "next 1")
 	for _, command := range []string{"api", "worker"} {

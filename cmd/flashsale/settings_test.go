@@ -414,6 +414,27 @@ func TestStart_PlacesInUseAreRefused(t *testing.T) {
 // TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
 func TestStart_UnusablePlacesAreRefused(t *testing.T) {
 	needProcesses(t)
+// TestStart_OneEmbeddedEngine starts an embedded engine beside processes with a Redis, on one SQLite
+// database, and the other way round: the two would sell the same units.
+func TestStart_OneEmbeddedEngine(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	s := newRedisShop(t)
+	api, worker := s.api(), s.worker()
+	embedded := newShop(t)
+	alone := embedded.spec("serve", []string{"--db", "sqlite:" + s.dbPath})
+	failed(t, alone, "another process serves this database", "FLASHSALE_DB", s.dbPath, "--redis")
+	term(t, api)
+	failed(t, alone, "another process serves this database")
+	worker.Kill()
+	only := embedded.serve("--db", "sqlite:"+s.dbPath)
+	for _, command := range []string{"api", "worker", "serve"} {
+		failed(t, s.spec(command, nil), "another process serves this database", "FLASHSALE_DB", s.dbPath, "embedded Redis")
+	}
+	term(t, only)
+	term(t, s.api())
+}
+
 	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	for _, q := range []struct {
