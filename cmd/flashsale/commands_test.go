@@ -189,7 +189,7 @@ func TestCommand_Item(t *testing.T) {
 	wantCode(t, 0, create("drop-1", "--addr", addr), "drop-1", "open", "7", "4900 EUR")
 	unstated := s.run("item", "create", "--id", "drop-3", "--name", "Drop 3", "--price-minor", "1", "--stock", "7", "--server", p.URL())
 	wantCode(t, 2, unstated, "--payment-window", "15m", "none")
-	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s", "--image", "/images/a.jpg"), "drop-9", "Drop 1  /images/a.jpg")
+	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s", "--image", "/images/a.jpg"), "drop-9", "4900 EUR       /images/a.jpg  Drop 1")
 	for id, want := range map[string][]string{
 		"drop-1": {`"payment_window_seconds":0,`, `"description":"","price_minor"`},
 		"drop-9": {`"payment_window_seconds":90,`, `"image_url":"/images/a.jpg",`},

@@ -142,10 +142,11 @@ func (r *remote) items(ctx context.Context) ([]itemView, error) {
 
 func printItems(out io.Writer, items []itemView) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME\tIMAGE")
+	// The name is last, because it may be long and its letters wide.
+	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE (MINOR)\tIMAGE\tNAME")
 	for _, i := range items {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency,
-			i.Name, cmp.Or(i.ImageURL, "-"))
+			cmp.Or(i.ImageURL, "-"), i.Name)
 	}
 	return w.Flush()
 }
