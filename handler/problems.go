@@ -84,7 +84,7 @@ func (e *edge) refuse(q *call, err error) {
 // The refusals of this package itself.
 var (
 	problemNoRoute = problem.New(404, "route_not_found", "No such route",
-		"Nothing is served at this path; the README lists the routes.")
+		"Nothing is served at this path; GET /docs lists the routes.")
 	problemMethod = problem.New(405, "method_not_allowed", "Method not allowed",
 		"The path does not support this method; the Allow header lists the methods it supports.")
 	problemInternal = problem.New(500, "internal", "Internal error",
