@@ -208,6 +208,8 @@ var errorTable = []struct {
 		"No item has this id.")},
 	{order.ErrNotFound, problem.New(404, "order_not_found", "Order not found",
 		"No order that you may see has this id.")},
+	{order.ErrPaidAlready, problem.New(409, "order_final", "Order is final",
+		"Another payment has paid the order. This one is recorded; refund it.")},
 	{order.ErrOrderFinal, problem.New(409, "order_final", "Order is final",
 		"The order is in a final state and cannot change.")},
 	{order.ErrOrderExpired, problem.New(409, "order_expired", "Order expired",
