@@ -136,7 +136,7 @@ func validDatabase(flag, value string) error {
 	case postgresurl.Is(value):
 		wrong, fix = postgresurl.Check(value)
 	case !isFile || path == "":
-		wrong = "it is no database this program knows"
+		wrong = "unknown kind of database"
 	}
 	if wrong != "" {
 		return config.Usage(fmt.Errorf("%s: value %q: %s; %s", flag, config.RedactURL(value), wrong, fix))

@@ -125,7 +125,7 @@ func TestMigrateCopy_Arguments(t *testing.T) {
 	}{
 		{"", file, 2, "--from: value \"\": it is missing"},
 		{file, "", 2, "--to: value \"\": it is missing"},
-		{"shop.db", file, 2, "it is no database this program knows"},
+		{"shop.db", file, 2, "unknown kind of database"},
 		{file, "postgres://u:" + secret + "@h:x/d", 2, "a port in it is not a number"},
 		{file, file, 2, "the same database"},
 		{file, "postgres://u:" + secret + "@127.0.0.1:1/d", 1, "--from"},

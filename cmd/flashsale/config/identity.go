@@ -79,7 +79,7 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)
 	for _, t := range exact {
 		check(strings.TrimSpace(*t.to) == *t.to, t.name, "it begins or ends with a space", "remove the space: tokens have to match exactly")
 	}
-	check(i.serviceKey == serviceByAdmins || i.serviceKey == serviceByBuyers, "service-key", "it is no key", "use admin or buyer")
+	check(i.serviceKey == serviceByAdmins || i.serviceKey == serviceByBuyers, "service-key", "unknown key", "use admin or buyer")
 
 	s.validateAdmins(check)
 }
