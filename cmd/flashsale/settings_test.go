@@ -167,6 +167,9 @@ func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 			if strings.Contains(r.Output, hidden[:8]) {
 				t.Errorf("a secret is printed:\n%s", r.Output)
 			}
+			if q.command == "serve" && (strings.Count(r.Output, "\n") != 1 || strings.Count(r.Output, "connection refused") > 1) {
+				t.Errorf("the message is not one line that says each thing once:\n%s", r.Output)
+			}
 		})
 	}
 }
@@ -411,9 +414,6 @@ func TestStart_PlacesInUseAreRefused(t *testing.T) {
 	term(t, s.serve())
 }
 
-// TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
-func TestStart_UnusablePlacesAreRefused(t *testing.T) {
-	needProcesses(t)
 // TestStart_OneEmbeddedEngine starts an embedded engine beside processes with a Redis, on one SQLite
 // database, and the other way round: the two would sell the same units.
 func TestStart_OneEmbeddedEngine(t *testing.T) {
@@ -435,6 +435,9 @@ func TestStart_OneEmbeddedEngine(t *testing.T) {
 	term(t, s.api())
 }
 
+// TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
+func TestStart_UnusablePlacesAreRefused(t *testing.T) {
+	needProcesses(t)
 	file := writeFile(t, "file", "no folder, no database; long enough not to be taken for an empty one")
 	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
 	for _, q := range []struct {

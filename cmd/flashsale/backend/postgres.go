@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -105,7 +106,9 @@ func Cause(err error) string {
 	}
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
-		lines = append(lines, strings.TrimSpace(line))
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
 	return strings.Join(lines, " ")
 }

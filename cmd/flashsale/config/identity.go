@@ -208,7 +208,7 @@ func openKeys(ctx context.Context, setting, source string, onError func(error)) 
 	}
 	keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: source, OnError: onError})
 	if err != nil {
-		return nil, FailedSetting(setting, source, err.Error(), "name a readable JWK set")
+		return nil, FailedSetting(setting, source, err.Error(), "name a readable JWK set: its file, or a URL that answers")
 	}
 	return keys, nil
 }
