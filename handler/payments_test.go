@@ -42,6 +42,7 @@ func TestPayOrder(t *testing.T) {
 	}{
 		order.ErrOrderExpired:    {409, "order_expired"},
 		order.ErrOrderFinal:      {409, "order_final"},
+		order.ErrPaidAlready:     {409, "order_final"},
 		order.ErrAmountMismatch:  {409, "amount_mismatch"},
 		order.ErrReferenceReused: {409, "payment_reference_reused"},
 		order.ErrPaymentLimit:    {409, "payment_limit"},
@@ -51,6 +52,10 @@ func TestPayOrder(t *testing.T) {
 	} {
 		s.orders.pay = func(string, order.Payment) (order.Order, error) { return order.Order{}, fmt.Errorf("pay: %w", err) }
 		wantProblem(t, s.post(t, "/v1/orders/"+someOrderID+"/payment", "psp", auth.RoleService, body).Result(), want.status, want.code)
+	}
+	s.orders.pay = func(string, order.Payment) (order.Order, error) { return order.Order{}, order.ErrPaidAlready }
+	if a := s.post(t, "/v1/orders/"+someOrderID+"/payment", "psp", auth.RoleService, body); !strings.Contains(a.Body.String(), "recorded; refund it") {
+		t.Errorf("the answer to a second payment does not say that it is to be refunded: %s", a.Body)
 	}
 }
 

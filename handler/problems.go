@@ -84,7 +84,7 @@ func (e *edge) refuse(q *call, err error) {
 // The refusals of this package itself.
 var (
 	problemNoRoute = problem.New(404, "route_not_found", "No such route",
-		"Nothing is served at this path; the README lists the routes.")
+		"Nothing is served at this path; GET /docs lists the routes.")
 	problemMethod = problem.New(405, "method_not_allowed", "Method not allowed",
 		"The path does not support this method; the Allow header lists the methods it supports.")
 	problemInternal = problem.New(500, "internal", "Internal error",
@@ -208,6 +208,8 @@ var errorTable = []struct {
 		"No item has this id.")},
 	{order.ErrNotFound, problem.New(404, "order_not_found", "Order not found",
 		"No order that you may see has this id.")},
+	{order.ErrPaidAlready, problem.New(409, "order_final", "Order is final",
+		"Another payment has paid the order. This one is recorded; refund it.")},
 	{order.ErrOrderFinal, problem.New(409, "order_final", "Order is final",
 		"The order is in a final state and cannot change.")},
 	{order.ErrOrderExpired, problem.New(409, "order_expired", "Order expired",

@@ -2,15 +2,17 @@ package order
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
 // The errors of a payment or a cancellation.
 var (
-	// ErrOrderFinal says that the order is in another final state. A payment refused with
-	// it is recorded for refund: a payment with another reference has paid the order
-	// already.
+	// ErrOrderFinal says that the order is in another final state.
 	ErrOrderFinal = errors.New("order: in a final state")
+	// ErrPaidAlready is an ErrOrderFinal: a payment with another reference has paid the order.
+	// This one is recorded for refund.
+	ErrPaidAlready = fmt.Errorf("%w: paid by another payment", ErrOrderFinal)
 	// ErrOrderExpired says that the order was expired, past its window, cancelled, rejected
 	// or refunded when the payment arrived. The payment is recorded for refund.
 	ErrOrderExpired = errors.New("order: expired")

@@ -81,6 +81,10 @@ func TestCommand_WrongUsage(t *testing.T) {
 	}{
 		{[]string{"sell"}, "sell"}, {[]string{"--nonsense"}, "nonsense"}, {[]string{"serve", "now"}, "now"}, {[]string{"api", "--nonsense"}, "nonsense"},
 		{[]string{"migrate"}, "migrate"}, {[]string{"migrate", "sideways"}, "sideways"}, {[]string{"migrate", "up", "2"}, `"2"`},
+		{[]string{"item", "list", "--server", "ftp://127.0.0.1"}, "server"},
+		{[]string{"item", "create", "--payment-window", "none", "--id", "a", "--name", "A", "--stock", "1"}, "--price-minor"},
+		{[]string{"item", "create", "--payment-window", "none", "--id", "a", "--name", "A", "--price-minor", "1"}, "--stock"},
+		{[]string{"item", "create", "--payment-window", "none", "--name", "A", "--stock", "1", "--price-minor", "1"}, "--id"},
 		{[]string{"item"}, "item"}, {[]string{"item", "sell"}, "sell"}, {[]string{"item", "create", "--stock", "many"}, "stock"},
 		{[]string{"item", "restock", "--quantity", "1", "--reason", "r"}, "item id"}, {[]string{"item", "restock", "a", "--quantity", "1"}, "reason"},
 		{[]string{"item", "restock", "a", "--reason", "r"}, "quantity"}, {[]string{"item", "restock", "a", "--quantity", "1.5", "--reason", "r"}, "quantity"},
@@ -183,9 +187,9 @@ func TestCommand_Item(t *testing.T) {
 		return s.run(append([]string{"item", "create", "--id", id, "--name", "Drop 1", "--price-minor", "4900", "--stock", "7", "--limit", "2", "--payment-window", "none"}, more...)...)
 	}
 	wantCode(t, 0, create("drop-1", "--addr", addr), "drop-1", "open", "7", "4900 EUR")
-	unstated := s.run("item", "create", "--id", "drop-3", "--name", "Drop 3", "--stock", "7", "--server", p.URL())
+	unstated := s.run("item", "create", "--id", "drop-3", "--name", "Drop 3", "--price-minor", "1", "--stock", "7", "--server", p.URL())
 	wantCode(t, 2, unstated, "--payment-window", "15m", "none")
-	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s", "--image", "/images/a.jpg"), "drop-9", "Drop 1  /images/a.jpg")
+	wantCode(t, 0, create("drop-9", "--server", p.URL(), "--payment-window", "90s", "--image", "/images/a.jpg"), "drop-9", "4900 EUR       /images/a.jpg  Drop 1")
 	for id, want := range map[string][]string{
 		"drop-1": {`"payment_window_seconds":0,`, `"description":"","price_minor"`},
 		"drop-9": {`"payment_window_seconds":90,`, `"image_url":"/images/a.jpg",`},

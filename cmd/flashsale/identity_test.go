@@ -59,7 +59,7 @@ func TestIdentity_ProviderTokensAreAccepted(t *testing.T) {
 		"another audience": "401 token_audience", "unmapped value": "401 token_claims",
 	})
 	wantVerdicts(t, c, "/v1/admin/queue", tokens, map[string]string{"buyer": "403 forbidden", "admin": "200"})
-	wantCode(t, 0, s.run("item", "create", "--id", "drop-1", "--name", "Drop", "--stock", "5", "--payment-window", "none", "--server", p.URL(), "--config", file), "drop-1")
+	wantCode(t, 0, s.run("item", "create", "--id", "drop-1", "--name", "Drop", "--price-minor", "1", "--stock", "5", "--payment-window", "none", "--server", p.URL(), "--config", file), "drop-1")
 	wantCode(t, 1, s.run("queue", "stats", "--server", p.URL()), "token_issuer")
 	// Environment variables instead of the file.
 	fromEnv := append(env, "FLASHSALE_ISSUER=https://id.example/realms/shop", "FLASHSALE_AUDIENCE=shop-api",
@@ -99,7 +99,7 @@ func TestIdentity_AdminKeySeparatesRoles(t *testing.T) {
 			for range 2 { // the second time with the results of the first in the cache
 				wantVerdicts(t, c, "/v1/orders", tokens, want)
 			}
-			r := s.runWith(both, "item", "create", "--id", "drop-1", "--name", "Drop", "--stock", "5", "--payment-window", "none", "--server", p.URL())
+			r := s.runWith(both, "item", "create", "--id", "drop-1", "--name", "Drop", "--price-minor", "1", "--stock", "5", "--payment-window", "none", "--server", p.URL())
 			wantCode(t, 0, r, "drop-1")
 			// An operator only needs the admins' key.
 			wantCode(t, 0, s.runWith(both[1:], "queue", "stats", "--server", p.URL()), "orders-0")

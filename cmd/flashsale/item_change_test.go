@@ -32,10 +32,10 @@ func TestCommand_ItemChange(t *testing.T) {
 	}
 	wantCode(t, 0, run("change", "--name", "New name", "--limit", "3", "--price-minor", "0", "--closes-at", "2100-01-01T00:00:00Z"), "New name", " 3 ", " 0 EUR")
 	wantCode(t, 0, run("change", "--closes-at", "never", "--description", "", "--payment-window", "90s"), "New name")
-	wantCode(t, 0, run("change", "--image", "/images/new.jpg"), "New name  /images/new.jpg")
+	wantCode(t, 0, run("change", "--image", "/images/new.jpg"), "/images/new.jpg  New name")
 	wantCode(t, 1, run("change", "--image", "https://example.com/a.jpg"), "field_range", "image_url", "exactly one /")
-	wantCode(t, 0, s.run("item", "list", "--server", p.URL()), "New name  /images/new.jpg")
-	wantCode(t, 0, run("change", "--image", ""), "New name  -")
+	wantCode(t, 0, s.run("item", "list", "--server", p.URL()), "/images/new.jpg  New name")
+	wantCode(t, 0, run("change", "--image", ""), "-      New name")
 	wantCode(t, 0, run("change", "--payment-window", "none"), "New name")
 	if a := c.admin("GET", "/v1/admin/items/"+item, nil); !strings.Contains(a.Body, `"payment_window_seconds":0,`) {
 		t.Errorf("the window is still there: %s", a.Body)

@@ -136,7 +136,7 @@ func validDatabase(flag, value string) error {
 	case postgresurl.Is(value):
 		wrong, fix = postgresurl.Check(value)
 	case !isFile || path == "":
-		wrong = "it is no database this program knows"
+		wrong = "unknown kind of database"
 	}
 	if wrong != "" {
 		return config.Usage(fmt.Errorf("%s: value %q: %s; %s", flag, config.RedactURL(value), wrong, fix))
@@ -147,7 +147,11 @@ func validDatabase(flag, value string) error {
 // lockDatabase keeps the service from starting on a database, and fails if it runs on it.
 func lockDatabase(ctx context.Context, s *config.Settings) (func() error, error) {
 	if !s.Postgres() {
-		return lockServe(s, strings.TrimPrefix(s.DB, "sqlite:"))
+		unlock, err := backend.LockSQLite(s, true)
+		if errors.Is(err, backend.ErrServed) {
+			err = config.FailedSetting("db", s.DB, err.Error(), "stop every flashsale api, worker and serve of it, then run this command again")
+		}
+		return unlock, err
 	}
 	lock, err := backend.LockPostgres(ctx, s, true)
 	if err != nil {

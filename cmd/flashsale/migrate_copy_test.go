@@ -37,9 +37,9 @@ func TestMigrateCopy_ShopSellsTheRest(t *testing.T) {
 	url := postgrestest.NewDatabase(t)
 	there := []string{"migrate", "copy", "--from", "sqlite:" + s.dbPath, "--to", url}
 	before := buy(0, 5, "201")
-	wantCode(t, 1, s.run(there...), "another process uses it", "stop every flashsale api")
+	wantCode(t, 1, s.run(there...), "another process serves this database", "stop every flashsale api")
 	worker.Stop()
-	wantCode(t, 1, s.run(there...), "another process uses it")
+	wantCode(t, 1, s.run(there...), "another process serves this database")
 	api.Stop()
 	wantCode(t, 0, s.run(there...), "copying orders: 5 rows", "orders by status", "equal", "next 1")
 	for _, command := range []string{"api", "worker"} {
@@ -125,7 +125,7 @@ func TestMigrateCopy_Arguments(t *testing.T) {
 	}{
 		{"", file, 2, "--from: value \"\": it is missing"},
 		{file, "", 2, "--to: value \"\": it is missing"},
-		{"shop.db", file, 2, "it is no database this program knows"},
+		{"shop.db", file, 2, "unknown kind of database"},
 		{file, "postgres://u:" + secret + "@h:x/d", 2, "a port in it is not a number"},
 		{file, file, 2, "the same database"},
 		{file, "postgres://u:" + secret + "@127.0.0.1:1/d", 1, "--from"},

@@ -132,6 +132,8 @@ func TestCommand_Doctor(t *testing.T) {
 	s := newRedisShop(t)
 	wantCode(t, 0, squeezed(s.run("doctor")), "ok database", "warn redis", "appendfsync", "maxmemory", "ok clock")
 	wantCode(t, 1, squeezed(command(t, "doctor", "--db", "sqlite:"+s.dbPath, "--redis", "redis://"+process.FreeAddr(t)+"/0")), "fix redis", "does not answer")
+	wantCode(t, 1, squeezed(process.Run(t, process.Spec{Dir: s.dir, Args: append(append([]string{"doctor"}, s.settings()...), "--db", "sqlite:typo.db")})),
+		"fix database", "typo.db", "migrate up", "correct the path")
 	p := s.api()
 	c := dial(t, p)
 	item := s.newItem(c, 1, 1)

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/admin"
@@ -75,6 +77,7 @@ type recoverRun struct {
 
 func (r *recoverRun) run(c *cobra.Command) (err error) {
 	ctx, s := c.Context(), r.settings
+	backend.LogRedis(zerolog.Nop()) // the error contains the same
 	if err := backend.NeedDatabase(s); err != nil {
 		return err
 	}
@@ -138,12 +141,16 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		return err
 	}
 	stopped := h.Stopped()
-	if r.item != "" {
-		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
-	}
 	if len(stopped) == 0 {
 		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
 		return err
+	}
+	if r.item != "" {
+		others := itemsOf(stopped)
+		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
+		if len(stopped) == 0 {
+			return fmt.Errorf("the sale of %s is not stopped; those of %s are", r.item, strings.Join(others, ", "))
+		}
 	}
 	tasks := make([]order.Queued, partitions)
 	for p := range tasks {
@@ -171,6 +178,15 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
 	})
 	return r.report(ctx, c, recoverer, stopped, path)
+}
+
+// itemsOf returns the ids of the items, each once.
+func itemsOf(stopped []store.Behind) (ids []string) {
+	for _, b := range stopped {
+		ids = append(ids, bucket.Item(b.ItemID))
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // report applies the decision, and prints the result for each item.

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/backend"
-	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
 )
 
@@ -30,9 +29,13 @@ func newRestore() *cobra.Command {
 			if _, err := os.Stat(args[0]); err != nil {
 				return fmt.Errorf("argument FILE: value %q: %w; name a file that flashsale backup has written", args[0], err)
 			}
-			unlock, err := lockServe(s, path)
+			// No process may start on the database meanwhile.
+			unlock, err := backend.LockSQLite(s, true)
+			if errors.Is(err, backend.ErrServed) {
+				err = backup.InUse(path)
+			}
 			if err != nil {
-				return err
+				return backupError(c, s, args[0], err)
 			}
 			defer func() { err = errors.Join(err, unlock()) }()
 			began := time.Now()
@@ -51,21 +54,6 @@ func newRestore() *cobra.Command {
 			return printReport(c.OutOrStdout(), lines)
 		},
 	}
-}
-
-// lockServe prevents flashsale serve from starting on the database, and another restore from
-// running. The lock file belongs to the service's user, because a file owned by root would
-// prevent serve from starting afterwards.
-func lockServe(s *config.Settings, path string) (func() error, error) {
-	lock := path + backend.ServeLock
-	unlock, err := backend.LockFile(lock, "db", s.DB)
-	if err != nil {
-		return nil, err
-	}
-	if err := backup.GiveToOwner(lock, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())
-	}
-	return unlock, nil
 }
 
 // nextSteps are the steps for the operator after a restore.

@@ -64,7 +64,7 @@ func TestRestore_ExcludesServe(t *testing.T) {
 	p := s.serve()
 	file := filepath.Join(t.TempDir(), "copy.db")
 	wantCode(t, 0, s.run("backup", file))
-	wantCode(t, 1, s.run("restore", file), "another flashsale serve is using it", s.dbPath)
+	wantCode(t, 1, s.run("restore", file), "another process has the database open", s.dbPath)
 	p.Stop()
 	wantCode(t, 0, s.run("restore", file))
 	wantCode(t, 1, s.run("restore", filepath.Join(s.dir, "none.db")), "argument FILE", "none.db")

@@ -216,7 +216,14 @@ func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 			t.Errorf("buyer %d repeats: %s, order %s, want %s", i+1, again.verdict(), again.Order.ID, p.Order.ID)
 		}
 	}
-	wantCode(t, 0, r.run("recover", "--from", "redis"), "no sale is stopped")
+	wantCode(t, 0, r.run("recover", "--from", "redis", "--item", r.item), "no sale is stopped")
+	away := process.Run(t, process.Spec{
+		Args: append(append([]string{"recover", "--from", "redis"}, r.settings()...), "--redis", "redis://"+process.FreeAddr(t)), Dir: r.dir,
+	})
+	wantCode(t, 1, away, "FLASHSALE_REDIS", "start it")
+	if strings.Count(away.Output, "\n") != 1 {
+		t.Errorf("the message is not one line:\n%s", away.Output)
+	}
 }
 
 // The orders that only Redis has are listed, and their units are sold again once.
@@ -225,6 +232,7 @@ func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 	r := newRolledBack(t, 0)
 	r.stops()
 	list := filepath.Join(r.dir, "orders.jsonl")
+	wantCode(t, 1, r.run("recover", "--from", "database", "--item", "nope", "--list", list), "the sale of nope is not stopped", "of "+r.item+" are")
 	wantCode(t, 0, r.run("recover", "--from", "database", "--item", r.item, "--list", list), "1 sales can be bought again")
 	want := []string{r.bought[1].Order.ID, r.bought[2].Order.ID}
 	slices.Sort(want)

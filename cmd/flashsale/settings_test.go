@@ -167,6 +167,9 @@ func TestSettings_SecretsAreNeverPrinted(t *testing.T) {
 			if strings.Contains(r.Output, hidden[:8]) {
 				t.Errorf("a secret is printed:\n%s", r.Output)
 			}
+			if q.command == "serve" && (strings.Count(r.Output, "\n") != 1 || strings.Count(r.Output, "connection refused") > 1) {
+				t.Errorf("the message is not one line that says each thing once:\n%s", r.Output)
+			}
 		})
 	}
 }
@@ -409,6 +412,27 @@ func TestStart_PlacesInUseAreRefused(t *testing.T) {
 	// The files are free again as soon as their owner has ended, for any reason.
 	first.Kill()
 	term(t, s.serve())
+}
+
+// TestStart_OneEmbeddedEngine starts an embedded engine beside processes with a Redis, on one SQLite
+// database, and the other way round: the two would sell the same units.
+func TestStart_OneEmbeddedEngine(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	s := newRedisShop(t)
+	api, worker := s.api(), s.worker()
+	embedded := newShop(t)
+	alone := embedded.spec("serve", []string{"--db", "sqlite:" + s.dbPath})
+	failed(t, alone, "another process serves this database", "FLASHSALE_DB", s.dbPath, "--redis")
+	term(t, api)
+	failed(t, alone, "another process serves this database")
+	worker.Kill()
+	only := embedded.serve("--db", "sqlite:"+s.dbPath)
+	for _, command := range []string{"api", "worker", "serve"} {
+		failed(t, s.spec(command, nil), "another process serves this database", "FLASHSALE_DB", s.dbPath, "embedded Redis")
+	}
+	term(t, only)
+	term(t, s.api())
 }
 
 // TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.

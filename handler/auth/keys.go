@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -91,6 +92,10 @@ func (k *Keys) openURL(c KeysConfig) error {
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(time.Minute), 1),
 		RateLimitWaitMax:  2 * time.Second,
 	})
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return fmt.Errorf("auth: open key set %s: %w", c.Source, failed.Err) // not the lines that the libraries add
+	}
 	if err != nil {
 		return fmt.Errorf("auth: open key set %s: %w", c.Source, err)
 	}

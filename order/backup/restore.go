@@ -162,10 +162,15 @@ func (r *restoration) lockFault(err error) error {
 		return databaseFault(err,
 			fmt.Sprintf("stop every process that uses it, move %s and the files beside it that end in -wal, -shm and -journal elsewhere, and run this command again", r.path))
 	case errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked):
-		return databaseFault(ErrInUse, "stop every flashsale api, worker, serve and backup of this database, then run this command again; fuser "+r.path+" lists the processes")
+		return InUse(r.path)
 	default:
 		return databaseFault(fmt.Errorf("lock the database: %w", err), "run this command as the user that owns the database, on a file system that is not mounted read-only")
 	}
+}
+
+// InUse is the fault of a database that another process has open.
+func InUse(path string) error {
+	return databaseFault(ErrInUse, "stop every flashsale api, worker, serve and backup of this database, then run this command again; fuser "+path+" lists the processes")
 }
 
 func (r *restoration) unlock() error {

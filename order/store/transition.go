@@ -49,7 +49,7 @@ func (s *Store) Changing(ctx context.Context, operation string, fn func(tx *gorm
 
 // PaymentErrors are the answers to recorded payments.
 var PaymentErrors = map[order.PaymentOutcome]error{
-	order.PaymentAccepted: nil, order.PaymentLate: order.ErrOrderExpired, order.PaymentDuplicate: order.ErrOrderFinal, order.PaymentMismatch: order.ErrAmountMismatch,
+	order.PaymentAccepted: nil, order.PaymentLate: order.ErrOrderExpired, order.PaymentDuplicate: order.ErrPaidAlready, order.PaymentMismatch: order.ErrAmountMismatch,
 }
 
 // receipt is the answer to a payment.

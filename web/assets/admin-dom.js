@@ -108,6 +108,11 @@ export function time(iso) {
   return el("time", { datetime: iso, title: new Date(iso).toISOString() }, localTime.format(new Date(iso)));
 }
 
+const localClock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+
+/** Writes the local time of day. */
+export const clock = (iso) => localClock.format(new Date(iso));
+
 /** Writes how long ago a time was, by this machine's clock. */
 export const ago = (iso) => duration(Math.max(0, Date.now() - Date.parse(iso))) + " ago";
 

@@ -1,5 +1,5 @@
 // The overview: what is wrong, and what the whole deployment does at present.
-import { api, follow, el, fill, text, number, rate, percent, duration, time, ago, stateBadge, liveTable, onPress, showProblem } from "./admin.js";
+import { api, follow, el, fill, text, number, rate, percent, duration, time, clock, ago, stateBadge, liveTable, onPress, showProblem } from "./admin.js";
 import { chart, History } from "./admin-charts.js";
 import { check, liveProblems } from "./admin-problems.js";
 
@@ -61,10 +61,13 @@ async function showPaused() {
 
 // Figures
 
+// The processes count only while someone watches.
+const since = (f) => ` since ${clock(f.since)}`;
+
 const tiles = [
-  ["Accepted per second", (f) => rate(f.accepted_per_second), (f) => number(f.totals.accepted) + " in total"],
-  ["Committed per second", (f) => rate(f.committed_per_second), (f) => number(f.totals.committed) + " in total"],
-  ["Refused per second", (f) => rate(f.refused_per_second), (f) => number(f.totals.refused) + " in total"],
+  ["Accepted per second", (f) => rate(f.accepted_per_second), (f) => number(f.totals.accepted) + since(f)],
+  ["Committed per second", (f) => rate(f.committed_per_second), (f) => number(f.totals.committed) + since(f)],
+  ["Refused per second", (f) => rate(f.refused_per_second), (f) => number(f.totals.refused) + since(f)],
   ["Orders in the queue", (f) => number(f.queue?.orders), (f) => `${number(f.queue?.dead)} dead`],
   ["Oldest queued order", (f) => (f.queue?.ready ? duration(f.queue.oldest_age_ms) : "–"), (f) => (f.queue?.paused ? "queue paused" : f.queue?.ready ? "waiting" : "no orders waiting")],
   ["Live workers", (f) => number(f.workers?.live), (f) => f.workers?.trouble || `${number(f.processes.length)} ${f.processes.length === 1 ? "process" : "processes"}`],

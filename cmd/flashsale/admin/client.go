@@ -74,7 +74,7 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", r.server, err)
+		return nil, unreachable(r.server, err)
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	if res.StatusCode >= 300 {
@@ -88,6 +88,15 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
 	return res.Header, nil
+}
+
+// unreachable is the error of a request without an answer.
+func unreachable(server string, err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // without the URL, which is long
+	}
+	return fmt.Errorf("%s does not answer: %w; start the service, or correct --server", server, err)
 }
 
 // readRefusal reads the problem in an answer.
@@ -140,7 +149,7 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	if server == "" {
 		server = "http://" + s.Addr
 	}
-	if u, err := url.Parse(server); err != nil || u.Host == "" {
+	if u, err := url.Parse(server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, config.Usage(fmt.Errorf("--server %q: write a URL such as http://127.0.0.1:8080", server))
 	}
 	var key []byte

@@ -54,7 +54,12 @@ func newItemCreate(api *access) *cobra.Command {
 			if !c.Flags().Changed("payment-window") {
 				return config.Usage(errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
 					"Without one an unpaid order holds its units until it is cancelled"))
-
+			}
+			// The API requires them, too. With the zero of a flag, a forgotten price would sell for nothing.
+			for _, name := range []string{"id", "name", "price-minor", "stock"} {
+				if !c.Flags().Changed(name) {
+					return config.Usage(fmt.Errorf("item create needs --%s; see %s --help", name, c.CommandPath()))
+				}
 			}
 			r, err := api.dial(c, true)
 			if err != nil {
@@ -80,13 +85,13 @@ func newItemCreate(api *access) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -")
-	f.StringVar(&n.name, "name", "", "name shown to buyers")
+	f.StringVar(&n.id, "id", "", "item id: a-z, 0-9 and -; required")
+	f.StringVar(&n.name, "name", "", "name shown to buyers; required")
 	f.StringVar(&n.description, "description", "", "description shown to buyers")
 	f.StringVar(&n.image, "image", "", "path of an image on the shop's own address, such as /images/drop-1.jpg; default none")
-	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents)")
+	f.Int64Var(&n.price, "price-minor", 0, "price in the currency's minor unit (cents); required")
 	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
-	f.Int64Var(&n.stock, "stock", 0, "units on sale")
+	f.Int64Var(&n.stock, "stock", 0, "units on sale; required")
 	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
 	f.Int64Var(&n.buckets, "buckets", 1, "buckets to divide the stock into, for a sale that one Redis master cannot carry; 1: it is not divided")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
@@ -137,10 +142,11 @@ func (r *remote) items(ctx context.Context) ([]itemView, error) {
 
 func printItems(out io.Writer, items []itemView) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE\tNAME\tIMAGE")
+	// The name is last, because it may be long and its letters wide.
+	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE (MINOR)\tIMAGE\tNAME")
 	for _, i := range items {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency,
-			i.Name, cmp.Or(i.ImageURL, "-"))
+			cmp.Or(i.ImageURL, "-"), i.Name)
 	}
 	return w.Flush()
 }

@@ -179,7 +179,7 @@ func (t *topSource) follow(ctx context.Context, tell func(topNews)) error {
 		case got:
 			ever, wait = true, topRetryMin
 		case !ever:
-			return fmt.Errorf("ask %s: %w", t.server, err)
+			return unreachable(t.server, err)
 		}
 		if pause == 0 {
 			pause = wait

@@ -84,3 +84,14 @@ func TestRemote_waitReady_refused(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
+
+func TestRemote_call_ErrUnreachable(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(nil)
+	s.Close()
+	err := (&remote{server: s.URL}).call(t.Context(), http.MethodGet, "/v1/items", nil, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), s.URL+" does not answer: ") || !strings.HasSuffix(err.Error(), "; start the service, or correct --server") ||
+		strings.Contains(err.Error(), "/v1/items") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -16,10 +16,6 @@ import (
 	"flashsale/order/transfer"
 )
 
-// ServeLock is the suffix of the file beside a database that serve with the embedded engine
-// keeps locked.
-const ServeLock = ".serve.lock"
-
 // NeedDatabase refuses a SQLite database that does not exist, except for commands that create
 // one: a mistyped path would leave an empty database behind. Nothing here creates a database of
 // Postgres, so opening one that does not exist fails anyway.

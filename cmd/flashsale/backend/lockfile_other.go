@@ -2,8 +2,8 @@
 
 package backend
 
-// LockFile does nothing on systems without such a lock. The operator must then not run two
-// embedded engines on one database.
-func LockFile(string, string, string) (func() error, error) {
+// lockFile does nothing on systems without such a lock. The operator must then not run another
+// process on the database or data directory of an embedded engine.
+func lockFile(string, bool) (func() error, error) {
 	return func() error { return nil }, nil
 }

@@ -8,25 +8,26 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"flashsale/cmd/flashsale/config"
 )
 
-// LockFile ensures that only one process runs the embedded engine on a database and a data
-// directory, because each engine has its own stock. The kernel releases the lock when the
-// process dies, for any reason. The error names the setting if the file cannot be locked.
-func LockFile(path, setting, value string) (func() error, error) {
+// lockFile locks a file until the returned function is called; the kernel releases the lock when
+// the process dies, for any reason. The error is ErrServed if another process excludes this one.
+func lockFile(path string, exclusive bool) (func() error, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")
+		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, config.FailedSetting(setting, value, err.Error(), "name a folder this process may write to")
+		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	how := syscall.LOCK_SH
+	if exclusive {
+		how = syscall.LOCK_EX
+	}
+	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
 		err = errors.Join(err, f.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, config.FailedSetting(setting, value, "another flashsale serve is using it", "stop that one, or name another")
+			return nil, ErrServed
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -105,7 +106,9 @@ func Cause(err error) string {
 	}
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
-		lines = append(lines, strings.TrimSpace(line))
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
 	return strings.Join(lines, " ")
 }
@@ -123,9 +126,6 @@ const (
 	// lockTimeout bounds one exchange with the server.
 	lockTimeout = 10 * time.Second
 )
-
-// errServed says that a process that excludes this one has the lock.
-var errServed = errors.New("another process serves this database")
 
 // PostgresLock is an advisory lock on a Postgres database, on a connection of its own. A process
 // with the embedded engine holds it exclusively, because that engine has its own stock. All
@@ -173,18 +173,10 @@ func LockPostgres(ctx context.Context, s *config.Settings, exclusive bool) (*Pos
 	case err != nil:
 		return nil, errors.Join(config.FailedSetting("db", s.DB, Cause(err), postgresFix(err)), closeConn(ctx, conn))
 	case !held:
-		return nil, errors.Join(l.served(), closeConn(ctx, conn))
+		return nil, errors.Join(Served(l.settings, l.exclusive), closeConn(ctx, conn))
 	}
 	l.conn = conn
 	return l, nil
-}
-
-// served is the error for a database that another process serves.
-func (l *PostgresLock) served() error {
-	if l.exclusive {
-		return config.FailedSetting("db", l.settings.DB, errServed.Error(), "stop that one, name another database, or give all of them one Redis (--redis)")
-	}
-	return config.FailedSetting("db", l.settings.DB, errServed.Error()+", with the embedded Redis, which no other process can share", "stop that one, or name another database")
 }
 
 // take tries to take the lock for lockPatience.
@@ -216,15 +208,15 @@ func (l *PostgresLock) Run(ctx context.Context, report func(error)) error {
 		switch err := l.check(ctx); {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errServed):
-			return l.served()
+		case errors.Is(err, ErrServed):
+			return Served(l.settings, l.exclusive)
 		case err != nil:
 			report(err)
 		}
 	}
 }
 
-// check restores a lost lock. Errors: errServed.
+// check restores a lost lock. Errors: ErrServed.
 func (l *PostgresLock) check(ctx context.Context) error {
 	if l.pooled {
 		return nil
@@ -249,7 +241,7 @@ func (l *PostgresLock) check(ctx context.Context) error {
 	held, err := l.take(ctx, conn)
 	if err != nil || !held {
 		if err == nil {
-			err = errServed
+			err = ErrServed
 		}
 		return errors.Join(err, closeConn(ctx, conn))
 	}

@@ -112,13 +112,13 @@ func TestPostgresLock_Lost(t *testing.T) {
 		t.Errorf("the lock is not taken again: %v", err)
 	}
 	other := &PostgresLock{settings: first.settings, server: first.server}
-	if err := other.check(await.Context(t)); !errors.Is(err, errServed) {
+	if err := other.check(await.Context(t)); !errors.Is(err, ErrServed) {
 		t.Errorf("a shared lock beside an exclusive one: %v", err)
 	}
 	cut(1)
 	shared := lockOf(t, db, false)
 	lockOf(t, db, false)
-	if err := first.check(await.Context(t)); !errors.Is(err, errServed) {
+	if err := first.check(await.Context(t)); !errors.Is(err, ErrServed) {
 		t.Errorf("the lock of another process is taken: %v", err)
 	}
 	if err := shared.check(await.Context(t)); err != nil {

@@ -79,7 +79,7 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)
 	for _, t := range exact {
 		check(strings.TrimSpace(*t.to) == *t.to, t.name, "it begins or ends with a space", "remove the space: tokens have to match exactly")
 	}
-	check(i.serviceKey == serviceByAdmins || i.serviceKey == serviceByBuyers, "service-key", "it is no key", "use admin or buyer")
+	check(i.serviceKey == serviceByAdmins || i.serviceKey == serviceByBuyers, "service-key", "unknown key", "use admin or buyer")
 
 	s.validateAdmins(check)
 }
@@ -208,7 +208,7 @@ func openKeys(ctx context.Context, setting, source string, onError func(error)) 
 	}
 	keys, err := auth.OpenKeys(ctx, auth.KeysConfig{Source: source, OnError: onError})
 	if err != nil {
-		return nil, FailedSetting(setting, source, err.Error(), "name a readable JWK set")
+		return nil, FailedSetting(setting, source, err.Error(), "name a readable JWK set: its file, or a URL that answers")
 	}
 	return keys, nil
 }

@@ -366,7 +366,7 @@ func (s *Settings) Validate() error {
 	}
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
 	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
-	check(validRedis(s.Redis), "redis", "it is no engine this program knows", "write embedded, redis://host:port/0, rediss://host:port/0, cluster+redis://host:port or sentinel+redis://host:port?master_name=NAME")
+	check(validRedis(s.Redis), "redis", "unknown engine", "write embedded, redis://host:port/0, rediss://host:port/0, cluster+redis://host:port or sentinel+redis://host:port?master_name=NAME")
 	unknown, remedy := s.validDB()
 	check(unknown == "", "db", unknown, remedy)
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
@@ -389,8 +389,8 @@ func (s *Settings) Validate() error {
 	check(s.Drain > 0 && s.Drain <= 10*time.Minute, "drain", "it is out of range", "use more than 0, at most 10m")
 	check(s.ReconcileEvery == 0 || s.ReconcileEvery >= time.Second && s.ReconcileEvery <= 24*time.Hour, "reconcile-every", "it is out of range", "use 1s to 24h, or 0 for never")
 	check(s.KeepEnded >= time.Minute && s.KeepEnded <= 365*24*time.Hour, "keep-ended", "it is out of range", "use 1m to 8760h")
-	check(slices.Contains(logLevels, s.LogLevel), "log-level", "it is no level", "use trace, debug, info, warn, error or disabled")
-	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "it is no format", "use json or console")
+	check(slices.Contains(logLevels, s.LogLevel), "log-level", "unknown level", "use trace, debug, info, warn, error or disabled")
+	check(s.LogFormat == "json" || s.LogFormat == "console", "log-format", "unknown format", "use json or console")
 	for _, p := range s.TrustedProxies {
 		check(validProxy(p), "trusted-proxies", fmt.Sprintf("%q is neither an address nor a network", p), "write for example 10.0.0.0/8")
 	}
@@ -437,7 +437,7 @@ func (s *Settings) validDB() (wrong, fix string) {
 		return postgresurl.Check(s.DB)
 	}
 	if path, ok := strings.CutPrefix(s.DB, "sqlite:"); !ok || path == "" {
-		return "it is no database this program knows", "write sqlite:PATH or postgres://user@host:5432/database"
+		return "unknown kind of database", "write sqlite:PATH or postgres://user@host:5432/database"
 	}
 	return "", ""
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
 	"flashsale/migrations"
 	"flashsale/order/store"
 	"flashsale/order/transfer"
@@ -29,7 +30,11 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 	path := strings.TrimPrefix(s.DB, "sqlite:")
 	// Opening it would create it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		d.warn("database", "there is no database at "+path, migrate)
+		if s.Redis == config.EmbeddedRedis { // serve creates it
+			d.warn("database", "there is no database at "+path, migrate)
+		} else {
+			d.fix("database", "there is no database at "+path+", so no api or worker starts", migrate+"; or correct the path")
+		}
 		return store.Checkup{}
 	}
 	db, err := store.Open(ctx, s.DB)

@@ -3,12 +3,14 @@
 package doctor
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/redistest"
+	"flashsale/queue"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -33,5 +35,30 @@ func TestDoctor_ReportsClockSkew(t *testing.T) {
 		if len(d.found) != 1 || d.found[0].level != want || d.found[0].part != "clock" {
 			t.Errorf("skew %v: the doctor found %+v", skew, d.found)
 		}
+	}
+}
+
+// A paused queue is reported, with the command that resumes it, whatever else is wrong with the queue.
+func TestDoctor_ReportsPausedQueue(t *testing.T) {
+	t.Parallel()
+	const prefix = "doctor:{p0}:"
+	rdb := redistest.Embedded(t)
+	q, err := queue.New(rdb, queue.Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d := &doctor{}
+	d.queue(t.Context(), rdb, "orders-0", prefix)
+	if len(d.found) != 1 || d.found[0].level != levelWarn || !strings.Contains(d.found[0].remedy, "DEL '"+prefix+"paused'") {
+		t.Errorf("the doctor found %+v", d.found)
+	}
+	if err := rdb.Del(t.Context(), prefix+"paused").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.queue(t.Context(), rdb, "orders-0", prefix); s.Paused {
+		t.Errorf("the queue is still paused")
 	}
 }

@@ -98,10 +98,11 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 	switch {
 	case err != nil:
 		d.failed("queue", err)
+	case s.Paused:
+		d.warn("queue", name+" is paused: its tasks wait until it is resumed",
+			"flashsale pauses no queue: find out what did, then resume it with redis-cli DEL '"+prefix+"paused'")
 	case s.Dead > 0:
 		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
-	case s.Paused:
-		d.warn("queue", name+" is paused", "resume it; until then nothing is committed")
 	case s.OldestReady > time.Minute:
 		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
 	default:

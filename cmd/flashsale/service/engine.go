@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -115,6 +113,11 @@ func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 	ps.closing("database", store.Close)
 	if !e.settings.Postgres() {
 		addDatabaseMetrics(e.registry, store.Path())
+		if !e.embedded() { // which has locked it first; see lockFiles
+			if err := lockSQLite(e.settings, false, ps); err != nil {
+				return err
+			}
+		}
 	}
 	m, err := backend.Migrator(store)
 	if err != nil {
@@ -240,24 +243,34 @@ func startClock(ctx context.Context, e *env, clock *inventory.Clock, ps *parts) 
 	}})
 }
 
-// lockFiles prevents other processes from using the same data with an engine of their own.
+// lockFiles prevents other processes from using the data of the embedded engine, which has its own
+// stock.
 func lockFiles(s *config.Settings, ps *parts) error {
-	files := []struct{ path, setting, value string }{{filepath.Join(s.DataDir, "serve.lock"), "data-dir", s.DataDir}}
-	if !s.Postgres() { // see lockPostgres
-		files = append(files, struct{ path, setting, value string }{strings.TrimPrefix(s.DB, "sqlite:") + backend.ServeLock, "db", s.DB})
+	unlock, err := backend.LockDataDir(s)
+	if err != nil {
+		return err
 	}
-	for _, l := range files {
-		unlock, err := backend.LockFile(l.path, l.setting, l.value)
-		if err != nil {
-			return err
-		}
-		ps.closing(l.setting, unlock)
+	ps.closing("data-dir", unlock)
+	if s.Postgres() { // see lockPostgres
+		return nil
 	}
+	return lockSQLite(s, true, ps)
+}
+
+// lockSQLite keeps processes with an embedded engine and all others apart.
+func lockSQLite(s *config.Settings, exclusive bool, ps *parts) error {
+	unlock, err := backend.LockSQLite(s, exclusive)
+	if errors.Is(err, backend.ErrServed) {
+		err = backend.Served(s, exclusive)
+	}
+	if err != nil {
+		return err
+	}
+	ps.closing("db", unlock)
 	return nil
 }
 
-// lockPostgres does the same for a Postgres database. As other hosts can reach it, the processes
-// that share a Redis hold the lock, too.
+// lockPostgres does the same for a Postgres database, which other hosts can reach.
 func lockPostgres(ctx context.Context, e *env, ps *parts) error {
 	lock, err := backend.LockPostgres(ctx, e.settings, e.embedded())
 	if err != nil {

@@ -36,7 +36,7 @@ func pictureOverview(t *testing.T, o browser.Options) *browser.Page {
 			sold++
 		}
 		// The next figures, a second later, include them.
-		p.WaitText("#tiles", fmt.Sprintf("%d in total", sold))
+		p.WaitText("#tiles", fmt.Sprintf("%d since ", sold))
 	}
 	p.WaitText("#problem-list", "No problems found")
 	p.WaitText("#paused-list", "vinyl")

@@ -1,0 +1,57 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"flashsale/cmd/flashsale/config"
+	"flashsale/order/backup"
+)
+
+const writableFolder = "name a folder this process may write to"
+
+// LockDataDir ensures that only one process runs the embedded engine with a data directory.
+func LockDataDir(s *config.Settings) (func() error, error) {
+	unlock, err := lockFile(filepath.Join(s.DataDir, "serve.lock"), true)
+	switch {
+	case errors.Is(err, ErrServed):
+		return nil, config.FailedSetting("data-dir", s.DataDir, "another flashsale serve is using it", "stop that one, or name another")
+	case err != nil:
+		return nil, config.FailedSetting("data-dir", s.DataDir, err.Error(), writableFolder)
+	}
+	return unlock, nil
+}
+
+// LockSQLite locks the file beside a SQLite database that says which processes use it. A process with the
+// embedded engine holds it exclusively, because that engine has its own stock. All others share
+// it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
+// prevent the service from starting afterwards. Errors: ErrServed.
+func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
+	path := strings.TrimPrefix(s.DB, "sqlite:")
+	lock := path + ".serve.lock"
+	unlock, err := lockFile(lock, exclusive)
+	switch {
+	case errors.Is(err, ErrServed):
+		return nil, err
+	case err != nil:
+		return nil, config.FailedSetting("db", s.DB, err.Error(), writableFolder)
+	}
+	if err := backup.GiveToOwner(lock, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())
+	}
+	return unlock, nil
+}
+
+// ErrServed says that a process that excludes this one has the lock.
+var ErrServed = errors.New("another process serves this database")
+
+// Served is the error for a database that another process serves.
+func Served(s *config.Settings, exclusive bool) error {
+	if exclusive {
+		return config.FailedSetting("db", s.DB, ErrServed.Error(), "stop that one, name another database, or give all of them one Redis (--redis)")
+	}
+	return config.FailedSetting("db", s.DB, ErrServed.Error()+", with the embedded Redis, which no other process can share", "stop that one, or name another database")
+}
