@@ -130,7 +130,7 @@ var telltales = []telltale{
 	}, nil},
 	{"pay twice", func(ctx context.Context, s *store.Store, _ *ordertest.Clock) error {
 		_, err := s.Pay(ctx, "n0000", ordertest.Money("psp-3", 1))
-		return ordertest.Ignore(err, order.ErrOrderFinal)
+		return ordertest.Ignore(err, order.ErrPaidAlready)
 	}, []string{"payment.late n0000"}},
 	{"cancel", func(ctx context.Context, s *store.Store, _ *ordertest.Clock) error {
 		_, _, err := s.Cancel(ctx, "n0001", order.Canceller{UserID: "nu1"})

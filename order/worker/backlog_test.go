@@ -215,16 +215,12 @@ func TestBacklog_Verify(t *testing.T) {
 			t.Fatalf("%d removed", removed)
 		}
 		for _, want := range []worker.QueueCheck{
-			{Name: "first", Tasks: 2, Lost: 1}, {Name: "first", Tasks: 2, Lost: 1, Repaired: true}, {Name: "first", Tasks: 2},
+			{Name: "first", Lost: 1}, {Name: "first", Tasks: 1, Lost: 1, Repaired: true}, {Name: "first", Tasks: 1},
 		} {
 			got, err := b.Verify(await.Context(t), want.Repaired)
 			if err != nil || len(got) != 1 {
 				t.Fatalf("verify: %v, %v", got, err)
 			}
-			if got[0].Tasks < 1 {
-				t.Errorf("no task was checked")
-			}
-			got[0].Tasks = want.Tasks // a task in several states counts in each
 			if got[0] != want {
 				t.Errorf("%+v, want %+v", got[0], want)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgresserver"
@@ -89,7 +90,15 @@ func (i *Instance) RequireStandby(t testing.TB, names string) {
 			var now string
 			return db.QueryRowContext(ctx, "SHOW synchronous_standby_names").Scan(&now) == nil && now == names
 		})
-		// The checkpointer makes commits wait, once it has read the setting.
+		// The checkpointer makes commits wait, once it has read the setting. The server tells the
+		// sessions first, and all of them before it reads the settings again.
+		var read, again time.Time
+		if err := db.QueryRowContext(ctx, "SELECT pg_conf_load_time() FROM pg_reload_conf()").Scan(&read); err != nil {
+			return err
+		}
+		await.True(t, "the server has read its settings again", func() bool {
+			return db.QueryRowContext(ctx, "SELECT pg_conf_load_time()").Scan(&again) == nil && again.After(read)
+		})
 		_, err := db.ExecContext(ctx, "CHECKPOINT")
 		return err
 	})
