@@ -180,15 +180,15 @@ func (s *scripts) timed(c *server.Peer, cmd string, args []string, nested, queue
 	case "HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT":
 		return s.refuse(c, "ERR the fields of a hash cannot expire in the embedded engine")
 	case "SET", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "RESTORE":
-		absolute, deadline, ok := absolute(cmd, args, s.expiry.clock(now))
+		same, deadline, ok := absolute(cmd, args, s.expiry.clock(now))
 		if !ok {
 			return false
 		}
 		s.expiry.look(place{db, args[0]}, deadline)
-		if absolute == nil {
+		if same == nil {
 			return false
 		}
-		s.srv.Dispatch(c, absolute)
+		s.srv.Dispatch(c, same)
 		return true
 	case "XADD":
 		dated := withID(args, now)
