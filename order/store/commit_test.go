@@ -175,9 +175,19 @@ func TestStore_commit_Rejections(t *testing.T) {
 	if rows["a3"].IdempotencyKey == "k" || rows["a1"].IdempotencyKey != "k" {
 		t.Errorf("the key belongs to %q and %q", rows["a1"].IdempotencyKey, rows["a3"].IdempotencyKey)
 	}
+	revision := func() (n int64) {
+		if err := s.Reader().Raw("SELECT revision FROM items WHERE id = 'item'").Scan(&n).Error; err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := revision()
 	// A redelivered order that was refused is refused again, for the same reason.
 	if again := mustCommit(t, s, ordertest.Bought("a2", "item", "a", "k2", 1), ordertest.Bought("c1", "item", "c", "k", 2)); again[0] != out[1] || again[1] != out[4] {
 		t.Errorf("redelivered refusals: %v", ordertest.Verdicts(again))
+	}
+	if after := revision(); after <= before {
+		t.Errorf("revision %d after a redelivery, %d before: Redis may not know of the first commit", after, before)
 	}
 	ordertest.AuditStore(t, s)
 }
