@@ -5,22 +5,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/embedded"
+	"flashsale/internal/testing/redistest"
 )
 
 // BenchmarkScript runs a script of ten commands.
 func BenchmarkScript(b *testing.B) {
-	s, err := embedded.Start()
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
-	defer rdb.Close()
+	rdb := redistest.Embedded(b)
 	script := redis.NewScript(`
 		local n = 0
 		for i = 1, 5 do
@@ -40,13 +33,7 @@ func BenchmarkScript(b *testing.B) {
 
 // BenchmarkAppend adds the keys of a batch of 50 orders to those of a million.
 func BenchmarkAppend(b *testing.B) {
-	s, err := embedded.Start()
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
-	defer rdb.Close()
+	rdb := redistest.Embedded(b)
 	if err := rdb.Set(b.Context(), "keys", strings.Repeat("x", 4<<20), 0).Err(); err != nil {
 		b.Fatal(err)
 	}
@@ -73,13 +60,7 @@ func BenchmarkKeys(b *testing.B) {
 	script := redis.NewScript(`return redis.call('GET', KEYS[1])`)
 	for _, keys := range []int{10, 1_000, 50_000} {
 		b.Run(strconv.Itoa(keys), func(b *testing.B) {
-			s, err := embedded.Start()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Close()
-			rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: time.Minute})
-			defer rdb.Close()
+			rdb := redistest.Embedded(b)
 			if err := errors.Join(fill.Run(b.Context(), rdb, nil, keys).Err(), script.Load(b.Context(), rdb).Err()); err != nil {
 				b.Fatal(err)
 			}
