@@ -64,7 +64,7 @@ func (q *entries) Pop() any {
 	return e
 }
 
-// clock returns the time by which keys expire: it runs on evenly if the system's clock is set.
+// clock returns the time by which keys expire: it keeps an even pace when the system's clock is changed.
 func (x *expiry) clock(now time.Time) time.Time { return x.start.Add(now.Sub(x.start)) }
 
 // passed reports whether a deadline has passed. As in Redis, that is in the millisecond after it, so
