@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Report is the result of Verify.
@@ -57,30 +55,26 @@ func newVerifier(q *Queue, repair bool) *verifier {
 	return v
 }
 
-// verifyKeys are the numbers of the keys that a verifier scans. It begins with the
-// records, which are small and exist for every task that was leased.
-var verifyKeys = []int{5, 4, 1, 2, 3, 10}
-
-// verifyBodies is the number of payloads per page. Redis sends them with their ids.
-const verifyBodies = 64
+// verifyKeys are the keys that a verifier scans: their numbers, the ids per page, and whether the
+// key is the sorted set of a state. It begins with the records, which are small and exist for every
+// task that was leased. Redis sends payloads with their ids, so these pages are short.
+var verifyKeys = []struct {
+	number  int
+	perPage int64
+	state   bool
+}{{5, chunkTasks, false}, {4, 64, false}, {1, chunkTasks, true}, {2, chunkTasks, true}, {3, chunkTasks, true}, {10, chunkTasks, true}}
 
 // done reports whether all keys were scanned.
 func (v *verifier) done() bool { return v.key == len(verifyKeys) }
 
 // page checks the ids on the next page of a key.
 func (v *verifier) page(ctx context.Context) error {
-	number := verifyKeys[v.key]
-	name := v.q.keys.all[number-1]
-	var page *redis.ScanCmd
-	switch number {
-	case 4:
-		page = v.q.rdb.HScan(ctx, name, v.cursor, "", verifyBodies)
-	case 5:
-		page = v.q.rdb.HScan(ctx, name, v.cursor, "", chunkTasks)
-	default:
-		page = v.q.rdb.ZScan(ctx, name, v.cursor, "", chunkTasks)
+	key := verifyKeys[v.key]
+	name, scan := v.q.keys.all[key.number-1], v.q.rdb.HScan
+	if key.state {
+		scan = v.q.rdb.ZScan
 	}
-	pairs, next, err := page.Result()
+	pairs, next, err := scan(ctx, name, v.cursor, "", key.perPage).Result()
 	if err != nil {
 		return fmt.Errorf("verify queue: %w", err)
 	}
@@ -88,7 +82,7 @@ func (v *verifier) page(ctx context.Context) error {
 	for i := 0; i < len(pairs); i += 2 {
 		ids = append(ids, pairs[i])
 	}
-	if err := v.check(ctx, ids, number != 4 && number != 5); err != nil {
+	if err := v.check(ctx, ids, key.state); err != nil {
 		return err
 	}
 	if v.cursor = next; next == 0 {
@@ -99,7 +93,7 @@ func (v *verifier) page(ctx context.Context) error {
 
 var verdicts = map[byte]byte{'k': 'k', 'o': 'o', 's': 's', 'b': 'b'}
 
-// check checks tasks, and counts those of a state's key.
+// check checks tasks, and counts them if they are those of a state.
 func (v *verifier) check(ctx context.Context, ids []string, counts bool) error {
 	found, err := byID(ctx, v.q, "verify", verifyScript, []any{v.repair, v.q.cfg.MaxDead}, ids, verdicts)
 	for i, letter := range found {
