@@ -98,7 +98,11 @@ func TestCounters_Line(t *testing.T) {
 		c.settle(k)
 	}
 	c.retried.Add(7)
-	if got, want := c.line(), "buying: 3 of 4 answered, 1 accepted, 1 refused, 7 retried, 1 failed, 0 rows"; got != want {
+	if got, want := c.line(), "buying: 3 of 4 answered, 1 accepted, 1 refused, 7 retried, 1 failed"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	c.persisted.Store(2)
+	if got, want := c.figures(), "3 of 4 answered, 1 accepted, 1 refused, 7 retried, 1 failed, 2 rows"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	view := screen{c: c, rec: newRecorder(new(plan)), width: 40}.View().Content

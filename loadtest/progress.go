@@ -23,7 +23,7 @@ type counters struct {
 	refused   atomic.Int64
 	failed    atomic.Int64 // given up
 	retried   atomic.Int64
-	persisted atomic.Int64 // rows seen
+	persisted atomic.Int64 // rows seen; 0 before the purchases have ended, which is when rows are first read
 }
 
 // enter sets the name of the present phase.
@@ -57,8 +57,12 @@ func (c *counters) phaseName() string {
 }
 
 func (c *counters) figures() string {
-	return fmt.Sprintf("%d of %d answered, %d accepted, %d refused, %d retried, %d failed, %d rows",
-		c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load(), c.persisted.Load())
+	text := fmt.Sprintf("%d of %d answered, %d accepted, %d refused, %d retried, %d failed",
+		c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load())
+	if n := c.persisted.Load(); n > 0 {
+		text += fmt.Sprintf(", %d rows", n)
+	}
+	return text
 }
 
 func (c *counters) line() string {
