@@ -134,6 +134,9 @@ func (s *sizes) grow(ctx context.Context, settings growthSettings) error {
 			errs = append(errs, fmt.Errorf("%s: %w", group.name, err))
 		}
 		all = append(all, groups[i].rows...)
+		if ctx.Err() != nil {
+			break // interrupted: the other groups would only add errors
+		}
 	}
 	printGrowth(s, all)
 	for _, group := range groups {
