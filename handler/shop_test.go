@@ -451,7 +451,7 @@ func TestShop_TextsOfRefusals(t *testing.T) {
 	for _, code := range []string{
 		"sold_out", "user_limit", "sale_not_open", "sale_closed", "sale_paused", "overloaded", "unavailable", "rebuilding", "sale_stopped",
 		"rate_limited", "quantity_range", "idempotency_key_reused", "item_not_found", "order_not_found", "order_final", "order_expired",
-		"token_expired", "forbidden", "internal",
+		"token_expired", "forbidden", "internal", "route_not_found", "method_not_allowed",
 	} {
 		if texts["problem."+code] == "" {
 			t.Errorf("buyers meet %s, which has no text", code)
