@@ -74,7 +74,7 @@ func (e *edge) authorize(q *call) error {
 	if r.Loopback && !loopbackHost(q.c.Request.Host) {
 		// The address is loopback, but a web page in a browser on this machine may use a host
 		// name that its owner points there.
-		return problemForbidden
+		return problemNotLoopback
 	}
 	if len(r.Roles) == 0 {
 		if r.Page {

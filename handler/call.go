@@ -93,9 +93,6 @@ func (e *edge) serve(r *route) gin.HandlerFunc {
 		}
 		h := c.Writer.Header()
 		h["X-Request-Id"] = q.id
-		if r.Cache == cacheNever {
-			h["Cache-Control"] = headerNoStore
-		}
 		if err := e.admit(q, params); err != nil {
 			e.refuse(q, err)
 			return
@@ -231,7 +228,7 @@ var (
 func (q *call) json(status int) error {
 	h := q.c.Writer.Header()
 	h["Content-Type"] = contentJSON
-	if q.route.Cache == cachePrivate {
+	if q.route.Private {
 		h["Cache-Control"] = headerNoStore
 	}
 	q.c.Writer.WriteHeader(status)

@@ -197,7 +197,7 @@ func TestChangeItem_BadRequests(t *testing.T) {
 		`{`:                                {400, "json_invalid", nil},
 		`[]`:                               {400, "json_invalid", nil},
 		`{"name":"a"} x`:                   {400, "json_trailing", nil},
-		`{"name":"a","name":"b"}`:          {400, "json_duplicate_key", nil},
+		`{"name":"a","name":"b"}`:          {400, "json_duplicate_key", "name"},
 		`{}`:                               {400, "field_missing", nil},
 		`{"name":"a","state":"open"}`:      {400, "unknown_field", "state"},
 		`{"version":4}`:                    {400, "unknown_field", "version"},

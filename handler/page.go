@@ -46,9 +46,13 @@ func frameOf(q *call) pages.Frame {
 }
 
 // pageOf returns the path of the page that a request shows, or for a form's request that of the
-// form's page: /items/x for /items/x/buy.
+// form's page: /items/x for /items/x/buy. It is never one that begins with //: as a link, that would
+// lead to another host.
 func pageOf(r *http.Request) string {
 	path := r.URL.Path
+	if strings.HasPrefix(path, "//") {
+		return "/"
+	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || strings.HasSuffix(path, "/login") {
 		return path
 	}
@@ -114,7 +118,9 @@ func (q *call) refusalPage(p *problem.Problem) error {
 		if admin {
 			form = "/admin/login"
 		}
-		q.c.Writer.Header().Del("Www-Authenticate")
+		h := q.c.Writer.Header()
+		h.Del("Www-Authenticate")
+		h.Del("Content-Type")
 		return q.redirect(form + "?next=" + url.QueryEscape(next))
 	}
 	if q.showRefusal != nil {
@@ -127,7 +133,7 @@ func (q *call) refusalPage(p *problem.Problem) error {
 	case page.Path != r.URL.Path:
 		page.Back = page.Path
 	}
-	page.Title, page.Notice = page.ProblemTitle(p.Code, p.Title), noticeOf(page.Frame, p, q.requestID())
+	page.Title, page.Notice = page.ProblemTitle(p.Code, p.Param, p.Title), noticeOf(page.Frame, p, q.requestID())
 	q.c.Writer.Header()["Cache-Control"] = headerNoStore
 	return q.page(p.Status, "shop/error", &page)
 }
@@ -165,6 +171,6 @@ func (q *call) repeatOf(p *problem.Problem) *pages.Repeat {
 // noticeOf describes a refusal in the reader's language, or in English if it is one that readers of
 // pages do not meet.
 func noticeOf(f pages.Frame, p *problem.Problem, requestID string) *pages.Notice {
-	return &pages.Notice{Code: p.Code, Title: f.ProblemTitle(p.Code, p.Title), Text: f.ProblemText(p.Code, p.Detail),
+	return &pages.Notice{Code: p.Code, Title: f.ProblemTitle(p.Code, p.Param, p.Title), Text: f.ProblemText(p.Code, p.Param, p.Detail),
 		RetryAfter: p.RetryAfter(), RequestID: requestID}
 }

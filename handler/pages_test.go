@@ -114,6 +114,21 @@ func TestPages_RefusalsAreNotCached(t *testing.T) {
 	wantHeader(t, w, "Cache-Control", "no-store")
 }
 
+// Without this header a cache may store a 404 or a 405 of any route, also of a buyer's order.
+func TestRefusals_OfReadsAreNotCached(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for path, status := range map[string]int{
+		"/v1/orders/" + someOrderID: 404, "/v1/orders/" + someOrderID + "/cancel": 405, "/v1/nothing": 404, "/v1/orders?limit=0": 400, "/v1/admin/audit": 403,
+	} {
+		w := s.get(t, path, "alice", auth.RoleBuyer)
+		if w.Code != status {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		wantHeader(t, w, "Cache-Control", "no-store")
+	}
+}
+
 // A page has the time of its answer, and the list has a slightly older one at most, even if the
 // encoded page is reused.
 func TestPages_ServerTimeIsThatOfTheAnswer(t *testing.T) {

@@ -32,9 +32,15 @@ const statusClientGone = 499
 
 // write sends a problem.
 func (e *edge) write(q *call, p *problem.Problem) {
-	p.SetHeaders(q.c.Writer.Header())
+	h := q.c.Writer.Header()
+	p.SetHeaders(h)
+	if m := q.c.Request.Method; m == http.MethodGet || m == http.MethodHead {
+		// A cache may keep a 404 or a 405 for long without this, which would hide an item, an order or a
+		// route that exists by then.
+		h["Cache-Control"] = headerNoStore
+	}
 	var err error
-	if q.route.Page {
+	if q.route.Page && p.Status != http.StatusNotAcceptable { // that client reads no pages
 		err = q.refusalPage(p)
 	}
 	if !q.c.Writer.Written() {
@@ -94,6 +100,8 @@ var (
 		"Send a token: Authorization: Bearer <token>.", "")
 	problemForbidden = problem.New(403, "forbidden", "Forbidden",
 		"The token's role may not use this route.")
+	problemNotLoopback = problemForbidden.With("Host",
+		"Development mode signs tokens only for requests to this machine's own name; use localhost or 127.0.0.1 in the address.")
 
 	problemLastEventID = problem.New(400, "last_event_id_invalid", "Invalid last event id",
 		"").With("Last-Event-ID", "Send the id of the last event that you received, or omit the header.")

@@ -171,7 +171,7 @@ func strictPurchase(body []byte) (quantity int64, err error) {
 	}
 	switch {
 	case r.Err() != nil:
-		return 0, request.JSONProblem(r.Err())
+		return 0, request.JSONProblem(&r)
 	case unknown != nil:
 		return 0, unknown
 	case !found:

@@ -72,3 +72,26 @@ func TestRate_AddressHasOneBucket(t *testing.T) {
 		t.Errorf("one IPv6 network: %d of 1000 were refused, want 990", got)
 	}
 }
+
+// A proxy that does not know X-Real-Ip passes it on, so it does not select the bucket of a client,
+// also when X-Forwarded-For has no address.
+func TestRate_RealIPIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	s := open(t, func(c *Config) { c.Limits.RateAddress, c.Limits.TrustedProxies = 5, []string{"192.0.2.0/24"} })
+	for _, forwarded := range []string{"", "203.0.113.7:4711", "unknown"} {
+		refused := 0
+		for i := range 100 {
+			r := httptest.NewRequest(http.MethodGet, "/v1/items", http.NoBody)
+			if forwarded != "" {
+				r.Header.Set("X-Forwarded-For", forwarded)
+			}
+			r.Header.Set("X-Real-Ip", fmt.Sprintf("10.1.0.%d", i))
+			if s.do(r).Code == http.StatusTooManyRequests {
+				refused++
+			}
+		}
+		if refused < 90 {
+			t.Errorf("X-Forwarded-For %q: %d of 100 were refused, want at least 90", forwarded, refused)
+		}
+	}
+}

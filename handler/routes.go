@@ -59,8 +59,8 @@ type route struct {
 	Page bool
 	// Counted: the answers are counted for the live figures.
 	Counted bool
-	// Cache is the response's caching policy.
-	Cache cachePolicy
+	// Private: no cache may store a success. None may store the refusal of a read, on any route.
+	Private bool
 	// Traced: a part of the requests is traced, if the process has a Tracer.
 	Traced bool
 	// Handle answers a request that passed the checks.
@@ -105,17 +105,6 @@ const (
 	bodyJSON
 	// bodyForm: the body is a form as browsers send it.
 	bodyForm
-)
-
-// cachePolicy is the caching policy of a response; the zero value sends no caching headers.
-type cachePolicy int
-
-const (
-	// cachePrivate: a success must not be stored.
-	cachePrivate cachePolicy = iota + 1
-	// cacheNever: a refusal must not be stored either, unless the handler overrides it. A cache
-	// may keep a 404 for a long time, which would hide an item created in the meantime.
-	cacheNever
 )
 
 // pathParam is a path parameter and its check.
@@ -241,32 +230,32 @@ func (f *features) routes() []route {
 func (f *features) publicRoutes() []route {
 	return []route{
 		{Method: http.MethodGet, Path: "/healthz", Handle: health},
-		{Method: http.MethodGet, Path: "/readyz", Cache: cacheNever, Handle: ready(f.ready)},
+		{Method: http.MethodGet, Path: "/readyz", Private: true, Handle: ready(f.ready)},
 		{Method: http.MethodGet, Path: "/docs", Produces: request.MediaHTML, Handle: f.docs.show},
 		{Method: http.MethodGet, Path: apidocs.Prefix + ":asset", Handle: f.docs.asset},
 		{Method: http.MethodGet, Path: "/openapi.yaml", Produces: request.MediaYAML, Handle: f.docs.contract},
 		{Method: http.MethodPost, Path: "/dev/tokens", Absent: f.signToken == nil, Loopback: true,
-			Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: devToken(f.signToken)},
+			Body: bodyJSON, MaxBody: maxSmallBody, Private: true, Handle: devToken(f.signToken)},
 
 		{Method: http.MethodGet, Path: "/v1/items", Produces: request.MediaJSON, Query: pageQuery,
-			Cache: cacheNever, Handle: f.items.list},
+			Handle: f.items.list},
 		{Method: http.MethodGet, Path: "/v1/items/:item", Produces: request.MediaJSON,
-			Cache: cacheNever, Handle: f.items.get},
-		{Method: http.MethodGet, Path: "/items/:item/image.svg", Cache: cacheNever, Handle: placeholderImage},
+			Handle: f.items.get},
+		{Method: http.MethodGet, Path: "/items/:item/image.svg", Handle: placeholderImage},
 		{Method: http.MethodPost, Path: "/v1/items/:item/orders", Gated: true, Counted: true, Roles: buyers, Rate: rateAll,
 			Produces: request.MediaJSON, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Traced: true, Handle: f.purchases.purchase},
 
 		{Method: http.MethodGet, Path: "/v1/orders", Roles: customers, Rate: rateValid, Produces: request.MediaJSON,
 			Query: pageQuery, AdminQuery: []string{"user_id", "item_id", "status"},
-			Cache: cachePrivate, Handle: f.orders.list},
+			Private: true, Handle: f.orders.list},
 		{Method: http.MethodGet, Path: "/v1/orders/:order", Roles: everyRole, Rate: rateValid, Produces: request.MediaJSON,
-			Cache: cachePrivate, Handle: f.orders.get},
+			Private: true, Handle: f.orders.get},
 		{Method: http.MethodGet, Path: "/v1/orders/:order/events", Absent: f.streams.Feed == nil, Roles: everyRole,
 			Rate: rateValid, Produces: request.MediaEvents, Handle: f.streams.follow},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/cancel", Roles: customers, Rate: rateValid,
-			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.cancel},
+			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Private: true, Handle: f.orders.cancel},
 		{Method: http.MethodPost, Path: "/v1/orders/:order/payment", Roles: services,
-			Produces: request.MediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.orders.pay},
+			Produces: request.MediaJSON, Body: bodyJSON, MaxBody: maxSmallBody, Private: true, Handle: f.orders.pay},
 	}
 }
 
@@ -275,26 +264,26 @@ func (f *features) adminItemRoutes() []route {
 	const one = "/v1/admin/items/:item"
 	control := func(name string, to catalog.Control) route {
 		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: request.MediaJSON, Query: noQuery,
-			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.control(to)}
+			Match: matchOptional, Body: bodyEmpty, MaxBody: maxSmallBody, Private: true, Handle: f.adminItems.control(to)}
 	}
 	return []route{
 		{Method: http.MethodGet, Path: "/v1/admin/items", Roles: admins, Produces: request.MediaJSON,
-			Query: []string{"state", "limit", "cursor"}, Cache: cachePrivate, Handle: f.adminItems.list},
+			Query: []string{"state", "limit", "cursor"}, Private: true, Handle: f.adminItems.list},
 		{Method: http.MethodPost, Path: "/v1/admin/items", Roles: admins, Produces: request.MediaJSON,
-			Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.create},
+			Body: bodyJSON, MaxBody: maxAdminBody, Private: true, Handle: f.adminItems.create},
 		{Method: http.MethodGet, Path: one, Roles: admins, Produces: request.MediaJSON,
-			Cache: cachePrivate, Handle: f.adminItems.show},
+			Private: true, Handle: f.adminItems.show},
 		{Method: http.MethodPatch, Path: one, Roles: admins, Produces: request.MediaJSON, Query: noQuery,
-			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.adminItems.change},
+			Match: matchRequired, Body: bodyJSON, MaxBody: maxAdminBody, Private: true, Handle: f.adminItems.change},
 		{Method: http.MethodPost, Path: one + "/restock", Roles: admins, Produces: request.MediaJSON, Query: noQuery,
-			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.adminItems.restock},
+			Match: matchOptional, Keyed: true, Body: bodyJSON, MaxBody: maxSmallBody, Private: true, Handle: f.adminItems.restock},
 		control("/pause", catalog.ControlPaused),
 		control("/resume", catalog.ControlOpen),
 		control("/close", catalog.ControlClosed),
 		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: request.MediaJSON,
-			Cache: cachePrivate, Handle: f.adminItems.ledger},
+			Private: true, Handle: f.adminItems.ledger},
 		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: request.MediaJSON,
-			Cache: cachePrivate, Handle: f.adminItems.warm},
+			Private: true, Handle: f.adminItems.warm},
 	}
 }
 
@@ -303,55 +292,55 @@ func (f *features) adminRoutes() []route {
 	const dead, buyer = "/v1/admin/dead", "/v1/admin/buyers/:user"
 	fate := func(name string, decide endpoint) route {
 		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
+			Produces: request.MediaJSON, Body: bodyEmpty, MaxBody: maxSmallBody, Private: true, Handle: decide}
 	}
 	many := func(name string, decide endpoint) route {
 		return route{Method: http.MethodPost, Path: dead + name, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: decide}
+			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxSmallBody, Private: true, Handle: decide}
 	}
 	return []route{
 		{Method: http.MethodGet, Path: "/v1/admin/queue", Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.depths},
+			Produces: request.MediaJSON, Query: noQuery, Private: true, Handle: f.queues.depths},
 		{Method: http.MethodPost, Path: "/v1/admin/queue/verify", Absent: f.queues.tasks == nil, Roles: admins,
 			Produces: request.MediaJSON, Query: []string{"repair"}, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: f.queues.verify},
+			Private: true, Handle: f.queues.verify},
 		{Method: http.MethodGet, Path: dead, Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Query: []string{"limit", "cursor", "group"}, Cache: cachePrivate, Handle: f.queues.dead},
+			Produces: request.MediaJSON, Query: []string{"limit", "cursor", "group"}, Private: true, Handle: f.queues.dead},
 		{Method: http.MethodGet, Path: dead + "/groups", Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Query: noQuery, Cache: cachePrivate, Handle: f.queues.groups},
+			Produces: request.MediaJSON, Query: noQuery, Private: true, Handle: f.queues.groups},
 		{Method: http.MethodGet, Path: dead + "/:task/payload", Absent: f.queues.tasks == nil, Roles: admins,
-			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.queues.letter},
+			Produces: request.MediaJSON, Private: true, Handle: f.queues.letter},
 		many("/retry", f.queues.bulkFate(taskService.RetryMany, "ready")),
 		many("/discard", f.queues.bulkFate(taskService.DiscardMany, "discarded")),
 		fate("/retry", f.queues.fate(taskService.Retry, "ready")),
 		fate("/discard", f.queues.fate(taskService.Discard, "discarded")),
 
 		{Method: http.MethodGet, Path: buyer, Roles: admins,
-			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.buyers.export},
+			Produces: request.MediaJSON, Private: true, Handle: f.buyers.export},
 		{Method: http.MethodPost, Path: buyer + "/erase", Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
-			Cache: cachePrivate, Handle: f.buyers.erase},
+			Private: true, Handle: f.buyers.erase},
 
 		{Method: http.MethodGet, Path: "/v1/admin/events", Absent: f.figures.Figures == nil, Roles: admins,
 			Produces: request.MediaEvents, Query: []string{"item"}, Handle: f.figures.watch},
 		{Method: http.MethodGet, Path: "/v1/admin/system", Absent: f.system.reader == nil, Roles: admins, Produces: request.MediaJSON,
-			Query: noQuery, Cache: cachePrivate, Handle: f.system.show},
+			Query: noQuery, Private: true, Handle: f.system.show},
 		{Method: http.MethodGet, Path: "/v1/admin/audit", Roles: admins, Produces: request.MediaJSON,
-			Query: []string{"limit", "cursor", "item_id", "order_id"}, Cache: cachePrivate, Handle: f.audit.list},
+			Query: []string{"limit", "cursor", "item_id", "order_id"}, Private: true, Handle: f.audit.list},
 		{Method: http.MethodPost, Path: "/v1/admin/reconcile", Absent: f.reconcile.reconciler == nil, Roles: admins,
 			Produces: request.MediaJSON, Query: []string{"repair", "item_id", "deep"}, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: f.reconcile.reconcile},
+			Private: true, Handle: f.reconcile.reconcile},
 
 		{Method: http.MethodGet, Path: "/v1/admin/payments", Roles: admins, Produces: request.MediaJSON,
-			Query: []string{"outcome", "needs_refund", "reference", "limit", "cursor"}, Cache: cachePrivate, Handle: f.payments.list},
+			Query: []string{"outcome", "needs_refund", "reference", "limit", "cursor"}, Private: true, Handle: f.payments.list},
 		{Method: http.MethodPost, Path: "/v1/admin/payments/:payment/refunded", Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyEmpty, MaxBody: maxSmallBody,
-			Cache: cachePrivate, Handle: f.payments.markRefunded},
+			Private: true, Handle: f.payments.markRefunded},
 		{Method: http.MethodPost, Path: "/v1/admin/orders/:order/refund", Roles: admins,
 			Produces: request.MediaJSON, Query: noQuery, Body: bodyJSON, MaxBody: maxAdminBody,
-			Cache: cachePrivate, Handle: f.payments.refund},
+			Private: true, Handle: f.payments.refund},
 		{Method: http.MethodGet, Path: "/v1/admin/orders/:order/timeline", Absent: f.timelines.timelines == nil, Roles: admins,
-			Produces: request.MediaJSON, Cache: cachePrivate, Handle: f.timelines.show},
+			Produces: request.MediaJSON, Private: true, Handle: f.timelines.show},
 	}
 }
 
@@ -359,15 +348,15 @@ func (f *features) adminRoutes() []route {
 func (f *features) webhookRoutes() []route {
 	const list, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
 	all := []route{
-		{Method: http.MethodGet, Path: list, Query: noQuery, Cache: cachePrivate, Handle: f.webhooks.list},
-		{Method: http.MethodPost, Path: list, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.create},
-		{Method: http.MethodGet, Path: one, Cache: cachePrivate, Handle: f.webhooks.get},
-		{Method: http.MethodPatch, Path: one, Body: bodyJSON, MaxBody: maxAdminBody, Cache: cachePrivate, Handle: f.webhooks.change},
+		{Method: http.MethodGet, Path: list, Query: noQuery, Private: true, Handle: f.webhooks.list},
+		{Method: http.MethodPost, Path: list, Body: bodyJSON, MaxBody: maxAdminBody, Private: true, Handle: f.webhooks.create},
+		{Method: http.MethodGet, Path: one, Private: true, Handle: f.webhooks.get},
+		{Method: http.MethodPatch, Path: one, Body: bodyJSON, MaxBody: maxAdminBody, Private: true, Handle: f.webhooks.change},
 		{Method: http.MethodDelete, Path: one, Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.delete},
-		{Method: http.MethodPost, Path: one + "/rotate", Body: bodyEmpty, MaxBody: maxSmallBody, Cache: cachePrivate, Handle: f.webhooks.rotate},
+		{Method: http.MethodPost, Path: one + "/rotate", Body: bodyEmpty, MaxBody: maxSmallBody, Private: true, Handle: f.webhooks.rotate},
 		{Method: http.MethodPost, Path: one + "/test", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.test},
 		{Method: http.MethodGet, Path: one + "/deliveries", Query: []string{"status", "limit", "cursor"},
-			Cache: cachePrivate, Handle: f.webhooks.deliveries},
+			Private: true, Handle: f.webhooks.deliveries},
 		{Method: http.MethodPost, Path: one + "/deliveries/:event/redeliver", Body: bodyEmpty, MaxBody: maxSmallBody, Handle: f.webhooks.redeliver},
 	}
 	for i := range all {
@@ -396,7 +385,7 @@ func (e *edge) newRouter(table []route) (http.Handler, error) {
 	r.NoRoute(e.unserved(func(*call) error { return problemNoRoute }))
 	r.NoMethod(e.unserved(func(q *call) error {
 		if q.route.Page && q.c.Request.Method == http.MethodGet && formPath(q.c.Request.URL.Path) {
-			return q.redirect(parentOf(q.c.Request.URL.Path)) // the address of a form's answer, opened again
+			return q.redirect(parentOf(q.c.Request.URL.EscapedPath())) // the address of a form's answer, opened again
 		}
 		return problemMethod
 	}))
@@ -427,5 +416,8 @@ func plainRouter() *gin.Engine {
 	r.HandleMethodNotAllowed = true
 	r.UseRawPath = true
 	r.UnescapePathValues = true
+	// A trusted proxy sets X-Forwarded-For. Gin would also read X-Real-Ip, which a proxy may pass on
+	// as its client wrote it.
+	r.RemoteIPHeaders = []string{"X-Forwarded-For"}
 	return r
 }

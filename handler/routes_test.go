@@ -344,7 +344,7 @@ func TestCreateItem_BadRequests(t *testing.T) {
 		"closed already":     {body("closes_at", `"2030-01-02T03:04:05Z"`), 422, "window_invalid", "closes_at"},
 		"closes before open": {strings.TrimSuffix(body("opens_at", `"2030-05-01T00:00:00Z"`), "}") + `,"closes_at":"2030-05-01T00:00:00Z"}`, 422, "window_invalid", "closes_at"},
 		"unknown":            {body("stock_left", "1"), 400, "unknown_field", "stock_left"},
-		"twice":              {strings.TrimSuffix(body("id", `"a"`), "}") + `,"id":"b"}`, 400, "json_duplicate_key", nil},
+		"twice":              {strings.TrimSuffix(body("id", `"a"`), "}") + `,"id":"b"}`, 400, "json_duplicate_key", "id"},
 		"trailing":           {body("id", `"a"`) + "1", 400, "json_trailing", nil},
 		"invalid":            {"{", 400, "json_invalid", nil},
 		"empty":              {"", 400, "body_missing", nil},
@@ -402,8 +402,12 @@ func TestDevToken_OtherHostIsRefused(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/dev/tokens", strings.NewReader(`{"sub":"root","role":"admin"}`))
 		r.Host = host
 		r.Header.Set("Content-Type", "application/json")
-		if w := s.do(r); w.Code != want {
+		w := s.do(r)
+		if w.Code != want {
 			t.Errorf("host %q: %d, want %d", host, w.Code, want)
+		}
+		if w.Code == 403 && decodeBody(t, w.Body)["param"] != "Host" {
+			t.Errorf("host %q: the refusal does not name the header", host)
 		}
 	}
 }

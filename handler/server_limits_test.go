@@ -23,6 +23,16 @@ func TestServer_SlowClientsAreCutOff(t *testing.T) {
 		w.Send(t, "POST "+purchasePath+" HTTP/1.1\r\nHost: sh")
 		w.WantEnd(t)
 	})
+	// The server takes these for whole lines, which are malformed.
+	for name, part := range map[string]string{"request line": "POST /v1/ite", "header name": "GET /healthz HTTP/1.1\r\nHost: shop\r\nAcce"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := handlertest.Dial(t, handlertest.Serve(t, open(t), handlertest.ReadWithin(200*time.Millisecond)))
+			w.Send(t, part)
+			wantProblem(t, w.Answer(t), 408, "request_timeout")
+			w.WantEnd(t)
+		})
+	}
 	for name, request := range map[string]string{
 		"short body":       rawPurchase(t, "Content-Length: 100\r\n", wireBody),
 		"no body":          rawPurchase(t, "Content-Length: 14\r\n", ""),

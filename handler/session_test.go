@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -148,6 +149,7 @@ func TestPages_Unserved(t *testing.T) {
 	}
 	for path, page := range map[string]string{
 		"/items/thing/buy": "/items/thing", "/orders/" + someOrderID + "/pay": "/orders/" + someOrderID, "/orders/" + someOrderID + "/cancel": "/orders/" + someOrderID,
+		"/items/a%0D%0Ab/buy": "/items/a%0D%0Ab", "/items/%2F..%2Fx/buy": "/items/%2F..%2Fx",
 	} {
 		if w := getPage(s, path, browser...); w.Code != http.StatusSeeOther || w.Header().Get("Location") != page {
 			t.Errorf("%s: %d to %q", path, w.Code, w.Header().Get("Location"))
@@ -155,6 +157,26 @@ func TestPages_Unserved(t *testing.T) {
 	}
 	wantProblem(t, getPage(s, "/v1/nothing", browser...).Result(), 404, "route_not_found")
 	wantProblem(t, getPage(s, "/nothing").Result(), 404, "route_not_found")
+	// A client that takes no HTML gets none.
+	wantProblem(t, getPage(s, "/items/thing", "Accept", "application/json").Result(), 406, "not_acceptable")
+}
+
+// The page of an address that begins like that of another host has no link to that host.
+func TestPages_UnservedLinksStayHere(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	elsewhere := regexp.MustCompile(`(?:href|action|src)="(?://|/\\|[a-z]+:)[^"]*"`)
+	for _, path := range []string{"//evil.example/", "//evil.example/items", "/%5Cevil.example/", "///evil.example"} {
+		for _, form := range []string{"", "x=1"} {
+			w := s.visit(t, path, form, "")
+			if w.Code != http.StatusNotFound {
+				t.Errorf("%s: %d", path, w.Code)
+			}
+			if links := elsewhere.FindAllString(w.Body.String(), -1); links != nil {
+				t.Errorf("%s %q: the page has the links %q", path, form, links)
+			}
+		}
+	}
 }
 
 // A page of another version of the assets, from another process during an upgrade, gets the file of
@@ -185,11 +207,13 @@ func TestSession_LogIn(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader("name=alice"))
 	r.Host = "evil.example"
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	if w := s.do(r); w.Code != http.StatusForbidden || len(w.Result().Cookies()) > 0 {
-		t.Errorf("another host: %d, cookies %v", w.Code, w.Result().Cookies())
+	w := s.do(r)
+	wantPage(t, w, http.StatusForbidden, `data-code="forbidden"`, "localhost")
+	if len(w.Result().Cookies()) > 0 {
+		t.Errorf("another host: cookies %v", w.Result().Cookies())
 	}
-	w := s.visit(t, "/login", "token="+strings.Repeat("a", maxCookie), "")
-	wantPage(t, w, http.StatusForbidden, `data-code="field_range"`)
+	w = s.visit(t, "/login", "token="+strings.Repeat("a", maxCookie), "")
+	wantPage(t, w, http.StatusForbidden, `data-code="field_range"`, "too long for a browser")
 	for _, path := range []string{"/logout", "/admin/logout"} {
 		w := s.visit(t, path, "x=", "")
 		if got := w.Header().Get("Clear-Site-Data"); w.Code != http.StatusSeeOther || got != `"cache"` {

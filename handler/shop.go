@@ -61,7 +61,7 @@ func (f *features) shopRoutes() []route {
 		of(page(http.MethodGet, "/login", s.login), func(r *route) { r.Query = []string{"lang", "next"} }),
 		of(form("/login", s.logIn), func(r *route) { r.MaxBody = maxForm }),
 		form("/logout", s.logOut),
-		{Method: http.MethodGet, Path: pages.AssetPrefix + ":build/:file", Cache: cacheNever, Handle: asset},
+		{Method: http.MethodGet, Path: pages.AssetPrefix + ":build/:file", Handle: asset},
 	}
 }
 
@@ -342,7 +342,7 @@ func (rs *shopRoutes) logIn(q *call) error {
 	token := q.form.Get("token")
 	if name := q.form.Get("name"); rs.signToken != nil && token == "" {
 		if !loopbackHost(q.c.Request.Host) {
-			return problemForbidden // as for POST /dev/tokens
+			return problemNotLoopback // as for POST /dev/tokens
 		}
 		if !auth.ValidSubject(name) {
 			return rs.showLogin(q, http.StatusUnprocessableEntity, next, problemLoginName)

@@ -136,6 +136,19 @@ func TestShop_LogInWithToken(t *testing.T) {
 	}
 }
 
+// Given a compressed form, or another type, when it is sent, then it is refused.
+func TestShop_FormsOfOtherTypes(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for header, value := range map[string]string{"Content-Encoding": "gzip", "Content-Type": "multipart/form-data; boundary=x"} {
+		w := s.visit(t, "/items/thing/buy", "key=k&quantity=1", sessionCookie(t, buyerCookie, auth.RoleBuyer), header, value)
+		wantPage(t, w, http.StatusUnsupportedMediaType, `data-code="content_`)
+	}
+	if n := len(s.orders.purchases()); n != 0 {
+		t.Errorf("%d purchases", n)
+	}
+}
+
 // Given another site's page, when it sends a form, then it is refused and nothing happens.
 func TestShop_FormsOfOtherSites(t *testing.T) {
 	t.Parallel()
@@ -427,7 +440,8 @@ func TestShop_TextsOfRefusals(t *testing.T) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(texts)) {
 		code, title := strings.CutSuffix(strings.TrimPrefix(key, "problem."), ".title")
-		if _, known := codes[code]; !known {
+		of, _, _ := strings.Cut(code, ".") // a text may be about one parameter
+		if _, known := codes[of]; !known {
 			t.Errorf("%s: the service has no such code", key)
 		}
 		if _, has := texts["problem."+code+".title"]; !title && !has {
@@ -437,7 +451,7 @@ func TestShop_TextsOfRefusals(t *testing.T) {
 	for _, code := range []string{
 		"sold_out", "user_limit", "sale_not_open", "sale_closed", "sale_paused", "overloaded", "unavailable", "rebuilding", "sale_stopped",
 		"rate_limited", "quantity_range", "idempotency_key_reused", "item_not_found", "order_not_found", "order_final", "order_expired",
-		"token_expired", "forbidden", "internal",
+		"token_expired", "forbidden", "internal", "route_not_found", "method_not_allowed",
 	} {
 		if texts["problem."+code] == "" {
 			t.Errorf("buyers meet %s, which has no text", code)

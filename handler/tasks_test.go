@@ -126,7 +126,7 @@ func TestTasks_Err(t *testing.T) {
 		param  any
 	}{
 		{"/v1/admin/queue?x=1", 400, "unknown_parameter", "x"},
-		{"/v1/admin/queue?%zz", 400, "parameter_invalid", nil},
+		{"/v1/admin/queue?%zz", 400, "parameter_invalid", "%zz"},
 		{"/v1/admin/dead?limit=0", 400, "limit_range", "limit"},
 		{"/v1/admin/dead?limit=101", 400, "limit_range", "limit"},
 		{"/v1/admin/dead?limit=1&limit=2", 400, "parameter_invalid", "limit"},

@@ -133,13 +133,16 @@ func (l *Language) Duration(seconds int64) string {
 	}
 }
 
-// ProblemTitle returns the title of a refusal, or usual if there is none in this language.
-func (l *Language) ProblemTitle(code, usual string) string {
-	return l.or("problem."+code+".title", usual)
+// ProblemTitle returns the title of a refusal: that of its code and parameter, else that of its code,
+// else usual.
+func (l *Language) ProblemTitle(code, param, usual string) string {
+	return l.or("problem."+code+"."+param+".title", l.or("problem."+code+".title", usual))
 }
 
-// ProblemText returns the explanation of a refusal, or usual if there is none in this language.
-func (l *Language) ProblemText(code, usual string) string { return l.or("problem."+code, usual) }
+// ProblemText returns the explanation of a refusal in the same way.
+func (l *Language) ProblemText(code, param, usual string) string {
+	return l.or("problem."+code+"."+param, l.or("problem."+code, usual))
+}
 
 func (l *Language) or(key, usual string) string {
 	if text, ok := l.texts[key]; ok {

@@ -43,7 +43,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, buf []byte, limit int) ([]
 	if errors.Is(doc.Err(), strictjson.ErrTooDeep) {
 		return buf, errJSONInvalid
 	}
-	return buf, errBodyTooLarge
+	return buf, tooLarge(limit)
 }
 
 // drain reads the rest of the body, up to maxDrain bytes in all. If the end is further away,
@@ -82,7 +82,7 @@ func stopReading(raw http.ResponseWriter) {
 func bodyError(err error) error {
 	var slow net.Error
 	if errors.As(err, &slow) && slow.Timeout() {
-		return errTimeout
+		return ErrTimeout
 	}
 	return errBodyCut
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"flashsale/handler/problem"
 )
 
 // counting counts what is read of a body.
@@ -37,8 +39,9 @@ func TestReadBody_Bound(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(body))
 	r.ContentLength = -1
 	w := httptest.NewRecorder()
-	if _, err := ReadBody(w, r, nil, 100); !errors.Is(err, errBodyTooLarge) {
-		t.Errorf("an endless body: %v", err)
+	var got *problem.Problem
+	if _, err := ReadBody(w, r, nil, 100); !errors.As(err, &got) || got.Code != errBodyTooLarge.Code || !strings.Contains(got.Detail, "100 bytes") {
+		t.Errorf("an endless body: %+v, want the limit of the route", got)
 	}
 	if body.n > maxDrain || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d bytes were read, want at most %d; headers %v", body.n, maxDrain, w.Header())
@@ -49,21 +52,22 @@ func TestReadBody(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		body io.Reader
-		want error
+		want *problem.Problem
 	}{
 		{strings.NewReader("{}"), nil},
 		{strings.NewReader(""), nil},
 		{strings.NewReader(strings.Repeat(" ", 40)), nil},
 		{strings.NewReader(strings.Repeat(" ", 41)), errBodyTooLarge},
 		{strings.NewReader(strings.Repeat("[", 100)), errJSONInvalid},
-		{iotest.ErrReader(os.ErrDeadlineExceeded), errTimeout},
+		{iotest.ErrReader(os.ErrDeadlineExceeded), ErrTimeout},
 		{iotest.ErrReader(io.ErrUnexpectedEOF), errBodyCut},
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/", tc.body)
 		w := httptest.NewRecorder()
-		got, err := ReadBody(w, r, make([]byte, 0, 9), 40)
-		if !errors.Is(err, tc.want) {
-			t.Errorf("got %q, %v; want %v", got, err, tc.want)
+		body, err := ReadBody(w, r, make([]byte, 0, 9), 40)
+		var got *problem.Problem
+		if errors.As(err, &got); (got == nil) != (tc.want == nil) || got != nil && got.Code != tc.want.Code {
+			t.Errorf("got %q, %v; want %v", body, err, tc.want)
 		}
 		if w.Header().Get("Connection") != "" {
 			t.Error("the connection is closed although the body was read")

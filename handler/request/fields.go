@@ -26,7 +26,7 @@ func ReadFields(body []byte) *Fields {
 	for r.Next() {
 		f.values[string(r.Name())] = r.Value()
 	}
-	f.err = JSONProblem(r.Err())
+	f.err = JSONProblem(&r)
 	return f
 }
 
@@ -194,5 +194,5 @@ func truncate(text string, n int) string {
 
 // UnknownField returns the refusal of a field that the route does not take.
 func UnknownField(name []byte) *problem.Problem {
-	return errUnknownField.With(truncate(string(name), 64), "The route takes no field of this name; omit it.")
+	return errUnknownField.With(truncate(string(name), maxParam), "The route takes no field of this name; omit it.")
 }

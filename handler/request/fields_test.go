@@ -2,6 +2,7 @@ package request
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -31,6 +32,23 @@ func TestFields_FirstFault(t *testing.T) {
 		var got *problem.Problem
 		if errors.As(f.Done(), &got); (got == nil) != (want == nil) || got != nil && got.Code != want.Code {
 			t.Errorf("%s: %v, want %v", body, got, want)
+		}
+	}
+}
+
+// The refusal of a member that is named twice names it.
+func TestFields_DuplicateIsNamed(t *testing.T) {
+	t.Parallel()
+	many := "{"
+	for i := range 40 {
+		many += fmt.Sprintf(`"m%d":1,`, i)
+	}
+	for body, param := range map[string]string{
+		`{"a":1,"b":1,"b":2,"a":2}`: "b", `{"zeta":1,"\u007aeta":1}`: "zeta", many + `"m39":1,"m0":1}`: "m39", `{"":1,"":1}`: "",
+	} {
+		var got *problem.Problem
+		if !errors.As(ReadFields([]byte(body)).Done(), &got) || got.Code != errJSONDuplicate.Code || got.Param != param {
+			t.Errorf("%s: %+v, want the param %q", body, got, param)
 		}
 	}
 }

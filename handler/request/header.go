@@ -37,10 +37,8 @@ func Single(h http.Header, name string) (value string, present bool, err error) 
 
 // CheckContent refuses a body that is not plain JSON.
 func CheckContent(h http.Header) error {
-	if encoding, present, err := Single(h, "Content-Encoding"); err != nil {
+	if err := checkEncoding(h); err != nil {
 		return err
-	} else if present && !strings.EqualFold(encoding, "identity") {
-		return errContentEncoding
 	}
 	value, _, err := Single(h, "Content-Type")
 	if err != nil {
@@ -59,8 +57,20 @@ func CheckContent(h http.Header) error {
 	return nil
 }
 
+// checkEncoding refuses a compressed body.
+func checkEncoding(h http.Header) error {
+	encoding, present, err := Single(h, "Content-Encoding")
+	if err == nil && present && !strings.EqualFold(encoding, "identity") {
+		return errContentEncoding
+	}
+	return err
+}
+
 // CheckForm refuses a body that is not a form as browsers send it.
 func CheckForm(h http.Header) error {
+	if err := checkEncoding(h); err != nil {
+		return err
+	}
 	value, _, err := Single(h, "Content-Type")
 	if err != nil {
 		return err

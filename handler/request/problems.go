@@ -2,6 +2,7 @@ package request
 
 import (
 	"errors"
+	"strconv"
 
 	"flashsale/handler/problem"
 	"flashsale/handler/strictjson"
@@ -17,6 +18,8 @@ var (
 		"A field of the body has the wrong type.")
 	ErrFieldRange = problem.New(422, "field_range", "Field out of range",
 		"A field of the body is out of its range.")
+	ErrTimeout = problem.New(408, "request_timeout", "Request timed out",
+		"The request did not arrive in time; send it at once.").WithHeader("Connection", "close")
 	ErrKeyInvalid = problem.New(400, "idempotency_key_invalid", "Invalid idempotency key",
 		"").With("Idempotency-Key", "An idempotency key has 1 to 255 visible ASCII characters.")
 	ErrCursor = problem.New(400, "cursor_invalid", "Invalid cursor",
@@ -50,10 +53,16 @@ var (
 		"").With("If-Match", `If-Match is *, or entity tags such as "4" with commas between them.`)
 )
 
+// maxParam bounds the text of a client that a refusal repeats as its param, in bytes.
+const maxParam = 64
+
+// tooLarge returns the refusal of a body of more than limit bytes.
+func tooLarge(limit int) *problem.Problem {
+	return errBodyTooLarge.With("", "The body exceeds the "+strconv.Itoa(limit)+" bytes that this route takes.")
+}
+
 // The refusals of bodies.
 var (
-	errTimeout = problem.New(408, "request_timeout", "Request timed out",
-		"The body did not arrive in time; send it at once.").WithHeader("Connection", "close")
 	errBodyCut = problem.New(400, "body_incomplete", "Body incomplete",
 		"The body ended before its announced length, or its chunks are malformed.").WithHeader("Connection", "close")
 	errContentType = problem.New(415, "content_type", "Unsupported content type",
@@ -62,7 +71,7 @@ var (
 	errContentEncoding = problem.New(415, "content_encoding", "Unsupported content encoding",
 		"").With("Content-Encoding", "Send the body uncompressed, without a Content-Encoding.")
 	errBodyTooLarge = problem.New(413, "body_too_large", "Body too large",
-		"The body exceeds what this route takes; the purchase takes 4 KiB.")
+		"The body exceeds what this route takes.")
 	errBodyMissing = problem.New(400, "body_missing", "Body missing",
 		"The route needs a JSON object in the body.")
 	errJSONInvalid = problem.New(400, "json_invalid", "Invalid JSON",
@@ -75,9 +84,9 @@ var (
 		"The body has a field that the route does not take.")
 )
 
-// JSONProblem returns the refusal of a body for an error of package strictjson; nil for nil.
-func JSONProblem(err error) error {
-	switch {
+// JSONProblem returns the refusal of a body that was read to its end; nil if there was no error.
+func JSONProblem(body *strictjson.Reader) error {
+	switch err := body.Err(); {
 	case err == nil:
 		return nil
 	case errors.Is(err, strictjson.ErrEmpty):
@@ -85,7 +94,7 @@ func JSONProblem(err error) error {
 	case errors.Is(err, strictjson.ErrTrailing):
 		return errJSONTrailing
 	case errors.Is(err, strictjson.ErrDuplicate):
-		return errJSONDuplicate
+		return errJSONDuplicate.With(truncate(string(body.Duplicate()), maxParam), errJSONDuplicate.Detail)
 	default:
 		return errJSONInvalid
 	}

@@ -18,21 +18,35 @@ type Query struct{ url.Values }
 func ReadQuery(r *http.Request, known []string) (Query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return Query{}, ErrParameter
+		return Query{}, malformed(r.URL.RawQuery)
 	}
 	for name, all := range values {
 		if len(all) != 1 {
-			return Query{}, ErrParameter.With(truncate(name, 64), "The parameter was sent more than once; send it once.")
+			return Query{}, ErrParameter.With(truncate(name, maxParam), "The parameter was sent more than once; send it once.")
 		}
 		if !slices.Contains(known, name) {
 			takes := "The route takes no parameters."
 			if len(known) > 0 {
 				takes = "The route takes " + strings.Join(known, ", ") + "."
 			}
-			return Query{}, errUnknownParameter.With(truncate(name, 64), takes)
+			return Query{}, errUnknownParameter.With(truncate(name, maxParam), takes)
 		}
 	}
 	return Query{values}, nil
+}
+
+// malformed returns the refusal of a query that cannot be parsed. It names the first parameter at
+// fault, as it was sent.
+func malformed(query string) *problem.Problem {
+	for one := range strings.SplitSeq(query, "&") {
+		if _, err := url.ParseQuery(one); err == nil {
+			continue
+		}
+		name, _, _ := strings.Cut(one, "=")
+		return ErrParameter.With(truncate(name, maxParam),
+			"The parameter is malformed: % must be followed by two hexadecimal digits; write a percent sign as %25 and a semicolon as %3B.")
+	}
+	return ErrParameter
 }
 
 // PickQuery reads the parameters with the known names and ignores others: links to pages carry

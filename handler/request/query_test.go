@@ -27,6 +27,18 @@ func TestReadQuery(t *testing.T) {
 	}
 }
 
+// The refusal of a query that cannot be parsed names the parameter at fault.
+func TestReadQuery_MalformedParameter(t *testing.T) {
+	t.Parallel()
+	for query, param := range map[string]string{"limit=1&kind=%zz": "kind", "a;b=1": "a;b", "%zz=1&limit=1": "%zz", "limit=%": "limit"} {
+		_, err := readQuery(t, query)
+		var got *problem.Problem
+		if !errors.As(err, &got) || got.Code != ErrParameter.Code || got.Param != param {
+			t.Errorf("%q: %+v, want the param %q", query, got, param)
+		}
+	}
+}
+
 func TestQuery_Limit(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]int{"": DefaultPage, "limit=1": 1, "limit=100": MaxPage, "limit=0": 0, "limit=101": 0, "limit=": 0, "limit=x": 0, "limit=01": 0, "limit=%2B1": 0} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync/atomic"
 
@@ -68,6 +69,7 @@ type strictConn struct {
 	// detect a disconnected client.
 	ahead    int
 	longLine bool // the connection is closed because of a request line above the limit
+	expired  bool // the last read has reached its deadline
 }
 
 const (
@@ -81,6 +83,7 @@ var errRequestLine = errors.New("server: request line too long")
 // Read reads, and checks the line ends.
 func (c *strictConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
+	c.expired = errors.Is(err, os.ErrDeadlineExceeded)
 	if n > 0 {
 		c.ahead = 0
 		if len(b) == 1 {

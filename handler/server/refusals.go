@@ -88,6 +88,8 @@ func (c *strictConn) refusal(b []byte) *problem.Problem {
 		switch {
 		case c.longLine:
 			return request.ErrHeaderTooLarge
+		case c.expired: // the server reads the part of a line that has arrived as a whole one
+			return request.ErrTimeout
 		case badKeyLine(c.recent):
 			return request.ErrKeyInvalid
 		}

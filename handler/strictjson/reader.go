@@ -59,7 +59,7 @@ type Reader struct {
 	name      []byte
 	value     Value
 	done      bool
-	duplicate bool
+	duplicate []byte // the first name that was there before; nil: none
 	err       error
 
 	// The names seen so far: the first few in line, where comparing them all
@@ -134,7 +134,7 @@ func (r *Reader) member() (err error) {
 func (r *Reader) note(name []byte) {
 	for i := 0; i < min(r.count, len(r.few)); i++ {
 		if string(r.few[i]) == string(name) {
-			r.duplicate = true
+			r.repeat(name)
 			return
 		}
 	}
@@ -147,10 +147,16 @@ func (r *Reader) note(name []byte) {
 		r.many = make(map[string]struct{})
 	}
 	if _, seen := r.many[string(name)]; seen {
-		r.duplicate = true
+		r.repeat(name)
 		return
 	}
 	r.many[string(name)] = struct{}{}
+}
+
+func (r *Reader) repeat(name []byte) {
+	if r.duplicate == nil {
+		r.duplicate = name
+	}
 }
 
 // close reads the object's end, and checks what follows.
@@ -161,7 +167,7 @@ func (r *Reader) close() error {
 	switch {
 	case len(bytes.Trim(r.data[r.source.InputOffset():], space)) > 0:
 		return ErrTrailing
-	case r.duplicate:
+	case r.duplicate != nil:
 		return ErrDuplicate
 	}
 	return nil
@@ -186,3 +192,6 @@ func (r *Reader) Value() Value { return r.value }
 // returned false. When several reasons apply the first of this order is
 // returned: syntax, trailing bytes, a repeated name.
 func (r *Reader) Err() error { return r.err }
+
+// Duplicate returns the first name that the object repeats, if Err is ErrDuplicate.
+func (r *Reader) Duplicate() []byte { return r.duplicate }

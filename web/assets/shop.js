@@ -58,7 +58,7 @@ function samplePage() {
 const pagePath = () => location.pathname.replace(/\/(buy|pay|cancel)$/, "");
 
 /** Loads the page from the server, never as a repeat of a form. */
-export const loadAfresh = () => location.replace(pagePath() + location.search);
+export const loadAfresh = () => location.replace(location.origin + pagePath() + location.search);
 
 /** Returns the item's state by the server's clock: a sale opens and closes between two requests. */
 export function stateNow({ state, opens, closes }) {
