@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -476,6 +477,9 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	}
 	letGo()
 	closeQuorum(t, m) // waits for background work
+	if m.store.(*quorum).keep(ctx, l.h, 0, quorumSlow.TTL, true) {
+		t.Error("a renewal that is later than the release restored the lock")
+	}
 	for i, v := range nodes.values(t, name) {
 		if v != "" {
 			t.Errorf("node %d holds %q after the release", i, v)
@@ -508,4 +512,147 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	if quorumFence(t, nodes[0], name) == 0 {
 		t.Error("the node was not asked")
 	}
+	if n := len(m.store.(*quorum).lanes); n != 0 {
+		t.Errorf("%d lanes are left", n)
+	}
+}
+
+// inOwnTime is the function of that name for a quorum. It passes the hooks of the nodes.
+func (nodes quorumNodes) inOwnTime(t *testing.T, cfg Config, test func(t *testing.T, m *Manager, f []*failing)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		clients, f := make([]redis.UniversalClient, len(nodes)), make([]*failing, len(nodes))
+		for i, rdb := range nodes {
+			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			defer func() {
+				if err := own.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			clients[i], f[i] = own, new(failing)
+			own.AddHook(specAround(f[i].hook))
+		}
+		m, err := NewQuorum(clients, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeQuorum(t, m)
+		test(t, m, f)
+	})
+}
+
+// Given a waiter that gets a majority only after its TTL, then it gives the locks back, and its next try
+// takes the lock.
+func TestQuorum_Acquire_OutlastsTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Minute
+	nodes, name := embeddedNodes(t), resource(t)
+	cfg := Config{TTL: 24 * time.Hour, ClaimTTL: time.Hour, NodeTimeout: time.Hour, CallTimeout: time.Hour, Poll: ttl / 6}
+	nodes.inOwnTime(t, cfg, func(t *testing.T, m *Manager, f []*failing) {
+		nodes[:3].block(t, name)
+		next := make(chan result, 1)
+		go func() {
+			l, err := m.Acquire(t.Context(), name, WithTTL(ttl), WithWaitLimit(4*ttl))
+			next <- result{l, err}
+		}()
+		synctest.Wait() // the first try has found the lock taken
+		nodes[:3].forget(t, name)
+		for _, one := range f[:3] {
+			slow := func(cmds []redis.Cmder) {
+				if acquires(cmds[0]) {
+					one.after.Store(nil)
+					pass(ttl)
+				}
+			}
+			one.after.Store(&slow)
+		}
+		mustRelease(t, awaitLock(t, next))
+	})
+}
+
+// Given a try that failed, when its release arrives a second time after the next try has taken the lock,
+// then the lock stays: each try has its own token.
+func TestQuorum_Acquire_ReleaseArrivesLate(t *testing.T) {
+	t.Parallel()
+	nodes, name := embeddedNodes(t), resource(t)
+	nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+		var release []any // of the first try on the last node
+		after := func(cmds []redis.Cmder) {
+			if releases(cmds[0]) && release == nil {
+				release = cmds[0].Args()
+			}
+		}
+		f[4].after.Store(&after)
+		nodes[:3].block(t, name)
+		next := acquireAsync(t.Context(), m, name)
+		synctest.Wait() // the first try was refused, and is released
+		nodes[:3].forget(t, name)
+		l := awaitLock(t, next)
+		synctest.Wait()
+		if err := nodes[4].Do(t.Context(), release...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range nodes.values(t, name) {
+			if v != l.GuardValue() {
+				t.Errorf("node %d holds %q, want %q", i, v, l.GuardValue())
+			}
+		}
+		mustRelease(t, l)
+	})
+}
+
+// Given three nodes that grant the lock, when one of them loses it or fails before it has stored the
+// lock's fence, then no majority holds the lock, and nothing is left of the try.
+func TestQuorum_Settle_Minority(t *testing.T) {
+	t.Parallel()
+	for what, want := range map[string]error{"Lost": ErrTaken, "Fails": ErrNoQuorum} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			nodes, name := embeddedNodes(t), resource(t)
+			nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+				nodes[3:].block(t, name)
+				f[0].set(func(ctx context.Context, cmds []redis.Cmder) error {
+					if !runs(cmds[0], keepScript) {
+						return nil
+					}
+					if what == "Fails" {
+						return refuse(ctx, cmds)
+					}
+					return nodes[0].Del(t.Context(), mustKeys(t, name)[keyLock]).Err()
+				})
+				_, err := m.TryAcquire(t.Context(), name)
+				specIs(t, err, want)
+				synctest.Wait()
+				for i, v := range nodes[:3].values(t, name) {
+					if v != "" {
+						t.Errorf("node %d holds %q", i, v)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Given a lock that one node has lost, when a renewal reaches no majority, then the lock is not restored
+// on that node: another client may have held it in the meantime.
+func TestQuorum_Extend_NotRestored(t *testing.T) {
+	t.Parallel()
+	nodes, name := embeddedNodes(t), resource(t)
+	nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+		l := mustAcquire(t, m, name)
+		synctest.Wait()
+		nodes[:1].forget(t, name)
+		for _, one := range f[1:3] {
+			one.set(refuse)
+		}
+		specIs(t, l.Extend(t.Context(), quorumSlow.TTL), ErrNoQuorum)
+		synctest.Wait()
+		if v := nodes[:1].values(t, name)[0]; v != "" {
+			t.Errorf("the node holds %q", v)
+		}
+		for _, one := range f[1:3] {
+			one.how.Store(nil)
+		}
+		mustRelease(t, l)
+	})
 }
