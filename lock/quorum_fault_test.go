@@ -601,27 +601,32 @@ func TestQuorum_Acquire_ReleaseArrivesLate(t *testing.T) {
 	})
 }
 
-// Given three nodes that grant the lock, when one of them loses it or fails before it has stored the
+// Given three nodes that grant the lock, when one of them loses it, fails or hangs before it has stored the
 // lock's fence, then no majority holds the lock, and nothing is left of the try.
 func TestQuorum_Settle_Minority(t *testing.T) {
 	t.Parallel()
-	for what, want := range map[string]error{"Lost": ErrTaken, "Fails": ErrNoQuorum} {
+	for what, want := range map[string]error{"Lost": ErrTaken, "Fails": ErrNoQuorum, "Hangs": context.DeadlineExceeded} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			nodes, name := embeddedNodes(t), resource(t)
 			nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
 				nodes[3:].block(t, name)
-				f[0].set(func(ctx context.Context, cmds []redis.Cmder) error {
-					if !runs(cmds[0], keepScript) {
+				f[0].set(func(callCtx context.Context, cmds []redis.Cmder) error {
+					switch {
+					case !runs(cmds[0], keepScript):
 						return nil
+					case what == "Lost":
+						return nodes[0].Del(t.Context(), mustKeys(t, name)[keyLock]).Err()
+					case what == "Hangs":
+						pass(2 * time.Minute)
 					}
-					if what == "Fails" {
-						return refuse(ctx, cmds)
-					}
-					return nodes[0].Del(t.Context(), mustKeys(t, name)[keyLock]).Err()
+					return refuse(callCtx, cmds)
 				})
-				_, err := m.TryAcquire(t.Context(), name)
+				_, err := m.TryAcquire(ctx, name)
 				specIs(t, err, want)
+				pass(2 * time.Minute)
 				synctest.Wait()
 				for i, v := range nodes[:3].values(t, name) {
 					if v != "" {
@@ -633,8 +638,8 @@ func TestQuorum_Settle_Minority(t *testing.T) {
 	}
 }
 
-// Given a lock that one node has lost, when a renewal reaches no majority, then the lock is not restored
-// on that node: another client may have held it in the meantime.
+// Given a lock that one node has lost, when a renewal reaches no majority, or another client has the lock
+// there, then it is not restored on that node.
 func TestQuorum_Extend_NotRestored(t *testing.T) {
 	t.Parallel()
 	nodes, name := embeddedNodes(t), resource(t)
@@ -650,8 +655,38 @@ func TestQuorum_Extend_NotRestored(t *testing.T) {
 		if v := nodes[:1].values(t, name)[0]; v != "" {
 			t.Errorf("the node holds %q", v)
 		}
+		nodes[:1].block(t, name)
+		if m.store.(*quorum).keep(t.Context(), l.h, 0, quorumSlow.TTL, true) {
+			t.Error("the lock was restored on a node where another client has it")
+		}
+		if v := nodes[:1].values(t, name)[0]; v != "stranger" {
+			t.Errorf("the node holds %q, want another client's value", v)
+		}
 		for _, one := range f[1:3] {
 			one.how.Store(nil)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// Given a node that stores a greater fencing token than that of the lock, when the lock is renewed, then
+// the stored token stays.
+func TestQuorum_Extend_FenceStays(t *testing.T) {
+	t.Parallel()
+	nodes, name := embeddedNodes(t), resource(t)
+	nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, _ []*failing) {
+		l := mustAcquire(t, m, name)
+		synctest.Wait()
+		greater := l.Fence() + 1
+		if err := nodes[0].Set(t.Context(), mustKeys(t, name)[keyFence], greater, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Extend(t.Context(), quorumSlow.TTL); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if got := quorumFence(t, nodes[0], name); got != greater {
+			t.Errorf("the node stores %d, want %d", got, greater)
 		}
 		mustRelease(t, l)
 	})

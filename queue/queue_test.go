@@ -63,6 +63,9 @@ func TestQueue_Priority(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: a[0]})
 		reject(t, q, queue.Rejection{Task: a[1], Uncounted: true})
 		take(t, q, "high 2", "high 1", "middle", "low")
+		// An expired lease gives priority, too, although that of a lower task expired first.
+		expire(t, rdb, q, "low", "middle")
+		take(t, q, "middle", "low")
 	})
 }
 
