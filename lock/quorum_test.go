@@ -417,6 +417,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 		if got := quorumFence(t, rdb, name); got != first.Fence() {
 			t.Errorf("node %d stores %d, want %d", i, got, first.Fence())
 		}
+		wantDay(t, rdb, name)
 	}
 	mustRelease(t, first)
 	nodes[:3].awaitFree(t, name)

@@ -257,6 +257,7 @@ func TestManager_TryAcquire_DeadWaiters_Bound(t *testing.T) {
 		if n, mark := rdb.ZCard(ctx, k[keyWaiters]).Val(), rdb.Get(ctx, k[keyFence]).Val(); n != dead-1024 || mark != fence {
 			t.Errorf("%d waiters are left and the fence is %q, want %d and %q", n, mark, dead-1024, fence)
 		}
+		wantDay(t, rdb, name)
 		l, err := m.TryAcquire(ctx, name)
 		if err != nil {
 			t.Fatal(err)
@@ -265,8 +266,16 @@ func TestManager_TryAcquire_DeadWaiters_Bound(t *testing.T) {
 	})
 }
 
+// wantDay fails unless the last fencing token is kept for a day.
+func wantDay(t *testing.T, rdb *redis.Client, name string) {
+	t.Helper()
+	if left := rdb.PTTL(t.Context(), mustKeys(t, name)[keyFence]).Val(); left < 23*time.Hour || left > 24*time.Hour {
+		t.Errorf("the fence is kept for %s, want a day", left)
+	}
+}
+
 // TestLock_Release_Mark: the fence is marked until the last waiter was served, so that each release hands
-// the lock over.
+// the lock over, and it is kept for a day.
 func TestLock_Release_Mark(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -277,6 +286,7 @@ func TestLock_Release_Mark(t *testing.T) {
 			if fence := rdb.Get(ctx, k[keyFence]).Val(); strings.HasSuffix(fence, "w") != want {
 				t.Fatalf("%s: fence %q, marked %v", when, fence, !want)
 			}
+			wantDay(t, rdb, name)
 		}
 		l := mustAcquire(t, m, name)
 		wantMark("without waiters", false)

@@ -55,6 +55,12 @@ func TestQueue_Entries_MaxLength(t *testing.T) {
 			t.Errorf("load %+v, %v", load, err)
 		}
 		enqueue(t, q, parcels("c", 6)...)
+		// Follow-up tasks in the same queue take the place of the task.
+		own := newQueue(t, rdb, queue.Config{MaxLength: 10})
+		enqueue(t, own, parcels("d", 6, 4)...)
+		task := dequeue(t, own, 6).Tasks[0]
+		wantComplete(t, own, queue.StatusFull, task, parcels("y", 7)...)
+		wantComplete(t, own, queue.StatusOK, task, parcels("y", 6)...)
 	})
 }
 

@@ -261,6 +261,22 @@ func TestQueue_RejectDelay(t *testing.T) {
 	})
 }
 
+// TestQueue_RejectOrder: tasks that are rejected together keep their order. Those that were not processed go in
+// front of older tasks, the others behind them.
+func TestQueue_RejectOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "d"}, queue.Task{ID: "c"}, queue.Task{ID: "b"}, queue.Task{ID: "a"})
+		l := take(t, q, "d", "c", "b", "a")
+		enqueue(t, q, queue.Task{ID: "ready"})
+		status, err := q.Reject(await.Context(t), queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
+			queue.Rejection{Task: l[2]}, queue.Rejection{Task: l[3]})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
+		take(t, q, "d", "c", "ready", "b", "a")
+	})
+}
+
 func TestQueue_DueNeverEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
