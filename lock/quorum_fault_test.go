@@ -691,3 +691,43 @@ func TestQuorum_Extend_FenceStays(t *testing.T) {
 		mustRelease(t, l)
 	})
 }
+
+// Given a lock that two nodes have lost and two still have, when the fifth cannot be reached, then the
+// release succeeds: a majority may have held the lock.
+func TestQuorum_Release_Undecided(t *testing.T) {
+	t.Parallel()
+	nodes, name := embeddedNodes(t), resource(t)
+	nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+		l := mustAcquire(t, m, name)
+		synctest.Wait()
+		nodes[:2].forget(t, name)
+		f[2].set(refuse)
+		mustRelease(t, l)
+	})
+}
+
+// Given nodes that hang, when the context of an extension ends before any of them has replied, then the
+// lock stays held.
+func TestQuorum_Extend_NoReply(t *testing.T) {
+	t.Parallel()
+	nodes, name := embeddedNodes(t), resource(t)
+	nodes.inOwnTime(t, quorumSlow, func(t *testing.T, m *Manager, f []*failing) {
+		l := mustAcquire(t, m, name)
+		for _, one := range f {
+			one.set(func(context.Context, []redis.Cmder) error {
+				pass(2 * time.Minute)
+				return nil
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		specIs(t, l.Extend(ctx, quorumSlow.TTL), ErrNoQuorum, context.DeadlineExceeded)
+		if cause := context.Cause(l.Context()); cause != nil {
+			t.Errorf("the lock has ended: %v", cause)
+		}
+		for _, one := range f {
+			one.how.Store(nil)
+		}
+		mustRelease(t, l)
+	})
+}
