@@ -181,7 +181,7 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			if err := rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err(); err != nil {
 				t.Fatal(err)
 			}
-			before := rdb.Time(ctx).Val()
+			before, fence := rdb.Time(ctx).Val(), rdb.Get(ctx, k[keyFence]).Val()
 			first := &attempt{keys: *k, settings: m.defaults, token: tokens[0], member: tokens[0]}
 			if r, err := m.store.acquire(ctx, first); err != nil || r.held {
 				t.Fatalf("%+v, %v; want a place in the queue", r, err)
@@ -207,30 +207,37 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			if got := rdb.ZRange(ctx, k[keyWaiters], 0, -1).Val(); !slices.Equal(got, tokens) {
 				t.Errorf("queue %q, want %q", got, tokens)
 			}
+			if got := rdb.Get(ctx, k[keyFence]).Val(); got != fence {
+				t.Errorf("fence %q, want %q", got, fence)
+			}
 		}
 	})
 }
 
 // TestManager_Acquire_DeadWaiters_Bound: a release skips up to 64 waiters whose processes do not listen. If
-// there are more, the first of them gets the lock for ClaimTTL.
+// there are more, or the number of receivers is not known, the first of them gets the lock for ClaimTTL.
 func TestManager_Acquire_DeadWaiters_Bound(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		for _, dead := range []int{64, 65} {
+		for _, tc := range []struct {
+			dead          int
+			known, served bool
+		}{{64, true, true}, {65, true, false}, {1, false, false}} {
 			ctx, name := await.Context(t), resource(t)
 			m := newManager(t, rdb, slow)
+			m.store.(*node).contended = contendedSettings(m.cfg, tc.known)
 			l := mustAcquire(t, m, name)
-			want := ghosts(t, m, name, dead)[0]
+			want := ghosts(t, m, name, tc.dead)[0]
 			next := acquireAsync(ctx, m, name)
-			awaitWaiters(t, rdb, name, int64(dead+1))
-			if dead == 64 {
+			awaitWaiters(t, rdb, name, int64(tc.dead+1))
+			if tc.served {
 				want = rdb.ZRange(ctx, mustKeys(t, name)[keyWaiters], -1, -1).Val()[0]
 			}
 			mustRelease(t, l)
 			if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); !strings.HasPrefix(got, want+":") {
-				t.Fatalf("%d dead waiters: the key holds %q, want the value of %q", dead, got, want)
+				t.Fatalf("%+v: the key holds %q, want the value of %q", tc, got, want)
 			}
-			if dead == 64 {
+			if tc.served {
 				mustRelease(t, awaitLock(t, next))
 			}
 		}

@@ -214,6 +214,10 @@ func TestQueue_StatsWaits(t *testing.T) {
 		// After the clock stepped back, a task that seems to arrive later has not waited.
 		enqueue(t, q, queue.Task{ID: "f"})
 		arrived(t, rdb, q, -time.Hour, 0, "f")
+		load, err := q.Load(await.Context(t))
+		if s := counted(t, q); err != nil || s.OldestReady != 0 || load.OldestReady != 0 {
+			t.Errorf("the oldest has waited %v and %v, %v; want 0", s.OldestReady, load.OldestReady, err)
+		}
 		if waited := take(t, q, "f")[0].Waited; waited != 0 {
 			t.Errorf("waited %v, want 0", waited)
 		}
