@@ -577,3 +577,55 @@ func TestPool_Abandon(t *testing.T) {
 		t.Error("an abandoned handler can still settle")
 	}
 }
+
+// TestAcker_Send: items are sent in chunks, in order, and a failed chunk is repeated until the leases have ended
+// or the drain is over.
+func TestAcker_Send(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		_, s := bench(t, RunConfig{}, 1)
+		r := s[0].r
+		var reported int
+		r.cfg.OnError = func(error) { reported++ }
+		work, cut := context.WithCancel(t.Context())
+		r.work = work
+		var sent [][]int
+		ok := send(s[0].acker, time.Now(), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if ok || fmt.Sprint(sent) != "[[1 2] [3 4]]" || reported != 1 {
+			t.Errorf("after the leases: sent %v, %v, reported %d", sent, ok, reported)
+		}
+		sent, reported = nil, 0
+		ok = send(s[0].acker, time.Now().Add(time.Hour), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if !ok || fmt.Sprint(sent) != "[[1 2] [3 4] [3 4] [5]]" || reported != 1 {
+			t.Errorf("sent %v, %v, reported %d", sent, ok, reported)
+		}
+		start, tries := time.Now(), 0
+		refuse := func(context.Context, []int) error {
+			if tries++; tries == 1000 {
+				cut()
+			}
+			return refused
+		}
+		if ok := send(s[0].acker, start.Add(time.Minute), []int{1}, 1, refuse); ok || tries >= 1000 || time.Since(start) < time.Minute {
+			t.Errorf("%v after %d tries in %v, want a minute", ok, tries, time.Since(start))
+		}
+		cut()
+		tries = 0
+		if ok := send(s[0].acker, time.Now().Add(time.Minute), []int{1}, 1, refuse); ok || tries != 1 {
+			t.Errorf("after the drain: %v after %d tries, want one", ok, tries)
+		}
+	})
+}
