@@ -148,6 +148,9 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		}
 		ack(t, q, dequeue(t, q, 10).Tasks...)
 		wantEntries(t, "after a count that was too low", q, 0)
+		if _, err := q.Enqueue(ctx, parcels("d", 100, 1)...); !errors.Is(err, queue.ErrFull) {
+			t.Errorf("enqueue by a count below zero: %v", err)
+		}
 	})
 }
 

@@ -221,8 +221,12 @@ func TestQueue_Extend(t *testing.T) {
 		l := take(t, q, "a")
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
+			sent := serverTime(t, rdb)
 			status, err := q.Extend(await.Context(t), l...)
 			wantStatus(t, status, err, queue.StatusOK)
+			if end := get(t, q, "a").At; end.Before(sent.Add(time.Minute)) {
+				t.Fatalf("extended at %v until %v, want a minute", sent, end)
+			}
 			return get(t, q, "a").At.After(before)
 		})
 		if end := get(t, q, "a").At; queue.LeaseEnd(l[0]).After(end) {
