@@ -363,6 +363,14 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 			mustRelease(t, l)
 			nodes[1:].awaitFree(t, name)
 		}
+		if i == 2 { // two foreign keys would leave a majority
+			nodes[2:3].block(t, name)
+			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+				t.Errorf("two foreign keys: err = %v, want ErrTaken", err)
+			}
+			nodes[2:3].forget(t, name)
+			nodes[2:].awaitFree(t, name)
+		}
 		if err := rdb.RPush(ctx, key, "x").Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -107,6 +107,12 @@ func TestQueue_Entries_Removed(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantEntries(t, "emptied", q, 0)
+		enqueue(t, q, queue.Task{ID: "later", Entries: 7, Due: time.Now().Add(time.Hour)})
+		wantEntries(t, "delayed", q, 7)
+		if _, err := q.Empty(ctx, queue.StateDelayed); err != nil {
+			t.Fatal(err)
+		}
+		wantEntries(t, "emptied of delayed ones", q, 0)
 		enqueue(t, q, parcels("dead", 7, 8)...)
 		for _, l := range dequeue(t, q, 20).Tasks {
 			reject(t, q, queue.Rejection{Task: l, Dead: true})

@@ -629,3 +629,52 @@ func TestAcker_Send(t *testing.T) {
 		}
 	})
 }
+
+// sizes is a hook that answers fetches: with an error while failing, else that there are more tasks. It records
+// how many entries each may take.
+type sizes struct {
+	asked   []any
+	failing bool
+}
+
+func (*sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *sizes) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		f.asked = append(f.asked, args[3+args[2].(int)])
+		if f.failing {
+			cmd.SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
+		}
+		cmd.(*redis.Cmd).SetVal([]any{"1", "0", "0", "", "0"})
+		return nil
+	}
+}
+
+// TestFetch_Size: each failed fetch halves the next one, down to a single entry, and each success doubles it.
+func TestFetch_Size(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	f := &sizes{failing: true}
+	rdb.AddHook(f)
+	q, err := New(rdb, Config{Prefix: "t:{size}:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, s := bench(t, RunConfig{Batch: 512, Workers: 1}, 1)
+	s[0].Queue, s[0].size = q, chunkTasks
+	for i := range 22 {
+		f.failing = i < 11
+		if err := s[0].turn(t.Context()); (err != nil) != f.failing {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(f.asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
+		t.Errorf("fetched %s, want %s", got, want)
+	}
+}
