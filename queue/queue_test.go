@@ -218,7 +218,17 @@ func TestQueue_Extend(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Minute})
 		enqueue(t, q, queue.Task{ID: "a"})
-		l := take(t, q, "a")
+		var l []queue.Leased
+		for range 20 {
+			if len(l) > 0 {
+				reject(t, q, queue.Rejection{Task: l[0], Uncounted: true})
+			}
+			sent := serverTime(t, rdb)
+			l = take(t, q, "a")
+			if end := get(t, q, "a").At; end.Before(sent.Add(time.Minute)) {
+				t.Fatalf("taken at %v until %v, want a minute", sent, end)
+			}
+		}
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
 			sent := serverTime(t, rdb)
