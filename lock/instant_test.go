@@ -33,6 +33,7 @@ func TestInstant_Fence(t *testing.T) {
 		last := int64(0)
 		for range 20 {
 			first := instant()
+			wantDay(t, rdb, name)
 			l := mustAcquire(t, m, name)
 			if first <= last || l.Fence() <= first {
 				t.Errorf("tokens %d, %d, %d do not rise", last, first, l.Fence())

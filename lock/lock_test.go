@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,23 @@ func TestLock_Fence(t *testing.T) {
 			l = mustAcquire(t, m, name)
 			rises("foreign value "+junk, l)
 			mustRelease(t, l)
+		}
+	})
+}
+
+// TestLock_Fence_Mint: a fencing token exceeds the last one also if both are of the same microsecond.
+func TestLock_Fence_Mint(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const now = 1_800_000_000_000_000
+		mint := redis.NewScript(handoverLua + "return lock_mint(ARGV[1], tonumber(ARGV[2]))")
+		for stored, want := range map[string]int64{
+			"": now, fmt.Sprint(now - 1): now, fmt.Sprint(now): now + 1, fmt.Sprint(now+7) + "w": now + 8,
+			"9007199254739999": 9007199254740000, "9007199254740000": now, "x": now,
+		} {
+			if got, err := mint.Run(await.Context(t), rdb, nil, stored, now).Int64(); err != nil || got != want {
+				t.Errorf("after %q: %d, %v; want %d", stored, got, err, want)
+			}
 		}
 	})
 }

@@ -131,7 +131,6 @@ func (b *ballot) count(v vote[reply]) {
 		b.granted = append(b.granted, v.node)
 	case v.err == nil || errors.Is(v.err, ErrForeignKey):
 		b.refused = append(b.refused, v.node)
-		b.reply.expires = max(b.reply.expires, v.answer.expires)
 	}
 }
 

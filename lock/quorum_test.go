@@ -353,7 +353,7 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 }
 
 // Given keys of another type in place of the lock, when they are on one node, then that node does not
-// count; on a majority the error is ErrForeignKey.
+// count; on a majority the error is ErrForeignKey, and a held lock is lost.
 func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
@@ -362,6 +362,14 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 			l := mustAcquire(t, m, name)
 			mustRelease(t, l)
 			nodes[1:].awaitFree(t, name)
+		}
+		if i == 2 { // two foreign keys would leave a majority
+			nodes[2:3].block(t, name)
+			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
+				t.Errorf("two foreign keys: err = %v, want ErrTaken", err)
+			}
+			nodes[2:3].forget(t, name)
+			nodes[2:].awaitFree(t, name)
 		}
 		if err := rdb.RPush(ctx, key, "x").Err(); err != nil {
 			t.Fatal(err)
@@ -382,6 +390,14 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 			t.Errorf("node %d: %d elements in the foreign list", i, n)
 		}
 	}
+	held := mustAcquire(t, m, resource(t))
+	nodes.awaitHeld(t, held)
+	for _, rdb := range nodes[:3] {
+		if err := errors.Join(rdb.Del(ctx, held.h.keys[keyLock]).Err(), rdb.RPush(ctx, held.h.keys[keyLock], "x").Err()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	specIs(t, held.Extend(ctx, quorumSlow.TTL), ErrLost)
 }
 
 // Given nodes that stored different fencing tokens, one far ahead, when the lock is taken, then every
@@ -409,6 +425,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 		if got := quorumFence(t, rdb, name); got != first.Fence() {
 			t.Errorf("node %d stores %d, want %d", i, got, first.Fence())
 		}
+		wantDay(t, rdb, name)
 	}
 	mustRelease(t, first)
 	nodes[:3].awaitFree(t, name)

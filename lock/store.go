@@ -30,7 +30,7 @@ type store interface {
 type reply struct {
 	held     bool
 	fence    int64
-	expires  time.Duration // if not held: time until the lock may expire
+	expires  time.Duration // if not held: time until the lock may expire; 0 with several nodes
 	repaired bool
 	nowUS    int64 // clock of Redis when the script ran, microseconds; 0 with several nodes
 }

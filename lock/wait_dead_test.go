@@ -162,3 +162,149 @@ func TestManager_Acquire_ExpiredWithWaiters(t *testing.T) {
 		mustRelease(t, mustAcquire(t, m, name))
 	})
 }
+
+// TestManager_Acquire_KeepAlive: a keep-alive counts for two and a half Liveness intervals, keeps the queue
+// for four times as long but at least a minute, and does not change the order.
+func TestManager_Acquire_KeepAlive(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, tc := range []struct{ liveness, alive, queue time.Duration }{
+			{time.Second, 2500 * time.Millisecond, time.Minute},
+			{time.Minute, 150 * time.Second, 10 * time.Minute},
+		} {
+			ctx, name := await.Context(t), resource(t)
+			cfg := slow
+			cfg.Liveness = tc.liveness
+			m, k := newManager(t, rdb, cfg), mustKeys(t, name)
+			mustAcquire(t, m, name)
+			tokens := ghosts(t, m, name, 2)
+			if err := rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err(); err != nil {
+				t.Fatal(err)
+			}
+			before, fence := rdb.Time(ctx).Val(), rdb.Get(ctx, k[keyFence]).Val()
+			first := &attempt{keys: *k, settings: m.defaults, token: tokens[0], member: tokens[0]}
+			if r, err := m.store.acquire(ctx, first); err != nil || r.held {
+				t.Fatalf("%+v, %v; want a place in the queue", r, err)
+			}
+			after := rdb.Time(ctx).Val()
+			until, err := rdb.HGet(ctx, k[keySeen], tokens[0]).Int64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, end := range []struct {
+				what string
+				at   time.Time
+				in   time.Duration
+			}{
+				{"the waiter counts as alive", time.UnixMilli(until), tc.alive},
+				{"the queue lives", time.Unix(0, int64(rdb.PExpireTime(ctx, k[keyWaiters]).Val())), tc.queue},
+				{"the keep-alives live", time.Unix(0, int64(rdb.PExpireTime(ctx, k[keySeen]).Val())), tc.queue},
+			} {
+				if end.at.Before(before.Add(end.in).Truncate(time.Millisecond)) || end.at.After(after.Add(end.in)) {
+					t.Errorf("Liveness %s: %s until %s, want %s after %s", tc.liveness, end.what, end.at, end.in, before)
+				}
+			}
+			if got := rdb.ZRange(ctx, k[keyWaiters], 0, -1).Val(); !slices.Equal(got, tokens) {
+				t.Errorf("queue %q, want %q", got, tokens)
+			}
+			if got := rdb.Get(ctx, k[keyFence]).Val(); got != fence {
+				t.Errorf("fence %q, want %q", got, fence)
+			}
+		}
+	})
+}
+
+// TestManager_Acquire_DeadWaiters_Bound: a release skips up to 64 waiters whose processes do not listen. If
+// there are more, or the number of receivers is not known, the first of them gets the lock for ClaimTTL.
+func TestManager_Acquire_DeadWaiters_Bound(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, tc := range []struct {
+			dead          int
+			known, served bool
+		}{{64, true, true}, {65, true, false}, {1, false, false}} {
+			ctx, name := await.Context(t), resource(t)
+			m := newManager(t, rdb, slow)
+			m.store.(*node).contended = contendedSettings(m.cfg, tc.known)
+			l := mustAcquire(t, m, name)
+			want := ghosts(t, m, name, tc.dead)[0]
+			next := acquireAsync(ctx, m, name)
+			awaitWaiters(t, rdb, name, int64(tc.dead+1))
+			if tc.served {
+				want = rdb.ZRange(ctx, mustKeys(t, name)[keyWaiters], -1, -1).Val()[0]
+			}
+			mustRelease(t, l)
+			if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); !strings.HasPrefix(got, want+":") {
+				t.Fatalf("%+v: the key holds %q, want the value of %q", tc, got, want)
+			}
+			if tc.served {
+				mustRelease(t, awaitLock(t, next))
+			}
+		}
+	})
+}
+
+// TestManager_TryAcquire_DeadWaiters_Bound: one call removes up to 1,024 dead waiters. While there are
+// more, the lock stays free for a live waiter, and the fence stays marked.
+func TestManager_TryAcquire_DeadWaiters_Bound(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const dead, fence = 1027, "1w"
+		ctx, name := await.Context(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		var waiters []redis.Z
+		for i := range dead {
+			waiters = append(waiters, redis.Z{Score: float64(i), Member: "GHOST." + rand.Text()})
+		}
+		if err := errors.Join(rdb.ZAdd(ctx, k[keyWaiters], waiters...).Err(), rdb.Set(ctx, k[keyFence], fence, time.Hour).Err()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := m.TryAcquire(ctx, name)
+		specIs(t, err, ErrTaken)
+		if n, mark := rdb.ZCard(ctx, k[keyWaiters]).Val(), rdb.Get(ctx, k[keyFence]).Val(); n != dead-1024 || mark != fence {
+			t.Errorf("%d waiters are left and the fence is %q, want %d and %q", n, mark, dead-1024, fence)
+		}
+		wantDay(t, rdb, name)
+		l, err := m.TryAcquire(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustRelease(t, l)
+	})
+}
+
+// wantDay fails unless the last fencing token is kept for a day.
+func wantDay(t *testing.T, rdb *redis.Client, name string) {
+	t.Helper()
+	if left := rdb.PTTL(t.Context(), mustKeys(t, name)[keyFence]).Val(); left < 23*time.Hour || left > 24*time.Hour {
+		t.Errorf("the fence is kept for %s, want a day", left)
+	}
+}
+
+// TestLock_Release_Mark: the fence is marked until the last waiter was served, so that each release hands
+// the lock over, and it is kept for a day.
+func TestLock_Release_Mark(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m, k := newManager(t, rdb, slow), mustKeys(t, name)
+		wantMark := func(when string, want bool) {
+			t.Helper()
+			if fence := rdb.Get(ctx, k[keyFence]).Val(); strings.HasSuffix(fence, "w") != want {
+				t.Fatalf("%s: fence %q, marked %v", when, fence, !want)
+			}
+			wantDay(t, rdb, name)
+		}
+		l := mustAcquire(t, m, name)
+		wantMark("without waiters", false)
+		tokens := ghosts(t, m, name, 2)
+		wantMark("with two waiters", true)
+		for i, token := range append([]string{l.Token()}, tokens...) {
+			held, handed, err := m.store.release(ctx, k, token, "")
+			if err != nil || !held || handed != (i < 2) {
+				t.Fatalf("release %d: held %v, handed over %v, %v", i, held, handed, err)
+			}
+			wantMark("after a release", i == 0)
+		}
+	})
+}

@@ -149,6 +149,26 @@ func TestAcker_ThenNoRoom(t *testing.T) {
 	})
 }
 
+// TestAcker_ThenNoRoom_Backoff: until there may be room for the follow-up task, the task waits for the queue's backoff.
+func TestAcker_ThenNoRoom_Backoff(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		const many = 100
+		q := newQueue(t, rdb, queue.Config{MaxLength: 1, BackoffBase: time.Hour})
+		enqueue(t, q, queue.Task{ID: "a"})
+		var calls atomic.Int32
+		stop := start(t, q, func(context.Context, []queue.Leased) []error {
+			calls.Add(1)
+			return []error{queue.Then(queue.Task{ID: "b"}, queue.Task{ID: "c"})}
+		}, queue.RunConfig{})
+		waitFor(t, func() bool { return calls.Load() >= many || stats(t, q) == queue.Stats{Delayed: 1} })
+		stop()
+		if n := calls.Load(); n >= many {
+			t.Errorf("handled %d times", n)
+		}
+	})
+}
+
 // TestAcker_ThenInvalid: an invalid follow-up task fails the task, with the reason.
 func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()

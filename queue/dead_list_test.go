@@ -31,7 +31,10 @@ func diedAt(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, at int64, i
 func TestQueue_ListDead_Places(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for _, up := range []bool{true, false} {
+		for _, c := range []struct {
+			up    bool
+			limit int
+		}{{true, 2}, {true, 3}, {false, 2}, {false, 3}} {
 			q := newQueue(t, rdb, queue.Config{})
 			var want []string
 			for i := range 9 {
@@ -41,13 +44,13 @@ func TestQueue_ListDead_Places(t *testing.T) {
 			bury(t, q, want...)
 			diedAt(t, rdb, q, 1000, want[:20]...)
 			diedAt(t, rdb, q, 1001, want[20:]...)
-			if !up {
+			if !c.up {
 				slices.Reverse(want)
 			}
 			var got []string
 			var place queue.DeadPlace
 			for {
-				page, err := q.List(await.Context(t), queue.StateDead, queue.Page{After: place, Limit: 2, Reverse: !up, Brief: true})
+				page, err := q.List(await.Context(t), queue.StateDead, queue.Page{After: place, Limit: c.limit, Reverse: !c.up, Brief: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -60,7 +63,7 @@ func TestQueue_ListDead_Places(t *testing.T) {
 				runNow(t, q, last.ID)
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("up %v: %v, want %v", up, got, want)
+				t.Errorf("%+v: %v, want %v", c, got, want)
 			}
 		}
 	})

@@ -51,10 +51,16 @@ func TestQueue_Entries_MaxLength(t *testing.T) {
 		wantComplete(t, q, queue.StatusOK, got[0], parcels("x", 5)...)
 		wantEntries(t, "completed", q, 4)
 		wantEntries(t, "followers", later, 5)
-		if load, err := q.Load(await.Context(t)); err != nil || load.Length != 4 || load.Active != 1 || load.Done != 6 {
+		if load, err := q.Load(await.Context(t)); err != nil || load.Length != 4 || load.Active != 1 {
 			t.Errorf("load %+v, %v", load, err)
 		}
 		enqueue(t, q, parcels("c", 6)...)
+		// Follow-up tasks in the same queue take the place of the task.
+		own := newQueue(t, rdb, queue.Config{MaxLength: 10})
+		enqueue(t, own, parcels("d", 6, 4)...)
+		task := dequeue(t, own, 6).Tasks[0]
+		wantComplete(t, own, queue.StatusFull, task, parcels("y", 7)...)
+		wantComplete(t, own, queue.StatusOK, task, parcels("y", 6)...)
 	})
 }
 
@@ -101,6 +107,12 @@ func TestQueue_Entries_Removed(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantEntries(t, "emptied", q, 0)
+		enqueue(t, q, queue.Task{ID: "later", Entries: 7, Due: time.Now().Add(time.Hour)})
+		wantEntries(t, "delayed", q, 7)
+		if _, err := q.Empty(ctx, queue.StateDelayed); err != nil {
+			t.Fatal(err)
+		}
+		wantEntries(t, "emptied of delayed ones", q, 0)
 		enqueue(t, q, parcels("dead", 7, 8)...)
 		for _, l := range dequeue(t, q, 20).Tasks {
 			reject(t, q, queue.Rejection{Task: l, Dead: true})
@@ -142,6 +154,9 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		}
 		ack(t, q, dequeue(t, q, 10).Tasks...)
 		wantEntries(t, "after a count that was too low", q, 0)
+		if _, err := q.Enqueue(ctx, parcels("d", 100, 1)...); !errors.Is(err, queue.ErrFull) {
+			t.Errorf("enqueue by a count below zero: %v", err)
+		}
 	})
 }
 

@@ -577,3 +577,104 @@ func TestPool_Abandon(t *testing.T) {
 		t.Error("an abandoned handler can still settle")
 	}
 }
+
+// TestAcker_Send: items are sent in chunks, in order, and a failed chunk is repeated until the leases have ended
+// or the drain is over.
+func TestAcker_Send(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		_, s := bench(t, RunConfig{}, 1)
+		r := s[0].r
+		var reported int
+		r.cfg.OnError = func(error) { reported++ }
+		work, cut := context.WithCancel(t.Context())
+		r.work = work
+		var sent [][]int
+		ok := send(s[0].acker, time.Now(), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if ok || fmt.Sprint(sent) != "[[1 2] [3 4]]" || reported != 1 {
+			t.Errorf("after the leases: sent %v, %v, reported %d", sent, ok, reported)
+		}
+		sent, reported = nil, 0
+		ok = send(s[0].acker, time.Now().Add(time.Hour), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if !ok || fmt.Sprint(sent) != "[[1 2] [3 4] [3 4] [5]]" || reported != 1 {
+			t.Errorf("sent %v, %v, reported %d", sent, ok, reported)
+		}
+		start, tries := time.Now(), 0
+		refuse := func(context.Context, []int) error {
+			if tries++; tries >= 1000 {
+				return nil
+			}
+			return refused
+		}
+		if ok := send(s[0].acker, start.Add(time.Minute), []int{1}, 1, refuse); ok || time.Since(start) < time.Minute {
+			t.Errorf("%v after %d tries in %v, want a minute", ok, tries, time.Since(start))
+		}
+		cut()
+		tries = 0
+		if ok := send(s[0].acker, time.Now().Add(time.Minute), []int{1}, 1, refuse); ok || tries != 1 {
+			t.Errorf("after the drain: %v after %d tries, want one", ok, tries)
+		}
+	})
+}
+
+// sizes is a hook that answers fetches: with an error while failing, else that there are more tasks. It records
+// how many entries each may take.
+type sizes struct {
+	asked   []any
+	failing bool
+}
+
+func (*sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *sizes) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		f.asked = append(f.asked, args[3+args[2].(int)])
+		if f.failing {
+			cmd.SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
+		}
+		cmd.(*redis.Cmd).SetVal([]any{"1", "0", "0", "", "0"})
+		return nil
+	}
+}
+
+// TestFetch_Size: each failed fetch halves the next one, down to a single entry, and each success doubles it.
+func TestFetch_Size(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	f := &sizes{failing: true}
+	rdb.AddHook(f)
+	q, err := New(rdb, Config{Prefix: "t:{size}:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, s := bench(t, RunConfig{Batch: 512, Workers: 1}, 1)
+	s[0].Queue, s[0].size = q, chunkTasks
+	for i := range 22 {
+		f.failing = i < 11
+		if err := s[0].turn(t.Context()); (err != nil) != f.failing {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(f.asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
+		t.Errorf("fetched %s, want %s", got, want)
+	}
+}

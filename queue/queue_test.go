@@ -63,6 +63,9 @@ func TestQueue_Priority(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: a[0]})
 		reject(t, q, queue.Rejection{Task: a[1], Uncounted: true})
 		take(t, q, "high 2", "high 1", "middle", "low")
+		// An expired lease gives priority, too, although that of a lower task expired first.
+		expire(t, rdb, q, "low", "middle")
+		take(t, q, "middle", "low")
 	})
 }
 
@@ -215,11 +218,25 @@ func TestQueue_Extend(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: time.Minute})
 		enqueue(t, q, queue.Task{ID: "a"})
-		l := take(t, q, "a")
+		var l []queue.Leased
+		for range 20 {
+			if len(l) > 0 {
+				reject(t, q, queue.Rejection{Task: l[0], Uncounted: true})
+			}
+			sent := serverTime(t, rdb)
+			l = take(t, q, "a")
+			if end := get(t, q, "a").At; end.Before(sent.Add(time.Minute)) {
+				t.Fatalf("taken at %v until %v, want a minute", sent, end)
+			}
+		}
 		before := get(t, q, "a").At
 		waitFor(t, func() bool {
+			sent := serverTime(t, rdb)
 			status, err := q.Extend(await.Context(t), l...)
 			wantStatus(t, status, err, queue.StatusOK)
+			if end := get(t, q, "a").At; end.Before(sent.Add(time.Minute)) {
+				t.Fatalf("extended at %v until %v, want a minute", sent, end)
+			}
 			return get(t, q, "a").At.After(before)
 		})
 		if end := get(t, q, "a").At; queue.LeaseEnd(l[0]).After(end) {
@@ -255,6 +272,22 @@ func TestQueue_RejectDelay(t *testing.T) {
 		if again = take(t, q, "a"); again[0].Attempt != 2 {
 			t.Fatalf("attempt %d after an uncounted one, want 2", again[0].Attempt)
 		}
+	})
+}
+
+// TestQueue_RejectOrder: tasks that are rejected together keep their order. Those that were not processed go in
+// front of older tasks, the others behind them.
+func TestQueue_RejectOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "d"}, queue.Task{ID: "c"}, queue.Task{ID: "b"}, queue.Task{ID: "a"})
+		l := take(t, q, "d", "c", "b", "a")
+		enqueue(t, q, queue.Task{ID: "ready"})
+		status, err := q.Reject(await.Context(t), queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
+			queue.Rejection{Task: l[2]}, queue.Rejection{Task: l[3]})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
+		take(t, q, "d", "c", "ready", "b", "a")
 	})
 }
 

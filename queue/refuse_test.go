@@ -135,6 +135,9 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
 				t.Fatalf("found %+v", r)
 			}
+			if status, err := q.Enqueue(await.Context(t), queue.Task{ID: "worked on"}); err != nil || status[0] != queue.StatusDuplicate {
+				t.Errorf("a second task with that id: %v, %v; want a duplicate", status, err)
+			}
 			// A worker that has such a task may finish it.
 			status, err := q.Ack(await.Context(t), l[1])
 			wantStatus(t, status, err, queue.StatusOK)

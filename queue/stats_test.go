@@ -214,7 +214,13 @@ func TestQueue_StatsWaits(t *testing.T) {
 		// After the clock stepped back, a task that seems to arrive later has not waited.
 		enqueue(t, q, queue.Task{ID: "f"})
 		arrived(t, rdb, q, -time.Hour, 0, "f")
-		take(t, q, "f")
+		load, err := q.Load(await.Context(t))
+		if s := counted(t, q); err != nil || s.OldestReady != 0 || load.OldestReady != 0 {
+			t.Errorf("the oldest has waited %v and %v, %v; want 0", s.OldestReady, load.OldestReady, err)
+		}
+		if waited := take(t, q, "f")[0].Waited; waited != 0 {
+			t.Errorf("waited %v, want 0", waited)
+		}
 		wantWaits(t, q, w, map[int]int64{0: 1})
 	})
 }
@@ -382,7 +388,7 @@ func TestQueue_StatsBroken(t *testing.T) {
 			deleteDead(t, q, "b")
 		}
 		// Counters of another version are ignored.
-		must(rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1).Err())
+		must(rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1, "birth", "x").Err())
 		if s := counted(t, q); s.Processed != 3 || s.Waits.Total() != 0 {
 			t.Fatalf("%+v", s)
 		}

@@ -177,6 +177,15 @@ func TestQueue_EqualDue(t *testing.T) {
 		status, err := q.Reject(await.Context(t), back...)
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		take(t, q, ids[:5]...)
+		// Behind the 4,000th place of a millisecond, tasks share the last one: none becomes due later.
+		due = due.Add(time.Hour).Truncate(time.Millisecond)
+		enqueue(t, q, queue.Task{ID: "first", Due: due})
+		last := redis.Z{Score: float64(due.UnixMilli()) + 3999.0/4000, Member: "first"}
+		must(rdb.ZAdd(await.Context(t), q.Prefix()+"delayed", last).Err())
+		enqueue(t, q, queue.Task{ID: "second", Due: due})
+		if at := get(t, q, "second").At; !at.Equal(due) {
+			t.Errorf("due at %v, want %v", at, due)
+		}
 	})
 }
 

@@ -208,10 +208,7 @@ func TestQueue_VerifyWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 1})
-		if err := rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
 		handled := make(chan string, 1)
 		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
@@ -219,9 +216,26 @@ func TestQueue_VerifyWakes(t *testing.T) {
 			return nil
 		}, queue.RunConfig{MaxIdle: 10 * time.Minute})
 		receive(t, "asleep", asleep)
+		// A worker that fetches would find the task itself.
+		must(rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err())
 		verify(t, q, true)
 		if id := receive(t, "the task", handled); id != "a" {
 			t.Fatalf("handled %s", id)
 		}
+	})
+}
+
+// TestQueue_VerifyEntries: a repaired task counts all its entries, also if it was a dead letter, which counts as one.
+func TestQueue_VerifyEntries(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, parcels("dead", 7)...)
+		reject(t, q, queue.Rejection{Task: take(t, q, "dead0")[0], Dead: true})
+		enqueue(t, q, parcels("ready", 5)...)
+		must(rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
+		verify(t, q, true)
+		wantEntries(t, "repaired", q, 12)
 	})
 }

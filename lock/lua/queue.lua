@@ -26,7 +26,6 @@ end
 
 if not value and not head[1] then
   local minted = lock_mint(stored, now_us)
-  if own then lock_leave(waiters_key, seen_key, own) end
   lock_set(lock_key, waiters_key, fence_key, token, meta, minted, ttl_ms)
   return {1, minted, 0, now_us}
 end
@@ -42,7 +41,7 @@ end
 
 if value then
   local left = redis.call('PTTL', lock_key)
-  if left ~= -1 then return {0, math.max(left, 0), 0, now_us} end
+  if left ~= -1 then return {0, left, 0, now_us} end
   redis.call('PEXPIRE', lock_key, grace_ms)
   return {0, tonumber(grace_ms), 1, now_us}
 end

@@ -12,35 +12,21 @@ local function queue_less(a, b)
   return #a < #b
 end
 
-local queue_ties = 512
-
--- queue_dead_rank(at, id) -> how many letters are before the place, and whether its letter is there. at is a string. The
--- cost is the logarithm of the number of letters that died in that millisecond.
+-- queue_dead_rank(at, id) -> how many letters are before the place, and whether its letter is there. at is a string. If it
+-- is gone, the letters that died in that millisecond are read; one call buries at most 512.
 local function queue_dead_rank(at, id)
   local rank = redis.call('ZRANK', KEYS[10], id)
   if rank and tonumber(redis.call('ZSCORE', KEYS[10], id)) == tonumber(at) then
     return rank, true
   end
-  local low = redis.call('ZCOUNT', KEYS[10], '-inf', '(' .. at)
-  local high = redis.call('ZCOUNT', KEYS[10], '-inf', at)
-  -- Few ranges, because the embedded engine sorts the set for each of them.
-  while high - low > queue_ties do
-    local middle = math.floor((low + high) / 2)
-    if queue_less(redis.call('ZRANGE', KEYS[10], middle, middle)[1], id) then
-      low = middle + 1
-    else
-      high = middle
+  local before = redis.call('ZCOUNT', KEYS[10], '-inf', '(' .. at)
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[10], at, at)) do
+    if not queue_less(other, id) then
+      break
     end
+    before = before + 1
   end
-  if low < high then
-    for _, other in ipairs(redis.call('ZRANGE', KEYS[10], low, high - 1)) do
-      if not queue_less(other, id) then
-        break
-      end
-      low = low + 1
-    end
-  end
-  return low, false
+  return before, false
 end
 
 -- queue_dead_behind(at, id) -> the rank of the first letter after the position
