@@ -67,7 +67,11 @@ func (m *move) run(c *cobra.Command) (err error) {
 		return config.Usage(errors.New("--from and --to name the same database; name another one"))
 	}
 	if err := backend.NeedDatabase(sides[0]); err != nil {
-		return errors.New("--from: the database does not exist; correct the path")
+		return fmt.Errorf("--from %s: the database does not exist; correct the path", m.from)
+	}
+	if folder := backend.MissingFolder(sides[1]); folder != "" {
+		cause, fix := config.MissingFolder(folder)
+		return fmt.Errorf("--to %s: %s; %s", m.to, cause, fix)
 	}
 	unlockSource, err := lockDatabase(c.Context(), sides[0])
 	if err != nil {
