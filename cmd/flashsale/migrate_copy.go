@@ -39,7 +39,7 @@ func newMigrateCopy() *cobra.Command {
 	c.Flags().StringVar(&m.from, "from", "", "database of the shop")
 	c.Flags().StringVar(&m.to, "to", "", "database that it moves to")
 	c.Flags().BoolVar(&m.replace, "replace", false, "delete the rows of a target from which this shop was moved before")
-	return c
+	return config.Reads(c, "data-dir", "config")
 }
 
 // move is one run of the command migrate copy.

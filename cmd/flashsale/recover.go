@@ -63,7 +63,7 @@ func newRecover() *cobra.Command {
 	f.StringVar(&from, "from", "", "the side that is right: redis or database")
 	f.StringVar(&item, "item", "", "resolve only this item (default: all stopped ones)")
 	f.StringVar(&list, "list", "", "file for the orders concerned (default: recovered-orders-TIME.jsonl in the data directory)")
-	return c
+	return config.Reads(c, "db", "redis", "data-dir", "partitions", "config")
 }
 
 // recoverRun is one run of the command recover.
