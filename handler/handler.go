@@ -53,6 +53,7 @@ type orderService interface {
 	orderPlacer
 	orderBook
 	orderRefunder
+	unitCounter
 }
 
 // itemCatalog returns the items on sale, from memory if possible.

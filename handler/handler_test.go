@@ -37,6 +37,14 @@ type fakeOrders struct {
 	list   func(f order.Filter) ([]order.Order, string, error)
 	pay    func(id string, p order.Payment) (order.Order, error)
 	cancel func(id string, by order.Canceller) (order.Order, error)
+	held   func(ctx context.Context, item, buyer string) (int64, error)
+}
+
+func (f *fakeOrders) Held(ctx context.Context, item *catalog.Item, buyer string) (int64, error) {
+	if f.held == nil {
+		return 0, nil
+	}
+	return f.held(ctx, item.ID, buyer)
 }
 
 func (f *fakeOrders) Pay(_ context.Context, id string, p order.Payment) (order.Order, error) {

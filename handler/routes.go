@@ -196,7 +196,7 @@ func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *featur
 		ready:     ops.NewReadiness(c.Ready, c.Workers, c.Now, c.Log),
 		docs:      docsRoutes{page: apidocs.New(c.DevTokens != nil)},
 		signToken: c.DevTokens,
-		shop: shopRoutes{sessions: sessions, items: c.Items, orders: c.Orders, purchases: purchases, cursors: cursors,
+		shop: shopRoutes{sessions: sessions, items: c.Items, orders: c.Orders, units: c.Orders, purchases: purchases, cursors: cursors,
 			now: c.Now, itemNow: c.ItemNow, charge: c.Charge, crowd: new(pages.Crowd)},
 		dashboard:  dashboardRoutes{sessions: sessions},
 		items:      itemRoutes{items: c.Items, cursors: cursors, now: c.Now, itemNow: c.ItemNow},

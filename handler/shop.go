@@ -26,6 +26,7 @@ type shopRoutes struct {
 	sessions
 	items     itemCatalog
 	orders    orderBook
+	units     unitCounter
 	purchases purchaseRoutes
 	cursors   sealer
 	now       func() time.Time
@@ -33,6 +34,12 @@ type shopRoutes struct {
 	crowd     *pages.Crowd
 	// charge asks the mock payment service to pay an order; nil: the shop takes payments elsewhere.
 	charge func(ctx context.Context, o order.Order) error
+}
+
+// unitCounter counts what buyers hold.
+type unitCounter interface {
+	// Held returns how many units of an item a buyer holds. Errors: inventory.ErrUnavailable.
+	Held(ctx context.Context, item *catalog.Item, buyer string) (int64, error)
 }
 
 // shopRoutes are the pages for buyers.
@@ -140,7 +147,23 @@ func (rs *shopRoutes) itemPage(q *call, key string, quantity int64) (pages.ItemP
 	if err != nil {
 		return pages.ItemPage{}, err
 	}
-	return pages.ItemPage{Frame: rs.frame(q), Item: rs.view(&v.Item), Key: key, Quantity: quantity}, nil
+	item := rs.view(&v.Item)
+	return pages.ItemPage{Frame: rs.frame(q), Item: item, AtLimit: rs.atLimit(q, &item), Key: key, Quantity: quantity}, nil
+}
+
+// unitsTime bounds the wait of an item's page for the buyer's units.
+const unitsTime = 100 * time.Millisecond
+
+// atLimit reports whether the buyer holds as many units of an item on sale as one buyer may. If that
+// is not known in time, the page has its button: the purchase decides.
+func (rs *shopRoutes) atLimit(q *call, item *pages.Item) bool {
+	if q.identity.Subject == "" || item.State != catalog.StateOpen {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(q.ctx(), unitsTime)
+	defer cancel()
+	held, err := rs.units.Held(ctx, &item.Item, q.identity.Subject)
+	return err == nil && held >= item.PerUserLimit
 }
 
 // maxKeyLength is the length of the longest Idempotency-Key.
@@ -170,6 +193,7 @@ func (rs *shopRoutes) buy(q *call) error {
 	if itemErr != nil {
 		return err
 	}
+	page.AtLimit = page.AtLimit || quantity == 1 && errors.Is(err, inventory.ErrUserLimit)
 	if errors.Is(err, inventory.ErrKeyReused) {
 		page.Key = rand.Text() // the old one belongs to an order with another quantity
 	}

@@ -246,6 +246,44 @@ func TestShop_RefusedForm(t *testing.T) {
 	}
 }
 
+// Given a buyer who holds as many units as one buyer may, then the item's page says so and its button is
+// disabled; if the units are not known in time, the button stays.
+func TestShop_AtLimit(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	alice := sessionCookie(t, buyerCookie, auth.RoleBuyer)
+	const disabled, text = `id="press" disabled>Limit reached<`, `<p id="full">You have bought the maximum of 2. <a href="/orders">My orders</a></p>`
+	show := func(held int64, err error) *httptest.ResponseRecorder {
+		s.orders.held = func(_ context.Context, item, buyer string) (int64, error) {
+			if item != "thing" || buyer != "alice" {
+				t.Errorf("asked for %s, %s", item, buyer)
+			}
+			return held, err
+		}
+		return s.visit(t, "/items/thing", "", alice)
+	}
+	for _, held := range []int64{2, 3} { // the limit may have been lowered
+		wantPage(t, show(held, nil), 200, disabled, text)
+	}
+	for _, w := range []*httptest.ResponseRecorder{show(1, nil), show(2, inventory.ErrUnavailable), s.visit(t, "/items/thing", "", "")} {
+		if wantPage(t, w, 200); strings.Contains(w.Body.String(), "disabled") || strings.Contains(w.Body.String(), text) {
+			t.Errorf("the page says that the limit is reached: %s", w.Body)
+		}
+	}
+	s.orders.held = func(ctx context.Context, _, _ string) (int64, error) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	wantPage(t, s.visit(t, "/items/thing", "", alice), 200, `id="press">Buy<`)
+
+	s.orders.held = nil
+	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
+		return order.Placed{}, inventory.ErrUserLimit
+	}
+	wantPage(t, s.visit(t, "/items/thing/buy", "key=k-7&quantity=1", alice), 409, disabled, text)
+	wantPage(t, s.visit(t, "/items/thing/buy", "key=k-7&quantity=2", alice), 409, `id="press">Try again<`) // one may be left
+}
+
 // Given a purchase that is refused before its form is read, then the page has the same form again, except
 // for another site's.
 func TestShop_RepeatOfAFormThatWasNotRead(t *testing.T) {

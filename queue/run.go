@@ -25,7 +25,8 @@ type RunConfig struct {
 	// Default 10 ms; negative: no prefetching.
 	Ahead time.Duration
 	// Drain is how long running handlers may continue after the context of Run has
-	// ended. Unfinished tasks are handed back then. Default 10 s.
+	// ended. Unfinished tasks are handed back then. If Redis does not answer, Run
+	// returns up to 8 s later; see [Queue.Run]. Default 10 s.
 	Drain time.Duration
 	// MaxIdle is the longest time that an idle worker waits before it checks the queue,
 	// at least 10 ms. It matters only if a wake-up was lost with a dying process.
@@ -94,6 +95,11 @@ type Source struct {
 // drains: it stops fetching, gives running handlers RunConfig.Drain to finish,
 // acknowledges finished tasks and hands back the rest, uncounted. No handler call
 // begins after ctx has ended.
+//
+// If Redis does not answer, Run returns at most 7.25 s after RunConfig.Drain, where a
+// Drain below 6 s counts as 6 s: 250 ms for handlers that ignore their context, 3 s for
+// the command in flight, 3 s for the last acknowledgements, and 1 s to pass a wake-up on.
+// Tasks that could not be acknowledged or handed back run again when their lease expires.
 //
 // It returns nil after that; ErrAbandoned if a handler was still running; ErrConfig,
 // before doing anything, for settings out of bounds; and ErrDenied if Redis rejects the
@@ -247,10 +253,12 @@ func (r *runner) run(ctx context.Context) error {
 	ackers.Wait()
 	stopRenewing()
 	renewers.Wait()
+	var wakes sync.WaitGroup
 	for _, s := range r.sources {
 		// Another worker must get a wake-up that reached this Run too late.
-		s.Queue.giveBack(ctx)
+		wakes.Go(func() { s.Queue.giveBack(ctx) })
 	}
+	wakes.Wait()
 	if abandoned > 0 {
 		return fmt.Errorf("%w: %d of them", ErrAbandoned, abandoned)
 	}

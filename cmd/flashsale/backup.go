@@ -14,6 +14,9 @@ import (
 	"flashsale/order/backup"
 )
 
+// databaseSettings are those of commands that only use the database.
+var databaseSettings = []string{"db", "data-dir", "config"}
+
 func newBackup() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
@@ -37,7 +40,7 @@ func newBackup() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "replace FILE if it exists")
-	return c
+	return config.Reads(c, databaseSettings...)
 }
 
 // oneFile requires exactly one argument.

@@ -3,10 +3,13 @@
 package main_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +23,18 @@ var commands = [][]string{
 	{"item"}, {"item", "create"}, {"item", "list"}, {"item", "change"}, {"item", "restock"}, {"item", "pause"},
 	{"item", "resume"}, {"item", "close"}, {"order"}, {"order", "refund"}, {"payment"}, {"payment", "list"}, {"payment", "refunded"}, {"queue"}, {"queue", "stats"}, {"queue", "dead"}, {"queue", "retry"},
 	{"queue", "discard"}, {"queue", "verify"}, {"reconcile"}, {"top"}, {"token"}, {"config"}, {"doctor"}, {"completion"},
-	{"backup"}, {"restore"},
+	{"backup"}, {"restore"}, {"recover"}, {"item", "warm"}, {"migrate", "copy"},
+}
+
+// decodeOutput decodes what a command has printed as one line of JSON.
+func decodeOutput(t *testing.T, r process.Result, to any) {
+	t.Helper()
+	if r.Code != 0 || strings.Count(r.Output, "\n") != 1 {
+		t.Fatalf("exit code %d, want one line of JSON:\n%s", r.Code, r.Output)
+	}
+	if err := json.Unmarshal([]byte(r.Output), to); err != nil {
+		t.Fatalf("%v:\n%s", err, r.Output)
+	}
 }
 
 // command runs a command in an empty folder.
@@ -61,6 +75,79 @@ func TestCommand_Help(t *testing.T) {
 	}
 }
 
+// The help of a command shows its own flags, and of the settings only those that it reads.
+func TestCommand_HelpShowsWhatIsRead(t *testing.T) {
+	needProcesses(t)
+	shown := map[string][]string{
+		"migrate": {"db", "data-dir", "config"}, "migrate copy": {"data-dir", "config"}, "backup": {"db", "data-dir", "config"}, "restore": {"db", "data-dir", "config"},
+		"recover": {"db", "redis", "data-dir", "partitions", "config"}, "doctor": {"db", "redis", "data-dir", "config"},
+		"token": {"jwt-secret", "data-dir", "config"}, "completion": {},
+	}
+	for _, group := range []string{"item", "order", "payment", "queue", "reconcile", "top"} {
+		shown[group] = []string{"addr", "jwt-secret", "data-dir", "config"}
+	}
+	all := settingFlags(command(t, "serve", "--help").Output)
+	if len(all) < 40 {
+		t.Fatalf("serve --help shows the settings %v", all)
+	}
+	for _, c := range commands {
+		if len(c) == 0 || slices.Contains([]string{"serve", "api", "worker", "config"}, c[0]) {
+			continue
+		}
+		want, ok := shown[strings.Join(c, " ")]
+		if !ok {
+			want = shown[c[0]]
+		}
+		help := command(t, append(c, "--help")...)
+		wantCode(t, 0, help, "All settings of the service: flashsale serve --help")
+		var got []string
+		for _, name := range settingFlags(help.Output) {
+			if slices.Contains(all, name) {
+				got = append(got, name)
+			}
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%v --help shows the settings %v, want %v", c, got, want)
+		}
+	}
+	wantCode(t, 0, command(t, "item", "create", "--help"), "--price-minor", "--server")
+	wantCode(t, 0, command(t, "help", "item", "create"), "--price-minor", "All settings of the service")
+	if r := command(t, "__complete", "payment", "list", "--"); !strings.Contains(r.Output, "--needs-refund") || strings.Contains(r.Output, "--lease") {
+		t.Errorf("the completion of payment list:\n%s", r.Output)
+	}
+}
+
+// settingFlags are the names of the flags in a help text but --help, sorted.
+func settingFlags(help string) (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(help, -1) {
+		if m[1] != "help" && m[1] != "version" {
+			names = append(names, m[1])
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Every command accepts every setting, and reports those that it does not read.
+func TestCommand_UnreadSettings(t *testing.T) {
+	needProcesses(t)
+	const note = "has no effect on"
+	key := []string{"FLASHSALE_JWT_SECRET=" + secret}
+	r := process.Run(t, process.Spec{Env: key, Args: []string{"--lease", "3s", "token", "--sub", "alice", "--db", "sqlite:x", "--issuer", "me", "--data-dir", "d"}})
+	wantCode(t, 0, r, "flashsale: --lease has no effect on flashsale token\n", "flashsale: --db has no effect on flashsale token\n")
+	if strings.Count(r.Output, note) != 2 {
+		t.Errorf("there are other notes:\n%s", r.Output)
+	}
+	wantCode(t, 1, process.Run(t, process.Spec{Env: key, Args: []string{"item", "list", "--addr", process.FreeAddr(t), "--redis", "redis://h:1"}}),
+		"--redis has no effect on flashsale item list", "does not answer")
+	for _, args := range [][]string{{"config", "--lease", "3s"}, {"doctor", "--lease", "3s"}, {"migrate", "up", "--db", "sqlite:x.db"}} {
+		if r := process.Run(t, process.Spec{Args: args, Env: append(key, "FLASHSALE_BATCH=7")}); r.Code != 0 || strings.Contains(r.Output, note) {
+			t.Errorf("%v: exit code %d\n%s", args, r.Code, r.Output)
+		}
+	}
+}
+
 func TestCommand_Completion(t *testing.T) {
 	needProcesses(t)
 	for shell, word := range map[string]string{"bash": "complete", "zsh": "#compdef flashsale", "fish": "complete -c flashsale", "powershell": "Register-ArgumentCompleter"} {
@@ -90,6 +177,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"item", "restock", "a", "--reason", "r"}, "quantity"}, {[]string{"item", "restock", "a", "--quantity", "1.5", "--reason", "r"}, "quantity"},
 		{[]string{"item", "pause"}, "item id"}, {[]string{"item", "close", "a", "b"}, "item id"}, {[]string{"item", "change", "a"}, "at least one field"},
 		{[]string{"item", "list", "--server", "nonsense"}, "server"}, {[]string{"item", "list", "--wait", "-1s"}, "wait"}, {[]string{"queue", "stats", "--wait", "2h"}, "wait"}, {[]string{"config", "--addr"}, "addr"},
+		{[]string{"reconcile", "--deep", "false"}, "--name=false"}, {[]string{"order", "refund", "x", "--restock", "true"}, "--restock=true"},
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
 		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
@@ -119,6 +207,10 @@ func TestCommand_Migrate(t *testing.T) {
 	status := s.run("migrate", "status")
 	wantCode(t, 0, status, "applied")
 	steps := strings.Count(status.Output, "applied")
+	var list struct{ Migrations []struct{ Applied bool } }
+	if decodeOutput(t, s.run("migrate", "status", "--json"), &list); len(list.Migrations) != steps || !list.Migrations[0].Applied {
+		t.Errorf("the migrations as JSON: %+v", list)
+	}
 	wantCode(t, 0, s.run("migrate", "up"), "applied 0")
 	wantCode(t, 2, s.run("migrate", "down"), "orders included", "--yes")
 	wantCode(t, 0, s.run("migrate", "status"), "applied")
@@ -246,6 +338,11 @@ func TestCommand_ItemList(t *testing.T) {
 	})
 	r := s.run("item", "list", "--server", p.URL())
 	wantCode(t, 0, r)
+	var list struct{ Items []struct{ ID string } }
+	decodeOutput(t, s.run("item", "list", "--server", p.URL(), "--json"), &list)
+	if len(list.Items) != n {
+		t.Errorf("%d items as JSON, want %d", len(list.Items), n)
+	}
 	for i := range n {
 		if got := strings.Count(r.Output, id(i)); got != 1 {
 			t.Errorf("%s is listed %d times", id(i), got)

@@ -10,7 +10,8 @@ import (
 )
 
 func newDoctor() *cobra.Command {
-	return &cobra.Command{
+	// It checks the other settings, too.
+	return config.Reads(&cobra.Command{
 		Use: "doctor", Short: "Check Redis, database, clock, keys and workers, and report what to fix; exit 1 if problems are found", Args: config.NoArgs,
 		Long: "doctor checks everything that a process with these settings depends on: its keys, its data\n" +
 			"directory, the database, Redis, the clock and the workers. It changes nothing, so it may run beside the\n" +
@@ -22,5 +23,5 @@ func newDoctor() *cobra.Command {
 			}
 			return doctor.Run(c.Context(), s, time.Now, c.OutOrStdout())
 		},
-	}
+	}, "db", "redis", "data-dir", "config", config.Any)
 }

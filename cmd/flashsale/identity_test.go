@@ -11,12 +11,6 @@ import (
 
 const adminSecret = "process-tests-secret-of-admins-longer-than-32"
 
-// runWith runs a command with environment variables in addition to the shop's settings.
-func (s *shop) runWith(env []string, args ...string) process.Result {
-	s.t.Helper()
-	return process.Run(s.t, process.Spec{Args: append(args, s.settings()...), Dir: s.dir, Env: env})
-}
-
 // tokenOf signs a token with the command.
 func (s *shop) tokenOf(env []string, role string, args ...string) string {
 	s.t.Helper()

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -66,24 +68,43 @@ func newMigrate() *cobra.Command {
 			return undo(c, args)
 		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
+	var asJSON bool
 	status := &cobra.Command{Use: "status", Short: "List the migrations; exit 1 if one is pending or there is no database", Args: config.NoArgs,
 		RunE: migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
 			steps, err := m.Status(c.Context())
 			if err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-			for _, s := range steps {
-				state := "pending"
-				if s.Applied {
-					state = "applied"
-				}
-				fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, state, s.Name)
-			}
-			if err := w.Flush(); err != nil {
+			if err := printSteps(c.OutOrStdout(), steps, asJSON); err != nil {
 				return err
 			}
 			return m.Check(c.Context())
 		})}
-	return config.Group("migrate", "Change the database schema", up, down, status, newMigrateCopy())
+	status.Flags().BoolVar(&asJSON, "json", false, "print the migrations as one line of JSON")
+	return config.Reads(config.Group("migrate", "Change the database schema", up, down, status, newMigrateCopy()), databaseSettings...)
+}
+
+// printSteps prints the migrations.
+func printSteps(out io.Writer, steps []migrations.Step, asJSON bool) error {
+	if asJSON {
+		type step struct {
+			Version int64  `json:"version"`
+			Name    string `json:"name"`
+			Applied bool   `json:"applied"`
+		}
+		list := make([]step, 0, len(steps))
+		for _, s := range steps {
+			list = append(list, step{s.Version, s.Name, s.Applied})
+		}
+		return json.NewEncoder(out).Encode(map[string][]step{"migrations": list})
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, s := range steps {
+		state := "pending"
+		if s.Applied {
+			state = "applied"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\n", s.Version, state, s.Name)
+	}
+	return w.Flush()
 }

@@ -39,7 +39,7 @@ func newMigrateCopy() *cobra.Command {
 	c.Flags().StringVar(&m.from, "from", "", "database of the shop")
 	c.Flags().StringVar(&m.to, "to", "", "database that it moves to")
 	c.Flags().BoolVar(&m.replace, "replace", false, "delete the rows of a target from which this shop was moved before")
-	return c
+	return config.Reads(c, "data-dir", "config")
 }
 
 // move is one run of the command migrate copy.
@@ -67,7 +67,11 @@ func (m *move) run(c *cobra.Command) (err error) {
 		return config.Usage(errors.New("--from and --to name the same database; name another one"))
 	}
 	if err := backend.NeedDatabase(sides[0]); err != nil {
-		return errors.New("--from: the database does not exist; correct the path")
+		return fmt.Errorf("--from %s: the database does not exist; correct the path", m.from)
+	}
+	if folder := backend.MissingFolder(sides[1]); folder != "" {
+		cause, fix := config.MissingFolder(folder)
+		return fmt.Errorf("--to %s: %s; %s", m.to, cause, fix)
 	}
 	unlockSource, err := lockDatabase(c.Context(), sides[0])
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,22 @@ func TestCommand_Queue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantCode(t, 0, run("dead"), first.Order.ID, second.Order.ID, "purchase", item, "no ink")
+	wantCode(t, 0, run("dead"), f.Tasks[0].ID, f.Tasks[1].ID, "orders-0", item, "no ink")
+	type letter struct {
+		Task    string
+		OrderID string `json:"order_id"`
+		Type    string
+		Payload struct {
+			Orders []struct{ Quantity int64 }
+		}
+	}
+	var list struct{ Dead []letter }
+	decodeOutput(t, run("dead", "--json"), &list)
+	for _, o := range []purchase{first, second} {
+		if !slices.ContainsFunc(list.Dead, func(l letter) bool { return l.OrderID == o.Order.ID && l.Type == "purchase" }) {
+			t.Errorf("the list as JSON lacks order %s: %+v", o.Order.ID, list)
+		}
+	}
 	if r := run("dead", "--limit", "1"); strings.Count(r.Output, "no ink") != 1 {
 		t.Errorf("one letter was asked for:\n%s", r.Output)
 	}
@@ -61,11 +77,28 @@ func TestCommand_Queue(t *testing.T) {
 	if _, err := s.tasks.Reject(ctx, queue.Rejection{Task: f.Tasks[0], Dead: true, Reason: "no ink"}); err != nil {
 		t.Fatal(err)
 	}
-	groups := run("dead", "--groups")
-	wantCode(t, 0, groups, f.Tasks[0].ID, "no ink")
-	group := strings.Fields(strings.Split(groups.Output, "\n")[1])[0]
+	wantCode(t, 0, run("dead", "--groups"), "LETTERS", "no ink")
+	var groups struct {
+		Groups []struct {
+			ID      string
+			Example string `json:"example_task"`
+		}
+	}
+	decodeOutput(t, run("dead", "--groups", "--json"), &groups)
+	if len(groups.Groups) != 1 || groups.Groups[0].Example != f.Tasks[0].ID {
+		t.Fatalf("groups %+v, want one of task %s", groups, f.Tasks[0].ID)
+	}
+	group := groups.Groups[0].ID
 	wantCode(t, 0, run("dead", "--group", group), f.Tasks[0].ID, "no ink")
 	wantCode(t, 0, run("dead", third.Order.ID), f.Tasks[0].ID, third.Order.ID, "carol")
+	var one letter
+	if decodeOutput(t, run("dead", third.Order.ID, "--json"), &one); one.Task != f.Tasks[0].ID || len(one.Payload.Orders) != 1 {
+		t.Errorf("the letter as JSON: %+v", one)
+	}
+	var stats struct{ Queues []struct{ Name string } }
+	if decodeOutput(t, run("stats", "--json"), &stats); len(stats.Queues) != 2 {
+		t.Errorf("the queues as JSON: %+v", stats)
+	}
 	wantCode(t, 1, run("discard", "--all"), "Discard all 1 dead letters", "not confirmed")
 	wantCode(t, 0, run("discard", "--all", "--yes", "--before", "2020-01-01T00:00:00Z"), "0 dead letters done")
 	wantCode(t, 0, run("retry", "--group", "0000000000000000"), "0 dead letters done")
@@ -75,7 +108,7 @@ func TestCommand_Queue(t *testing.T) {
 		t.Errorf("retried: %s %s, want order %s", got.verdict(), got.Order.ID, third.Order.ID)
 	}
 	wantCode(t, 0, run("verify"), "orders-0")
-	for _, args := range [][]string{{"retry"}, {"discard", "x", "--all"}, {"retry", "--all", "--group", "x"}, {"dead", "x", "--groups"}, {"stats", "now"}, {"dead", "--limit", "-1"}, {"verify", "it"}, {"burn"}} {
+	for _, args := range [][]string{{"retry"}, {"discard", "x", "--all"}, {"retry", "--all", "--group", "x"}, {"dead", "x", "--groups"}, {"stats", "now"}, {"dead", "--limit", "-1"}, {"dead", "x", "y"}, {"verify", "it"}, {"burn"}} {
 		wantCode(t, 2, run(args...))
 	}
 	wantCode(t, 1, run("stats", "--token", "nonsense"), "token_malformed")

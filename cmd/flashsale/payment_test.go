@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,9 +58,16 @@ func (m *payments) pay(order, reference string, amount int, want string) {
 // id returns the id of the payment with the reference.
 func (m *payments) id(reference string) string {
 	m.t.Helper()
-	for _, line := range strings.Split(m.run("payment", "list").Output, "\n") {
-		if f := strings.Fields(line); len(f) > 5 && strings.Contains(line, " "+reference+" ") {
-			return f[0]
+	var list struct {
+		Payments []struct {
+			ID        int64
+			Reference string
+		}
+	}
+	decodeOutput(m.t, m.run("payment", "list", "--json"), &list)
+	for _, p := range list.Payments {
+		if p.Reference == reference {
+			return strconv.FormatInt(p.ID, 10)
 		}
 	}
 	m.t.Fatalf("no payment %s", reference)

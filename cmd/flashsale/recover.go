@@ -63,7 +63,7 @@ func newRecover() *cobra.Command {
 	f.StringVar(&from, "from", "", "the side that is right: redis or database")
 	f.StringVar(&item, "item", "", "resolve only this item (default: all stopped ones)")
 	f.StringVar(&list, "list", "", "file for the orders concerned (default: recovered-orders-TIME.jsonl in the data directory)")
-	return c
+	return config.Reads(c, "db", "redis", "data-dir", "partitions", "config")
 }
 
 // recoverRun is one run of the command recover.
@@ -163,9 +163,9 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	path := r.list
 	if path == "" {
 		path = filepath.Join(r.settings.DataDir, "recovered-orders-"+r.now().UTC().Format("20060102T150405.000Z")+".jsonl")
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return config.Usage(fmt.Errorf("--list %s: %w; name a new file in a folder that this process may write to", path, err))
+		if err := config.MakeDataDir(r.settings.DataDir); err != nil {
+			return err
+		}
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the operator names it
 	if err != nil {

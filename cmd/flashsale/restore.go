@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/backend"
+	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
 )
 
 func newRestore() *cobra.Command {
-	return &cobra.Command{
+	return config.Reads(&cobra.Command{
 		Use: "restore FILE", Short: "Replace the database with a backup; the service must be stopped", Args: oneFile,
 		Long: "restore verifies FILE, a backup, and puts a copy of it in the place of the database that\n" +
 			"--db names. It refuses while any process has that database open. The old database is kept\n" +
@@ -53,7 +54,7 @@ func newRestore() *cobra.Command {
 			}
 			return printReport(c.OutOrStdout(), lines)
 		},
-	}
+	}, databaseSettings...)
 }
 
 // nextSteps are the steps for the operator after a restore.

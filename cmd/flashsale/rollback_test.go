@@ -217,9 +217,7 @@ func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 		}
 	}
 	wantCode(t, 0, r.run("recover", "--from", "redis", "--item", r.item), "no sale is stopped")
-	away := process.Run(t, process.Spec{
-		Args: append(append([]string{"recover", "--from", "redis"}, r.settings()...), "--redis", "redis://"+process.FreeAddr(t)), Dir: r.dir,
-	})
+	away := r.run("recover", "--from", "redis", "--redis", "redis://"+process.FreeAddr(t))
 	wantCode(t, 1, away, "FLASHSALE_REDIS", "start it")
 	if strings.Count(away.Output, "\n") != 1 {
 		t.Errorf("the message is not one line:\n%s", away.Output)

@@ -31,5 +31,6 @@ func newRoot() *cobra.Command {
 		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), admin.Top(), newToken(), newConfig(), newDoctor(),
 		newBackup(), newRestore(), newRecover(),
 	)
+	config.ShowReads(root)
 	return root
 }

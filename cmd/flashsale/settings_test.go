@@ -435,6 +435,50 @@ func TestStart_OneEmbeddedEngine(t *testing.T) {
 	term(t, s.api())
 }
 
+// TestStart_MissingFoldersAreNotCreated names folders that do not exist. The error names the setting,
+// the folder and the fix; only the data directory itself is created.
+func TestStart_MissingFoldersAreNotCreated(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	s := newShop(t)
+	wantCode(t, 0, s.run("migrate", "up"))
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	wantCode(t, 0, s.run("backup", copied))
+	for _, q := range []struct {
+		args []string
+		word string
+	}{
+		{[]string{"serve"}, "FLASHSALE_DB"}, {[]string{"migrate", "up"}, "FLASHSALE_DB"}, {[]string{"restore", copied}, "FLASHSALE_DB"},
+	} {
+		dir := t.TempDir()
+		missing := filepath.Join(dir, "typo")
+		r := process.Run(t, process.Spec{Args: append(q.args, "--db", "sqlite:"+filepath.Join(missing, "shop.db"), "--data-dir", filepath.Join(dir, "data"))})
+		wantCode(t, 1, r, q.word, "the folder "+missing+" does not exist", "mkdir -p "+missing, "correct the path")
+		if _, err := os.Stat(missing); err == nil {
+			t.Errorf("%v has created the folder", q.args)
+		}
+		r = process.Run(t, process.Spec{Args: append(q.args, "--data-dir", filepath.Join(missing, "data"))})
+		wantCode(t, 1, r, "FLASHSALE_DATA_DIR", "the folder "+missing+" does not exist", "mkdir -p "+missing)
+		if _, err := os.Stat(missing); err == nil {
+			t.Errorf("%v has created the folder above the data directory", q.args)
+		}
+	}
+	missing := filepath.Join(t.TempDir(), "typo")
+	wantCode(t, 1, s.run("migrate", "copy", "--from", s.database(), "--to", "sqlite:"+filepath.Join(missing, "shop.db")),
+		"--to sqlite:"+missing, "the folder "+missing+" does not exist", "mkdir -p "+missing)
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("migrate copy has created the folder")
+	}
+	// A database in the data directory, whichever way it is named.
+	for _, db := range []string{"sqlite:data/flashsale.db", "sqlite:./data/shop.db"} {
+		dir := t.TempDir()
+		wantCode(t, 0, process.Run(t, process.Spec{Dir: dir, Args: []string{"migrate", "up", "--db", db, "--data-dir", filepath.Join(dir, "data")}}), "applied")
+		if _, err := os.Stat(filepath.Join(dir, strings.TrimPrefix(db, "sqlite:"))); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestStart_UnusablePlacesAreRefused uses addresses and files that cannot be used.
 func TestStart_UnusablePlacesAreRefused(t *testing.T) {
 	needProcesses(t)

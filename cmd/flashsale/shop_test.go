@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/process"
 	"flashsale/internal/testing/redistest"
@@ -208,12 +209,21 @@ func (s *shop) faultySpec(fault, command string, args []string) process.Spec {
 	return spec
 }
 
-// run runs a command of the service that ends without a signal, with the shop's settings.
+// run runs a command of the service that ends without a signal, with the shop's settings. They are in
+// the environment, because no command reads them all.
 func (s *shop) run(args ...string) process.Result {
 	s.t.Helper()
-	return process.Run(s.t, process.Spec{
-		Args: append(args, s.settings()...), Dir: s.dir, Env: []string{"FLASHSALE_JWT_SECRET=" + secret},
-	})
+	return s.runWith([]string{"FLASHSALE_JWT_SECRET=" + secret}, args...)
+}
+
+// runWith is run with other variables than that of the key.
+func (s *shop) runWith(env []string, args ...string) process.Result {
+	s.t.Helper()
+	env, settings := slices.Clip(env), s.settings()
+	for i := 0; i < len(settings); i += 2 {
+		env = append(env, config.EnvName(strings.TrimPrefix(settings[i], "--"))+"="+settings[i+1])
+	}
+	return process.Run(s.t, process.Spec{Args: args, Dir: s.dir, Env: env})
 }
 
 // struck waits until a process that was to kill itself has done so. Without this, a test could

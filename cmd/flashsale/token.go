@@ -44,5 +44,5 @@ func newToken() *cobra.Command {
 	c.Flags().StringVar(&sub, "sub", "", "subject of the token")
 	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "lifetime of the token")
-	return c
+	return config.Reads(c, "jwt-secret", "data-dir", "config")
 }

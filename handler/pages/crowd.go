@@ -26,11 +26,11 @@ type Crowd struct {
 // crowdKey is everything on which a page depends besides time, buyer and key.
 type crowdKey struct {
 	path, cursor, language string
-	loggedIn               bool
+	loggedIn, atLimit      bool
 }
 
 func keyOf(f *Frame) crowdKey {
-	return crowdKey{f.Path, f.Query.Get("cursor"), f.Code, f.Buyer != ""}
+	return crowdKey{path: f.Path, cursor: f.Query.Get("cursor"), language: f.Code, loggedIn: f.Buyer != ""}
 }
 
 // crowdPage is a rendered page: the parts between the places of the buyer and of the key.
@@ -61,7 +61,9 @@ var buyerMark, keyMark = rand.Text(), rand.Text()
 // Item writes the page of an item, which has no notice, as Render would write it at the given time or
 // up to half a second before.
 func (c *Crowd) Item(w io.Writer, page *ItemPage, now time.Time) error {
-	return c.write(w, &page.Frame, page.Key, now, func(f Frame, key string) (string, any, error) {
+	id := keyOf(&page.Frame)
+	id.atLimit = page.AtLimit
+	return c.write(w, id, &page.Frame, page.Key, now, func(f Frame, key string) (string, any, error) {
 		marked := *page
 		marked.Frame, marked.Key = f, key
 		return "shop/item", &marked, nil
@@ -70,16 +72,15 @@ func (c *Crowd) Item(w io.Writer, page *ItemPage, now time.Time) error {
 
 // Items writes a page of the list in the same way. items reads what it shows.
 func (c *Crowd) Items(w io.Writer, f *Frame, now time.Time, items func() (Items, error)) error {
-	return c.write(w, f, "", now, func(f Frame, _ string) (string, any, error) {
+	return c.write(w, keyOf(f), f, "", now, func(f Frame, _ string) (string, any, error) {
 		page, err := items()
 		page.Frame = f
 		return "shop/items", &page, err
 	})
 }
 
-// write writes the page that is kept for the frame, or the one that read returns.
-func (c *Crowd) write(w io.Writer, f *Frame, key string, now time.Time, read func(f Frame, key string) (name string, page any, err error)) error {
-	id := keyOf(f)
+// write writes the page that is kept under the id, or the one that read returns.
+func (c *Crowd) write(w io.Writer, id crowdKey, f *Frame, key string, now time.Time, read func(f Frame, key string) (name string, page any, err error)) error {
 	known, current := c.find(id, now)
 	if !current {
 		marked := *f

@@ -44,9 +44,10 @@ func TestCrowd_SameAsRender(t *testing.T) {
 	now := time.Now()
 	for range 2 { // rendered, then kept
 		for _, language := range []string{"en", "zh"} {
-			for _, buyer := range []string{"", "alice", "bob.b:c@d-e_f"} {
+			for _, buyer := range []string{"", "alice", "bob.b:c@d-e_f", "carol"} {
 				for _, id := range []string{"a", "b"} {
 					p := crowdItem(language, id, buyer, "KEY"+buyer+id, 5)
+					p.AtLimit = buyer == "carol"
 					var want bytes.Buffer
 					if err := Render(&want, "shop/item", p); err != nil {
 						t.Fatal(err)
@@ -58,8 +59,8 @@ func TestCrowd_SameAsRender(t *testing.T) {
 			}
 		}
 	}
-	if len(c.kept) != 8 {
-		t.Errorf("%d pages are kept, want one for each item, language, and with and without a session", len(c.kept))
+	if len(c.kept) != 12 {
+		t.Errorf("%d pages are kept, want one for each item and language without a session, with one, and at the limit", len(c.kept))
 	}
 }
 

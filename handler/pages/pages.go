@@ -91,6 +91,8 @@ type Item struct {
 type ItemPage struct {
 	Frame
 	Item Item
+	// AtLimit: the buyer holds as many units as one buyer may.
+	AtLimit bool
 	// Key is the Idempotency-Key of the form: a repeat of the form is a repeat of the purchase.
 	Key      string
 	Quantity int64

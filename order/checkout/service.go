@@ -25,6 +25,8 @@ import (
 // Stock is the part of the inventory that a Service uses.
 type Stock interface {
 	Submit(r *inventory.Request) error
+	// Held returns how many units of an item a buyer holds.
+	Held(ctx context.Context, item, buyer string) (int64, error)
 }
 
 // Items is the part of the catalogue that a Service uses.
@@ -178,6 +180,12 @@ func (s *Service) Place(ctx context.Context, p order.Purchase) (order.Placed, er
 		return placed, nil // the sale refused nothing; the order says what became of it
 	}
 	return order.Placed{}, refusalOf(placed.Order.Reason)
+}
+
+// Held returns how many units of an item a buyer holds, by the count that its limit is checked with.
+// Errors: inventory.ErrUnavailable.
+func (s *Service) Held(ctx context.Context, item *catalog.Item, buyer string) (int64, error) {
+	return s.Stock.Held(ctx, bucket.Home(item.ID, buyer, item.Buckets), buyer)
 }
 
 // original returns the earlier order with the key of an order that was refused: Redis had

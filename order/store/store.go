@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -100,8 +99,8 @@ type Store struct {
 type Option func(*Store)
 
 // Open opens the database of a setting: "sqlite:shop.db", or the URL of a database on a
-// Postgres server. It creates the file of SQLite and its folder if necessary; only its owner
-// can read a file created here. A database on Postgres must exist. Open does not change the
+// Postgres server. It creates the file of SQLite if necessary, in a folder that exists; only its
+// owner can read a file created here. A database on Postgres must exist. Open does not change the
 // schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of the database.
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
@@ -174,9 +173,6 @@ func (s *Store) openReaders(open func(conns int) (*gorm.DB, error)) (err error) 
 // file that refuses writes read-only, without an error. SQLite creates the files beside the
 // database with the mode of the database.
 func createFile(ctx context.Context, path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return fmt.Errorf("create the database's folder: %w", notWritable(err))
-	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("open database: %w", notWritable(err))

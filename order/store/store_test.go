@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func TestOpenStore(t *testing.T) {
 	}
 	// A path is used literally, even if it contains characters with a meaning in a URI.
 	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
-		path := filepath.Join(t.TempDir(), "new", "folder", name)
+		path := filepath.Join(t.TempDir(), name)
 		s, err := Open(await.Context(t), "sqlite:"+path)
 		if err != nil {
 			t.Errorf("%q: %v", name, err)
@@ -49,6 +50,13 @@ func TestOpenStore(t *testing.T) {
 	}
 	if _, err := Open(await.Context(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
 		t.Error("a folder that is a file: no error")
+	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	if _, err := Open(await.Context(t), "sqlite:"+filepath.Join(missing, "shop.db")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that does not exist: %v", err)
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("the folder was created")
 	}
 }
 

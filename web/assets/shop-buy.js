@@ -64,6 +64,7 @@ export class Buying {
     this.made = new Kept("made." + item);
     this.button = byID("press");
     this.stopButton = byID("stop");
+    this.full = !byID("full").hidden; // the buyer holds as many units as one buyer may
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.press();
@@ -105,7 +106,7 @@ export class Buying {
   }
 
   press() {
-    if (this.busy() || this.state !== "open") return;
+    if (this.busy() || this.full || this.state !== "open") return;
     const { key, quantity } = this.form.elements;
     const attempt = { key: key.value, quantity: Number(quantity.value), buyer: this.buyer, at: Date.now() };
     this.pending.set(attempt);
@@ -191,6 +192,7 @@ export class Buying {
   }
 
   refused({ body }) {
+    this.full ||= body.code === "user_limit" && this.attempt.quantity === 1;
     this.end();
     if (body.code === "idempotency_key_reused") this.form.elements.key.value = random();
     const parts = [textOf(body)];
@@ -222,13 +224,14 @@ export class Buying {
 
   render() {
     const busy = this.busy();
-    this.button.disabled = !busy && this.state !== "open";
+    this.button.disabled = !busy && (this.full || this.state !== "open");
     this.button.setAttribute("aria-disabled", String(busy));
     this.stopButton.hidden = this.attempt === null;
     if (!this.attempt) this.progress("");
     const quantity = this.form.elements.quantity;
     quantity.readOnly = busy;
-    const open = this.made.get()?.buyer === this.buyer ? t("js.buy_again") : t("buy.buy");
+    byID("full").hidden = !this.full;
+    const open = this.full ? t("buy.limit") : this.made.get()?.buyer === this.buyer ? t("js.buy_again") : t("buy.buy");
     setText(this.button, this.state === "open" || this.state === "" ? open : t("buy." + this.state));
   }
 

@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,9 +19,6 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/pause"
 )
-
-// deadPage is the size of the pages in which dead letters are read.
-const deadPage = 100
 
 const deadPath = "/v1/admin/dead"
 
@@ -31,59 +28,24 @@ type deadView struct {
 	Queue    string `json:"queue"`
 	Type     string `json:"type"`
 	Orders   int    `json:"orders"`
-	OrderID  string `json:"order_id"` // empty unless it is about one order
 	ItemID   string `json:"item_id"`
 	Attempts int    `json:"attempts"`
 	DiedAt   string `json:"died_at"`
 	Reason   string `json:"reason"`
 }
 
-// order names the order that a letter is about, or says how many there are.
-func (l *deadView) order() string {
-	if l.OrderID != "" {
-		return l.OrderID
-	}
-	return fmt.Sprintf("%d orders", l.Orders)
-}
-
-// deadLetters reads up to limit dead letters, 0 for all, of one group unless it is empty.
-func (r *remote) deadLetters(ctx context.Context, group string, limit int) ([]deadView, error) {
-	var all []deadView
-	cursor := ""
-	for {
-		query := url.Values{"limit": {strconv.Itoa(deadPage)}}
-		if group != "" {
-			query.Set("group", group)
-		}
-		if cursor != "" {
-			query.Set("cursor", cursor)
-		}
-		var page struct {
-			Dead []deadView
-			Next string `json:"next_cursor"`
-		}
-		if err := r.renew(); err != nil {
-			return nil, err
-		}
-		if err := r.call(ctx, http.MethodGet, deadPath+"?"+query.Encode(), nil, &page); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Dead...)
-		if limit > 0 && len(all) >= limit {
-			return all[:limit], nil
-		}
-		if cursor = page.Next; cursor == "" {
-			return all, nil
-		}
-	}
-}
-
 func newQueueDead(api *access) *cobra.Command {
 	var limit int
-	var groups bool
+	var groups, asJSON bool
 	var group string
 	c := &cobra.Command{
-		Use: "dead [TASK or ORDER]", Short: "List the dead letters, newest first, their groups, or what one contains", Args: cobra.MaximumNArgs(1),
+		Use: "dead [TASK or ORDER]", Short: "List the dead letters, newest first, their groups, or what one contains",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
+			}
+			return nil
+		},
 		Example: "  flashsale queue dead --groups\n  flashsale queue dead --group 3f2a91c07be4d815\n  flashsale queue dead 0197a0f2-3c4d-7abc-8def-0123456789ab",
 		RunE: func(c *cobra.Command, args []string) error {
 			if limit < 0 {
@@ -98,36 +60,61 @@ func newQueueDead(api *access) *cobra.Command {
 			}
 			switch {
 			case len(args) > 0:
-				return r.printLetter(c, args[0])
+				return r.printLetter(c, args[0], asJSON)
 			case groups:
-				return r.printGroups(c)
+				return r.printGroups(c, asJSON)
+			default:
+				return r.printLetters(c, group, limit, asJSON)
 			}
-			letters, err := r.deadLetters(c.Context(), group, limit)
-			if err != nil {
-				return err
-			}
-			return printLetters(c.OutOrStdout(), letters...)
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 50, "letters to list; 0: all")
 	c.Flags().BoolVar(&groups, "groups", false, "list groups of letters whose reasons differ only in ids and numbers")
 	c.Flags().StringVar(&group, "group", "", "list only the letters of the group with this id")
+	flagJSON(c.Flags(), &asJSON)
 	return c
 }
 
-func printLetters(out io.Writer, letters ...deadView) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "TASK\tQUEUE\tTYPE\tORDER\tITEM\tATTEMPTS\tDIED\tREASON")
+// printLetters lists up to limit dead letters, 0 for all, of one group unless it is empty.
+func (r *remote) printLetters(c *cobra.Command, group string, limit int, asJSON bool) error {
+	query := url.Values{}
+	if group != "" {
+		query.Set("group", group)
+	}
+	entries, err := r.list(c.Context(), deadPath, "dead", query, limit)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(c.OutOrStdout(), "dead", entries)
+	}
+	letters, err := decodeEach[deadView](entries)
+	if err != nil {
+		return err
+	}
+	return printTable(c.OutOrStdout(), letterRows(letters))
+}
+
+func letterRows(letters []deadView) [][]string {
+	rows := [][]string{{"TASK", "QUEUE", "ORDERS", "ITEM", "DIED", "REASON"}}
 	for i := range letters {
 		l := &letters[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%q\n", l.Task, l.Queue, l.Type, l.order(), l.ItemID, l.Attempts, l.DiedAt, l.Reason)
+		rows = append(rows, []string{l.Task, l.Queue, strconv.Itoa(l.Orders), l.ItemID, second(l.DiedAt), l.Reason})
 	}
-	return w.Flush()
+	return cutLast(rows)
 }
 
 // printLetter prints a dead letter and its orders.
-func (r *remote) printLetter(c *cobra.Command, id string) error {
-	var l struct {
+func (r *remote) printLetter(c *cobra.Command, id string, asJSON bool) error {
+	var text json.RawMessage
+	if err := r.call(c.Context(), http.MethodGet, deadPath+"/"+url.PathEscape(id)+"/payload", nil, &text); err != nil {
+		return err
+	}
+	if asJSON {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s\n", text)
+		return err
+	}
+	l, err := decodeJSON[struct {
 		deadView
 		Payload struct {
 			Orders []struct {
@@ -139,57 +126,67 @@ func (r *remote) printLetter(c *cobra.Command, id string) error {
 			Omitted, Unreadable int
 			Raw                 string
 		}
-	}
-	if err := r.call(c.Context(), http.MethodGet, deadPath+"/"+url.PathEscape(id)+"/payload", nil, &l); err != nil {
+	}](text)
+	if err != nil {
 		return err
 	}
-	if err := printLetters(c.OutOrStdout(), l.deadView); err != nil {
+	out := c.OutOrStdout()
+	err = printTable(out, [][]string{
+		{"task", l.Task}, {"queue", l.Queue}, {"type", l.Type}, {"attempts", strconv.Itoa(l.Attempts)}, {"died", l.DiedAt},
+		{"reason", oneLine(l.Reason)},
+	})
+	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "\nORDER\tITEM\tBUYER\tQUANTITY")
+	rows := [][]string{{"ORDER", "ITEM", "QUANTITY", "BUYER"}}
 	for _, o := range l.Payload.Orders {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", o.OrderID, o.ItemID, o.UserID, o.Quantity)
+		rows = append(rows, []string{o.OrderID, o.ItemID, strconv.FormatInt(o.Quantity, 10), o.UserID})
+	}
+	fmt.Fprintln(out)
+	if err := printTable(out, rows); err != nil {
+		return err
 	}
 	if l.Payload.Omitted > 0 {
-		fmt.Fprintf(w, "and %d more\n", l.Payload.Omitted)
+		fmt.Fprintf(out, "and %d more\n", l.Payload.Omitted)
 	}
 	if l.Payload.Unreadable > 0 || l.Payload.Raw != "" {
-		fmt.Fprintf(w, "unreadable orders: %d; payload: %q\n", l.Payload.Unreadable, l.Payload.Raw)
+		fmt.Fprintf(out, "unreadable orders: %d; payload: %q\n", l.Payload.Unreadable, l.Payload.Raw)
 	}
-	return w.Flush()
+	return nil
 }
 
 // groupsView are the groups of dead letters in the API.
 type groupsView struct {
-	Groups []struct {
-		ID      string
-		Reason  string
-		Count   int
-		FirstAt string `json:"first_at"`
-		LastAt  string `json:"last_at"`
-		Example string `json:"example_task"`
-	}
+	Groups                  []groupView
 	Omitted, Counted, Total int
 	Complete                bool
 }
 
-func (r *remote) deadGroups(ctx context.Context) (g groupsView, err error) {
-	err = r.call(ctx, http.MethodGet, deadPath+"/groups", nil, &g)
-	return g, err
+type groupView struct {
+	ID      string
+	Reason  string
+	Count   int
+	FirstAt string `json:"first_at"`
+	LastAt  string `json:"last_at"`
 }
 
-func (r *remote) printGroups(c *cobra.Command) error {
-	g, err := r.deadGroups(c.Context())
+func (r *remote) deadGroups(ctx context.Context) (text json.RawMessage, g groupsView, err error) {
+	if err = r.call(ctx, http.MethodGet, deadPath+"/groups", nil, &text); err == nil {
+		g, err = decodeJSON[groupsView](text)
+	}
+	return text, g, err
+}
+
+func (r *remote) printGroups(c *cobra.Command, asJSON bool) error {
+	text, g, err := r.deadGroups(c.Context())
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "GROUP\tLETTERS\tFIRST\tLAST\tEXAMPLE\tREASON")
-	for _, o := range g.Groups {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%q\n", o.ID, o.Count, o.FirstAt, o.LastAt, o.Example, o.Reason)
+	if asJSON {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s\n", text)
+		return err
 	}
-	if err := w.Flush(); err != nil {
+	if err := printTable(c.OutOrStdout(), groupRows(&g)); err != nil {
 		return err
 	}
 	if !g.Complete {
@@ -199,6 +196,15 @@ func (r *remote) printGroups(c *cobra.Command) error {
 		fmt.Fprintf(c.ErrOrStderr(), "%d smaller groups are not listed\n", g.Omitted)
 	}
 	return nil
+}
+
+func groupRows(g *groupsView) [][]string {
+	rows := [][]string{{"GROUP", "LETTERS", "FIRST", "LAST", "REASON"}}
+	for i := range g.Groups {
+		o := &g.Groups[i]
+		rows = append(rows, []string{o.ID, strconv.Itoa(o.Count), second(o.FirstAt), second(o.LastAt), o.Reason})
+	}
+	return cutLast(rows)
 }
 
 // bulkFlags are the flags of a command that decides about dead letters.
@@ -270,7 +276,7 @@ func (r *remote) decideEach(c *cobra.Command, verb string, tasks []string) error
 
 // confirmDiscard asks before all dead letters are discarded.
 func (r *remote) confirmDiscard(c *cobra.Command) error {
-	g, err := r.deadGroups(c.Context())
+	_, g, err := r.deadGroups(c.Context())
 	if err != nil {
 		return err
 	}

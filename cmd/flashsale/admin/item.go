@@ -3,13 +3,12 @@ package admin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -38,7 +37,7 @@ func Item() *cobra.Command {
 		newItemControl(&api, "resume", "Go on with a paused sale"),
 		newItemControl(&api, "close", "End a sale for good; orders stay as they are"), newItemWarm(&api))
 	api.flags(c.PersistentFlags(), "admin token (default: signed with the configured key, the admins' own if they have one)")
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 func newItemCreate(api *access) *cobra.Command {
@@ -101,52 +100,45 @@ func newItemCreate(api *access) *cobra.Command {
 }
 
 func newItemList(api *access) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use: "list", Short: "List the items", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := api.dial(c, false)
 			if err != nil {
 				return err
 			}
-			items, err := r.items(c.Context())
+			entries, err := r.items(c.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), "items", entries)
+			}
+			items, err := decodeEach[itemView](entries)
 			if err != nil {
 				return err
 			}
 			return printItems(c.OutOrStdout(), items)
 		},
 	}
+	flagJSON(c.Flags(), &asJSON)
+	return c
 }
 
-// itemsPage is the size of the pages in which items are read, the maximum.
-const itemsPage = 100
-
-// items reads all items, page by page.
-func (r *remote) items(ctx context.Context) ([]itemView, error) {
-	var all []itemView
-	query := url.Values{"limit": {strconv.Itoa(itemsPage)}}
-	for {
-		var page struct {
-			Items []itemView `json:"items"`
-			Next  string     `json:"next_cursor"`
-		}
-		if err := r.call(ctx, http.MethodGet, "/v1/items?"+query.Encode(), nil, &page); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Items...)
-		if page.Next == "" || len(page.Items) == 0 {
-			return all, nil
-		}
-		query.Set("cursor", page.Next)
-	}
+// items reads all items.
+func (r *remote) items(ctx context.Context) ([]json.RawMessage, error) {
+	return r.list(ctx, "/v1/items", "items", url.Values{}, 0)
 }
 
-func printItems(out io.Writer, items []itemView) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+func printItems(out io.Writer, items []itemView) error { return printTable(out, itemRows(items)) }
+
+func itemRows(items []itemView) [][]string {
 	// The name is last, because it may be long and its letters wide.
-	fmt.Fprintln(w, "ID\tSTATE\tLEFT\tTOTAL\tLIMIT\tPRICE (MINOR)\tIMAGE\tNAME")
+	rows := [][]string{{"ID", "STATE", "LEFT", "TOTAL", "LIMIT", "PRICE (MINOR)", "IMAGE", "NAME"}}
 	for _, i := range items {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d %s\t%s\t%s\n", i.ID, i.State, i.StockLeft, i.StockTotal, i.PerUserLimit, i.PriceMinor, i.Currency,
-			cmp.Or(i.ImageURL, "-"), i.Name)
+		rows = append(rows, []string{i.ID, i.State, fmt.Sprint(i.StockLeft), fmt.Sprint(i.StockTotal), fmt.Sprint(i.PerUserLimit),
+			fmt.Sprintf("%d %s", i.PriceMinor, i.Currency), cmp.Or(i.ImageURL, "-"), i.Name})
 	}
-	return w.Flush()
+	return cutLast(rows)
 }

@@ -51,7 +51,7 @@ func newItemRestock(api *access) *cobra.Command {
 			"  flashsale item restock drop-1 --quantity -10 --reason 'damaged in store'",
 		RunE: func(c *cobra.Command, args []string) error {
 			if quantity == 0 || reason == "" {
-				return config.Usage(errors.New("item restock needs --quantity, not 0, and --reason"))
+				return config.Usage(errors.New("item restock needs --quantity, not 0, and --reason; see flashsale item restock --help"))
 			}
 			r, err := api.dial(c, true)
 			if err != nil {

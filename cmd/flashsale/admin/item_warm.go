@@ -47,7 +47,11 @@ func newItemWarm(api *access) *cobra.Command {
 
 // unclosed returns the items that can still be sold.
 func unclosed(c *cobra.Command, r *remote) ([]string, error) {
-	items, err := r.items(c.Context())
+	entries, err := r.items(c.Context())
+	if err != nil {
+		return nil, err
+	}
+	items, err := decodeEach[itemView](entries)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ func Order() *cobra.Command {
 	var api access
 	c := config.Group("order", "Manage orders, through the API", newOrderRefund(&api))
 	api.flags(c.PersistentFlags(), ownKey)
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 func newOrderRefund(api *access) *cobra.Command {
@@ -28,6 +29,9 @@ func newOrderRefund(api *access) *cobra.Command {
 			"they count as sold, and for the buyer's limit. A refund is final.",
 		Example: "  flashsale order refund 0197a0f2-3c4d-7abc-8def-0123456789ab --restock=true",
 		Args: func(c *cobra.Command, args []string) error {
+			if slices.Contains(args, "true") || slices.Contains(args, "false") {
+				return config.Usage(errors.New("write --restock=true or --restock=false, with an equals sign"))
+			}
 			if len(args) != 1 || args[0] == "" {
 				return config.Usage(fmt.Errorf("%s takes one order id; see %s --help", c.CommandPath(), c.CommandPath()))
 			}

@@ -1,21 +1,16 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/config"
 )
-
-// paymentsPage is the size of the pages in which payments are read, the maximum.
-const paymentsPage = 100
 
 // paymentView is a received amount in the API.
 type paymentView struct {
@@ -29,7 +24,6 @@ type paymentView struct {
 	Outcome     string `json:"outcome"`
 	ReceivedAs  string `json:"received_as"`
 	ReceivedAt  string `json:"received_at"`
-	RefundedAt  string `json:"refunded_at"`
 }
 
 // Payment returns the command that manages received amounts.
@@ -38,18 +32,18 @@ func Payment() *cobra.Command {
 	c := config.Group("payment", "Look at received amounts, and mark them as refunded, through the API",
 		newPaymentList(&api), newPaymentRefunded(&api))
 	api.flags(c.PersistentFlags(), ownKey)
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 func newPaymentList(api *access) *cobra.Command {
 	var outcome string
-	var needsRefund bool
+	var needsRefund, asJSON bool
 	var limit int
 	c := &cobra.Command{
 		Use: "list", Short: "List received amounts, newest first", Args: config.NoArgs,
 		Long: "List received amounts, newest first. A late amount, a duplicate and a mismatch pay nothing and\n" +
 			"have to be refunded: --needs-refund lists those that are not marked as refunded yet.",
-		Example: "  flashsale payment list --needs-refund\n  flashsale payment list --outcome late --limit 10",
+		Example: "  flashsale payment list --needs-refund\n  flashsale payment list --outcome late --limit 10\n  flashsale payment list --limit 0 --json | jq '.payments[].reference'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
@@ -62,7 +56,14 @@ func newPaymentList(api *access) *cobra.Command {
 			if outcome != "" {
 				query.Set("outcome", outcome)
 			}
-			payments, err := r.payments(c.Context(), query, limit)
+			entries, err := r.list(c.Context(), "/v1/admin/payments", "payments", query, limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), "payments", entries)
+			}
+			payments, err := decodeEach[paymentView](entries)
 			if err != nil {
 				return err
 			}
@@ -72,41 +73,27 @@ func newPaymentList(api *access) *cobra.Command {
 	c.Flags().StringVar(&outcome, "outcome", "", "only those: accepted, late, duplicate, mismatch or refunded")
 	c.Flags().BoolVar(&needsRefund, "needs-refund", false, "only amounts that have to be refunded")
 	c.Flags().IntVar(&limit, "limit", 50, "payments to list; 0: all")
+	flagJSON(c.Flags(), &asJSON)
 	return c
 }
 
-// payments reads up to limit payments; 0 for all.
-func (r *remote) payments(ctx context.Context, query url.Values, limit int) ([]paymentView, error) {
-	var all []paymentView
-	query.Set("limit", strconv.Itoa(paymentsPage))
-	for {
-		var page struct {
-			Payments []paymentView `json:"payments"`
-			Next     string        `json:"next_cursor"`
-		}
-		if err := r.call(ctx, http.MethodGet, "/v1/admin/payments?"+query.Encode(), nil, &page); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Payments...)
-		if limit > 0 && len(all) >= limit {
-			return all[:limit], nil
-		}
-		if page.Next == "" || len(page.Payments) == 0 {
-			return all, nil
-		}
-		query.Set("cursor", page.Next)
-	}
+func printPayments(out io.Writer, payments []paymentView) error {
+	return printTable(out, paymentRows(payments))
 }
 
-func printPayments(out io.Writer, payments []paymentView) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tOUTCOME\tRECEIVED AS\tAMOUNT\tREFERENCE\tORDER\tITEM\tBUYER\tRECEIVED\tREFUNDED")
+// paymentRows cuts nothing, because ids are copied. --json has the other fields.
+func paymentRows(payments []paymentView) [][]string {
+	rows := [][]string{{"ID", "OUTCOME", "AMOUNT", "RECEIVED", "ORDER", "ITEM", "REFERENCE", "BUYER"}}
 	for i := range payments {
 		p := &payments[i]
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d %s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, p.Outcome, p.ReceivedAs, p.AmountMinor, p.Currency,
-			p.Reference, p.OrderID, p.ItemID, p.UserID, p.ReceivedAt, p.RefundedAt)
+		outcome := p.Outcome
+		if p.ReceivedAs != p.Outcome {
+			outcome += " (" + p.ReceivedAs + ")"
+		}
+		rows = append(rows, []string{strconv.FormatInt(p.ID, 10), outcome, fmt.Sprintf("%d %s", p.AmountMinor, p.Currency), second(p.ReceivedAt),
+			p.OrderID, p.ItemID, p.Reference, p.UserID})
 	}
-	return w.Flush()
+	return rows
 }
 
 func newPaymentRefunded(api *access) *cobra.Command {

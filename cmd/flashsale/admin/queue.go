@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,18 +23,27 @@ func Queue() *cobra.Command {
 		newQueueFate(&api, "discard", "Remove dead letters permanently; an order that was never committed is rejected"),
 		newQueueVerify(&api))
 	api.flags(c.PersistentFlags(), ownKey)
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 func newQueueStats(api *access) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use: "stats", Short: "Print the tasks of each queue", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r, err := api.dial(c, true)
 			if err != nil {
 				return err
 			}
-			var s struct {
+			var text json.RawMessage
+			if err := r.call(c.Context(), http.MethodGet, "/v1/admin/queue", nil, &text); err != nil {
+				return err
+			}
+			if asJSON {
+				_, err := fmt.Fprintf(c.OutOrStdout(), "%s\n", text)
+				return err
+			}
+			s, err := decodeJSON[struct {
 				Queues []struct {
 					Name      string
 					Orders    int
@@ -47,8 +57,8 @@ func newQueueStats(api *access) *cobra.Command {
 					Wait      float64 `json:"wait_p99_ms"`
 					Paused    bool
 				}
-			}
-			if err := r.call(c.Context(), http.MethodGet, "/v1/admin/queue", nil, &s); err != nil {
+			}](text)
+			if err != nil {
 				return err
 			}
 			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
@@ -64,6 +74,8 @@ func newQueueStats(api *access) *cobra.Command {
 			return w.Flush()
 		},
 	}
+	flagJSON(c.Flags(), &asJSON)
+	return c
 }
 
 // millis is a number of milliseconds as a rounded duration.

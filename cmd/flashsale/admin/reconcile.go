@@ -105,7 +105,7 @@ func Reconcile() *cobra.Command {
 	f.BoolVar(&repair, "repair", false, "repair differences")
 	f.BoolVar(&deep, "deep", true, "read all orders and records as well; =false compares the counters, which takes milliseconds per item")
 	f.BoolVar(&asJSON, "json", false, "print the report as the API sends it")
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 // printReconciled prints the equations and then the differences.

@@ -54,7 +54,7 @@ func Top() *cobra.Command {
 	api.flags(c.Flags(), ownKey)
 	c.Flags().BoolVar(&asJSON, "json", false, "print the data of each event as one line of JSON")
 	c.Flags().StringSliceVar(&items, "item", nil, "items to show, up to 20 (default: the busiest)")
-	return c
+	return config.Reads(c, config.APISettings...)
 }
 
 // drawable reports whether a file is a terminal of a known size.

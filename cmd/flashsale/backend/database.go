@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"flashsale/cmd/flashsale/config"
@@ -29,13 +30,52 @@ func NeedDatabase(s *config.Settings) error {
 	return nil
 }
 
+// MissingFolder returns the folder of a SQLite database if it does not exist and is not the data
+// directory, which the program creates; otherwise "".
+func MissingFolder(s *config.Settings) string {
+	if s.Postgres() {
+		return ""
+	}
+	folder := databaseFolder(s)
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) && !isDataDir(s, folder) {
+		return folder
+	}
+	return ""
+}
+
+func databaseFolder(s *config.Settings) string {
+	return filepath.Dir(strings.TrimPrefix(s.DB, "sqlite:"))
+}
+
+// isDataDir reports whether a folder is the data directory.
+func isDataDir(s *config.Settings, folder string) bool {
+	a, err := filepath.Abs(folder)
+	b, errB := filepath.Abs(s.DataDir)
+	return err == nil && errB == nil && a == b
+}
+
+// needFolder refuses a new SQLite database in a folder that does not exist: a mistyped path would
+// start a shop without its orders. It creates only the data directory.
+func needFolder(s *config.Settings) error {
+	if folder := MissingFolder(s); folder != "" {
+		cause, fix := config.MissingFolder(folder)
+		return config.FailedSetting("db", s.DB, cause, fix)
+	}
+	if !s.Postgres() && isDataDir(s, databaseFolder(s)) {
+		return config.MakeDataDir(s.DataDir)
+	}
+	return nil
+}
+
 // OpenDatabase opens the database of the settings, which must accept writes. create allows a new
-// SQLite database.
+// SQLite database, in a folder that exists or is the data directory.
 func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options ...store.Option) (*store.Store, error) {
-	if !create {
-		if err := NeedDatabase(s); err != nil {
-			return nil, err
-		}
+	need := NeedDatabase
+	if create {
+		need = needFolder
+	}
+	if err := need(s); err != nil {
+		return nil, err
 	}
 	db, err := store.Open(ctx, s.DB, options...)
 	if err != nil {
@@ -68,7 +108,7 @@ func DatabaseFix(s *config.Settings, err error) string {
 	case errors.Is(err, store.ErrDatabaseURL):
 		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
 	default:
-		return "name a SQLite database, or a new file in a folder that exists or can be created"
+		return "name a SQLite database, or a new file in a folder that exists"
 	}
 }
 

@@ -11,16 +11,17 @@ import (
 	"flashsale/order/backup"
 )
 
-const writableFolder = "name a folder this process may write to"
-
 // LockDataDir ensures that only one process runs the embedded engine with a data directory.
 func LockDataDir(s *config.Settings) (func() error, error) {
+	if err := config.MakeDataDir(s.DataDir); err != nil {
+		return nil, err
+	}
 	unlock, err := lockFile(filepath.Join(s.DataDir, "serve.lock"), true)
 	switch {
 	case errors.Is(err, ErrServed):
 		return nil, config.FailedSetting("data-dir", s.DataDir, "another flashsale serve is using it", "stop that one, or name another")
 	case err != nil:
-		return nil, config.FailedSetting("data-dir", s.DataDir, err.Error(), writableFolder)
+		return nil, config.FailedSetting("data-dir", s.DataDir, err.Error(), config.WritableFolder)
 	}
 	return unlock, nil
 }
@@ -30,6 +31,9 @@ func LockDataDir(s *config.Settings) (func() error, error) {
 // it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
 // prevent the service from starting afterwards. Errors: ErrServed.
 func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
+	if err := needFolder(s); err != nil {
+		return nil, err
+	}
 	path := strings.TrimPrefix(s.DB, "sqlite:")
 	lock := path + ".serve.lock"
 	unlock, err := lockFile(lock, exclusive)
@@ -37,7 +41,7 @@ func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
 	case errors.Is(err, ErrServed):
 		return nil, err
 	case err != nil:
-		return nil, config.FailedSetting("db", s.DB, err.Error(), writableFolder)
+		return nil, config.FailedSetting("db", s.DB, err.Error(), config.WritableFolder)
 	}
 	if err := backup.GiveToOwner(lock, path); err != nil {
 		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())

@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 )
 
 // lockFile locks a file until the returned function is called; the kernel releases the lock when
 // the process dies, for any reason. The error is ErrServed if another process excludes this one.
 func lockFile(path string, exclusive bool) (func() error, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, err
-	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

@@ -12,10 +12,13 @@ import (
 
 // NoArgs refuses arguments with a usage error.
 func NoArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return Usage(fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath()))
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	if args[0] == "true" || args[0] == "false" {
+		return Usage(fmt.Errorf("unknown argument %q; write the value of a switch as --name=%s", args[0], args[0]))
+	}
+	return Usage(fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath()))
 }
 
 // Group returns a command that only has subcommands.

@@ -36,8 +36,8 @@ func DevKey(dataDir string) ([]byte, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
-	if err := os.MkdirAll(dataDir, 0o750); err != nil {
-		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+	if err := MakeDataDir(dataDir); err != nil {
+		return nil, err
 	}
 	var b [32]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -45,9 +45,32 @@ func DevKey(dataDir string) ([]byte, error) {
 	}
 	key = []byte(hex.EncodeToString(b[:]))
 	if err := os.WriteFile(filepath.Join(dataDir, DevKeyFile), key, 0o600); err != nil {
-		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may write to")
+		return nil, FailedSetting("data-dir", dataDir, err.Error(), WritableFolder)
 	}
 	return key, nil
+}
+
+// WritableFolder is the fix for a folder that refuses writes.
+const WritableFolder = "name a folder this process may write to"
+
+// MakeDataDir creates the data directory unless it exists, but not the folders above it: a
+// mistyped path would create them silently.
+func MakeDataDir(dataDir string) error {
+	err := os.Mkdir(dataDir, 0o750)
+	switch {
+	case err == nil || errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		cause, fix := MissingFolder(filepath.Dir(filepath.Clean(dataDir)))
+		return FailedSetting("data-dir", dataDir, cause, fix)
+	default:
+		return FailedSetting("data-dir", dataDir, err.Error(), WritableFolder)
+	}
+}
+
+// MissingFolder returns the cause and the fix of an error about a folder that does not exist.
+func MissingFolder(folder string) (cause, fix string) {
+	return "the folder " + folder + " does not exist", "create it (mkdir -p " + folder + "), or correct the path"
 }
 
 // mockPayments is the setting of the mock payment service, and mockPaymentsOff the value that

@@ -42,7 +42,7 @@ func newDeadShop(t *testing.T) *deadShop {
 		settings: []string{"--db", "sqlite:" + filepath.Join(dir, "shop.db"), "--data-dir", dir, "--redis", "redis://" + server.Addr() + "/0"},
 		env:      []string{"FLASHSALE_JWT_SECRET=a secret of the tests, long enough for HS256"},
 	}
-	s.run(t, "migrate", "up")
+	s.run(t, "migrate", "up", s.settings[0], s.settings[1])
 	s.URL = process.Start(t, process.Spec{Binary: process.Build(t), Command: "api", Args: append([]string{"--rate-buyer", "-1"}, s.settings...), Env: s.env}).URL()
 	s.admin = s.token(t, "root", "admin")
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
@@ -62,7 +62,7 @@ func newDeadShop(t *testing.T) *deadShop {
 // run runs a command and returns its output.
 func (s *deadShop) run(t *testing.T, args ...string) string {
 	t.Helper()
-	r := process.Run(t, process.Spec{Binary: process.Build(t), Args: append(args, s.settings...), Env: s.env})
+	r := process.Run(t, process.Spec{Binary: process.Build(t), Args: args, Env: s.env})
 	if r.Code != 0 {
 		t.Fatalf("flashsale %s: exit code %d\n%s", strings.Join(args, " "), r.Code, r.Output)
 	}

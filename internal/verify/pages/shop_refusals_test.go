@@ -35,22 +35,33 @@ func TestShop_TwoBuyersOneUnit(t *testing.T) {
 	s.wantOrders(t, "shop-winner", 1)
 }
 
-// Given a buyer who has all units that one buyer may have, when they buy again, then the page says so and
-// leads to the orders.
+// Given a buyer who has all units that one buyer may have, when they buy again on an open page, then the
+// page says so, disables the button, and leads to the orders; and so does the page when it is loaded.
 func TestShop_LimitReached(t *testing.T) {
 	t.Parallel()
 	s := running(t)
 	s.newItem(t, "limited", map[string]any{"per_user_limit": 1})
-	s.buy(t, "limited", "shop-greedy")
 	p := browser.New(t, browser.Options{})
 	p.Expect("status of 409")
 	enter(p, s.URL, "shop-greedy", "/items/limited")
+	p.WaitText("#press", "Buy")
+	id := s.buy(t, "limited", "shop-greedy")
 	p.Click("#press")
 	p.WaitText("#notices", "Limit reached")
-	p.WaitText("#press", "Buy")
-	p.Click("#notices a >> My orders")
+	for range 2 {
+		p.WaitText("#press", "Limit reached")
+		p.WaitTrue(`document.getElementById("press").disabled`)
+		p.WaitText("#full", "You have bought the maximum of 1.")
+		p.Reload()
+	}
+	p.CheckAxe()
+	p.Click("#full a >> My orders")
 	p.WaitURL("/orders")
 	s.wantOrders(t, "shop-greedy", 1)
+	s.call(t, http.StatusOK, http.MethodPost, "/v1/orders/"+id+"/cancel", s.token(t, "root", "admin"), nil, nil)
+	enter(p, s.URL, "shop-greedy", "/items/limited")
+	p.WaitText("#press", "Buy")
+	p.WaitTrue(`!document.getElementById("press").disabled`)
 }
 
 // Given a sale that opens soon, then the page counts down, and its button works from the opening on
