@@ -524,11 +524,6 @@ func (nodes quorumNodes) inOwnTime(t *testing.T, cfg Config, test func(t *testin
 		clients, f := make([]redis.UniversalClient, len(nodes)), make([]*failing, len(nodes))
 		for i, rdb := range nodes {
 			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
-			defer func() {
-				if err := own.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
 			clients[i], f[i] = own, new(failing)
 			own.AddHook(specAround(f[i].hook))
 		}
@@ -536,7 +531,14 @@ func (nodes quorumNodes) inOwnTime(t *testing.T, cfg Config, test func(t *testin
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer closeQuorum(t, m)
+		defer func() {
+			closeQuorum(t, m)
+			for _, own := range clients {
+				if err := own.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
 		test(t, m, f)
 	})
 }
