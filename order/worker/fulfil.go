@@ -140,7 +140,7 @@ func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 			f.steps.Queued(max(l.Entries, 1), l.Waited)
 			errs[i] = w.purchases.add(l, i, f.store.HighWater())
 		case l.Type == order.ExpiryType:
-			w.expiries.add(l, i)
+			errs[i] = w.expiries.add(l, i)
 		default:
 			errs[i] = fmt.Errorf("%w: %q", errTaskType, l.Type)
 		}
