@@ -109,7 +109,7 @@ func TestParseTask_Errors(t *testing.T) {
 		bad = append(bad, good+stamp)
 	}
 	bad = append(bad, "1"+strings.TrimPrefix(good, taskVersion)+"\t1.2") // older ones had no stamp
-	for i := 1; i < taskFields; i++ { // Postgres stores no NUL and no invalid UTF-8
+	for i := 1; i < taskFields; i++ {                                    // Postgres stores no NUL and no invalid UTF-8
 		for _, value := range []string{"a\x00", "a\xff", "a\xed\xa0\x80"} {
 			f := slices.Clone(fields)
 			f[i] = value
