@@ -198,7 +198,7 @@ var (
 	errUTF8 = errors.New("invalid UTF-8")
 )
 
-// CheckText returns an error for text that Postgres cannot store, or look for. SQLite can, but the
+// CheckText returns an error for text that Postgres cannot store, or compare with. SQLite can, but the
 // shop may move to Postgres.
 func CheckText(text string) error {
 	switch {
