@@ -109,9 +109,21 @@ func TestParseTask_Errors(t *testing.T) {
 		bad = append(bad, good+stamp)
 	}
 	bad = append(bad, "1"+strings.TrimPrefix(good, taskVersion)+"\t1.2") // older ones had no stamp
+	for i := 1; i < taskFields; i++ {                                    // Postgres stores no NUL and no invalid UTF-8
+		for _, value := range []string{"a\x00", "a\xff", "a\xed\xa0\x80"} {
+			f := slices.Clone(fields)
+			f[i] = value
+			bad = append(bad, strings.Join(f, "\t"))
+		}
+	}
 	for _, payload := range bad {
 		if got, err := ParseTask("id", []byte(payload)); !errors.Is(err, ErrTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
+		}
+	}
+	for id, want := range map[string]string{"a\x00": "NUL", "a\xff": "UTF-8"} {
+		if _, err := ParseTask(id, []byte(good)); !errors.Is(err, ErrTaskMalformed) || !strings.Contains(err.Error(), want) {
+			t.Errorf("id %q: %v", id, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"flashsale/internal/requestid"
 	"flashsale/inventory/accepted"
@@ -145,6 +146,11 @@ func ParseTask(id string, payload []byte) (Task, error) {
 
 // ParseAccepted reads an order of a task. A malformed payload can never become an order.
 func ParseAccepted(a accepted.Order) (Task, error) {
+	for _, text := range []string{a.OrderID, a.Payload} {
+		if err := CheckText(text); err != nil {
+			return Task{}, fmt.Errorf("%w: %w", ErrTaskMalformed, err)
+		}
+	}
 	var f [taskFields]string
 	rest, n := a.Payload, 0
 	for ; n < taskFields-1; n++ {
@@ -184,6 +190,24 @@ func ParseAccepted(a accepted.Order) (Task, error) {
 		return Task{}, fmt.Errorf("%w: created at: %w", ErrTaskMalformed, err)
 	}
 	return t, nil
+}
+
+// The reasons for which Postgres cannot store a text.
+var (
+	errNUL  = errors.New("a NUL character")
+	errUTF8 = errors.New("invalid UTF-8")
+)
+
+// CheckText returns an error for text that Postgres cannot store, or compare with. SQLite can, but the
+// shop may move to Postgres.
+func CheckText(text string) error {
+	switch {
+	case strings.IndexByte(text, 0) >= 0:
+		return errNUL
+	case !utf8.ValidString(text):
+		return errUTF8
+	}
+	return nil
 }
 
 // parseStamp reads the stamp that the purchase script appended to a payload.

@@ -20,11 +20,19 @@ type expiries struct {
 	index []int // of each order's task
 }
 
-func (e *expiries) add(l *queue.Leased, index int) {
+// add adds the orders of a task, or returns its verdict if it is malformed. The sweeper expires its
+// orders then.
+func (e *expiries) add(l *queue.Leased, index int) error {
 	_, ids := order.ParseExpiry(l.ID, l.Payload)
+	for _, id := range ids {
+		if err := order.CheckText(id); err != nil {
+			return queue.Discard(fmt.Errorf("%w: %w", order.ErrTaskMalformed, err))
+		}
+	}
 	for _, id := range ids {
 		e.ids, e.index = append(e.ids, id), append(e.index, index)
 	}
+	return nil
 }
 
 // say notes the verdict on an order. Of the verdicts on the orders of one task, a failure

@@ -77,6 +77,25 @@ func TestFulfiller_Expiry(t *testing.T) {
 	})
 }
 
+// TestFulfiller_Handle_ExpiryText: an expiry task with text that Postgres cannot store is a dead letter at its
+// first attempt, and the others of its batch are handled.
+func TestFulfiller_Handle_ExpiryText(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	c := storetest.SetClock(s)
+	f, _ := shoptest.OnShelf(t, s)
+	storetest.MustInsert(t, s, ordertest.Asking("item", 10, 1, time.Minute))
+	storetest.MustCommit(t, s, ordertest.Bought("due", "item", "u", "k", 1))
+	c.Add(time.Minute.Milliseconds())
+	errs := f.Handle(await.Context(t), ordertest.Expiries("a\x00", "due", "a\xff"))
+	if !errors.Is(errs[0], order.ErrTaskMalformed) || errs[1] != nil || !errors.Is(errs[2], order.ErrTaskMalformed) {
+		t.Errorf("verdicts %v", errs)
+	}
+	if row := ordertest.AllRows(t, s)["due"]; row.Status != string(order.StatusExpired) {
+		t.Errorf("row %+v", row)
+	}
+}
+
 // TestFulfiller_Handle_Expiries: one batch with every kind of expiry.
 func TestFulfiller_Handle_Expiries(t *testing.T) {
 	t.Parallel()

@@ -123,31 +123,53 @@ func WithSteps(s Steps) FulfillerOption {
 // the database cannot write, it waits and keeps its leases, so the worker claims no more. An
 // order that breaks the transaction is found by halving, and only that one fails: if its
 // task has others, it continues in a task of its own.
+//
+// Tasks that are handled again have their own transactions, after those of the others: an order
+// that broke one transaction usually breaks the next, too.
 func (f *Fulfiller) Handle(ctx context.Context, leased []queue.Leased) []error {
 	faultpoint.Reach("order.leased")
 	errs := make([]error, len(leased))
-	var purchases purchases
-	var expiries expiries
+	var first, again work
 	for i := range leased {
-		l := &leased[i]
+		l, w := &leased[i], &first
+		if handledBefore(l) {
+			w = &again
+		}
 		switch {
 		case order.IsPurchase(l.Type):
 			f.steps.Queued(max(l.Entries, 1), l.Waited)
-			errs[i] = purchases.add(l, i, f.store.HighWater())
+			errs[i] = w.purchases.add(l, i, f.store.HighWater())
 		case l.Type == order.ExpiryType:
-			expiries.add(l, i)
+			errs[i] = w.expiries.add(l, i)
 		default:
 			errs[i] = fmt.Errorf("%w: %q", errTaskType, l.Type)
 		}
 	}
-	f.fulfil(ctx, purchases.orders, purchases.fates)
-	for i := range purchases.tasks {
-		t := &purchases.tasks[i]
-		errs[t.index] = t.verdict(purchases.orders, purchases.fates)
-		f.splitOff(t, purchases.fates)
-	}
-	f.expire(ctx, expiries.ids, func(i int, err error) { expiries.say(errs, i, err) })
+	f.handle(ctx, &first, errs)
+	f.handle(ctx, &again, errs)
 	return errs
+}
+
+// handledBefore reports whether an attempt at a task, or at the parcel from which it was split
+// off, has failed or ended with its worker.
+func handledBefore(l *queue.Leased) bool { return l.Attempt > 1 || l.Type == order.PurchaseType }
+
+// work is the part of a batch of tasks that shares transactions.
+type work struct {
+	purchases purchases
+	expiries  expiries
+}
+
+// handle handles tasks and notes the verdicts on them.
+func (f *Fulfiller) handle(ctx context.Context, w *work, errs []error) {
+	p := &w.purchases
+	f.fulfil(ctx, p.orders, p.fates)
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		errs[t.index] = t.verdict(p.orders, p.fates)
+		f.splitOff(t, p.fates)
+	}
+	f.expire(ctx, w.expiries.ids, func(i int, err error) { w.expiries.say(errs, i, err) })
 }
 
 // purchases are the orders of a batch of tasks.
