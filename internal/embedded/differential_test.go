@@ -35,9 +35,9 @@ func TestDifferential(t *testing.T) {
 		var got [2]string
 		for e, rdb := range engines {
 			if script {
-				got[e] = comparable(rdb.Eval(ctx, "return redis.call(unpack(ARGV))", nil, args...).Result())
+				got[e] = replyText(rdb.Eval(ctx, "return redis.call(unpack(ARGV))", nil, args...).Result())
 			} else {
-				got[e] = comparable(rdb.Do(ctx, args...).Result())
+				got[e] = replyText(rdb.Do(ctx, args...).Result())
 			}
 			if args[0] == "XADD" && strings.Contains(got[e], "-") && !strings.HasPrefix(got[e], "WRONG") {
 				got[e] = "an id"
@@ -68,8 +68,8 @@ var long = regexp.MustCompile(`(x{10}|(12){10}|(-7){10}|(\\r\\n){10}|(\r\n){10}|
 
 func brief(text string) string { return fmt.Sprintf("%q", long.ReplaceAllString(text, "…")) }
 
-// comparable returns a reply as text, and of an error only the first word.
-func comparable(reply any, err error) string {
+// replyText returns a reply as text, and of an error only the first word.
+func replyText(reply any, err error) string {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		word, _, _ := strings.Cut(err.Error(), " ")
 		return word
