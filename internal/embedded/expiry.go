@@ -17,7 +17,7 @@ import (
 // clock stands still at the start of the server, each time to live is stored as the time from then
 // to the key's deadline, and the deadlines are kept here in their order.
 type expiry struct {
-	start time.Time // the time at which the clock of miniredis stands; with a monotonic reading
+	start time.Time // the time that the clock of miniredis always shows; with a monotonic reading
 
 	next atomic.Int64 // the time of the first entry, in milliseconds since 1970
 
@@ -73,7 +73,7 @@ func (x *expiry) clock(now time.Time) time.Time { return x.start.Add(now.Sub(x.s
 // no key expires early although deadlines are in whole milliseconds.
 func passed(deadline, now time.Time) bool { return now.UnixMilli() > deadline.UnixMilli() }
 
-// look notes that the key must be looked at at a time.
+// look notes when the key must be looked at.
 func (x *expiry) look(key string, at time.Time) {
 	e := x.known[key]
 	switch {

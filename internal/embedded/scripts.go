@@ -168,7 +168,7 @@ func (s *scripts) hook(c *server.Peer, cmd string, args ...string) bool {
 	case queued:
 		return cmd == "XADD" && s.date(c, args, time.Now())
 	case timed(cmd, args):
-		s.alone(c, cmd, args)
+		s.runSingle(c, cmd, args)
 		return true
 	case len(args) < 2:
 	case cmd == "EVALSHA":
@@ -204,9 +204,9 @@ func (s *scripts) begin() {
 	s.expire(s.at)
 }
 
-// alone runs a timed command like a script of one command. Otherwise another command could run between the look
+// runSingle runs a timed command like a script of one command. Otherwise another command could run between the look
 // at the clock and the command.
-func (s *scripts) alone(c *server.Peer, cmd string, args []string) {
+func (s *scripts) runSingle(c *server.Peer, cmd string, args []string) {
 	s.m.Lock()
 	s.begin()
 	s.inside.Resp3 = c.Resp3
