@@ -124,7 +124,7 @@ func (g *commands) next() (args []any, short bool) {
 	case 3, 4, 5:
 		option, at, brief := g.deadline()
 		args = []any{map[string]string{"EX": "EXPIRE", "PX": "PEXPIRE", "EXAT": "EXPIREAT", "PXAT": "PEXPIREAT"}[option], k, at}
-		if o := g.pick("", "NX", "XX", "GT", "LT"); o != "" {
+		if o := g.pick("", "NX", "XX"); o != "" {
 			args = append(args, o)
 		}
 		return args, brief
