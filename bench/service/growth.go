@@ -32,6 +32,7 @@ const (
 // growthSettings are the settings of each group, from the smallest to the largest.
 type growthSettings struct {
 	items, queued, rows, connections, processes []int
+	embeddedItems, embeddedOrders               []int
 
 	files uint64 // how many files a process may open
 }
@@ -48,7 +49,11 @@ func (s *sizes) growthSettings() (growthSettings, error) {
 		rows:        []int{s.scaled(growthFewestRows), s.scaled(s.o.size.rows)},
 		connections: []int{16, 128, 1_024, 4_096},
 		processes:   []int{1, 2, 4},
-		files:       files.Max, // Go programs raise their limit to this
+
+		embeddedItems:  []int{1, s.scaled(1_000), s.scaled(10_000)},
+		embeddedOrders: []int{0, s.scaled(500_000)},
+
+		files: files.Max, // Go programs raise their limit to this
 	}, nil
 }
 
@@ -85,6 +90,8 @@ func growthGroups() []growthGroup {
 			name: "processes", open: openProcesses,
 			untargeted: "more API processes need more cores than Redis, the worker and the load leave on a small machine",
 		},
+		{name: "embedded_items", open: openEmbeddedItems},
+		{name: "embedded_orders", open: openEmbeddedOrders},
 	}
 }
 
@@ -112,7 +119,8 @@ func growthNames() []string {
 }
 
 // measureGrowth measures purchases while one thing at a time grows: the items on sale, the
-// orders in the queue, the rows in the database, the connections, the API processes.
+// orders in the queue, the rows in the database, the connections, the API processes; and with
+// the embedded engine the items on sale and the orders of a sale.
 func measureGrowth(ctx context.Context, s *sizes) error {
 	settings, err := s.growthSettings()
 	if err != nil {

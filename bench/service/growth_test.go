@@ -99,6 +99,7 @@ func TestGrow(t *testing.T) {
 	t.Parallel()
 	settings := growthSettings{
 		items: []int{1, 3}, queued: []int{5, 50}, rows: []int{10, 20}, connections: []int{1, 4, 900}, processes: []int{1, 2},
+		embeddedItems: []int{1, 3}, embeddedOrders: []int{0, 50},
 		files: 1000,
 	}
 	for _, group := range growthNames() {

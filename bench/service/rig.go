@@ -30,7 +30,7 @@ import (
 type rig struct {
 	*meter
 
-	redis *redis.Client
+	redis *redis.Client // nil: the embedded engine
 }
 
 // newRig starts a redis-server, migrates a database and fills it with a history.
@@ -168,9 +168,21 @@ func (r *rig) admin(ctx context.Context, method, path, token string) (int, []byt
 	return res.StatusCode, text, errors.Join(err, res.Body.Close())
 }
 
+// waitDrained is that of meter. With the embedded engine every order is committed when it is answered.
+func (r *rig) waitDrained(ctx context.Context) (time.Duration, error) {
+	if r.redis == nil {
+		return 0, nil
+	}
+	return r.meter.waitDrained(ctx)
+}
+
 // close ends the processes by their ids and removes the folder.
 func (r *rig) close() error {
-	return errors.Join(r.redis.Close(), r.world.Close())
+	var err error
+	if r.redis != nil {
+		err = r.redis.Close()
+	}
+	return errors.Join(err, r.world.Close())
 }
 
 // fillLimit bounds the time for a backlog to grow or shrink.

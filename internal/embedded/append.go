@@ -65,7 +65,7 @@ func (s *scripts) sweep() {
 
 // stored returns the string that miniredis stores, without copying it.
 func (s *scripts) stored(key string) (text string, found bool) {
-	value, found := s.field(0, "stringKeys", key)
+	value, found := s.field("stringKeys", key)
 	if !found {
 		return "", false
 	}

@@ -2,10 +2,11 @@ package embedded
 
 import (
 	"container/heap"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
@@ -16,24 +17,19 @@ import (
 // clock stands still at the start of the server, each time to live is stored as the time from then
 // to the key's deadline, and the deadlines are kept here in their order.
 type expiry struct {
-	start time.Time // the time at which the clock of miniredis stands; with a monotonic reading
+	start time.Time // the time that the clock of miniredis always shows; with a monotonic reading
 
-	mu sync.Mutex
-	// Each key with a time to live has one entry, which is not later than its deadline.
-	// Its key may have been deleted or have a later deadline since.
+	next atomic.Int64 // the time of the first entry, in milliseconds since 1970
+
+	// The rest is used only under the lock of miniredis. Each key with a time to live has one entry,
+	// which is not later than its deadline. Its key may have been deleted or have a later deadline since.
 	queue entries
-	known map[place]*entry
-}
-
-// place is a key in one of the databases.
-type place struct {
-	db  int
-	key string
+	known map[string]*entry
 }
 
 // entry is the time at which a key's deadline must be looked at.
 type entry struct {
-	place
+	key   string
 	at    time.Time
 	index int // in the heap
 }
@@ -64,6 +60,12 @@ func (q *entries) Pop() any {
 	return e
 }
 
+func newExpiry(start time.Time) *expiry {
+	x := &expiry{start: start, known: make(map[string]*entry)}
+	x.next.Store(math.MaxInt64)
+	return x
+}
+
 // clock returns the time by which keys expire: it keeps an even pace when the system's clock is changed.
 func (x *expiry) clock(now time.Time) time.Time { return x.start.Add(now.Sub(x.start)) }
 
@@ -71,83 +73,69 @@ func (x *expiry) clock(now time.Time) time.Time { return x.start.Add(now.Sub(x.s
 // no key expires early although deadlines are in whole milliseconds.
 func passed(deadline, now time.Time) bool { return now.UnixMilli() > deadline.UnixMilli() }
 
-// look notes that the key must be looked at at a time.
-func (x *expiry) look(p place, at time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	e := x.known[p]
+// look notes when the key must be looked at.
+func (x *expiry) look(key string, at time.Time) {
+	e := x.known[key]
 	switch {
 	case e == nil:
-		e = &entry{place: p, at: at}
-		x.known[p] = e
+		e = &entry{key: key, at: at}
+		x.known[key] = e
 		heap.Push(&x.queue, e)
 	case at.Before(e.at):
 		e.at = at
 		heap.Fix(&x.queue, e.index)
 	}
+	x.next.Store(x.queue[0].at.UnixMilli())
 }
 
 // due removes the first entry whose time has come.
-func (x *expiry) due(now time.Time) (p place, ok bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (x *expiry) due(now time.Time) (key string, ok bool) {
 	if len(x.queue) == 0 || !passed(x.queue[0].at, now) {
-		return place{}, false
+		return "", false
 	}
 	e := heap.Pop(&x.queue).(*entry)
-	delete(x.known, e.place)
-	return e.place, true
+	delete(x.known, e.key)
+	x.next.Store(math.MaxInt64)
+	if len(x.queue) > 0 {
+		x.next.Store(x.queue[0].at.UnixMilli())
+	}
+	return e.key, true
 }
 
-// waiting reports whether the time of an entry has come.
-func (x *expiry) waiting(now time.Time) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return len(x.queue) > 0 && passed(x.queue[0].at, x.clock(now))
-}
+// waiting reports whether the time of an entry has come. It needs no lock.
+func (x *expiry) waiting(now time.Time) bool { return x.clock(now).UnixMilli() > x.next.Load() }
 
 // expire deletes the keys whose deadline has passed. The caller holds the lock of miniredis.
 func (s *scripts) expire(now time.Time) {
 	now = s.expiry.clock(now)
 	for {
-		p, ok := s.expiry.due(now)
+		key, ok := s.expiry.due(now)
 		if !ok {
 			return
 		}
-		deadline, found := s.deadline(p)
+		deadline, found := s.deadline(key)
 		switch {
 		case !found: // the key was deleted, or kept
-		case !passed(deadline, now):
-			s.expiry.look(p, deadline)
-		case p.db == 0:
-			s.srv.Dispatch(s.quiet(), []string{"DEL", p.key})
+		case passed(deadline, now):
+			s.dispatch("DEL", key)
 		default:
-			s.srv.Dispatch(s.quiet(), []string{"SELECT", strconv.Itoa(p.db)})
-			s.srv.Dispatch(s.quiet(), []string{"DEL", p.key})
-			s.srv.Dispatch(s.quiet(), []string{"SELECT", "0"})
+			s.expiry.look(key, deadline)
 		}
 	}
 }
 
-// quiet returns a connection inside scripts whose replies are lost.
-func (s *scripts) quiet() *server.Peer {
-	c := discard()
-	c.Ctx = s.inside.Ctx
-	return c
-}
-
 // deadline returns when a key expires. The caller holds the lock of miniredis.
-func (s *scripts) deadline(p place) (at time.Time, found bool) {
-	ttl, found := s.field(p.db, "ttl", p.key)
+func (s *scripts) deadline(key string) (at time.Time, found bool) {
+	ttl, found := s.field("ttl", key)
 	if !found {
 		return time.Time{}, false
 	}
 	return s.expiry.start.Add(time.Duration(ttl.Int())), true
 }
 
-// field returns the value of a key in one of the maps of a database.
-func (s *scripts) field(db int, name, key string) (value reflect.Value, found bool) {
-	d := reflect.ValueOf(s.m).Elem().FieldByName("dbs").MapIndex(reflect.ValueOf(db))
+// field returns the value of a key in one of the maps of the database.
+func (s *scripts) field(name, key string) (value reflect.Value, found bool) {
+	d := reflect.ValueOf(s.m).Elem().FieldByName("dbs").MapIndex(reflect.ValueOf(0))
 	if !d.IsValid() {
 		return reflect.Value{}, false
 	}
@@ -155,61 +143,88 @@ func (s *scripts) field(db int, name, key string) (value reflect.Value, found bo
 	return value, value.IsValid()
 }
 
-// now is the time for commands. It stands still while a script runs.
-func (s *scripts) now(nested bool) time.Time {
-	if nested && s.running {
+// now is the time for a command inside a script. It stands still while a script of the interpreter runs.
+func (s *scripts) now() time.Time {
+	if s.running {
 		return s.at
 	}
 	return time.Now()
 }
 
-// timed runs the commands that read the clock or concern the time to live of a key. It reports
-// whether it has answered. db is the connection's database; queued means that the connection collects commands
-// for a transaction.
-func (s *scripts) timed(c *server.Peer, cmd string, args []string, nested, queued bool, db int) bool {
-	now := s.now(nested)
+// notOffered says why a command cannot run; empty: it can. queued means that the connection collects commands for a
+// transaction.
+func notOffered(cmd string, args []string, queued bool) string {
 	switch cmd {
-	case "TIME", "TTL", "PTTL":
-		if queued {
-			return s.refuse(c, "ERR "+cmd+" cannot be used in a transaction of the embedded engine")
+	case "HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT", "HSETEX":
+		return "ERR the fields of a hash cannot expire in the embedded engine"
+	case "MOVE", "SWAPDB":
+		return oneDatabase
+	case "SELECT":
+		if len(args) == 1 && args[0] != "0" {
+			return oneDatabase
 		}
-		if cmd == "TIME" {
-			return writeTime(c, args, now)
+	case "COPY":
+		if len(args) > 2 && hasOption(args[2:], "DB") {
+			return oneDatabase
 		}
-		return s.writeTTL(c, cmd, args, nested, db, s.expiry.clock(now))
-	case "HEXPIRE", "HPEXPIRE", "HEXPIREAT", "HPEXPIREAT":
-		return s.refuse(c, "ERR the fields of a hash cannot expire in the embedded engine")
-	case "SET", "SETEX", "PSETEX", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "RESTORE":
-		same, deadline, ok := absolute(cmd, args, s.expiry.clock(now))
-		if !ok {
-			return false
-		}
-		s.expiry.look(place{db, args[0]}, deadline)
-		if same == nil {
-			return false
-		}
-		s.srv.Dispatch(c, same)
+	}
+	if queued && timed(cmd, args) && cmd != "XADD" {
+		return "ERR " + cmd + " cannot be used in a transaction of the embedded engine"
+	}
+	return ""
+}
+
+const oneDatabase = "ERR the embedded engine has one database, number 0"
+
+// timed reports whether a command reads the clock, or concerns the time to live of a key.
+func timed(cmd string, args []string) bool {
+	switch cmd {
+	case "TIME", "TTL", "PTTL", "RENAME", "RENAMENX", "COPY", "XADD":
 		return true
+	}
+	_, _, sets := absolute(cmd, args, time.Now())
+	return sets
+}
+
+// atTime runs the timed commands inside scripts. It reports whether it has answered.
+func (s *scripts) atTime(c *server.Peer, cmd string, args []string) bool {
+	now := s.now()
+	switch cmd {
+	case "TIME":
+		return writeTime(c, args, now)
+	case "TTL", "PTTL":
+		return s.writeTTL(c, cmd, args, s.expiry.clock(now))
 	case "XADD":
-		dated := withID(args, now)
-		if dated == nil {
-			return false
-		}
-		s.srv.Dispatch(c, dated)
-		return true
+		return s.date(c, args, now)
 	case "RENAME", "RENAMENX", "COPY":
 		if len(args) < 2 {
 			return false
 		}
-		if !nested {
-			s.m.Lock()
-			defer s.m.Unlock()
+		if deadline, found := s.deadline(args[0]); found {
+			s.expiry.look(args[1], deadline)
 		}
-		if deadline, found := s.deadline(place{db, args[0]}); found {
-			s.expiry.look(place{db, args[1]}, deadline)
-		}
+		return false
 	}
-	return false
+	same, deadline, ok := absolute(cmd, args, s.expiry.clock(now))
+	if !ok {
+		return false
+	}
+	s.expiry.look(args[0], deadline)
+	if same == nil {
+		return false
+	}
+	s.srv.Dispatch(c, same)
+	return true
+}
+
+// date runs an XADD of a new entry with the time of its id.
+func (s *scripts) date(c *server.Peer, args []string, now time.Time) bool {
+	dated := withID(args, now)
+	if dated == nil {
+		return false
+	}
+	s.srv.Dispatch(c, dated)
+	return true
 }
 
 // withID returns an XADD of a new entry, "*", with the time of its id; nil if it has another id.
@@ -261,15 +276,11 @@ func writeTime(c *server.Peer, args []string, now time.Time) bool {
 }
 
 // writeTTL answers TTL and PTTL for a key with a deadline.
-func (s *scripts) writeTTL(c *server.Peer, cmd string, args []string, nested bool, db int, now time.Time) bool {
+func (s *scripts) writeTTL(c *server.Peer, cmd string, args []string, now time.Time) bool {
 	if len(args) != 1 {
 		return false
 	}
-	if !nested {
-		s.m.Lock()
-		defer s.m.Unlock()
-	}
-	deadline, found := s.deadline(place{db, args[0]})
+	deadline, found := s.deadline(args[0])
 	if !found {
 		return false
 	}
@@ -312,16 +323,23 @@ func absolute(cmd string, args []string, now time.Time) (same []string, deadline
 		if len(args) < 3 || args[1] == "0" {
 			return nil, deadline, false
 		}
-		isAbsolute := hasOption(args[3:], "ABSTTL")
-		deadline, ok = pointInTime(args[1], true, isAbsolute, now)
-		if !ok || isAbsolute {
-			return nil, deadline, ok
+		deadline, ok = pointInTime(args[1], true, hasOption(args[3:], "ABSTTL"), now)
+		if !ok || strings.HasPrefix(args[1], "-") { // miniredis refuses it
+			return nil, deadline, false
+		}
+		deadline = notBefore(now, deadline)
+		if args[1] == milliseconds(deadline) {
+			return nil, deadline, true
 		}
 		return append([]string{cmd, args[0], milliseconds(deadline), args[2], "ABSTTL"}, args[3:]...), deadline, true
 	}
-	first := 2 // SET key value
-	if cmd == "GETEX" {
-		first = 1
+	first := 1 // where the options begin
+	switch cmd {
+	case "SET":
+		first = 2
+	case "GETEX":
+	default:
+		return nil, deadline, false
 	}
 	for i := first; i+1 < len(args); i++ {
 		option := strings.ToUpper(args[i])
@@ -330,10 +348,13 @@ func absolute(cmd string, args []string, now time.Time) (same []string, deadline
 		default:
 			continue
 		}
-		isAbsolute := strings.HasSuffix(option, "AT")
-		deadline, ok = pointInTime(args[i+1], option[0] == 'P', isAbsolute, now)
-		if !ok || isAbsolute || !deadline.After(now) { // miniredis refuses a time to live that is not positive
-			return nil, deadline, ok
+		deadline, ok = pointInTime(args[i+1], option[0] == 'P', strings.HasSuffix(option, "AT"), now)
+		if !ok || strings.HasPrefix(args[i+1], "-") || strings.Trim(args[i+1], "0") == "" { // miniredis refuses it
+			return nil, deadline, false
+		}
+		deadline = notBefore(now, deadline)
+		if option == "PXAT" && args[i+1] == milliseconds(deadline) {
+			return nil, deadline, true
 		}
 		same = append([]string{cmd}, args...)
 		same[i+1], same[i+2] = "PXAT", milliseconds(deadline)
@@ -355,9 +376,18 @@ func pointInTime(text string, milli, sinceEpoch bool, now time.Time) (at time.Ti
 		n = min(max(n, -longest), longest) * 1000
 	}
 	if !sinceEpoch {
-		return now.Truncate(time.Millisecond).Add(time.Duration(min(n, longest)) * time.Millisecond), true
+		return now.Truncate(time.Millisecond).Add(time.Duration(min(max(n, -longest), longest)) * time.Millisecond), true
 	}
 	return time.UnixMilli(min(n, now.UnixMilli()+longest)), true
+}
+
+// notBefore returns the deadline, or the next millisecond if it has passed: for a time before its clock, miniredis stores
+// a time to live that also applies to the next value of the key.
+func notBefore(now, deadline time.Time) time.Time {
+	if next := now.Truncate(time.Millisecond).Add(time.Millisecond); deadline.Before(next) {
+		return next
+	}
+	return deadline
 }
 
 func milliseconds(at time.Time) string { return strconv.FormatInt(at.UnixMilli(), 10) }

@@ -1,10 +1,13 @@
 package embedded_test
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,17 +58,16 @@ var ways = map[string]func(t *testing.T, rdb *redis.Client, args ...any) error{
 	"script of miniredis": func(t *testing.T, rdb *redis.Client, args ...any) error {
 		return rdb.Eval(await.Context(t), "local r = redis.call(unpack(ARGV)); cjson.encode({1}); return r", nil, args...).Err()
 	},
-	"transaction": func(t *testing.T, rdb *redis.Client, args ...any) error {
-		var done *redis.Cmd
-		_, err := rdb.TxPipelined(await.Context(t), func(p redis.Pipeliner) error {
-			done = p.Do(await.Context(t), args...)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return done.Err()
-	},
+}
+
+// inTransaction runs a command in a transaction of its own.
+func inTransaction(t *testing.T, rdb *redis.Client, args ...any) error {
+	var done *redis.Cmd
+	_, err := rdb.TxPipelined(await.Context(t), func(p redis.Pipeliner) error {
+		done = p.Do(await.Context(t), args...)
+		return nil
+	})
+	return errors.Join(err, done.Err())
 }
 
 // settings are the commands that give a key, which exists, a time to live in seconds.
@@ -159,6 +161,35 @@ func TestExpiry_Expires(t *testing.T) {
 	})
 }
 
+// TestExpiry_Waiting: a key expires although the command that sets it has waited for longer than its time to live.
+func TestExpiry_Waiting(t *testing.T) {
+	t.Parallel()
+	engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, prefix := await.Context(t), redistest.Prefix(t)
+		const clients, times = 4, 50
+		busy := redis.NewScript("for i = 1, 100000 do end return redis.call('EXISTS', KEYS[1])")
+		var all sync.WaitGroup
+		for c := range clients {
+			all.Go(func() {
+				for range times {
+					if err := busy.Run(ctx, rdb, []string{prefix}).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			all.Go(func() {
+				for i := range times {
+					if err := rdb.Set(ctx, fmt.Sprint(prefix, c, ":", i), "v", time.Millisecond).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		await.True(t, "the keys have expired", func() bool { return len(rdb.Keys(ctx, prefix+"*").Val()) == 0 })
+	})
+}
+
 // TestExpiry_Refused: a time to live that is no number or not positive is refused, and the key stays.
 func TestExpiry_Refused(t *testing.T) {
 	t.Parallel()
@@ -190,39 +221,45 @@ func TestExpiry_Refused(t *testing.T) {
 	})
 }
 
-// TestExpiry_NotOffered: what the embedded engine cannot do is refused, alone and in a transaction.
+// TestExpiry_NotOffered: what the embedded engine cannot do is refused.
 func TestExpiry_NotOffered(t *testing.T) {
 	t.Parallel()
 	rdb := olderServer(t)
 	ctx := await.Context(t)
 	rdb.Set(ctx, "k", "v", time.Hour)
 	rdb.HSet(ctx, "h", "f", "v")
-	for _, args := range [][]any{{"TTL", "k"}, {"PTTL", "k"}, {"TIME"}, {"HEXPIRE", "h", 10, "FIELDS", 1, "f"}} {
-		if err := ways["transaction"](t, rdb, args...); err == nil || !strings.Contains(err.Error(), "embedded") && !strings.HasPrefix(err.Error(), "EXECABORT") {
+	rdb.Set(ctx, "l", "v", 0)
+	refused := func(err error) bool {
+		return err != nil && (strings.Contains(err.Error(), "embedded engine") || strings.Contains(err.Error(), "not allowed from script") ||
+			strings.HasPrefix(err.Error(), "EXECABORT"))
+	}
+	for _, args := range [][]any{
+		{"HEXPIRE", "h", 10, "FIELDS", 1, "f"}, {"HPEXPIREAT", "h", 10, "FIELDS", 1, "f"}, {"HSETEX", "h", "EX", 10, "FIELDS", 1, "f", "v"},
+		{"SELECT", 1}, {"MOVE", "k", 1}, {"SWAPDB", 0, 1}, {"COPY", "k", "k2", "DB", 1},
+	} {
+		for way, do := range ways {
+			if err := do(t, rdb, args...); !refused(err) {
+				t.Errorf("%v by a %s: %v", args, way, err)
+			}
+		}
+	}
+	in := [][]any{{"TTL", "k"}, {"PTTL", "k"}, {"TIME"}, {"RENAME", "k", "l"}, {"RENAMENX", "k", "m"}, {"COPY", "k", "m"}, {"RESTORE", "m", 1000, "v"}}
+	for _, args := range settings("l", 1) {
+		in = append(in, args)
+	}
+	for _, args := range in {
+		if err := inTransaction(t, rdb, args...); !refused(err) {
 			t.Errorf("%v in a transaction: %v", args, err)
 		}
 	}
-	if err := ways["client"](t, rdb, "HEXPIRE", "h", 10, "FIELDS", 1, "f"); err == nil || !strings.Contains(err.Error(), "embedded") {
-		t.Errorf("HEXPIRE: %v", err)
+	if err := inTransaction(t, rdb, "SET", "m", "w"); err != nil {
+		t.Errorf("SET without a time to live in a transaction: %v", err)
 	}
-	if v := rdb.Get(ctx, "k").Val(); v != "v" {
-		t.Errorf("%q", v)
+	if k, l, m := rdb.Get(ctx, "k").Val(), rdb.TTL(ctx, "l").Val(), rdb.Get(ctx, "m").Val(); k != "v" || l != -1 || m != "w" {
+		t.Errorf("k %q, TTL of l %v, m %q", k, l, m)
 	}
-}
-
-// TestExpiry_OtherDatabase: keys of the other databases expire, too.
-func TestExpiry_OtherDatabase(t *testing.T) {
-	t.Parallel()
-	rdb := olderServer(t)
-	ctx := await.Context(t)
-	conn := rdb.Conn()
-	defer conn.Close()
-	conn.Select(ctx, 3)
-	conn.Set(ctx, "k", "v", 50*time.Millisecond)
-	rdb.Set(ctx, "k", "v", 0)
-	await.True(t, "the key has expired", func() bool { return conn.Exists(ctx, "k").Val() == 0 })
-	if v := rdb.Get(ctx, "k").Val(); v != "v" {
-		t.Errorf("%q of the same name in database 0", v)
+	if err := rdb.Do(ctx, "SELECT", 0).Err(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -257,6 +294,8 @@ func TestXAdd_ID(t *testing.T) {
 		ctx := await.Context(t)
 		key := redistest.Prefix(t) + "x"
 		last := time.Now().UnixMilli()
+		ways := maps.Clone(ways)
+		ways["transaction"] = inTransaction
 		for way, do := range ways {
 			for _, args := range [][]any{
 				{"XADD", key, "*", "f", "*"}, {"xadd", key, "MAXLEN", "~", 100, "*", "f", "v"}, {"XADD", key, "NOMKSTREAM", "MINID", "0-1", "*", "*", "v"},

@@ -29,7 +29,7 @@ type scripts struct {
 	m   *miniredis.Miniredis
 	srv *server.Server
 
-	expiry expiry
+	expiry *expiry
 
 	mu    sync.Mutex
 	known map[string]*lua.FunctionProto // by SHA-1; miniredis knows them, too
@@ -52,7 +52,7 @@ var errScripts = errors.New("scripts cannot be run")
 
 // contextFields are the indexes of the fields of a connection's context that decide who
 // runs its scripts. miniredis does not export them.
-type contextFields struct{ nested, transaction, selectedDB int }
+type contextFields struct{ nested, transaction int }
 
 // newScripts takes over the scripts of a started server.
 func newScripts(m *miniredis.Miniredis, now time.Time) (*scripts, error) {
@@ -76,7 +76,6 @@ func newScripts(m *miniredis.Miniredis, now time.Time) (*scripts, error) {
 		index *int
 	}{
 		"nested": {reflect.Bool, &s.context.nested}, "transaction": {reflect.Slice, &s.context.transaction},
-		"selectedDB": {reflect.Int, &s.context.selectedDB},
 	} {
 		field, found := reflect.TypeOf(s.inside.Ctx).Elem().FieldByName(name)
 		if !found || field.Type.Kind() != f.kind || len(field.Index) != 1 {
@@ -84,7 +83,7 @@ func newScripts(m *miniredis.Miniredis, now time.Time) (*scripts, error) {
 		}
 		*f.index = field.Index[0]
 	}
-	s.expiry.start, s.expiry.known = now, make(map[place]*entry)
+	s.expiry = newExpiry(now)
 	m.SetTime(s.expiry.start)
 	if !s.checkFields() {
 		return nil, fmt.Errorf("%w: the maps of a database are not found", errScripts)
@@ -144,29 +143,34 @@ func (s *scripts) checkFields() (found bool) {
 	const key, text = "embedded:check", "stored"
 	s.srv.Dispatch(discard(), []string{"SET", key, text, "PX", "60000"})
 	value, hasValue := s.stored(key)
-	_, hasDeadline := s.deadline(place{0, key})
+	_, hasDeadline := s.deadline(key)
 	s.srv.Dispatch(discard(), []string{"DEL", key})
 	return hasValue && value == text && hasDeadline
 }
 
 // hook runs before each command. It reports whether it has answered.
 func (s *scripts) hook(c *server.Peer, cmd string, args ...string) bool {
-	nested, queued, db := s.contextOf(c)
-	if now := time.Now(); !nested && s.expiry.waiting(now) {
+	nested, queued := s.contextOf(c)
+	if text := notOffered(cmd, args, queued); text != "" {
+		return s.refuse(c, text)
+	}
+	if nested {
+		return s.atTime(c, cmd, args)
+	}
+	if now := time.Now(); s.expiry.waiting(now) {
 		s.m.Lock()
 		s.expire(now)
 		s.m.Unlock()
 	}
-	if s.timed(c, cmd, args, nested, queued, db) {
-		return true
-	}
-	if nested {
-		return false
-	}
 	switch {
 	case cmd == "SCRIPT":
 		s.script(args)
-	case queued || db != 0 || len(args) < 2:
+	case queued:
+		return cmd == "XADD" && s.date(c, args, time.Now())
+	case timed(cmd, args):
+		s.runSingle(c, cmd, args)
+		return true
+	case len(args) < 2:
 	case cmd == "EVALSHA":
 		s.mu.Lock()
 		p := s.known[args[0]]
@@ -183,14 +187,33 @@ func (s *scripts) hook(c *server.Peer, cmd string, args ...string) bool {
 	return false
 }
 
-// contextOf reports whether a connection is that of a script's commands, whether it collects
-// commands for a transaction, and which database it has selected.
-func (s *scripts) contextOf(c *server.Peer) (nested, queued bool, db int) {
+// contextOf reports whether a connection is that of a script's commands, and whether it collects
+// commands for a transaction.
+func (s *scripts) contextOf(c *server.Peer) (nested, queued bool) {
 	if c.Ctx == nil { // before its first command
-		return false, false, 0
+		return false, false
 	}
 	ctx := reflect.ValueOf(c.Ctx).Elem()
-	return ctx.Field(s.context.nested).Bool(), !ctx.Field(s.context.transaction).IsNil(), int(ctx.Field(s.context.selectedDB).Int())
+	return ctx.Field(s.context.nested).Bool(), !ctx.Field(s.context.transaction).IsNil()
+}
+
+// begin starts a script: the time stands still, and the keys whose deadline has passed are gone.
+// The caller holds the lock of miniredis.
+func (s *scripts) begin() {
+	s.running, s.at = true, time.Now()
+	s.expire(s.at)
+}
+
+// runSingle runs a timed command like a script of one command. Otherwise another command could run between the look
+// at the clock and the command.
+func (s *scripts) runSingle(c *server.Peer, cmd string, args []string) {
+	s.m.Lock()
+	s.begin()
+	s.inside.Resp3 = c.Resp3
+	text := string(s.dispatch(append([]string{cmd}, args...)...))
+	s.inside.Resp3, s.running = false, false
+	s.m.Unlock()
+	c.WriteRaw(text)
 }
 
 func (s *scripts) script(args []string) {
@@ -259,9 +282,8 @@ func (s *scripts) run(c *server.Peer, p *lua.FunctionProto, sha string, args []s
 	}
 	s.m.Lock()
 	defer s.m.Unlock()
-	s.running, s.at = true, time.Now()
+	s.begin()
 	defer func() { s.running = false }()
-	s.expire(s.at)
 	l := s.state
 	globals := l.G.Global
 	globals.RawSetString("KEYS", textTable(l, args[1:1+n]))
@@ -388,14 +410,18 @@ func (s *scripts) call(l *lua.LState, raise bool) int {
 
 // do runs a command and returns its reply.
 func (s *scripts) do(l *lua.LState, args ...string) (lua.LValue, error) {
+	value, _, err := parseReply(l, s.dispatch(args...))
+	return value, err
+}
+
+// dispatch runs a command inside a script and returns its reply, until the next call. The caller holds the lock of
+// miniredis.
+func (s *scripts) dispatch(args ...string) []byte {
 	s.out.Reset()
 	s.writer.Reset(&s.out) // a command that panicked may have left something
 	s.srv.Dispatch(s.inside, args)
-	if err := s.writer.Flush(); err != nil {
-		return nil, err
-	}
-	value, _, err := parseReply(l, s.out.Bytes())
-	return value, err
+	_ = s.writer.Flush() //nolint:errcheck // a bytes.Buffer takes everything
+	return s.out.Bytes()
 }
 
 // fail raises an error, or returns it.

@@ -162,8 +162,7 @@ func TestScripts_Known(t *testing.T) {
 	}
 }
 
-// TestScripts_Transaction: scripts in a transaction run with it, and those on another database
-// see that database.
+// TestScripts_Transaction: scripts in a transaction run with it.
 func TestScripts_Transaction(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -191,24 +190,6 @@ func TestScripts_Transaction(t *testing.T) {
 			t.Errorf("%d, %v, want 5: four increments in transactions and this one", n, err)
 		}
 	})
-}
-
-// TestScripts_SelectedDatabase: a script sees the database that its connection has selected.
-func TestScripts_SelectedDatabase(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Embedded(t)
-	ctx := await.Context(t)
-	conn := rdb.Conn()
-	defer conn.Close()
-	if err := conn.Select(ctx, 3).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Eval(ctx, "return redis.call('SET', KEYS[1], 'three')", []string{"k"}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := rdb.Exists(ctx, "k").Result(); err != nil || n != 0 {
-		t.Errorf("the key is in the first database: %d, %v", n, err)
-	}
 }
 
 // TestScripts_Wake: a list that a script fills wakes a client that waits for it.
