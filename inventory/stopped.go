@@ -62,6 +62,39 @@ func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, l
 	return revisions, nil
 }
 
+// revisionsPage is how many items EachRevised reads together, about.
+const revisionsPage = 500
+
+// EachRevised calls fn with all items of which Redis has recorded revisions, in pages. An item may be
+// on several of them. Errors: [ErrUnavailable], those of fn.
+func EachRevised(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string, fn func(items []string) error) error {
+	for n := range partitions {
+		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+			pairs, next, err := rdb.ZScan(ctx, keys{partitions}.committedSet(n, lineage), cursor, "", revisionsPage).Result()
+			if err != nil {
+				return fmt.Errorf("list revisions of items: %w: %w", ErrUnavailable, err)
+			}
+			cursor = next
+			page := make([]string, 0, len(pairs)/2)
+			for i := 0; i < len(pairs); i += 2 {
+				page = append(page, pairs[i])
+			}
+			if err := fn(page); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ForgetRevision deletes the recorded revision of an item. Errors: [ErrUnavailable].
+func ForgetRevision(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage, item string) error {
+	if err := rdb.ZRem(ctx, keys{partitions}.committed(item, lineage), item).Err(); err != nil {
+		return fmt.Errorf("forget revision of %s: %w: %w", item, ErrUnavailable, err)
+	}
+	return nil
+}
+
 // revisionsLife is how long revisions are kept after the last call of KeepRevisions, that
 // is, after the last process has stopped using the database.
 const revisionsLife = 90 * 24 * time.Hour

@@ -105,3 +105,8 @@ type PaymentFilter struct {
 	Before int64
 	Limit  int // 1 to 100
 }
+
+// PayAgainWithin is the least time to pay that an unpaid order has after the database was replaced by
+// an older copy. The order may have been paid since, and that payment must be reported again before
+// the order expires and its units are sold to another buyer.
+const PayAgainWithin = 24 * time.Hour

@@ -19,7 +19,9 @@ func newRestore() *cobra.Command {
 		Long: "restore verifies FILE, a backup, and puts a copy of it in the place of the database that\n" +
 			"--db names. It refuses while any process has that database open. The old database is kept\n" +
 			"beside the new one as NAME.before-restore-TIME. If the command is killed, the old or the new\n" +
-			"database is in place, complete; run it again.",
+			"database is in place, complete; run it again.\n\n" +
+			"Unpaid orders can be paid for another day at least: their payments since the backup are lost,\n" +
+			"and the payment provider must report them again.",
 		Example: "  flashsale restore /var/backups/flashsale/shop-20260102T030405Z.db",
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			s, path, err := sqliteFile(c, "restore a Postgres database with pg_restore, see docs/backup.md")
@@ -45,6 +47,9 @@ func newRestore() *cobra.Command {
 				return backupError(c, s, args[0], err)
 			}
 			lines := append([][2]string{{"from", args[0]}}, summaryLines("restored", made.Summary)...)
+			if made.Unpaid > 0 {
+				lines = append(lines, [2]string{"unpaid orders", fmt.Sprintf("%d, which can be paid until %s or later", made.Unpaid, made.PayUntil.Format(time.RFC3339))})
+			}
 			if made.Kept != "" {
 				lines = append(lines, [2]string{"old database", made.Kept})
 			}

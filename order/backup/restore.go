@@ -15,6 +15,7 @@ import (
 
 	"flashsale/internal/faultpoint"
 	"flashsale/migrations"
+	"flashsale/order"
 )
 
 // The names of files that restore leaves beside the database: unfinished copies of backups,
@@ -33,8 +34,11 @@ const copyChunk = 4 << 20
 // Restored describes a database after a restore.
 type Restored struct {
 	Summary
-	Kept   string // the path of the database that was replaced; empty: there was none
-	Latest int64  // the newest migration that this program knows
+	Kept string // the path of the database that was replaced; empty: there was none
+	// Unpaid is the number of orders that await payment, which can all be paid until PayUntil.
+	Unpaid   int64
+	PayUntil time.Time
+	Latest   int64 // the newest migration that this program knows
 }
 
 // Restore replaces the database at path with file, or creates it. The file is copied and
@@ -42,6 +46,9 @@ type Restored struct {
 // database beside the new one, under a name that contains now. After a crash at any moment,
 // either the old or the new database is complete. The folder must exist. The caller makes
 // sure that no other restore of the same database runs.
+//
+// Orders that await payment get order.PayAgainWithin from now, because the payments since the backup
+// are lost.
 //
 // Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
@@ -70,11 +77,16 @@ func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored,
 	if err != nil {
 		return Restored{}, err
 	}
+	restored := Restored{Latest: r.latest, PayUntil: now.Add(order.PayAgainWithin).UTC()}
+	if restored.Unpaid, err = r.extend(ctx, restored.PayUntil); err != nil {
+		return Restored{}, err
+	}
 	if err := r.swap(ctx, now); err != nil {
 		return Restored{}, err
 	}
 	made.Path = path
-	return Restored{Summary: made, Kept: r.kept, Latest: r.latest}, nil
+	restored.Summary, restored.Kept = made, r.kept
+	return restored, nil
 }
 
 // restoration is one restore.
@@ -223,6 +235,37 @@ func (r *restoration) stage(ctx context.Context) (Summary, error) {
 		return Summary{}, fileFault(err, "use another backup")
 	}
 	return made, err
+}
+
+const (
+	hasExpiry = `SELECT COUNT(*) FROM pragma_table_info('orders') WHERE name = 'expires_at'`
+	unpaid    = `status = 'confirmed' AND expires_at > 0`
+)
+
+// extend lets unpaid orders of the verified copy be paid until a time at least, and returns their
+// number.
+func (r *restoration) extend(ctx context.Context, until time.Time) (n int64, err error) {
+	c, err := open(ctx, r.tmp, "mode=rw&_locking_mode=EXCLUSIVE")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		// The last connection moves the write-ahead log into the file.
+		if err = errors.Join(err, c.Close()); err == nil && n > 0 {
+			err = syncFile(r.tmp)
+		}
+	}()
+	var known bool // the schema of the first version has no such orders
+	if err := c.QueryRowContext(ctx, hasExpiry).Scan(&known); err != nil || !known {
+		return 0, err
+	}
+	if err := c.QueryRowContext(ctx, "SELECT COUNT(*) FROM orders WHERE "+unpaid).Scan(&n); err != nil || n == 0 {
+		return 0, err
+	}
+	if _, err := c.ExecContext(ctx, "UPDATE orders SET expires_at = MAX(expires_at, ?1) WHERE "+unpaid, until.UnixMilli()); err != nil {
+		return 0, databaseFault(fmt.Errorf("extend the time to pay: %w", err), "free space in its folder: it must hold the old and the new database")
+	}
+	return n, nil
 }
 
 func (r *restoration) copyFile(ctx context.Context) (err error) {

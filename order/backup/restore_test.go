@@ -3,6 +3,7 @@ package backup
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/mattn/go-sqlite3"
+
+	"flashsale/order"
 )
 
 // noon is the time of the restores in these tests.
@@ -78,6 +81,36 @@ func TestRestore(t *testing.T) {
 	}
 	s.connect()
 	s.sell(1)
+}
+
+// TestRestore_Unpaid: payments since the backup are lost, so no unpaid order may expire before the
+// provider can report them again. Other orders and later times stay.
+func TestRestore_Unpaid(t *testing.T) {
+	t.Parallel()
+	s, _ := taken(t, 0)
+	s.sell(5)
+	until := noon.Add(order.PayAgainWithin).UnixMilli()
+	s.exec(`UPDATE orders SET expires_at = CASE id WHEN '000000001' THEN 1 WHEN '000000002' THEN ?1 - 1 WHEN '000000003' THEN ?1 + 1
+		WHEN '000000004' THEN 2 ELSE 0 END`, until)
+	s.exec("UPDATE orders SET status = 'paid', paid_at = 1 WHERE id = '000000004'")
+	file := filepath.Join(t.TempDir(), "unpaid.db")
+	if _, err := Take(t.Context(), s.path, file, false); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	r, err := Restore(t.Context(), file, s.path, noon)
+	if err != nil || r.Unpaid != 3 || !r.PayUntil.Equal(time.UnixMilli(until)) {
+		t.Fatalf("restored %+v, %v, want 3 unpaid orders until %v", r, err, time.UnixMilli(until))
+	}
+	wantNames(t, filepath.Dir(s.path), "shop.db", filepath.Base(r.Kept))
+	s.connect()
+	var got string
+	if err := s.db.QueryRowContext(t.Context(), "SELECT group_concat(expires_at, ' ') FROM (SELECT expires_at FROM orders ORDER BY id)").Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprint(until, until, until+1, 2, 0); got != want {
+		t.Errorf("the orders expire at %s, want %s", got, want)
+	}
 }
 
 // TestRestore_Missing creates the database.

@@ -2,6 +2,7 @@ package ordertest
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"path/filepath"
@@ -18,11 +19,28 @@ import (
 func NewDatabase(t testing.TB) string {
 	t.Helper()
 	if postgrestest.Chosen(t) {
-		return NewPostgres(t)
+		url := NewPostgres(t)
+		ownLineage(t, "pgx", url)
+		return url
 	}
 	path := filepath.Join(t.TempDir(), "shop.db")
 	NewFile(t, path)
+	ownLineage(t, "sqlite3", path)
 	return "sqlite:" + path
+}
+
+// ownLineage gives a copy of a migrated database a lineage of its own. Tests share a Redis, and an
+// item that Redis knows of a lineage is missing from every other database of that lineage.
+func ownLineage(t testing.TB, driver, source string) {
+	t.Helper()
+	db, err := sql.Open(driver, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), "UPDATE meta SET value = '"+rand.Text()+"' WHERE key = 'lineage'")
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // NewPostgres returns the URL of the test's own migrated database on Postgres.

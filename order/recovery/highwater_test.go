@@ -161,10 +161,6 @@ func TestHighWater_OtherDatabase(t *testing.T) {
 		s.MustPlace(s.Purchase("u1", "k1", 1, ordertest.Limit))
 		s.Drained()
 		other := storetest.New(t)
-		// The test's databases are copies of one file, and so have the same lineage.
-		if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
-			t.Fatal(err)
-		}
 		n := ordertest.NewItem(s.Item, 10, 5)
 		storetest.MustInsert(t, other, n)
 		found, err := store.FindBehind(await.Context(t), other, rdb, 1)

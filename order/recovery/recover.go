@@ -39,10 +39,6 @@ const (
 	recoverDiscarded = "discarded" // only Redis had it; it is removed
 	recoverReopened  = "reopened"  // Redis had released its units; it holds them again
 	recoverUnread    = "unreadable"
-
-	// recoverPayWithin is the minimum time to pay that an unpaid order has after a
-	// recovery.
-	recoverPayWithin = 24 * time.Hour
 )
 
 // RecoveredOrder is an order about which the database and Redis differed. Its JSON is one
@@ -86,8 +82,12 @@ type RecovererConfig struct {
 	By   order.By
 }
 
-// ErrDecided says that another recovery has decided about the item meanwhile.
-var ErrDecided = errors.New("order: another recovery has decided about the item")
+var (
+	// ErrDecided says that another recovery has decided about the item meanwhile.
+	ErrDecided = errors.New("order: another recovery has decided about the item")
+	// ErrItemLost says that an item must be created again before it can be recovered from Redis.
+	ErrItemLost = errors.New("order: the database does not have the item, which was created after the backup")
+)
 
 // Recoverer carries out the decision about stopped sales; see [HighWater]. It can run
 // beside the service: a stopped sale sells nothing, no process loads it, and its queued
@@ -106,7 +106,9 @@ const recoverPage = 500
 // of a sale; all sales are loaded again then. If an item cannot be recovered, the others
 // still are.
 //
-// Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete with
+// An item that the database does not have can only be discarded.
+//
+// Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete and ErrItemLost with
 // RecoverFromRedis, and those of List and Sync. A repeat continues where an error stopped
 // it.
 func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []store.Behind, done func(RecoveredItem)) error {
@@ -207,6 +209,9 @@ type saleRecovery struct {
 }
 
 func (x *itemRecovery) run(ctx context.Context) error {
+	if slices.ContainsFunc(x.sales, func(s *saleRecovery) bool { return s.behind.Lost }) {
+		return x.discard(ctx)
+	}
 	// Check first: an incomplete record must not be mistaken for a complete one.
 	for _, s := range x.sales {
 		if _, err := inventory.StoppedSale(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil && x.from == RecoverFromRedis {
@@ -228,6 +233,46 @@ func (x *itemRecovery) run(ctx context.Context) error {
 	}
 	for _, s := range x.sales {
 		if err := inventory.Resume(ctx, x.Redis, x.Partitions, s.behind.ItemID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discard lists the orders of an item that the database does not have, and ends its stop. Orders that
+// are still queued are rejected afterwards.
+func (x *itemRecovery) discard(ctx context.Context) error {
+	if x.from == RecoverFromRedis {
+		return ErrItemLost
+	}
+	for _, s := range x.sales {
+		err := inventory.EachEntry(ctx, x.Redis, x.Partitions, s.behind.ItemID, func(page []inventory.Entry) error {
+			return s.page(ctx, nil, page)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := x.Sync(); err != nil {
+		return fmt.Errorf("write the list of orders: %w", err)
+	}
+	err := x.Store.Transition(ctx, "discard orders of a lost item", func(ctx context.Context, c store.Conn, now int64) error {
+		for _, s := range x.sales {
+			if err := x.note(ctx, c, &s.report, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range x.sales {
+		item := s.behind.ItemID
+		if err := inventory.ForgetRevision(ctx, x.Redis, x.Partitions, x.HighWater.Lineage, item); err != nil {
+			return err
+		}
+		if err := inventory.Resume(ctx, x.Redis, x.Partitions, item); err != nil {
 			return err
 		}
 	}
@@ -258,7 +303,8 @@ type contradiction struct {
 	row   bool // the order has a row
 }
 
-// page compares a page of the entries in Redis with the rows, and resolves the differences.
+// page compares a page of the entries in Redis with the rows, and resolves the differences. row is only
+// used with RecoverFromRedis.
 func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inventory.Entry) error {
 	ids := make([]string, 0, len(entries))
 	for i := range entries {
@@ -454,7 +500,7 @@ func (x *saleRecovery) extend(ctx context.Context, row *schema.Item) error {
 	if row.PaymentWindowSeconds == 0 {
 		return nil
 	}
-	within := max(row.PaymentWindowSeconds*1000, recoverPayWithin.Milliseconds())
+	within := max(row.PaymentWindowSeconds*1000, order.PayAgainWithin.Milliseconds())
 	for after := ""; ; {
 		var last string
 		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {

@@ -245,10 +245,15 @@ func (x *saleRecovery) finish(ctx context.Context, c store.Conn, row *schema.Ite
 			return 0, err
 		}
 	}
-	return revision, store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: item, RequestID: x.By.RequestID,
+	return revision, x.note(ctx, c, &x.report, now)
+}
+
+// note records a decision in the audit log.
+func (x *itemRecovery) note(ctx context.Context, c store.Conn, r *RecoveredItem, now int64) error {
+	return store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: r.ItemID, RequestID: x.By.RequestID,
 		After: store.FactsJSON(map[string]any{
-			"from": string(x.from), "recreated": x.report.Recreated, "cancelled": x.report.Cancelled,
-			"discarded": x.report.Discarded, "reopened": x.report.Reopened, "stock_total": x.report.TotalAfter,
+			"from": string(x.from), "recreated": r.Recreated, "cancelled": r.Cancelled,
+			"discarded": r.Discarded, "reopened": r.Reopened, "stock_total": r.TotalAfter,
 		})})
 }
 

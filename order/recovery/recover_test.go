@@ -194,9 +194,6 @@ func TestHighWater_OtherDatabaseMeanwhile(t *testing.T) {
 	s.Drained()
 	stop()
 	other := storetest.New(t)
-	if err := other.Writer().Exec("UPDATE meta SET value = 'another' WHERE key = 'lineage'").Error; err != nil {
-		t.Fatal(err)
-	}
 	h, err := store.NewHighWater(await.Context(t), store.HighWaterConfig{Store: other, Redis: s.Rdb, Partitions: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +395,7 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
 	}
 	o, err := s.Store.Order(ctx, kept.Order.ID)
-	if err != nil || o.ExpiresAt.Before(time.Now().Add(recoverPayWithin-time.Hour)) {
+	if err != nil || o.ExpiresAt.Before(time.Now().Add(order.PayAgainWithin-time.Hour)) {
 		t.Errorf("an unpaid order expires at %v, %v, want it to have at least a day", o.ExpiresAt, err)
 	}
 }

@@ -69,7 +69,7 @@ const (
 
 // compareAll compares all items, as a check does, in a transaction. It returns those that are not
 // marked yet, or that this process does not know as stopped because another one has marked them, with
-// their other buckets, ordered by id.
+// their other buckets, ordered by id. Items that the database does not have cannot be marked.
 func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 	marked := make(map[string]bool)
 	read := func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
@@ -96,7 +96,7 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 			return nil, err
 		}
 		if len(ids) == 0 {
-			return withBuckets(ctx, found, read)
+			break
 		}
 		behind, err := h.compare(ctx, ids, read)
 		if err != nil {
@@ -109,4 +109,14 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 		}
 		after = ids[len(ids)-1]
 	}
+	lost, err := h.lost(ctx, read)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range lost {
+		if !h.IsStopped(b.ItemID) {
+			found = append(found, b)
+		}
+	}
+	return withBuckets(ctx, found, read)
 }

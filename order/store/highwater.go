@@ -24,6 +24,8 @@ type Behind struct {
 	ItemID   string
 	Database int64 // the item's revision in the database
 	Redis    int64 // the highest committed revision that Redis has recorded
+	// Lost says that the database does not have the item: it was created after the backup.
+	Lost bool
 }
 
 // revisionPage is how many items one query compares.
@@ -49,7 +51,8 @@ type HighWaterConfig struct {
 // marks are read before the database, so a database below a mark has lost committed data.
 // Queued and leased tasks do not matter here: their transactions have no revision yet.
 //
-// An item in buckets is behind if one of its buckets is.
+// An item in buckets is behind if one of its buckets is. So is an item with a mark that the database
+// does not have.
 //
 // The item is then marked in the database too (items.behind), because later commits raise
 // its revision above the mark. It stays marked until an operator decides, or a newer file
@@ -200,9 +203,18 @@ func (h *HighWater) StoppedList() string {
 // Any reports whether any item is stopped. If so, the database as a whole is old.
 func (h *HighWater) Any() bool { return h != nil && len(*h.stopped.Load()) > 0 }
 
-// All reports whether every item is stopped.
+// All reports whether every item is stopped. Those that the database does not have do not count.
 func (h *HighWater) All() bool {
-	return h.Any() && int64(len(*h.stopped.Load())) >= h.items.Load()
+	if h == nil {
+		return false
+	}
+	known := int64(0)
+	for _, b := range *h.stopped.Load() {
+		if !b.Lost {
+			known++
+		}
+	}
+	return known > 0 && known >= h.items.Load()
 }
 
 // ErrDatabaseOld says that the database is older than the revisions in Redis.
@@ -303,6 +315,16 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 			break
 		}
 	}
+	if all {
+		// The database may have lost items.
+		err := inventory.EachRevised(ctx, h.Redis, h.Partitions, h.Lineage, func(ids []string) error {
+			looked = append(looked, ids...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	slices.Sort(looked)
 	var found []Behind
 	for page := range slices.Chunk(slices.Compact(looked), revisionPage) {
@@ -329,7 +351,7 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 const keepEvery = time.Hour
 
 // Compare compares items, and buckets as items of their own. It reads the marks first and then the
-// rows: in between, the database can only advance.
+// rows: in between, the database can only advance. Items with a mark and no row are behind.
 func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error) {
 	return h.compare(ctx, ids, h.Store.revisions)
 }
@@ -351,8 +373,12 @@ func (h *HighWater) compare(ctx context.Context, ids []string, read revisionRead
 	}
 	var behind []Behind
 	for i, id := range ids {
-		if row, known := rows[id]; known && row.behindOf(marks[i]) {
-			behind = append(behind, Behind{id, row.Revision, max(marks[i], row.Behind)})
+		row, known := rows[id]
+		switch {
+		case known && row.behindOf(marks[i]):
+			behind = append(behind, Behind{ItemID: id, Database: row.Revision, Redis: max(marks[i], row.Behind)})
+		case !known && marks[i] > 0:
+			behind = append(behind, Behind{ItemID: id, Redis: marks[i], Lost: true})
 		}
 	}
 	return behind, nil
@@ -403,7 +429,7 @@ func addBuckets(ctx context.Context, all map[string]Behind, ids []string, read r
 		if !behind {
 			delete(all, id)
 		} else if _, known := all[id]; !known {
-			all[id] = Behind{id, row.Revision, max(row.Behind, row.Revision+1)}
+			all[id] = Behind{ItemID: id, Database: row.Revision, Redis: max(row.Behind, row.Revision+1)}
 		}
 	}
 	return nil
@@ -436,8 +462,8 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 	changed := len(found) != len(was)
 	for _, b := range found {
 		next[b.ItemID] = b
-		_, known := was[b.ItemID]
-		changed = changed || !known
+		before, known := was[b.ItemID]
+		changed = changed || !known || before.Lost != b.Lost
 	}
 	// First in this process, which cannot fail.
 	h.stopped.Store(&next)
@@ -473,10 +499,37 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 		}
 		found = append(found, behind...)
 		if len(ids) < revisionPage {
-			return withBuckets(ctx, found, store.revisions)
+			break
 		}
 		after = ids[len(ids)-1]
 	}
+	lost, err := h.lost(ctx, store.revisions)
+	if err != nil {
+		return nil, err
+	}
+	return withBuckets(ctx, append(found, lost...), store.revisions)
+}
+
+// lost finds the items that have a mark and no row, ordered by id.
+func (h *HighWater) lost(ctx context.Context, read revisionReader) ([]Behind, error) {
+	found := make(map[string]Behind)
+	err := inventory.EachRevised(ctx, h.Redis, h.Partitions, h.Lineage, func(ids []string) error {
+		behind, err := h.compare(ctx, ids, read)
+		for _, b := range behind {
+			if b.Lost {
+				found[b.ItemID] = b
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Behind, 0, len(found))
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		list = append(list, found[id])
+	}
+	return list, nil
 }
 
 // MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
@@ -549,8 +602,10 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 	return revisions, nil
 }
 
-// MarkBehind marks items as behind, until a recovery removes the mark.
+// MarkBehind marks items as behind, until a recovery removes the mark. Items that the database does
+// not have have no row for it: only Redis shows them.
 func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
+	items = slices.DeleteFunc(slices.Clone(items), func(b Behind) bool { return b.Lost })
 	ids := make([]string, len(items))
 	for i := range items {
 		ids[i] = items[i].ItemID
@@ -559,7 +614,7 @@ func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	if err != nil {
 		return err
 	}
-	items = slices.DeleteFunc(slices.Clone(items), func(b Behind) bool { return rows[b.ItemID].Behind >= b.Redis })
+	items = slices.DeleteFunc(items, func(b Behind) bool { return rows[b.ItemID].Behind >= b.Redis })
 	if len(items) == 0 {
 		return nil
 	}

@@ -40,7 +40,7 @@ func TestHighWater_Expiry(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	h.stopped.Store(&map[string]Behind{"i": {"i", 1, 2}})
+	h.stopped.Store(&map[string]Behind{"i": {ItemID: "i", Database: 1, Redis: 2}})
 	stand, owed, err := s.Expire(ctx, []string{"o1"})
 	if err != nil || len(owed) != 0 || stand["o1"].Status != order.StatusConfirmed || stand["o1"].In <= 0 {
 		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)

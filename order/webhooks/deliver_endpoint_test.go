@@ -82,6 +82,27 @@ func TestDeliverer_Gone_Moved(t *testing.T) {
 	}
 }
 
+// TestDeliverer_Disabled: what an endpoint is still owed when it is disabled ends at once, and not with
+// its next attempt, which may be due a day later. The age of the oldest pending event, and its alert,
+// end as well.
+func TestDeliverer_Disabled(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{Retries: []time.Duration{24 * time.Hour}})
+	e, _ := addHook(t, p.store, newReceiver(t, answering(500)).URL)
+	p.start()
+	p.tell("n", 3)
+	await.True(t, "the first attempts to fail", func() bool { return p.counted("failed") == 3 })
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryPending: 3})
+	off := false
+	if _, err := p.admin.ChangeEndpoint(await.Context(t), e.ID, EndpointChange{Enabled: &off}, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 3})
+	if state, err := outboxState(await.Context(t), p.store); err != nil || state.OldestPending != 0 {
+		t.Errorf("outbox %+v, %v, want no pending event", state, err)
+	}
+}
+
 // TestDeliverer_Delete: a deleted endpoint gets no more events, and all its rows are
 // deleted.
 func TestDeliverer_Delete(t *testing.T) {

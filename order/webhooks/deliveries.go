@@ -200,12 +200,15 @@ func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelive
 // and by the index; Postgres would run a join with a limit per endpoint for every delivery. The
 // condition on the state is written out, because the partial index is chosen by it.
 //
+// All pending deliveries of a disabled endpoint are due: they become dead letters.
+//
 // It selects by the due time and not by the number of the event: on Postgres, concurrent
 // batches of orders can commit a lower number after a higher one, and neither is skipped.
 const selectDue = `SELECT e.id, COALESCE((
 		SELECT '[' || string_agg('[' || event_seq || ',' || next_at || ']', ',') || ']' FROM (
 			SELECT event_seq, next_at FROM webhook_deliveries
-			WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= ?1 ORDER BY next_at LIMIT ?2) page), '[]')
+			WHERE endpoint_id = e.id AND state = 'pending' AND next_at <= CASE WHEN e.enabled = 1 THEN ?1 ELSE 9223372036854775807 END
+			ORDER BY next_at LIMIT ?2) page), '[]')
 	FROM webhook_endpoints e WHERE e.deleted_at = 0`
 
 // deliveryJob is one pending delivery, with all data for sending it.

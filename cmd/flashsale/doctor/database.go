@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/bucket"
 	"flashsale/migrations"
 	"flashsale/order/store"
 	"flashsale/order/transfer"
@@ -103,14 +105,35 @@ func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions 
 		return // reported before
 	}
 	behind, err := store.FindBehind(ctx, db, rdb, partitions)
-	switch {
-	case err != nil:
+	if err != nil {
 		d.failed("database", err)
-	case len(behind) > 0:
-		b := &behind[0]
+		return
+	}
+	d.behind(behind)
+}
+
+// behind reports the items that are stopped because the database is older than Redis.
+func (d *doctor) behind(items []store.Behind) {
+	var lost []string
+	var old []store.Behind
+	for _, b := range items {
+		if !b.Lost {
+			old = append(old, b)
+		} else if item := bucket.Item(b.ItemID); !slices.Contains(lost, item) {
+			lost = append(lost, item)
+		}
+	}
+	if len(lost) > 0 {
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: it does not have %d items of which Redis has orders: %s",
+			len(lost), strings.Join(lost[:min(len(lost), maxListed)], ", ")),
+			"create them again with the same id, stock and buckets, and then decide with flashsale recover; see docs/backup.md")
+	}
+	if len(old) > 0 {
+		b := &old[0]
 		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
-			len(behind), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
-	default:
+			len(old), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
+	}
+	if len(items) == 0 {
 		d.ok("database", "it is not older than Redis")
 	}
 }

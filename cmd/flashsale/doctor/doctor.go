@@ -19,6 +19,7 @@ const (
 	pings        = 21
 	minFiles     = 10_000  // open files of a process, one for each connection
 	minDisk      = 1 << 30 // free bytes on the disk of the database
+	maxListed    = 20      // items that a finding names
 	minRedis     = 6       // the oldest major version that the scripts support
 )
 

@@ -31,6 +31,11 @@ func newHighWater(ctx context.Context, e *env, eng *engine, ps *parts) (*store.H
 			}
 			for i := range behind[:min(len(behind), maxLogged)] {
 				b := &behind[i]
+				if b.Lost {
+					e.log.Error().Str("item", b.ItemID).Int64("redis_revision", b.Redis).
+						Msg("sale stopped: the database does not have the item, for example after a backup was restored; create the item again, then run flashsale recover --from redis|database")
+					continue
+				}
 				e.log.Error().Str("item", b.ItemID).Int64("database_revision", b.Database).Int64("redis_revision", b.Redis).
 					Msg("sale stopped: the database is older than Redis, for example after a backup was restored; run flashsale recover --from redis|database")
 			}
