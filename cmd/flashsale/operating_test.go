@@ -45,11 +45,12 @@ func TestOperating_CommandsRunAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for from, to := range map[string]string{
+		"mkdir -p /var/lib/flashsale\n":            "mkdir -p " + dir + "/new\n",
 		"make build && export PATH=$PWD/bin:$PATH": "export PATH=" + dir + ":$PATH",
-		"127.0.0.1:6379":      server.Addr(),
-		"/var/lib/flashsale/": dir + "/new/",
-		"0.0.0.0:8080":        "127.0.0.1:" + port,
-		"127.0.0.1:9091":      process.FreeAddr(t),
+		"127.0.0.1:6379":                           server.Addr(),
+		"/var/lib/flashsale/":                      dir + "/new/",
+		"0.0.0.0:8080":                             "127.0.0.1:" + port,
+		"127.0.0.1:9091":                           process.FreeAddr(t),
 	} {
 		if strings.Count(script, from) != 1 {
 			t.Fatalf("the documented commands do not have %q once:\n%s", from, script)

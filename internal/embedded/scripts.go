@@ -136,7 +136,7 @@ func (s *scripts) newState() (*lua.LState, error) {
 // may change with the version of miniredis.
 func (s *scripts) checkFields() (found bool) {
 	defer func() {
-		if recover() != nil { // a field that does not exist, or is of another type
+		if recover() != nil { // a field that does not exist or has another type
 			found = false
 		}
 	}()

@@ -73,18 +73,17 @@ func MissingFolder(folder string) (cause, fix string) {
 	return "the folder " + folder + " does not exist", "create it (mkdir -p " + folder + "), or correct the path"
 }
 
-// mockPayments is the setting of the mock payment service, and mockPaymentsOff the value that
-// disables it.
-const (
-	mockPayments    = "mock-payments-addr"
-	mockPaymentsOff = "off"
-)
+// mockPayments is the setting of the mock payment service.
+const mockPayments = "mock-payments-addr"
+
+// off is the value of an address that disables what would listen there.
+const off = "off"
 
 // MockPayments returns the address of the mock payment service; empty for none. Outside
 // development mode there is none, and an address that was set is refused.
 func (s *Settings) MockPayments(development bool) (string, error) {
 	switch {
-	case s.MockPaymentsAddr == mockPaymentsOff:
+	case s.MockPaymentsAddr == off:
 		return "", nil
 	case development:
 		return s.MockPaymentsAddr, nil

@@ -87,7 +87,7 @@ const EmbeddedRedis = "embedded"
 // DefineFlags declares every setting once, with its name, default and description.
 func DefineFlags(f *pflag.FlagSet) {
 	f.String("addr", "127.0.0.1:8080", "address the public API listens on")
-	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; empty: none")
+	f.String("ops-addr", "127.0.0.1:9090", "address of /metrics and /debug/pprof; off: none")
 	f.String("redis", EmbeddedRedis, "embedded, redis://host:port/db, rediss://…, cluster+redis://host:port?addr=host:port, or sentinel+redis://host:port?addr=host:port&master_name=NAME")
 	f.String("db", "", "sqlite:PATH or postgres://user@host/database (default sqlite:DATA-DIR/flashsale.db)")
 	f.String("data-dir", "flashsale-data", "folder for the service's own files")
@@ -312,6 +312,9 @@ func (s *Settings) fillTexts(k *koanf.Koanf) (errs []error) {
 		}
 		*t.to = k.String(t.name)
 	}
+	if s.OpsAddr == off {
+		s.OpsAddr = ""
+	}
 	return errs
 }
 
@@ -365,7 +368,7 @@ func (s *Settings) Validate() error {
 		}
 	}
 	check(validAddr(s.Addr), "addr", "it is not host:port", "write for example 127.0.0.1:8080")
-	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or nothing")
+	check(s.OpsAddr == "" || validAddr(s.OpsAddr), "ops-addr", "it is not host:port", "write for example 127.0.0.1:9090, or off")
 	check(validRedis(s.Redis), "redis", "unknown engine", "write embedded, redis://host:port/0, rediss://host:port/0, cluster+redis://host:port or sentinel+redis://host:port?master_name=NAME")
 	unknown, remedy := s.validDB()
 	check(unknown == "", "db", unknown, remedy)
@@ -397,7 +400,7 @@ func (s *Settings) Validate() error {
 	network := validNetworks(s.WebhookAllow)
 	check(network == "", "webhook-allow", network, "write for example 10.0.0.0/8")
 	check(s.WebhookWorkers >= 1 && s.WebhookWorkers <= 1024, "webhook-workers", "it is out of range", "use 1 to 1024")
-	check(s.MockPaymentsAddr == mockPaymentsOff || validAddr(s.MockPaymentsAddr) && loopback(s.MockPaymentsAddr), mockPayments,
+	check(s.MockPaymentsAddr == off || validAddr(s.MockPaymentsAddr) && loopback(s.MockPaymentsAddr), mockPayments,
 		"it is not a loopback address", "write for example 127.0.0.1:8090, or off")
 	check(s.LoginURL == "" || validLogin(s.LoginURL), "login-url", "it is neither a URL nor a path",
 		"write for example https://shop.example/login or /account/login")

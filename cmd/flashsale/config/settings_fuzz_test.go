@@ -130,7 +130,7 @@ func checkBounds(t *testing.T, s *Settings) {
 		"database":   len(s.DB) > len("sqlite:") && strings.HasPrefix(s.DB, "sqlite:"),
 		"redis":      s.Redis == EmbeddedRedis || strings.Contains(s.Redis, "redis"),
 		"folder":     s.DataDir != "",
-		"payments":   s.MockPaymentsAddr == mockPaymentsOff || loopback(s.MockPaymentsAddr),
+		"payments":   s.MockPaymentsAddr == off || loopback(s.MockPaymentsAddr),
 		"traces":     s.TraceSample >= 0 && s.TraceSample <= 1,
 	} {
 		if !ok {
