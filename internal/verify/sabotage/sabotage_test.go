@@ -46,14 +46,14 @@ var sabotages = []struct {
 		name: "acknowledges before the commit",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tf.fulfil(ctx, purchases.orders, purchases.fates)\n",
-			to: `	early := make([]order.Outcome, len(purchases.orders))
+			from: "\tf.fulfil(ctx, p.orders, p.fates)\n",
+			to: `	early := make([]order.Outcome, len(p.orders))
 	for i := range early {
 		early[i] = order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: time.Now().UnixMilli()}
 	}
 	if len(early) > 0 {
-		f.tell(ctx, purchases.orders, early, time.Now())
-		go f.fulfil(context.WithoutCancel(ctx), purchases.orders, slices.Clone(purchases.fates))
+		f.tell(ctx, p.orders, early, time.Now())
+		go f.fulfil(context.WithoutCancel(ctx), p.orders, slices.Clone(p.fates))
 	}
 `,
 		}},
@@ -74,19 +74,19 @@ var sabotages = []struct {
 		name: "commits a task twice when it is delivered again",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tf.fulfil(ctx, purchases.orders, purchases.fates)\n",
-			to: `	f.fulfil(ctx, purchases.orders, purchases.fates)
-	for i := range purchases.tasks {
-		t := &purchases.tasks[i]
+			from: "\tf.fulfil(ctx, p.orders, p.fates)\n",
+			to: `	f.fulfil(ctx, p.orders, p.fates)
+	for i := range p.tasks {
+		t := &p.tasks[i]
 		if t.leased.Attempt == 1 {
 			continue
 		}
-		again := slices.Clone(purchases.orders[t.from:t.to])
+		again := slices.Clone(p.orders[t.from:t.to])
 		for k := range again {
 			again[k].ID = again[k].ID[:32] + "f" + again[k].ID[33:]
 			again[k].IdempotencyKey += "2"
 		}
-		f.fulfil(ctx, again, slices.Clone(purchases.fates[t.from:t.to]))
+		f.fulfil(ctx, again, slices.Clone(p.fates[t.from:t.to]))
 	}
 `,
 		}},
