@@ -146,7 +146,7 @@ end
 	{
 		name: "repairs a sale from a database that is older than Redis",
 		change: []alteration{{
-			file: "order/store/highwater.go",
+			file: "order/store/behind.go",
 			from: "return r.Behind > 0 || r.Revision < mark", to: "return false && mark > 0",
 		}},
 		sell: restoreBackup, found: []string{history.LostConfirmed},
