@@ -313,8 +313,8 @@ func definite(err error) bool {
 
 // dropStale answers the requests whose patience ran out while they waited for earlier
 // batches. Nothing was sent for them. sampled says that one of the others is sampled.
-func (s *seller) dropStale(batch []*Request, now time.Time) (rest []*Request, sampled bool) {
-	rest = batch[:0]
+func (s *seller) dropStale(batch []*Request, now time.Time) (fresh []*Request, sampled bool) {
+	fresh = batch[:0]
 	for _, r := range batch {
 		waited := now.Sub(r.since)
 		if waited > s.v.cfg.Patience {
@@ -322,10 +322,10 @@ func (s *seller) dropStale(batch []*Request, now time.Time) (rest []*Request, sa
 			continue
 		}
 		s.v.cfg.OnWait(waited)
-		rest = append(rest, r)
+		fresh = append(fresh, r)
 		sampled = sampled || r.Trace != nil
 	}
-	return rest, sampled
+	return fresh, sampled
 }
 
 // stoppedLife is how long purchases of a stopped sale are refused from memory. Each check
