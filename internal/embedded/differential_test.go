@@ -97,7 +97,9 @@ func (g *commands) next() (args []any, short bool) {
 	kind := "string"
 	switch {
 	case n >= 3 && n <= 5 || n == 12 || n == 16 || n >= 37:
-		kind = g.pick("string", "hash", "zset", "list", "set", "stream")
+		kind = g.pick("string", "number", "hash", "zset", "list", "set", "stream")
+	case n == 17:
+		kind = "number"
 	case n >= 18 && n <= 22:
 		kind = "hash"
 	case n >= 23 && n <= 31:
@@ -156,7 +158,7 @@ func (g *commands) next() (args []any, short bool) {
 	case 16:
 		return []any{g.pick("DEL", "UNLINK", "EXISTS"), k, k2}, false
 	case 17:
-		return []any{g.pick("INCRBY", "DECRBY"), k, g.IntN(9)}, false
+		return []any{g.pick("SET", "INCRBY", "DECRBY"), k, g.IntN(9)}, false
 	case 18, 19:
 		return []any{g.pick("HSET", "HSETNX"), k, g.pick("f", "g", "h"), g.text()}, false
 	case 20:
@@ -197,6 +199,9 @@ func (g *commands) next() (args []any, short bool) {
 		command = g.pick("STRLEN", "HLEN", "ZCARD", "LLEN", "SCARD")
 	default:
 		command = g.pick("LPOP", "RPOP", "GET", "INCR")
+		if command == "INCR" && kind == "string" {
+			k = g.key("number") // what APPEND makes of a number, such as 012, is one for miniredis only
+		}
 	}
 	return []any{command, k}, false
 }
