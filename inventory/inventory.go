@@ -48,6 +48,9 @@ type Config struct {
 	// MarkLife bounds how long "sold out" is answered from memory without
 	// asking Redis again. Default 1 s.
 	MarkLife time.Duration
+	// MoveWait is how long Move waits for each of its two locks. It stops the sale of the first item
+	// while it waits for the second lock. Default 100 ms.
+	MoveWait time.Duration
 	// Observe, if set, returns the functions that observe the Inventory. New passes it the
 	// Inventory before anything runs, so that the functions can refer to it; Observe must
 	// not use it before New returns. Default: nothing is observed.
@@ -109,6 +112,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"LockIdle", &c.LockIdle, 5 * time.Millisecond},
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
+		{"MoveWait", &c.MoveWait, 100 * time.Millisecond},
 		{"LookLimit", &c.LookLimit, defaultLookLimit},
 		{"settleLimit", &c.settleLimit, afterCommit},
 	} {

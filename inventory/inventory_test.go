@@ -202,6 +202,7 @@ func TestNew_Errors(t *testing.T) {
 			"lock idle":    {Config{LockIdle: -1}, 1},
 			"patience":     {Config{Patience: -time.Second}, 1},
 			"mark's life":  {Config{MarkLife: -1}, 1},
+			"move wait":    {Config{MoveWait: -1}, 1},
 			"other number": {Config{Partitions: 3}, 1},
 		} {
 			if err := with(c.cfg, c.queues); err == nil || errors.Is(err, ErrPartitions) {

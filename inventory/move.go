@@ -11,10 +11,6 @@ import (
 	"flashsale/lock"
 )
 
-// moveWait is how long a move waits for each of its two locks. It stops the first sale while it
-// waits for the second lock, so it gives up soon.
-const moveWait = 100 * time.Millisecond
-
 // Move moves units that are not sold from one item's sale to another's, in both sales and in the
 // database, and in none without the others. commit changes the database and returns the versions
 // of both items. Nothing of either item is sold meanwhile. The locks are taken in the order of the
@@ -45,8 +41,8 @@ func (v *Inventory) Move(ctx context.Context, from, to string, units int64, comm
 				}
 			}
 			return v.moveLocked(ctx, move{from, to, units, l1, l2}, commit)
-		}, lock.WithWaitLimit(moveWait))
-	}, lock.WithWaitLimit(moveWait))
+		}, lock.WithWaitLimit(v.cfg.MoveWait))
+	}, lock.WithWaitLimit(v.cfg.MoveWait))
 }
 
 // move is a move under both locks.

@@ -25,7 +25,8 @@ func divided(t *testing.T, rdb *redis.Client, stock, limit int64) *shoptest.Shop
 	t.Helper()
 	n := ordertest.NewItem("", stock, limit)
 	n.Buckets = 8
-	s := shoptest.New(t, rdb, false, n)
+	// A restock reaches all buckets however busy the machine is.
+	s := shoptest.NewWith(t, rdb, n, inventory.Config{MoveWait: await.Limit, LookLimit: await.Limit})
 	s.Work()
 	return s
 }
