@@ -24,6 +24,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 		})
 		s := newShop(t, rdb, open(1, 1), 0)
 		z, a, b := s.request("z", "k", 1), s.request("a", "k", 1), s.request("b", "k", 1)
+		var v *Inventory
 		scripts := counter{after: func(_ int, err error) error {
 			known, herr := shared.HKeys(t.Context(), keys{1}.buyers(s.item)).Result()
 			switch {
@@ -34,6 +35,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 				if err := adjust(t.Context(), shared, keys{1}, 1, s.item, "", &Change{Version: 2, AddLeft: 2}); err != nil {
 					t.Error(err)
 				}
+				v.Returned(s.item) // the message may take longer than the reply
 			case len(known) == 2 && s.source.loads == 1: // a has bought, and one unit is left
 				s.commit(t)
 				s.source.set(func(src *stored) { // in the order of the database's index
@@ -46,7 +48,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 			return err
 		}}
 		rdb.AddHook(&scripts)
-		v := s.inventory(t, Config{MaxBatch: 1, MarkLife: time.Hour, LockIdle: time.Hour})
+		v = s.inventory(t, Config{MaxBatch: 1, MarkLife: time.Hour, LockIdle: time.Hour})
 		sel, err := v.seller(s.item)
 		if err != nil {
 			t.Fatal(err)

@@ -306,6 +306,7 @@ func (f *faults) buy(t *rapid.T) {
 		}
 	}
 	f.lossy.arm(lose)
+	f.sel.dropMark() // the script decides every request
 	f.sel.sell(slices.Clone(batch))
 	f.dropped = nil
 	want := make([]Outcome, n)

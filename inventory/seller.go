@@ -248,7 +248,7 @@ const (
 // Sending it again is safe: the script recognises the orders that it has accepted before.
 func (s *seller) sell(batch []*Request) {
 	taken := time.Now()
-	batch, sampled := s.dropStale(batch, taken)
+	batch, sampled := s.dropAnswerable(batch, taken)
 	if len(batch) == 0 {
 		return
 	}
@@ -311,21 +311,26 @@ func definite(err error) bool {
 	return errors.Is(err, ErrOverloaded) || errors.Is(err, ErrRebuilding) || errors.Is(err, ErrStopped)
 }
 
-// dropStale answers the requests whose patience ran out while they waited for earlier
-// batches. Nothing was sent for them. sampled says that one of the others is sampled.
-func (s *seller) dropStale(batch []*Request, now time.Time) (fresh []*Request, sampled bool) {
-	fresh = batch[:0]
+// dropAnswerable answers the requests that need no script: their patience ran out while they
+// waited for earlier batches, or one of these left a sold-out mark that covers them. When a stock
+// runs out, that is most of the crowd. sampled says that one of the others is sampled.
+func (s *seller) dropAnswerable(batch []*Request, now time.Time) (rest []*Request, sampled bool) {
+	rest = batch[:0]
 	for _, r := range batch {
 		waited := now.Sub(r.since)
 		if waited > s.v.cfg.Patience {
 			r.Done(Outcome{Err: ErrOverloaded})
 			continue
 		}
+		if err := s.refuse(r); err != nil {
+			r.Done(Outcome{Err: err})
+			continue
+		}
 		s.v.cfg.OnWait(waited)
-		fresh = append(fresh, r)
+		rest = append(rest, r)
 		sampled = sampled || r.Trace != nil
 	}
-	return fresh, sampled
+	return rest, sampled
 }
 
 // stoppedLife is how long purchases of a stopped sale are refused from memory. Each check

@@ -130,6 +130,65 @@ func TestInventory_SoldOutMark_WithoutRedis(t *testing.T) {
 	s.audit(t)
 }
 
+// TestInventory_SoldOutMark_Waiting: the script that sells the last unit answers the requests that
+// wait behind it too, except a repeat of an accepted one.
+func TestInventory_SoldOutMark_Waiting(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(2, 1), 0)
+		var batches atomic.Int64
+		v := s.inventory(t, Config{MaxBatch: 64, MarkLife: forEver, OnBatch: func(int, time.Duration) { batches.Add(1) }})
+		awaitListening(t, s, v)
+		if err := v.Open(await.Context(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		batches.Store(0)
+		// The first answer is delayed, so that the others wait together.
+		hold := make(chan struct{})
+		first := s.request("first", "k", 1)
+		first.Done = func(Outcome) { <-hold }
+		if err := v.Submit(first); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "the first batch", func() bool { return batches.Load() == 1 })
+		requests := make([]*Request, 200)
+		for i := range requests {
+			requests[i] = s.request(fmt.Sprintf("u%d", i), "k", 1)
+		}
+		requests = append(requests, s.request(first.Buyer, first.IdempotencyKey, 1))
+		outcomes := make([]Outcome, len(requests))
+		var wg sync.WaitGroup
+		for i, r := range requests {
+			wg.Add(1)
+			r.Done = func(o Outcome) {
+				outcomes[i] = o
+				wg.Done()
+			}
+			if err := v.Submit(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(hold)
+		wg.Wait()
+		for i, o := range outcomes {
+			want := Outcome{Err: ErrSoldOut}
+			switch i {
+			case 0:
+				want = Outcome{}
+			case len(outcomes) - 1:
+				want = Outcome{ReplayOf: first.OrderID}
+			}
+			if o != want {
+				t.Errorf("%s: outcome %+v, want %+v", requests[i].Buyer, o, want)
+			}
+		}
+		if n := batches.Load(); n != 3 {
+			t.Errorf("%d scripts, want 3: the first purchase, the last unit, the repeat", n)
+		}
+		s.audit(t)
+	})
+}
+
 func TestSeller_refuse_Expires(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, redistest.Embedded(t), open(2, 1), 0)

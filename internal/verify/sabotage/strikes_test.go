@@ -95,22 +95,21 @@ func dropReplies(s *stage) {
 	s.crowd(s.fresh(2 * stock))
 }
 
-// deleteLock deletes all keys of the item's lock while two processes sell the item in turn.
+// deleteLock deletes all keys of the item's lock several times during a sale by two processes.
 func deleteLock(s *stage) {
 	s.open(2, "")
 	s.worker()
 	stop := s.watchFences()
 	defer stop()
-	s.crowd(s.fresh(2*stock), func() {
-		for range 3 {
-			s.answered(stock / 4)
-			lock := s.key("sale:"+item) + ":lock"
-			s.must(s.rdb.Del(s.ctx, lock, lock+":waiters", lock+":seen", lock+":fence").Err())
-			// Processes that share an item sell without acquiring its lock, unless it is held for longer.
-			s.must(s.rdb.Set(s.ctx, lock, "another process", 100*time.Millisecond).Err())
-			s.struck()
-		}
-	})
+	for range 4 {
+		s.crowd(s.fresh(stock / 5))
+		lock := s.key("sale:"+item) + ":lock"
+		s.must(s.rdb.Del(s.ctx, lock, lock+":waiters", lock+":seen", lock+":fence").Err())
+		// Processes that share an item sell without acquiring its lock, unless it is held for longer.
+		s.must(s.rdb.Set(s.ctx, lock, "another process", 100*time.Millisecond).Err())
+		s.struck()
+	}
+	s.crowd(s.fresh(2 * stock))
 	s.lasts(100 * time.Millisecond) // more samples after the last sale
 }
 
