@@ -3061,6 +3061,9 @@ type RestockItemJSONRequestBody = Restock
 // ResumeItemJSONRequestBody defines body for ResumeItem for application/json ContentType.
 type ResumeItemJSONRequestBody = Empty
 
+// WarmItemJSONRequestBody defines body for WarmItem for application/json ContentType.
+type WarmItemJSONRequestBody = Empty
+
 // RefundOrderJSONRequestBody defines body for RefundOrder for application/json ContentType.
 type RefundOrderJSONRequestBody = Refund
 
@@ -3849,12 +3852,23 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/items/{item}/resume (the `ResumeItem` operationId).
 	ResumeItem(ctx context.Context, item ItemParameter, params *ResumeItemParams, body ResumeItemJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// WarmItemWithBody Load an item before its sale opens
+	//
+	// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/items/{item}/warm (the `WarmItem` operationId).
+	WarmItemWithBody(ctx context.Context, item ItemParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// WarmItem Load an item before its sale opens
 	//
 	// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
 	//
+	// Takes a body of the `application/json` content type.
+	//
 	// Corresponds with POST /v1/admin/items/{item}/warm (the `WarmItem` operationId).
-	WarmItem(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
+	WarmItem(ctx context.Context, item ItemParameter, body WarmItemJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RefundOrderWithBody Record that a paid order was refunded
 	//
@@ -4858,13 +4872,34 @@ func (c *Client) ResumeItem(ctx context.Context, item ItemParameter, params *Res
 	return c.Client.Do(req)
 }
 
+// WarmItemWithBody Load an item before its sale opens
+//
+// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/items/{item}/warm (the `WarmItem` operationId).
+func (c *Client) WarmItemWithBody(ctx context.Context, item ItemParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWarmItemRequestWithBody(c.Server, item, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // WarmItem Load an item before its sale opens
 //
 // The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
 //
+// Takes a body of the `application/json` content type.
+//
 // Corresponds with POST /v1/admin/items/{item}/warm (the `WarmItem` operationId).
-func (c *Client) WarmItem(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewWarmItemRequest(c.Server, item)
+func (c *Client) WarmItem(ctx context.Context, item ItemParameter, body WarmItemJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWarmItemRequest(c.Server, item, body)
 	if err != nil {
 		return nil, err
 	}
@@ -6791,8 +6826,19 @@ func NewResumeItemRequestWithBody(server string, item ItemParameter, params *Res
 	return req, nil
 }
 
-// NewWarmItemRequest constructs an http.Request for the WarmItem method
-func NewWarmItemRequest(server string, item ItemParameter) (*http.Request, error) {
+// NewWarmItemRequest calls the generic WarmItem builder with application/json body
+func NewWarmItemRequest(server string, item ItemParameter, body WarmItemJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewWarmItemRequestWithBody(server, item, "application/json", bodyReader)
+}
+
+// NewWarmItemRequestWithBody constructs an http.Request for the WarmItem method, with any body, and a specified content type
+func NewWarmItemRequestWithBody(server string, item ItemParameter, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -6817,10 +6863,12 @@ func NewWarmItemRequest(server string, item ItemParameter) (*http.Request, error
 		return nil, err
 	}
 
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
 	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }

@@ -335,4 +335,5 @@ func TestWarmItem(t *testing.T) {
 	wantProblem(t, warm("NOPE", "root", auth.RoleAdmin).Result(), 400, "id_invalid")
 	wantProblem(t, warm("thing", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
 	wantProblem(t, warm("thing", "", "").Result(), 401, "auth_missing")
+	wantProblem(t, warm("thing/warm?at=noon#", "root", auth.RoleAdmin).Result(), 400, "unknown_parameter")
 }

@@ -282,8 +282,8 @@ func (f *features) adminItemRoutes() []route {
 		control("/close", catalog.ControlClosed),
 		{Method: http.MethodGet, Path: one + "/ledger", Roles: admins, Produces: request.MediaJSON,
 			Private: true, Handle: f.adminItems.ledger},
-		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: request.MediaJSON,
-			Private: true, Handle: f.adminItems.warm},
+		{Method: http.MethodPost, Path: one + "/warm", Roles: admins, Produces: request.MediaJSON, Query: noQuery,
+			Body: bodyEmpty, MaxBody: maxSmallBody, Private: true, Handle: f.adminItems.warm},
 	}
 }
 
