@@ -320,20 +320,20 @@ func TestPages_Allocations(t *testing.T) {
 func TestWarmItem(t *testing.T) {
 	t.Parallel()
 	s := open(t)
-	warm := func(id, sub string, role auth.Role) *httptest.ResponseRecorder {
-		r := httptest.NewRequest(http.MethodPost, "/v1/admin/items/"+id+"/warm", http.NoBody)
+	warm := func(item, sub string, role auth.Role) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, "/v1/admin/items/"+item, http.NoBody)
 		if sub != "" {
 			r.Header.Set("Authorization", bearer(t, sub, role))
 		}
 		return s.do(r)
 	}
-	w := warm("thing", "root", auth.RoleAdmin)
+	w := warm("thing/warm", "root", auth.RoleAdmin)
 	if body := decodeBody(t, w.Body); w.Code != 200 || body["id"] != "thing" || w.Header().Get("Etag") != `"4"` {
 		t.Errorf("warm: %d %v", w.Code, body)
 	}
-	wantProblem(t, warm("nope", "root", auth.RoleAdmin).Result(), 404, "item_not_found")
-	wantProblem(t, warm("NOPE", "root", auth.RoleAdmin).Result(), 400, "id_invalid")
-	wantProblem(t, warm("thing", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
-	wantProblem(t, warm("thing", "", "").Result(), 401, "auth_missing")
-	wantProblem(t, warm("thing/warm?at=noon#", "root", auth.RoleAdmin).Result(), 400, "unknown_parameter")
+	wantProblem(t, warm("nope/warm", "root", auth.RoleAdmin).Result(), 404, "item_not_found")
+	wantProblem(t, warm("NOPE/warm", "root", auth.RoleAdmin).Result(), 400, "id_invalid")
+	wantProblem(t, warm("thing/warm", "alice", auth.RoleBuyer).Result(), 403, "forbidden")
+	wantProblem(t, warm("thing/warm", "", "").Result(), 401, "auth_missing")
+	wantProblem(t, warm("thing/warm?at=noon", "root", auth.RoleAdmin).Result(), 400, "unknown_parameter")
 }
