@@ -45,3 +45,19 @@ func TestPort_SkipsPortsInUse(t *testing.T) {
 		t.Errorf("port %d was given while it is in use", p)
 	}
 }
+
+// TestPort_SkipsClaimedBlocks claims the block that would be next, as another process does.
+func TestPort_SkipsClaimedBlocks(t *testing.T) {
+	port(t)
+	claimed.mu.Lock()
+	base := first + (claimed.start+claimed.tried)%(count/block)*block
+	claimed.next = claimed.end
+	claimed.mu.Unlock()
+	l, err := listen(base)
+	if err == nil { // otherwise another process has it
+		defer l.Close()
+	}
+	if p := port(t); p >= base && p < base+block {
+		t.Errorf("port %d is in the claimed block of %d", p, base)
+	}
+}
