@@ -36,8 +36,11 @@ func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, linea
 	}
 }
 
+// Unmarked is the revision of an item of which Redis has recorded none.
+const Unmarked = -1
+
 // Revisions reads the highest committed revision of each item that is recorded in
-// Redis, in their order; 0 where none is. Errors: [ErrUnavailable].
+// Redis, in their order; [Unmarked] where none is. Errors: [ErrUnavailable].
 func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string, items []string) ([]int64, error) {
 	k := keys{partitions}
 	cmds := make([]*redis.FloatCmd, len(items))
@@ -55,7 +58,9 @@ func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, l
 		switch score, err := c.Result(); {
 		case err == nil:
 			revisions[i] = int64(score)
-		case !errors.Is(err, redis.Nil):
+		case errors.Is(err, redis.Nil):
+			revisions[i] = Unmarked
+		default:
 			return nil, fmt.Errorf("read revision of %s: %w: %w", items[i], ErrUnavailable, err)
 		}
 	}

@@ -114,3 +114,40 @@ func TestRecover_ItemLostForGood(t *testing.T) {
 		})
 	})
 }
+
+// TestRecover_ItemLostUnsold: an item was created after the backup, and none of its orders is committed.
+// Its queued order waits too, and is committed once the item is created again: there is nothing
+// to decide about.
+func TestRecover_ItemLostUnsold(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 1, 1))
+		s.HighWater()
+		before := backup(s)
+		n := ordertest.NewItem(s.Item+"-new", 3, 1)
+		if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
+			t.Fatal(err)
+		}
+		s.Item = n.ID
+		queued := s.MustPlace(s.Purchase("u1", "k", 1, 0)).Order.ID
+		h := restore(s, before)
+		s.Restart()
+		if stopped := stops(s, h); !stopped[0].Lost {
+			t.Fatalf("stopped %+v, want an item that is lost", stopped)
+		}
+		if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
+			t.Fatal(err)
+		}
+		if stopped := shoptest.MustCheck(h, t); len(stopped) != 0 {
+			t.Fatalf("stopped %+v, and the item was created again", stopped)
+		}
+		s.Work()
+		await.True(t, "the queued order to be confirmed", func() bool {
+			o, err := s.Store.Order(await.Context(t), queued)
+			return err == nil && o.Status == order.StatusConfirmed
+		})
+		if n := buys(s, "x", "y", "z"); n != 2 {
+			t.Errorf("%d more units are sold, want 2 of 3", n)
+		}
+	})
+}

@@ -28,35 +28,39 @@ const revisionPage = 500
 // Compare compares items, and buckets as items of their own. It reads the marks first and then the
 // rows: in between, the database can only advance. Items with a mark and no row are behind.
 func (h *HighWater) Compare(ctx context.Context, ids []string) ([]Behind, error) {
-	return h.compare(ctx, ids, h.Store.revisions)
+	behind, _, err := h.compare(ctx, ids, h.Store.revisions)
+	return behind, err
 }
 
 // revisionReader reads the revisions of those items that exist.
 type revisionReader func(ctx context.Context, ids []string) (map[string]revisionRow, error)
 
-func (h *HighWater) compare(ctx context.Context, ids []string, read revisionReader) ([]Behind, error) {
+// compare compares items. unmarked are the revisions of the rows without a mark.
+func (h *HighWater) compare(ctx context.Context, ids []string, read revisionReader) (behind []Behind, unmarked map[string]int64, err error) {
 	if len(ids) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	marks, err := inventory.Revisions(ctx, h.Redis, h.Partitions, h.Lineage, ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	rows, err := read(ctx, ids)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var behind []Behind
+	unmarked = make(map[string]int64)
 	for i, id := range ids {
 		row, known := rows[id]
 		switch {
 		case known && row.behindOf(marks[i]):
 			behind = append(behind, Behind{ItemID: id, Database: row.Revision, Redis: max(marks[i], row.Behind)})
-		case !known && marks[i] > 0:
+		case !known && marks[i] != inventory.Unmarked:
 			behind = append(behind, Behind{ItemID: id, Redis: marks[i], Lost: true})
+		case known && marks[i] == inventory.Unmarked:
+			unmarked[id] = row.Revision
 		}
 	}
-	return behind, nil
+	return behind, unmarked, nil
 }
 
 // withBuckets returns items that are behind with all buckets of these items, ordered by id. Units
@@ -145,7 +149,7 @@ func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, pa
 func (h *HighWater) lost(ctx context.Context, read revisionReader) ([]Behind, error) {
 	found := make(map[string]Behind)
 	err := inventory.EachRevised(ctx, h.Redis, h.Partitions, h.Lineage, func(ids []string) error {
-		behind, err := h.compare(ctx, ids, read)
+		behind, _, err := h.compare(ctx, ids, read)
 		for _, b := range behind {
 			if b.Lost {
 				found[b.ItemID] = b

@@ -98,7 +98,7 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 		if len(ids) == 0 {
 			break
 		}
-		behind, err := h.compare(ctx, ids, read)
+		behind, _, err := h.compare(ctx, ids, read)
 		if err != nil {
 			return nil, err
 		}

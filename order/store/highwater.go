@@ -349,7 +349,7 @@ func (h *HighWater) CheckBuckets(ctx context.Context, item string, n int) error 
 		return err
 	}
 	for i := len(marks); i > max(n, 1); i-- {
-		if marks[i-1] > 0 {
+		if marks[i-1] != inventory.Unmarked {
 			return &order.BucketsError{Buckets: i}
 		}
 	}
@@ -383,16 +383,19 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 }
 
 // MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
-// the database is older than Redis. It reads both. Errors: ErrDatabase,
-// inventory.ErrUnavailable.
+// the database is older than Redis. It reads both. Of an item without a mark it records the revision:
+// a sale must be loaded before it accepts orders, so an item with accepted orders has a mark, even if none
+// of them is committed. Errors: ErrDatabase, inventory.ErrUnavailable.
 func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
 	if h == nil {
 		return nil, nil
 	}
-	behind, err := h.Compare(ctx, items)
+	behind, unmarked, err := h.compare(ctx, items, h.Store.revisions)
 	if err != nil {
 		return nil, err
 	}
+	h.Commit(unmarked)
+	h.Note(ctx)
 	var unstopped []string
 	refused = make(map[string]error, len(behind))
 	for _, b := range behind {
