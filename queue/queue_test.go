@@ -149,6 +149,35 @@ func TestQueue_LeaseExpires(t *testing.T) {
 	})
 }
 
+// TestQueue_LeaseAfterClockSetBack: after the clock was set back, a dead worker's lease lasts a full lease longer at
+// most, not the difference. Otherwise the longer lease of another worker is kept.
+func TestQueue_LeaseAfterClockSetBack(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix, ctx := redistest.Prefix(t), await.Context(t)
+		long := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour})
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		held := take(t, long, "a", "b")
+		if f := dequeue(t, q, 1); f.Next <= 2*time.Minute {
+			t.Fatalf("the next lease ends in %v; want that of the other worker", f.Next)
+		}
+		// The server's clock is an hour behind the time of the last arrival.
+		now, err := rdb.Time(ctx).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Set(ctx, prefix+"clock", now.Add(time.Hour).UnixMicro(), 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if f := dequeue(t, q, 1); len(f.Tasks) != 0 || f.Next < 0 || f.Next > 2*time.Minute {
+			t.Fatalf("%d tasks, and the next lease ends in %v; want none, and about a minute", len(f.Tasks), f.Next)
+		}
+		status, err := q.Ack(ctx, held...)
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
+	})
+}
+
 // dequeueOnly takes one task and reports whether it is the named one.
 func dequeueOnly(t testing.TB, q *queue.Queue, id string) bool {
 	t.Helper()

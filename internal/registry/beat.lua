@@ -19,9 +19,13 @@ local all, silent, others, latest = redis.call('HGETALL', KEYS[1]), {}, 0, fetch
 for i = 1, #all, 2 do
   local field, value = all[i], all[i + 1]
   if field == ':fetched' then
-    latest = math.max(latest, tonumber(value) or 0)
+    local before = tonumber(value) or 0
+    if before <= now + tonumber(ARGV[6]) then -- a later one is from before the clock was set back
+      latest = math.max(latest, before)
+    end
   elseif field ~= ':seen' and field ~= id then
-    if (tonumber(string.match(value, '^%d+')) or 0) < oldest then
+    local seen = tonumber(string.match(value, '^%d+')) or 0
+    if seen < oldest or seen > now + tonumber(ARGV[6]) then -- the latter if the clock was set back
       silent[#silent + 1] = field
     else
       others = others + 1

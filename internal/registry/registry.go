@@ -135,7 +135,8 @@ func parseWorkers(reply []string, silence time.Duration) (w Workers, err error) 
 		default:
 			var one Worker
 			one, err = parseWorker(id, value)
-			if err == nil && w.Now.Sub(one.SeenAt) <= silence {
+			// If the clock was set back, a heartbeat may be in the future.
+			if err == nil && w.Now.Sub(one.SeenAt).Abs() <= silence {
 				w.Live = append(w.Live, one)
 			}
 		}

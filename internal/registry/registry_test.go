@@ -166,16 +166,48 @@ func TestRegistry_Killed(t *testing.T) {
 	}
 }
 
+// TestRegistry_ClockSetBack: after the server's clock was set back, a killed worker and the times of past workers do
+// not look recent until the clock has caught up.
+func TestRegistry_ClockSetBack(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	rdb := dial(t, server.Addr())
+	now := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	server.SetTime(now)
+	key := redistest.Prefix(t) + "workers"
+	r := newRegistry(t, rdb, registry.Config{Key: key, Every: time.Minute, Silence: time.Minute})
+	g := r.Register("a", "")
+	g.Fetched()
+	join(t, g, refuse(t)) // the next heartbeat is a minute away
+	await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
+	now = now.Add(-time.Hour)
+	server.SetTime(now)
+	if w := listed(t, r); len(w.Live) != 0 {
+		t.Errorf("a worker is live by a heartbeat an hour ahead: %+v", w.Live)
+	}
+	b := r.Register("b", "")
+	b.Fetched()
+	leave := join(t, b, refuse(t))
+	await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 1 })
+	if w := listed(t, r); w.Live[0].Host != "b" || w.FetchedAt.After(now) || w.SeenAt.After(now) {
+		t.Errorf("times of before: %+v", w)
+	}
+	if fields, err := rdb.HLen(await.Context(t), key).Result(); err != nil || fields != 3 {
+		t.Errorf("%d fields, %v: want the live worker and two times", fields, err)
+	}
+	leave()
+}
+
 // TestRegistry_Full: a full registry returns ErrFull; a worker that leaves makes room.
 func TestRegistry_Full(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	key := redistest.Prefix(t) + "workers"
 	r := newRegistry(t, rdb, registry.Config{Key: key, Every: 10 * time.Millisecond, Silence: time.Hour})
-	far := time.Now().Add(time.Hour).UnixMilli()
+	seen := time.Now().UnixMilli()
 	fields := make(map[string]string)
 	for i := range 1024 {
-		fields[fmt.Sprintf("w%d", i)] = fmt.Sprintf("%d %d 0 h v", far, far)
+		fields[fmt.Sprintf("w%d", i)] = fmt.Sprintf("%d %d 0 h v", seen, seen)
 	}
 	if err := rdb.HSet(await.Context(t), key, fields).Err(); err != nil {
 		t.Fatal(err)

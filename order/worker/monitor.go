@@ -110,6 +110,7 @@ type Monitor struct {
 
 	// The rest belongs to Run.
 	suspected, alarmed, failing bool
+	shown                       string // the result of another process that was used last
 }
 
 // looked is a Look and the time when this process got it.
@@ -204,15 +205,16 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text != "" {
+	// A result expires before it could be found twice, unless the clock of Redis was set back.
+	if text != "" && text != m.shown {
+		m.shown = text
 		var l Look
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			return nil, fmt.Errorf("read %s: %w", backlogKey, err)
 		}
 		return &l, nil
 	}
-	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, m.limit).Result()
-	if err != nil || !mine {
+	if mine, err := m.takeTurn(ctx); err != nil || !mine {
 		return nil, err
 	}
 	l, err := m.read(ctx)
@@ -229,6 +231,21 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// takeTurn returns false while another process reads.
+func (m *Monitor) takeTurn(ctx context.Context) (bool, error) {
+	rdb := m.cfg.Redis
+	mine, err := rdb.SetNX(ctx, backlogTurnKey, 1, m.limit).Result()
+	if err != nil || mine {
+		return mine, err
+	}
+	left, err := rdb.PTTL(ctx, backlogTurnKey).Result()
+	if err != nil || left <= m.limit {
+		return false, err
+	}
+	// The clock of Redis was set back. If several processes take this turn, all of them read.
+	return true, rdb.Set(ctx, backlogTurnKey, 1, m.limit).Err()
 }
 
 // shared returns the recent result of another process, or "". With the same command it checks

@@ -195,6 +195,32 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	}
 }
 
+// TestMonitor_ClockSetBack: after the clock of Redis was set back, its keys live longer by the difference. Neither an
+// old result nor an old turn then stops the reading for that time.
+func TestMonitor_ClockSetBack(t *testing.T) {
+	t.Parallel()
+	w := watch(t)
+	w.cfg.Every = 0 // the default
+	reads, shares := NewMonitor(w.cfg), NewMonitor(w.cfg)
+	put(t, w.orders, "a")
+	ctx := await.Context(t)
+	reads.round(ctx)
+	shares.round(ctx)
+	for _, key := range []string{backlogKey, backlogTurnKey} {
+		w.server.SetTTL(key, w.server.TTL(key)+time.Hour)
+	}
+	put(t, w.orders, "b")
+	shares.round(ctx)
+	if l := shares.Last(); l == nil || l.Waiting != 2 {
+		t.Errorf("with the keys of before: %+v", l)
+	}
+	for _, key := range []string{backlogKey, backlogTurnKey} {
+		if ttl := w.server.TTL(key); ttl <= 0 || ttl > time.Minute {
+			t.Errorf("%s still lives for %v", key, ttl)
+		}
+	}
+}
+
 // commands counts all commands of its client.
 type commands struct{ n atomic.Int64 }
 
@@ -227,8 +253,8 @@ func TestMonitor_WatchKey(t *testing.T) {
 	if err := w.rdb.Set(await.Context(t), w.cfg.WatchKey, 1, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	shares.round(await.Context(t))
 	w.round(t, reads) // which finds no shared state
+	shares.round(await.Context(t))
 	if watched != 2 {
 		t.Errorf("called %d times, want 2", watched)
 	}

@@ -1,4 +1,5 @@
 -- Takes ready tasks of up to n entries under one lease, after reclaiming expired leases and promoting what is due.
+-- If the clock was set back, it first shortens the leases that would end too late.
 --
 -- KEYS  those of fragment_common.lua
 -- ARGV  1 n, 2 lease in ms, 3 lease token, 4 bound of reclaims and of promotions, 5 max_attempts,
@@ -29,6 +30,27 @@ end
 
 -- Every part removes before it adds. A Redis at its memory limit refuses a script whose first write adds,
 -- and lets one through that has removed something; a full one can so be drained.
+
+-- If the clock was set back, it is behind the last arrival, and the leases of dead workers would last longer by the
+-- difference. No live worker relies on more than a full lease from now. Arrivals of one microsecond are stored as
+-- consecutive ones, so a second is allowed.
+local function shorten()
+  local last = redis.pcall('GET', KEYS[6])
+  if type(last) ~= 'string' or (tonumber(last) or 0) < now_us + 1000000 then
+    return
+  end
+  local latest = string.format('%d', math.ceil(now_us / 1000) + tonumber(ARGV[2]))
+  local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. latest, '+inf', 'LIMIT', 0, bound)
+  queue_each(#ids, function(from, to)
+    local leased, k = {}, 0
+    for i = from, to do
+      leased[k + 1], leased[k + 2] = latest, ids[i]
+      k = k + 2
+    end
+    redis.call('ZREM', KEYS[3], unpack(ids, from, to))
+    redis.call('ZADD', KEYS[3], unpack(leased, 1, k))
+  end)
+end
 
 -- Expired leases go back to the front: they had their turn. Rewriting meta ends the old token.
 local function reclaim()
@@ -211,6 +233,7 @@ end
 if redis.call('EXISTS', KEYS[9]) == 1 then
   return reply
 end
+shorten()
 reclaim()
 promote()
 take()

@@ -69,6 +69,7 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected Connected) (rd
 			return nil, nil, err
 		}
 		c := redis.NewFailoverClient(o)
+		c.AddHook(&oneMaster{open: make(map[*masterConn]struct{})})
 		guard.Guard(c)
 		return c, []func() error{c.Close}, nil
 	default:

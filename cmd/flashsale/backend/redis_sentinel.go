@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,6 +48,72 @@ func sentinelOptions(setting string, connected Connected) (*redis.FailoverOption
 	o.DialerRetries, o.OnConnect = 1, connected
 	o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: redisDial, TLSConfig: o.TLSConfig})
 	return o, nil
+}
+
+// oneMaster is a hook that closes the connections to the former master once the client has
+// connected to another one. The client itself closes those of its pool, and no subscriptions: after a
+// failover that leaves the former master running, they would be connected, and receive nothing,
+// until the Sentinels have made it a replica, ten seconds later.
+type oneMaster struct {
+	mu   sync.Mutex
+	open map[*masterConn]struct{}
+}
+
+// masterConn is a connection to a server that was the master when it was made.
+type masterConn struct {
+	net.Conn
+	hook *oneMaster
+}
+
+// DialHook keeps the new connection, and closes those to other servers.
+func (m *oneMaster) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c := &masterConn{conn, m}
+		for _, former := range m.add(c) {
+			_ = former.Close() //nolint:errcheck // it is not used again
+		}
+		// The client's pool checks idle connections through this interface, which TLS does not have.
+		if sys, ok := conn.(syscall.Conn); ok {
+			return struct {
+				*masterConn
+				syscall.Conn
+			}{c, sys}, nil
+		}
+		return c, nil
+	}
+}
+
+// add keeps a connection, and returns those to other servers.
+func (m *oneMaster) add(c *masterConn) (former []*masterConn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other := range m.open {
+		if other.RemoteAddr().String() != c.RemoteAddr().String() {
+			former = append(former, other)
+		}
+	}
+	m.open[c] = struct{}{}
+	return former
+}
+
+// Close closes the connection.
+func (c *masterConn) Close() error {
+	c.hook.mu.Lock()
+	delete(c.hook.open, c)
+	c.hook.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// ProcessHook does nothing.
+func (m *oneMaster) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook does nothing.
+func (m *oneMaster) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // sentinelLimit bounds the diagnosis of the Sentinels.

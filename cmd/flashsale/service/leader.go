@@ -16,19 +16,49 @@ func leaderKey(chore string) string { return "fs:{p0}:leader:" + chore }
 // leaderRetry is the pause after a failed attempt to become the leader.
 const leaderRetry = time.Second
 
+const (
+	// leaderClockEvery is how often a leader checks whether the clock of Redis was set back.
+	leaderClockEvery = 5 * time.Second
+	// leaderSetBack is how far the clock may be set back without notice: about the TTL of the locks.
+	leaderSetBack = 10 * time.Second
+)
+
 // leaders elects one process for each chore with locks.
 type leaders struct {
-	env   *env
-	locks *lock.Manager
+	env        *env
+	locks      *lock.Manager
+	now        func() time.Time // the clock of Redis
+	clockEvery time.Duration
 }
 
-func newLeaders(e *env, rdb redis.UniversalClient, ps *parts) (*leaders, error) {
+func newLeaders(e *env, rdb redis.UniversalClient, now func() time.Time, ps *parts) (*leaders, error) {
 	locks, err := lock.New(rdb, lock.Config{Metadata: processName(), Observer: lock.Observer{CannotListen: e.reporter("locks")}})
 	if err != nil {
 		return nil, err
 	}
 	ps.add(part{name: "leaders' locks", stop: locks.Close})
-	return &leaders{env: e, locks: locks}, nil
+	return &leaders{env: e, locks: locks, now: now, clockEvery: leaderClockEvery}, nil
+}
+
+// resign calls cancel after the clock of Redis was set back. The TTL of the lock was lengthened by the difference,
+// and renewals never shorten it: if this process were killed, no other would lead for that long. A new lock has the
+// right TTL.
+func (l *leaders) resign(ctx context.Context, cancel context.CancelFunc) {
+	tick := time.NewTicker(l.clockEvery)
+	defer tick.Stop()
+	for latest := l.now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := l.now()
+		if latest.Sub(now) > leaderSetBack {
+			cancel()
+			return
+		}
+		latest = now
+	}
 }
 
 // lead returns a part that runs a chore in one of all processes: the one that holds the chore's
@@ -39,6 +69,9 @@ func (l *leaders) lead(chore string, work func(ctx context.Context)) part {
 	return part{name: chore, run: func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			err := l.locks.Do(ctx, leaderKey(chore), func(ctx context.Context, _ *lock.Lock) error {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				go l.resign(ctx, cancel)
 				work(ctx)
 				return nil
 			})

@@ -164,7 +164,7 @@ func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *devel
 	settleProcessors(r, e.settings)
 	var chores *leaders
 	if r.worker || e.settings.ReconcileEvery != 0 {
-		if chores, err = newLeaders(e, eng.rdb, &b.rest); err != nil {
+		if chores, err = newLeaders(e, eng.rdb, eng.clock.Now, &b.rest); err != nil {
 			return err
 		}
 	}
