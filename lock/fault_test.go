@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -490,7 +491,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	}
 	served, stop := context.WithCancel(ctx)
 	killing.Go(func() {
-		for wait(served, 20*time.Millisecond) {
+		for pause.For(served, 20*time.Millisecond) {
 			kill()
 		}
 	})

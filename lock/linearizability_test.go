@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -145,7 +146,7 @@ func (r *linRun) work(ctx context.Context, worker int, c *linClient) {
 	rng := rand.New(rand.NewPCG(r.seed, uint64(worker)))
 	for ctx.Err() == nil {
 		if !r.hold(ctx, worker, c, rng) {
-			wait(ctx, time.Millisecond) // no busy loop while Redis is down
+			pause.For(ctx, time.Millisecond) // no busy loop while Redis is down
 		}
 	}
 }
@@ -171,7 +172,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 
 	for range 1 + rng.IntN(3) {
 		r.touch(ctx, worker, c.rdb, i, l, rng)
-		wait(l.Context(), time.Duration(rng.Int64N(int64(4*time.Millisecond)))) // its work
+		pause.For(l.Context(), time.Duration(rng.Int64N(int64(4*time.Millisecond)))) // its work
 	}
 	if stalls && r.stall(ctx, i, l) {
 		// It wakes up and continues as if nothing had happened.
@@ -189,7 +190,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 func (r *linRun) stall(ctx context.Context, i int, l *Lock) bool {
 	<-l.Context().Done()
 	for r.latest[i].Load() == l.Fence() {
-		if !wait(ctx, time.Millisecond) {
+		if !pause.For(ctx, time.Millisecond) {
 			return false
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/pause"
 )
 
 // queueLife is the minimum TTL of an abandoned queue.
@@ -94,17 +96,17 @@ func granted(cmd *redis.Cmd) (reply, error) {
 // repeated runs an idempotent script and repeats it once if the connection failed. It keeps
 // retrying while a cluster moves the slot or elects a master.
 func (n *node) repeated(ctx context.Context, run func() error) error {
-	for lost, pause := false, time.Millisecond; ; {
+	for lost, next := false, time.Millisecond; ; {
 		err := run()
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
 		case unknown(err) && !lost:
 			lost = true
-		case !n.moving(err) || !wait(ctx, pause):
+		case !n.moving(err) || !pause.For(ctx, next):
 			return err
 		default:
-			pause = min(2*pause, 50*time.Millisecond)
+			next = min(2*next, 50*time.Millisecond)
 		}
 	}
 }
@@ -121,18 +123,6 @@ func (n *node) moving(err error) bool {
 		}
 	}
 	return false
-}
-
-// wait pauses for d. It returns false if ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // release repeats the script if the connection failed. Whether the first run released the

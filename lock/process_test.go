@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
@@ -443,7 +444,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 					return
 				case err != nil:
 					failed.Add(1)
-					wait(ctx, 10*time.Millisecond)
+					pause.For(ctx, 10*time.Millisecond)
 				case back:
 					good++
 				}

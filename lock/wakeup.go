@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/pause"
 )
 
 // wakeup is the state of a manager's subscription, over which a release notifies the
@@ -91,23 +93,17 @@ func (m *Manager) subscribed() bool {
 // listen maintains the subscription until the manager ends. After a connection that worked
 // it subscribes again at once, otherwise with growing pauses.
 func (m *Manager) listen() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	var pause time.Duration
+	var next time.Duration
 	for m.life.Err() == nil {
 		if m.listenOnce() {
-			pause = 0
+			next = 0
 			continue
 		}
-		pause = min(max(2*pause, 10*time.Millisecond), redialMax)
+		next = min(max(2*next, 10*time.Millisecond), redialMax)
 		if m.wake.mute.Load() {
-			pause = refusedPause
+			next = refusedPause
 		}
-		timer.Reset(pause)
-		select {
-		case <-timer.C:
-		case <-m.life.Done():
-		}
+		pause.For(m.life, next)
 	}
 }
 
