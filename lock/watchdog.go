@@ -121,8 +121,7 @@ func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, ove
 			at, slack = h.retryAt, 0
 		}
 		switch {
-		case h.state != stateHeld:
-		case !end.After(now):
+		case !end.After(now): // also while it is being released
 			over = append(over, h)
 		case h.renewing: // the end of the renewal wakes the loop
 			next = earlier(next, end)
