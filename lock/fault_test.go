@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -491,7 +490,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 	}
 	served, stop := context.WithCancel(ctx)
 	killing.Go(func() {
-		for pause.For(served, 20*time.Millisecond) {
+		for wait(served, 20*time.Millisecond) {
 			kill()
 		}
 	})

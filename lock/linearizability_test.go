@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -146,7 +145,7 @@ func (r *linRun) work(ctx context.Context, worker int, c *linClient) {
 	rng := rand.New(rand.NewPCG(r.seed, uint64(worker)))
 	for ctx.Err() == nil {
 		if !r.hold(ctx, worker, c, rng) {
-			pause.For(ctx, time.Millisecond) // no busy loop while Redis is down
+			wait(ctx, time.Millisecond) // no busy loop while Redis is down
 		}
 	}
 }
@@ -172,7 +171,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 
 	for range 1 + rng.IntN(3) {
 		r.touch(ctx, worker, c.rdb, i, l, rng)
-		pause.For(l.Context(), time.Duration(rng.Int64N(int64(4*time.Millisecond)))) // its work
+		wait(l.Context(), time.Duration(rng.Int64N(int64(4*time.Millisecond)))) // its work
 	}
 	if stalls && r.stall(ctx, i, l) {
 		// It wakes up and continues as if nothing had happened.
@@ -190,7 +189,7 @@ func (r *linRun) hold(ctx context.Context, worker int, c *linClient, rng *rand.R
 func (r *linRun) stall(ctx context.Context, i int, l *Lock) bool {
 	<-l.Context().Done()
 	for r.latest[i].Load() == l.Fence() {
-		if !pause.For(ctx, time.Millisecond) {
+		if !wait(ctx, time.Millisecond) {
 			return false
 		}
 	}

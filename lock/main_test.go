@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -80,7 +79,7 @@ func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 			return l
 		}
 		late := errors.Is(err, errLate) || errors.Is(err, ErrNoQuorum) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
-		if !late || !pause.For(ctx, 10*time.Millisecond) {
+		if !late || !wait(ctx, 10*time.Millisecond) {
 			t.Fatal(err)
 		}
 	}

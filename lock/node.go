@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"flashsale/internal/pause"
 )
 
 // queueLife is the minimum TTL of an abandoned queue.
@@ -103,7 +101,7 @@ func (n *node) repeated(ctx context.Context, run func() error) error {
 			return err
 		case unknown(err) && !lost:
 			lost = true
-		case !n.moving(err) || !pause.For(ctx, next):
+		case !n.moving(err) || !wait(ctx, next):
 			return err
 		default:
 			next = min(2*next, 50*time.Millisecond)
@@ -123,6 +121,18 @@ func (n *node) moving(err error) bool {
 		}
 	}
 	return false
+}
+
+// wait pauses for d. It returns false if ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // release repeats the script if the connection failed. Whether the first run released the

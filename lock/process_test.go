@@ -17,7 +17,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/longtest"
 	"flashsale/internal/testing/redistest"
@@ -444,7 +443,7 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 					return
 				case err != nil:
 					failed.Add(1)
-					pause.For(ctx, 10*time.Millisecond)
+					wait(ctx, 10*time.Millisecond)
 				case back:
 					good++
 				}

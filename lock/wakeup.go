@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"flashsale/internal/pause"
 )
 
 // wakeup is the state of a manager's subscription, over which a release notifies the
@@ -103,7 +101,7 @@ func (m *Manager) listen() {
 		if m.wake.mute.Load() {
 			next = refusedPause
 		}
-		pause.For(m.life, next)
+		wait(m.life, next)
 	}
 }
 
