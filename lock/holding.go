@@ -20,8 +20,7 @@ type holding struct {
 	keys     keys
 	settings settings
 	since    time.Time
-	endBy    time.Time   // end of the maximum hold; zero without one
-	timer    *time.Timer // ends the lock at its deadline; nil if the watchdog does
+	endBy    time.Time // end of the maximum hold; zero without one
 
 	releasing sync.Mutex // held during the release's call
 
@@ -111,20 +110,14 @@ func (h *holding) timeUp() (at time.Time, cause error) {
 	return h.deadline, ErrLost
 }
 
-// expire ends the lock if its deadline has passed. Renewals do not reset the timer that
-// calls it; if the deadline has moved, expire resets the timer.
+// expire ends the lock if its time is up. An extension may have moved the deadline.
 func (h *holding) expire() {
 	h.mu.Lock()
 	at, cause := h.timeUp()
-	left := time.Until(at)
-	if h.state == stateHeld && left > 0 && h.timer != nil {
-		h.timer.Reset(left)
-	}
 	h.mu.Unlock()
-	if left > 0 {
-		return
+	if time.Until(at) <= 0 {
+		h.lose(cause)
 	}
-	h.lose(cause)
 }
 
 // lose ends a held lock that its holder did not release.
@@ -153,9 +146,6 @@ var errGone = fmt.Errorf("%w: %w", ErrLost, trimmed{ErrNotHeld})
 
 // end cancels the contexts and ends the validity. The caller holds mu.
 func (h *holding) end(cause error) {
-	if h.timer != nil {
-		h.timer.Stop()
-	}
 	if now := time.Now(); h.deadline.After(now) {
 		h.deadline = now
 	}

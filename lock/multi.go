@@ -19,33 +19,25 @@ type MultiLock struct {
 // of the arguments, so that two calls for the same resources cannot deadlock. Waiting for
 // locks in any other order while holding one can deadlock. The TTL of each lock starts
 // when it is taken, the wait limit covers all of them, and duplicates count once. The
-// errors are those of Acquire, with the resource that failed.
+// errors are those of Acquire, with the resource that failed, and of releasing the others.
 func (m *Manager) AcquireAll(ctx context.Context, resources []string, opts ...Option) (*MultiLock, error) {
-	set, err := m.settle(opts)
-	if err != nil {
-		return nil, opError("acquire all", "", err)
-	}
 	ordered, err := m.inOrder(resources)
 	if err != nil {
 		return nil, opError("acquire all", "", err)
 	}
+	set, _ := m.settle(opts) //nolint:errcheck // Acquire returns it
 	until := time.Now().Add(set.waitLimit)
-	all, n := &MultiLock{}, len(opts)
+	opts = append(slices.Clip(opts), nil) // the last one is the rest of the limit
+	all := &MultiLock{}
 	for _, resource := range ordered {
 		if set.waitLimit > 0 {
-			left := max(time.Until(until), 1) // an expired limit fails as a wait timeout
-			opts = append(slices.Clone(opts[:n]), WithWaitLimit(left))
+			// An expired limit fails as a wait timeout.
+			opts[len(opts)-1] = WithWaitLimit(max(time.Until(until), 1))
 		}
 		// The wait for the next lock ends if a held one is lost.
 		l, err := m.Acquire(ctx, resource, opts...)
 		if err != nil {
-			for _, held := range slices.Backward(all.locks) {
-				// A lock that had already ended needs no release.
-				if e := held.Release(ctx); !errors.Is(e, ErrNotHeld) {
-					err = errors.Join(err, e)
-				}
-			}
-			return nil, err
+			return nil, errors.Join(err, all.Release(ctx))
 		}
 		all.locks = append(all.locks, l)
 		ctx = l.Context()

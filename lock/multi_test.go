@@ -157,6 +157,8 @@ func acquireAllNothingKept(t *testing.T, rdb *redis.Client, m *Manager, other *M
 	specIs(t, specErr(t, done), ErrWaitTimeout, context.Canceled)
 	_, err := m.AcquireAll(ctx, names, WithWaitLimit(20*time.Millisecond))
 	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	_, err = m.AcquireAll(ctx, names, WithWaitLimit(1)) // it has passed before the first lock
+	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	awaitNoTrace(t, rdb, names[0])
 	awaitWaiters(t, rdb, names[1], 0)
 	if traces(t, rdb, names[2]) != 0 || rdb.Exists(ctx, mustKeys(t, names[2])[keyFence]).Val() != 0 {

@@ -94,17 +94,17 @@ func granted(cmd *redis.Cmd) (reply, error) {
 // repeated runs an idempotent script and repeats it once if the connection failed. It keeps
 // retrying while a cluster moves the slot or elects a master.
 func (n *node) repeated(ctx context.Context, run func() error) error {
-	for lost, pause := false, time.Millisecond; ; {
+	for lost, next := false, time.Millisecond; ; {
 		err := run()
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
 		case unknown(err) && !lost:
 			lost = true
-		case !n.moving(err) || !wait(ctx, pause):
+		case !n.moving(err) || !wait(ctx, next):
 			return err
 		default:
-			pause = min(2*pause, 50*time.Millisecond)
+			next = min(2*next, 50*time.Millisecond)
 		}
 	}
 }

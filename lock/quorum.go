@@ -338,7 +338,8 @@ func (q *quorum) keep(ctx context.Context, h *holding, i int, ttl time.Duration,
 	defer cancel()
 	turn, done := q.lineUp(h.token, i)
 	defer done()
-	if turn(ctx) != nil || restore && !h.isHeld() {
+	turn()
+	if restore && !h.isHeld() {
 		return false
 	}
 	return q.nodes[i].keep(ctx, []*holding{h}, ttl, restore)[0].held

@@ -25,13 +25,9 @@ type vote[T any] struct {
 // as they arrive. The calls continue when the caller stops reading. With a token they enter
 // its lanes before poll returns.
 func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, limit time.Duration, ask func(ctx context.Context, n *node) (T, error)) <-chan vote[T] {
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
-	}
 	votes := make(chan vote[T], len(chosen))
 	for _, i := range chosen {
-		turn := func(context.Context) error { return nil }
-		done := func() {}
+		turn, done := func() {}, func() {}
 		if token != "" {
 			turn, done = q.lineUp(token, i)
 		}
@@ -39,11 +35,8 @@ func poll[T any](ctx context.Context, q *quorum, token string, chosen []int, lim
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 			defer cancel()
 			defer done()
-			var answer T
-			err := turn(ctx)
-			if err == nil {
-				answer, err = ask(ctx, q.nodes[i])
-			}
+			turn()
+			answer, err := ask(ctx, q.nodes[i])
 			if err != nil {
 				err = fmt.Errorf("node %d: %w", i, err)
 			}
@@ -65,21 +58,15 @@ func next[T any](ctx context.Context, votes <-chan vote[T]) (vote[T], bool) {
 
 // lineUp adds a call to the lane of a token on a node. turn waits until the earlier calls have
 // returned, and done starts the next one.
-func (q *quorum) lineUp(token string, i int) (turn func(context.Context) error, done func()) {
+func (q *quorum) lineUp(token string, i int) (turn, done func()) {
 	l, own := lane{token, i}, make(chan struct{})
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before := q.lanes[l]
 	q.lanes[l] = own
-	turn = func(ctx context.Context) error {
-		if before == nil {
-			return nil
-		}
-		select {
-		case <-before:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+	turn = func() {
+		if before != nil {
+			<-before // within that call's timeout
 		}
 	}
 	done = func() {

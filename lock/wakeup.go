@@ -91,23 +91,17 @@ func (m *Manager) subscribed() bool {
 // listen maintains the subscription until the manager ends. After a connection that worked
 // it subscribes again at once, otherwise with growing pauses.
 func (m *Manager) listen() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	var pause time.Duration
+	var next time.Duration
 	for m.life.Err() == nil {
 		if m.listenOnce() {
-			pause = 0
+			next = 0
 			continue
 		}
-		pause = min(max(2*pause, 10*time.Millisecond), redialMax)
+		next = min(max(2*next, 10*time.Millisecond), redialMax)
 		if m.wake.mute.Load() {
-			pause = refusedPause
+			next = refusedPause
 		}
-		timer.Reset(pause)
-		select {
-		case <-timer.C:
-		case <-m.life.Done():
-		}
+		wait(m.life, next)
 	}
 }
 
@@ -136,9 +130,7 @@ func (m *Manager) listenOnce() (confirmed bool) {
 				return confirmed // the ping got no reply
 			case now.Sub(last) > pingAfter:
 				tested = now
-				if sub.Ping(m.life) != nil {
-					return confirmed
-				}
+				_ = sub.Ping(m.life) //nolint:errcheck // a ping that failed gets no reply either
 			}
 			continue
 		default:

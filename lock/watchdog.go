@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// watchdog is the state of the loop that renews all locks of a manager and ends those that
-// could not be renewed in time. The loop makes no calls itself, so that it is never late;
+// watchdog is the state of the loop that renews all locks of a manager and ends each at its
+// deadline. The loop makes no calls itself, so that it is never late;
 // goroutines do the renewals. It starts with the first lock and ends when it wakes up and
 // finds none, so that a stream of short locks does not start it each time. Manager.mu guards
 // its fields.
@@ -29,18 +29,10 @@ func (m *Manager) watch(h *holding) error {
 		return ErrClosed
 	}
 	h.mu.Lock()
-	if h.settings.unwatched || h.settings.maxHold > 0 {
-		until := h.deadline
-		if h.settings.maxHold > 0 && h.endBy.Before(until) {
-			until = h.endBy
-		}
-		h.timer = time.AfterFunc(time.Until(until), h.expire)
-	}
 	due, slack := h.renewAt()
 	h.mu.Unlock()
 	m.held[h] = struct{}{}
 	switch {
-	case h.settings.unwatched:
 	case !m.dog.running:
 		m.dog.running = true
 		m.work.Go(m.renewLoop)
@@ -67,15 +59,19 @@ func (m *Manager) kickDog() {
 
 // renewAt is the time of the next renewal: when a third of the TTL has passed. A lock that
 // was extended for longer is renewed just as often, because a renewal is how its loss is
-// noticed. slack is how much earlier it may be renewed together with others. The caller
-// holds mu.
+// noticed. slack is how much earlier it may be renewed together with others. For a lock that
+// ends before that, or is not renewed, it is the end of the lock. The caller holds mu.
 func (h *holding) renewAt() (at time.Time, slack time.Duration) {
 	at = h.deadline.Add(h.settings.ttl/3 - validity(h.settings.ttl))
 	at = earlier(at, h.asked.Add(h.settings.ttl/3))
+	slack = h.settings.ttl / 20
 	if at.Before(h.notBefore) {
-		return h.notBefore, 0
+		at, slack = h.notBefore, 0
 	}
-	return at, h.settings.ttl / 20
+	if end, _ := h.timeUp(); h.settings.unwatched || end.Before(at) { //nolint:errcheck // only the time matters here
+		return end, 0
+	}
+	return at, slack
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -111,42 +107,33 @@ const idleLook = 10 * time.Second
 
 // dueLocks returns the locks to renew, grouped by TTL, those whose deadline has passed, and
 // the time of the next check. It includes locks that are due soon, so that many locks need
-// few round trips. The loop ends without locks or with the manager.
+// few round trips. The loop ends when there are none.
 func (m *Manager) dueLocks(now time.Time) (due map[time.Duration][]*holding, over []*holding, next time.Time, running bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.life.Err() != nil {
-		m.dog.running = false
-		return nil, nil, time.Time{}, false
-	}
-	next = now.Add(min(idleLook, m.cfg.TTL/3))
+	next, running = now.Add(min(idleLook, m.cfg.TTL/3)), len(m.held) > 0
 	for h := range m.held {
-		if h.settings.unwatched {
-			continue
-		}
-		running = true
 		h.mu.Lock()
 		at, slack := h.renewAt()
+		end, _ := h.timeUp() //nolint:errcheck // only the time matters here
 		ttl := h.settings.ttl
 		if !h.retryAt.Before(at) { // also where they are equal
 			at, slack = h.retryAt, 0
 		}
 		switch {
-		case h.state != stateHeld:
-		case !h.deadline.After(now):
+		case !end.After(now): // also while it is being released
 			over = append(over, h)
 		case h.renewing: // the end of the renewal wakes the loop
-			next = earlier(next, h.deadline)
+			next = earlier(next, end)
 		case !at.After(now.Add(slack)):
 			if due == nil {
 				due = make(map[time.Duration][]*holding)
 			}
 			h.renewing = true
 			due[ttl] = append(due[ttl], h)
-			next = earlier(next, h.deadline)
+			next = earlier(next, end)
 		default:
-			// In any case the lock ends at its deadline.
-			next = earlier(next, earlier(at, h.deadline))
+			next = earlier(next, earlier(at, end)) // a retry may come too late
 		}
 		h.mu.Unlock()
 	}

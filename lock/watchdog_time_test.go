@@ -197,3 +197,18 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 		}
 	})
 }
+
+// Given a lock that is held, when another one is taken whose maximum hold ends before the loop's next
+// round, then that one ends in time.
+func TestWatchdog_Time_MaxHoldBeside(t *testing.T) {
+	t.Parallel()
+	watched(t, time.Hour, nil, func(t *testing.T, l *Lock, _ *renewalCalls) {
+		synctest.Wait() // the loop sleeps
+		short := mustAcquire(t, l.h.m, resource(t)+"/short", WithMaxHold(time.Second))
+		pass(time.Second)
+		synctest.Wait()
+		if cause := context.Cause(short.Context()); !errors.Is(cause, ErrMaxHold) {
+			t.Errorf("the lock ended with %v, want %v", cause, ErrMaxHold)
+		}
+	})
+}

@@ -116,6 +116,11 @@ func TestParseTask_Errors(t *testing.T) {
 			bad = append(bad, strings.Join(f, "\t"))
 		}
 	}
+	longest := good + strings.Repeat("k", maxPayload-len(good))
+	if _, err := ParseTask("id", []byte(longest)); err != nil {
+		t.Errorf("%d bytes: %v", len(longest), err)
+	}
+	bad = append(bad, longest+"k")
 	for _, payload := range bad {
 		if got, err := ParseTask("id", []byte(payload)); !errors.Is(err, ErrTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)

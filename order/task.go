@@ -144,8 +144,15 @@ func ParseTask(id string, payload []byte) (Task, error) {
 	return ParseAccepted(accepted.Order{OrderID: id, Payload: string(payload)})
 }
 
+// maxPayload is the length of the longest payload that is read, in bytes. The longest fields
+// that the API accepts need less than half of it, and a row's indexes have no room for more.
+const maxPayload = 2048
+
 // ParseAccepted reads an order of a task. A malformed payload can never become an order.
 func ParseAccepted(a accepted.Order) (Task, error) {
+	if len(a.Payload) > maxPayload {
+		return Task{}, fmt.Errorf("%w: %d bytes, want at most %d", ErrTaskMalformed, len(a.Payload), maxPayload)
+	}
 	for _, text := range []string{a.OrderID, a.Payload} {
 		if err := CheckText(text); err != nil {
 			return Task{}, fmt.Errorf("%w: %w", ErrTaskMalformed, err)

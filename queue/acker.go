@@ -48,9 +48,6 @@ func newAcker(s *source) *acker {
 
 // add queues outcomes. It does not block on Redis.
 func (t *acker) add(until time.Time, o results) {
-	if o.len() == 0 {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.pending.len() == 0 {

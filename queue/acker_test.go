@@ -169,11 +169,11 @@ func TestAcker_ThenNoRoom_Backoff(t *testing.T) {
 	})
 }
 
-// TestAcker_ThenInvalid: an invalid follow-up task fails the task, with the reason.
+// TestAcker_ThenInvalid: an invalid follow-up task makes the task a dead letter at once, with the reason.
 func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "fine"})
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			errs := make([]error, len(tasks))

@@ -235,6 +235,14 @@ func TestQueue_Split(t *testing.T) {
 			t.Errorf("%d processed, %d split off, %d entries left; want 10, 3 and 0", st.Processed, st.Split, st.Entries)
 		}
 		wantEntries(t, "followers", later, 1)
+		enqueue(t, q, parcels("c", 5, 2)...)
+		all := dequeue(t, q, 7).Tasks
+		status, err := q.Complete(await.Context(t), queue.Completion{Task: all[0], Split: parcels("d", 3)}, queue.Completion{Task: all[1], Split: parcels("e", 1, 1)})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
+		if st := counted(t, q); st.Processed != 12 || st.Entries != 5 {
+			t.Errorf("%d processed, %d entries left; want 12 and 5: of a split, what was not split off", st.Processed, st.Entries)
+		}
+		ack(t, q, dequeue(t, q, 10).Tasks...)
 		many := make([]queue.Task, 513)
 		enqueue(t, q, parcels("b", 9)...)
 		if _, err := q.Complete(await.Context(t), queue.Completion{Task: dequeue(t, q, 10).Tasks[0], Split: many}); !errors.Is(err, queue.ErrInvalidTask) {

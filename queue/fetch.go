@@ -110,7 +110,6 @@ func (s *source) leave(ctx context.Context) (int, error) {
 	case n := <-s.grant:
 		return n, nil
 	case <-ctx.Done():
-		pool.withdraw(s)
 		return 0, nil
 	}
 }

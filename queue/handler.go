@@ -85,7 +85,7 @@ func Snoozed(err error) (d time.Duration, ok bool) {
 
 // Then acknowledges the task and adds its follow-up tasks (at most 64) in the same
 // step, as [Queue.Complete] does. If the queue has no room for them, the task is
-// retried later; if one of them is invalid, the attempt fails.
+// retried later; if one of them is invalid, it becomes a dead letter now.
 func Then(next ...Task) error { return Split(nil, next...) }
 
 // Split acknowledges the task in the same step in which the tasks of split take its place
@@ -116,8 +116,8 @@ func rejection(task Leased, err error, interrupted bool) Rejection {
 	r := Rejection{Delay: -1, Reason: err.Error()}
 	var v *verdict
 	switch {
-	case errors.As(err, &v) && v.done: // followUp refused it
-		r.Reason = fmt.Sprintf("follow-up: %v", v.invalid())
+	case errors.As(err, &v) && v.done: // followUp refused it, and would again
+		r.Dead, r.Reason = true, fmt.Sprintf("follow-up: %v", v.invalid())
 	case v != nil:
 		r = v.back
 		r.Reason = err.Error()

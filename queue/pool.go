@@ -108,11 +108,9 @@ func (p *pool) dispatch() {
 	p.reserved += next.reserved
 	p.turn = max(p.turn, next.pass)
 	next.grant <- n
-	switch {
-	case len(p.sources) == 1:
-	case next.failing:
+	if next.failing {
 		p.overtake(next)
-	default:
+	} else {
 		p.limit(next)
 	}
 }

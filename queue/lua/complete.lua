@@ -13,12 +13,17 @@ local own, others = KEYS, {unpack(KEYS, 11, 20)}
 local same = own[1] == others[1]
 local max_length = tonumber(ARGV[1])
 
--- The fragments work on KEYS, which is a local of this script: see scripts.go.
-local function fits(at, n, meta)
-  local needed = 0
+-- The entries of the n tasks whose fields begin at ARGV[at].
+local function entries_of(at, n)
+  local sum = 0
   for i = 1, n do
-    needed = needed + queue_entries(ARGV[at + 5 * i - 1])
+    sum = sum + queue_entries(ARGV[at + 5 * i - 1])
   end
+  return sum
+end
+
+-- The fragments work on KEYS, which is a local of this script: see scripts.go.
+local function fits(needed, meta)
   KEYS = others
   local room = queue_room(0, max_length)
   KEYS = own
@@ -42,12 +47,12 @@ while at <= #ARGV do
     status[i] = 'M'
   elseif meta ~= token then
     status[i] = 'S'
-  elseif n > 0 and not fits(next_first, n, meta) then
+  elseif n > 0 and not fits(entries_of(next_first, n), meta) then
     status[i] = 'F'
   else
     status[i] = 'K'
     redis.call('ZREM', KEYS[3], id)
-    freed = freed + math.max(1, queue_forget({id}, {meta}) - split)
+    freed = freed + math.max(0, queue_forget({id}, {meta}) - entries_of(first, split))
     if split > 0 then
       queue_put(first, split, unbounded)
       queue_tally('split', split)

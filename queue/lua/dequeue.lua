@@ -242,14 +242,7 @@ if buried > 0 then
 end
 
 -- Rounded up by the part of the millisecond already gone, so that a worker that waits this long is not early.
-local function left(due_ms)
-  return due_ms and math.max(0, due_ms - now_ms)
-end
-
-local next_ms, due_ms = left(queue_first(KEYS[3])), left(queue_first(KEYS[2]))
-if due_ms and (not next_ms or due_ms < next_ms) then
-  next_ms = due_ms
-end
+local next_ms = queue_next(now_ms)
 local left_ready = redis.call('ZCARD', KEYS[1])
 local more = next_ms == 0 or left_ready > 0
 local dead = redis.pcall('ZCARD', KEYS[10])

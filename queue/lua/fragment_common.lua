@@ -68,6 +68,24 @@ local function queue_first(key)
   return head[2] and math.floor(tonumber(head[2])) or nil
 end
 
+-- queue_next(now_ms) -> ms until the next delayed task falls due or the next lease ends, or nil when there is neither
+local function queue_next(now_ms)
+  local due, lease_end = queue_first(KEYS[2]), queue_first(KEYS[3])
+  if due or lease_end then
+    return math.max(0, math.min(due or lease_end, lease_end or due) - now_ms)
+  end
+end
+
+-- queue_oldest(now_us) -> how long the ready task at the head has been waiting, in microseconds; 0 when there is none
+local function queue_oldest(now_us)
+  local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+  if not head[1] then
+    return 0
+  end
+  local _, priority = queue_parse(redis.call('HGET', KEYS[5], head[1]))
+  return math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
+end
+
 -- A delayed task's score is its due time in ms, and as a fraction its place among the first 4000 that are due in that
 -- millisecond, so that they become ready in the order they were added. Later ones share the last place. Microseconds
 -- since 1970 with that fraction are exact in a double until the year 2041.

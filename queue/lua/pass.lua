@@ -7,16 +7,9 @@
 if redis.call('EXISTS', KEYS[9]) == 1 then
   return {0, -1}
 end
-local now_ms = math.floor(queue_now() / 1000)
-local function left(due_ms)
-  return due_ms and math.max(0, due_ms - now_ms)
-end
-local due, lease_end = left(queue_first(KEYS[2])), left(queue_first(KEYS[3]))
-if due == 0 or lease_end == 0 or redis.call('ZCARD', KEYS[1]) > 0 then
+local next_ms = queue_next(math.floor(queue_now() / 1000))
+if next_ms == 0 or redis.call('ZCARD', KEYS[1]) > 0 then
   queue_wake(0)
   return {1, 0}
 end
-if due and lease_end then
-  return {0, math.min(due, lease_end)}
-end
-return {0, due or lease_end or -1}
+return {0, next_ms or -1}

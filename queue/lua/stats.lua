@@ -5,15 +5,10 @@
 --       paused, the present minute since 1970; then the fields of counts, each with its value
 -- Atomic so that the counts belong to one moment: no task is counted twice or not at all.
 
-local now_us, age = queue_now(), 0
-local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-if head[1] then
-  local _, priority = queue_parse(redis.call('HGET', KEYS[5], head[1]))
-  age = math.max(0, now_us - (tonumber(head[2]) + priority * queue_age_us))
-end
+local now_us = queue_now()
 local reply = {}
 for i, number in ipairs({redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]),
-  redis.call('ZCARD', KEYS[10]), age, redis.call('EXISTS', KEYS[9]),
+  redis.call('ZCARD', KEYS[10]), queue_oldest(now_us), redis.call('EXISTS', KEYS[9]),
   math.floor(now_us / 60000000)}) do
   reply[i] = string.format('%d', number)
 end
