@@ -21,7 +21,7 @@ func (s *sessions) frame(q *call) pages.Frame {
 }
 
 // frameOf returns what every page shows around its content, also a refusal. It stores a language that
-// the reader chooses.
+// the reader chooses. The dashboard has only the default language.
 func frameOf(q *call) pages.Frame {
 	r := q.c.Request
 	f := pages.Frame{Language: pages.LanguageOf(r), Path: pageOf(r), Query: url.Values{}}
@@ -38,7 +38,7 @@ func frameOf(q *call) pages.Frame {
 		}
 	}
 	if strings.HasPrefix(q.route.Path, "/admin") {
-		f.Admin = q.identity.Subject
+		f.Language, f.Admin = pages.Languages()[0], q.identity.Subject
 	} else {
 		f.Buyer = q.identity.Subject
 	}

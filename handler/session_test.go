@@ -221,3 +221,19 @@ func TestSession_LogIn(t *testing.T) {
 		}
 	}
 }
+
+// A refused login to the dashboard is explained in the dashboard's language, whatever the reader of the shop
+// has chosen.
+func TestSession_DashboardLanguage(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	buyer := strings.TrimPrefix(bearer(t, "alice", auth.RoleBuyer), "Bearer ")
+	english := pages.LanguageNamed("en")
+	for token, code := range map[string]string{"abc": "token_malformed", buyer: "forbidden"} {
+		w := s.visit(t, "/admin/login", "token="+token, pages.LanguageCookie+"=zh", "Accept-Language", "zh-CN")
+		wantPage(t, w, http.StatusForbidden, `<html lang="en">`, english.T("problem."+code))
+	}
+	// A page of the shop's layout.
+	w := s.visit(t, "/admin/login", "token=abc", pages.LanguageCookie+"=zh", "Sec-Fetch-Site", "cross-site")
+	wantPage(t, w, http.StatusForbidden, `<html lang="en">`, english.T("problem.forbidden.title"))
+}

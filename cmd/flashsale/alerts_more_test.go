@@ -56,6 +56,31 @@ func alertsLedgerDamaged(t *testing.T) {
 	wantCode(t, 0, s.run("reconcile", "--server", api.URL()))
 }
 
+// alertsSaleOverwritten overwrites the sale of one of two items with a value of another type.
+func alertsSaleOverwritten(t *testing.T) {
+	s := newRedisShop(t)
+	api, worker := s.api(often...), s.worker()
+	c := dial(t, api)
+	item, other := s.newItem(c, 9, 1), s.newItem(c, 8, 1)
+	only(t, []purchase{c.buy(item, "alice", "k", untilCommitted...), c.buy(other, "alice", "k", untilCommitted...)}, "201")
+	w := s.watch(api, worker)
+	w.calm()
+	sale := "fs:{p0}:sale:" + item
+	if err := s.rdb.Set(t.Context(), sale, "junk", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.fire(nil, "FlashsaleReconcileStalled "+api.Spec().OpsAddr)
+	if text := api.Log(); !strings.Contains(text, "item not reconciled") || !strings.Contains(text, "WRONGTYPE") {
+		t.Errorf("the log of the API:\n%s", text)
+	}
+	wantCode(t, 1, s.run("reconcile", "--server", api.URL()), "1 not examined")
+	if err := s.rdb.Del(t.Context(), sale).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.end()
+	wantCode(t, 0, s.run("reconcile", "--server", api.URL()), "0 not examined")
+}
+
 // alertsMismatch reports a payment of the wrong amount.
 func alertsMismatch(t *testing.T) {
 	s := newRedisShop(t)

@@ -30,6 +30,7 @@ const (
 var hasten = map[string]string{
 	"[5m]":        "[20s]",     // windows of rates
 	"[2m]":        "[20s]",     // the same
+	"[15m]":       "[5s]",      // rounds in which an item cannot be examined
 	"> 900":       "> 10",      // seconds without a reconciliation; age of a webhook event
 	"> 268435456": "> 1000000", // bytes of the write-ahead log
 	// The rule must see the disk of its test, and not that of the machine.
@@ -154,14 +155,15 @@ var alertTests = map[string]func(t *testing.T){
 	"FlashsaleDown FlashsaleOrdersNotCommitted FlashsaleOrdersWaiting FlashsalePurchasesRefused": alertsWorkerKilled,
 	"FlashsaleRedisUnreachable FlashsaleReconcileStalled":                                        alertsRedisKilled,
 	"FlashsaleNotReady FlashsalePurchasesSlow":                                                   alertsDatabaseLocked,
-	"FlashsaleDeadLetters":     alertsPoison,
-	"FlashsaleLedgerDiffers":   alertsLedgerDamaged,
-	"FlashsaleRefundsWaiting":  alertsMismatch,
-	"FlashsaleWebhooksFailing": alertsReceiverFails,
-	"FlashsaleSalesStopped":    alertsRestored,
-	"FlashsaleServerErrors":    alertsTableLost,
-	"FlashsaleRedisMemory":     alertsRedisFull,
-	"FlashsaleDatabaseDisk":    alertsDiskFull,
+	"FlashsaleDeadLetters":      alertsPoison,
+	"FlashsaleLedgerDiffers":    alertsLedgerDamaged,
+	"FlashsaleReconcileStalled": alertsSaleOverwritten,
+	"FlashsaleRefundsWaiting":   alertsMismatch,
+	"FlashsaleWebhooksFailing":  alertsReceiverFails,
+	"FlashsaleSalesStopped":     alertsRestored,
+	"FlashsaleServerErrors":     alertsTableLost,
+	"FlashsaleRedisMemory":      alertsRedisFull,
+	"FlashsaleDatabaseDisk":     alertsDiskFull,
 }
 
 // Each alert fires in a real Prometheus when its condition occurs in a real service, and ends

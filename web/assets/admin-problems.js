@@ -16,8 +16,8 @@ export function liveProblems(f) {
   if (queue && queue.oldest_age_ms >= late) {
     found.set("late", problem("Orders wait too long", `The oldest queued order has waited ${duration(queue.oldest_age_ms)}; ${number(queue.orders)} orders are queued.`, "#queue", "See the queue"));
   }
-  if (queue?.paused) found.set("queue", problem("Order queue paused", "Accepted orders are not written to the database. Resume it with flashsale queue resume.", "#queue", "See the queue"));
-  if (expiries?.paused) found.set("expiries", problem("Expiry queue paused", "Unpaid orders do not expire. Resume it with flashsale queue resume.", "#queue", "See the queue"));
+  if (queue?.paused) found.set("queue", problem("Order queue paused", "Accepted orders are not written to the database. flashsale doctor shows how to resume it.", "#queue", "See the queue"));
+  if (expiries?.paused) found.set("expiries", problem("Expiry queue paused", "Unpaid orders do not expire. flashsale doctor shows how to resume it.", "#queue", "See the queue"));
   if (workers && (workers.live === 0 || workers.trouble)) found.set("workers", noWorkers(workers.trouble || "none live"));
   if (breakers?.open) {
     found.set("breakers", problem("Circuit breaker open", `${number(breakers.open)} Redis ${breakers.open === 1 ? "node has" : "nodes have"} an open circuit breaker: calls to ${breakers.open === 1 ? "it" : "them"} fail at once.`, "#processes", "See the processes"));
