@@ -99,18 +99,14 @@ func RefuseForeign(ctx context.Context, s *config.Settings) (err error) {
 	if s.Postgres() {
 		return nil
 	}
-	path := strings.TrimPrefix(s.DB, "sqlite:")
-	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
-		return nil // opening it creates it, or reports the error
-	}
-	err = store.Peek(path, func(db *sql.DB) error {
+	err = store.Peek(strings.TrimPrefix(s.DB, "sqlite:"), func(db *sql.DB) error {
 		_, err := migrations.Version(ctx, db, "sqlite")
 		return err
 	})
 	if errors.Is(err, migrations.ErrForeign) {
 		return err
 	}
-	return nil // opening it reports other errors
+	return nil // opening it for writing creates it, or reports other errors
 }
 
 // Migrator returns the database's migrator.
