@@ -14,8 +14,8 @@ import (
 // dialect is what differs between the databases.
 type dialect struct {
 	goose database.Dialect
-	// versionTables counts the tables with the name of goose's version table.
-	versionTables string
+	// tables selects the names of all tables, except those of the database itself and of its extensions.
+	tables string
 	// options are those of goose.
 	options func() ([]goose.ProviderOption, error)
 	// around runs a change of the schema.
@@ -24,16 +24,18 @@ type dialect struct {
 
 var dialects = map[string]dialect{
 	"sqlite": {
-		goose:         database.DialectSQLite3,
-		versionTables: "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = '" + goose.DefaultTablename + "'",
-		options:       func() ([]goose.ProviderOption, error) { return nil, nil },
-		around:        onDisk,
+		goose:   database.DialectSQLite3,
+		tables:  `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'`,
+		options: func() ([]goose.ProviderOption, error) { return nil, nil },
+		around:  onDisk,
 	},
 	"postgres": {
-		goose:         database.DialectPostgres,
-		versionTables: "SELECT COUNT(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = '" + goose.DefaultTablename + "'",
-		options:       oneProcess,
-		around:        func(_ context.Context, _ *sql.DB, fn func() error) error { return fn() },
+		goose: database.DialectPostgres,
+		tables: `SELECT c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
+			AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')`,
+		options: oneProcess,
+		around:  func(_ context.Context, _ *sql.DB, fn func() error) error { return fn() },
 	},
 }
 
@@ -46,13 +48,19 @@ func dialectOf(name string) (dialect, error) {
 }
 
 // begun reports whether goose's version table exists. Asking goose for the state would create
-// it.
+// it. Errors: ErrForeign.
 func (d dialect) begun(ctx context.Context, db Querier) (bool, error) {
-	var tables int
-	if err := db.QueryRowContext(ctx, d.versionTables).Scan(&tables); err != nil {
+	var begun, shop, all int
+	// One statement, because another process may be migrating.
+	err := db.QueryRowContext(ctx, "SELECT COUNT(CASE WHEN name = '"+goose.DefaultTablename+"' THEN 1 END), "+
+		"COUNT(CASE WHEN name IN ('meta', 'items', 'orders') THEN 1 END), COUNT(*) FROM ("+d.tables+") AS tables").Scan(&begun, &shop, &all)
+	if err != nil {
 		return false, fmt.Errorf("migrate status: %w", err)
 	}
-	return tables > 0, nil
+	if all > begun && (begun == 0 || shop < 3) {
+		return false, ErrForeign
+	}
+	return begun > 0, nil
 }
 
 // versions is goose's version table.

@@ -206,6 +206,54 @@ func TestDialects_SameAnswers(t *testing.T) {
 	want(0, ErrPending)
 }
 
+// The schema of a newer version, and tables of another application, are neither used nor changed,
+// by either dialect.
+func TestDialects_SameRefusals(t *testing.T) {
+	t.Parallel()
+	const (
+		table    = "CREATE TABLE mine (x INTEGER)"
+		versions = "CREATE TABLE goose_db_version (id INTEGER, version_id BIGINT, is_applied BOOLEAN, tstamp TIMESTAMP)"
+		newer    = "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000000, true)"
+	)
+	for name, c := range map[string]struct {
+		shop       bool
+		statements []string
+		want       error
+	}{
+		"Newer":            {true, []string{newer}, ErrNewer},
+		"Foreign":          {false, []string{table}, ErrForeign},
+		"ForeignWithGoose": {false, []string{table, versions, newer}, ErrForeign},
+		"OwnTables":        {true, []string{table}, nil}, // an operator may add some
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lite, pg := openBoth(t)
+			for _, d := range []*testDatabase{lite, pg} {
+				if c.shop {
+					d.up()
+				}
+				for _, statement := range c.statements {
+					d.must(statement)
+				}
+				ctx := await.Context(t)
+				before := d.lines("SELECT name FROM (" + d.Migrator.dialect.tables + ") AS tables ORDER BY name")
+				if err := d.Check(ctx); !errors.Is(err, c.want) {
+					t.Errorf("%s: check: %v, want %v", d.dialect, err, c.want)
+				}
+				if n, err := d.Up(ctx); n != 0 || !errors.Is(err, c.want) {
+					t.Errorf("%s: up: %d, %v, want %v", d.dialect, n, err, c.want)
+				}
+				if c.want != nil {
+					if done, err := d.Down(ctx); done || !errors.Is(err, c.want) {
+						t.Errorf("%s: down: %t, %v, want %v", d.dialect, done, err, c.want)
+					}
+				}
+				d.wantLines("SELECT name FROM ("+d.Migrator.dialect.tables+") AS tables ORDER BY name", before...)
+			}
+		})
+	}
+}
+
 // Each statement is allowed or refused by both dialects. Each allowed one is kept for those
 // that follow.
 func TestDialects_SameConditions(t *testing.T) {

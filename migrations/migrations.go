@@ -18,8 +18,15 @@ import (
 //go:embed sqlite/*.sql postgres/*.sql
 var files embed.FS
 
-// ErrPending means that the database's schema is older than this program.
-var ErrPending = errors.New("migrations: the database is not migrated")
+// Errors of a database that this program cannot use.
+var (
+	// ErrPending means that the schema is older than this program.
+	ErrPending = errors.New("migrations: the database is not migrated")
+	// ErrNewer means that a newer version of the program has migrated the database.
+	ErrNewer = errors.New("migrations: the schema is newer than this program")
+	// ErrForeign means that the database has tables of another application and no shop.
+	ErrForeign = errors.New("migrations: the database belongs to another application")
+)
 
 // Step is one migration and whether the database has it.
 type Step struct {
@@ -66,7 +73,12 @@ func New(db *sql.DB, dialect string) (*Migrator, error) {
 //
 // In Postgres the waiting needs a session: while a migration is pending, the database's URL must
 // not lead to a pooler that gives each transaction another one.
+//
+// Errors: ErrForeign and ErrNewer, before anything is written.
 func (m *Migrator) Up(ctx context.Context) (int, error) {
+	if err := m.known(ctx); err != nil {
+		return 0, err
+	}
 	var done []*goose.MigrationResult
 	err := m.dialect.around(ctx, m.db, func() (err error) {
 		done, err = m.p.Up(ctx)
@@ -79,7 +91,11 @@ func (m *Migrator) Up(ctx context.Context) (int, error) {
 }
 
 // Down undoes the newest migration. It reports false when there was none.
+// Errors: ErrForeign, ErrNewer.
 func (m *Migrator) Down(ctx context.Context) (bool, error) {
+	if err := m.known(ctx); err != nil {
+		return false, err
+	}
 	err := m.dialect.around(ctx, m.db, func() error {
 		_, err := m.p.Down(ctx)
 		return err
@@ -93,8 +109,25 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Check returns ErrPending unless every migration is applied. It does not write.
+// known refuses a database of another application or of a newer version of this program.
+func (m *Migrator) known(ctx context.Context) error {
+	have, err := version(ctx, m.db, m.dialect)
+	if err != nil {
+		return err
+	}
+	sources := m.p.ListSources()
+	if have > sources[len(sources)-1].Version {
+		return ErrNewer
+	}
+	return nil
+}
+
+// Check returns nil if all migrations are applied, and no others. It does not write.
+// Errors: ErrPending, ErrNewer, ErrForeign.
 func (m *Migrator) Check(ctx context.Context) error {
+	if err := m.known(ctx); err != nil {
+		return err
+	}
 	begun, err := m.dialect.begun(ctx, m.db)
 	if err != nil {
 		return err
@@ -118,22 +151,26 @@ type Querier interface {
 }
 
 // Version is the number of the newest migration applied to a database, by this program or by a
-// newer one; 0: none. It does not write.
+// newer one; 0: none. It does not write. Errors: ErrForeign.
 func Version(ctx context.Context, db Querier, dialect string) (int64, error) {
 	d, err := dialectOf(dialect)
 	if err != nil {
 		return 0, err
 	}
+	return version(ctx, db, d)
+}
+
+func version(ctx context.Context, db Querier, d dialect) (int64, error) {
 	begun, err := d.begun(ctx, db)
 	if err != nil || !begun {
 		return 0, err
 	}
-	var version int64
-	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename+" WHERE is_applied").Scan(&version)
+	var newest int64
+	err = db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename+" WHERE is_applied").Scan(&newest)
 	if err != nil {
 		return 0, fmt.Errorf("migrate status: %w", err)
 	}
-	return version, nil
+	return newest, nil
 }
 
 // Latest is the number of this program's newest migration for a dialect.

@@ -63,11 +63,11 @@ func TestPostgres_UpDownUp(t *testing.T) {
 func TestPostgres_Up_Fails(t *testing.T) {
 	t.Parallel()
 	d := openPostgres(t)
-	d.must("CREATE TABLE webhook_deliveries (x BIGINT)") // the last table of the schema
+	d.must("CREATE VIEW webhook_deliveries AS SELECT 1 AS x") // the name of the last table of the schema
 	if n, err := d.Up(await.Context(t)); err == nil || n != 0 {
-		t.Errorf("up onto a foreign table: %d, %v, want an error", n, err)
+		t.Errorf("up onto a foreign view: %d, %v, want an error", n, err)
 	}
-	d.wantLines("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename NOT LIKE 'goose%'", "webhook_deliveries")
+	d.wantLines("SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename NOT LIKE 'goose%'")
 	if err := d.Check(await.Context(t)); !errors.Is(err, ErrPending) {
 		t.Errorf("check: %v, want ErrPending", err)
 	}

@@ -3,7 +3,10 @@
 package main_test
 
 import (
+	"bytes"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -202,7 +205,7 @@ func TestCommand_Migrate(t *testing.T) {
 	if err := os.WriteFile(s.dbPath, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, 1, s.run("migrate", "status"), "pending", "not migrated")
+	wantCode(t, 1, s.run("migrate", "status"), "pending", "older than this program", "flashsale migrate up")
 	wantCode(t, 0, s.run("migrate", "up"), "applied ")
 	status := s.run("migrate", "status")
 	wantCode(t, 0, status, "applied")
@@ -223,6 +226,59 @@ func TestCommand_Migrate(t *testing.T) {
 	p := s.serve()
 	c := dial(t, p)
 	s.audit(c, s.newItem(c, 1, 1), 1, nil)
+}
+
+// A database of a newer version or of another application is refused by every command that opens
+// it, and its file stays as it is.
+func TestCommand_UnusableDatabase(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	closed := process.FreeAddr(t)
+	for name, q := range map[string]struct {
+		shop      bool
+		statement string
+		words     []string
+	}{
+		"Newer":   {true, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000000, 1)", []string{"newer than this program", "migrate down"}},
+		"Foreign": {false, "CREATE TABLE posts (id INTEGER)", []string{"another application", "correct the setting"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "shop.db")
+			settings := func(args ...string) process.Spec {
+				return process.Spec{Args: append(args, "--db", "sqlite:"+path, "--data-dir", t.TempDir()), Env: []string{"FLASHSALE_JWT_SECRET=" + secret}}
+			}
+			if q.shop {
+				wantCode(t, 0, process.Run(t, settings("migrate", "up")))
+			}
+			db, err := sql.Open("sqlite3", "file:"+path)
+			if err == nil {
+				_, err = db.ExecContext(t.Context(), q.statement)
+				err = errors.Join(err, db.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{
+				{"migrate", "up"},
+				{"migrate", "down", "--yes"},
+				{"migrate", "status"},
+				{"serve", "--demo=false", "--addr", "127.0.0.1:0", "--ops-addr", "off"},
+				{"api", "--redis", "redis://" + closed + "/0"},
+				{"worker", "--redis", "redis://" + closed + "/0"},
+				{"doctor"},
+			} {
+				wantCode(t, 1, process.Run(t, settings(args...)), q.words...)
+				if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+					t.Errorf("%v changed the file, %v", args, err)
+				}
+			}
+		})
+	}
 }
 
 // Commands that only read, and processes that need a database, do not create files if there is

@@ -26,7 +26,6 @@ import (
 	"flashsale/order"
 	"flashsale/order/recovery"
 	"flashsale/order/store"
-	"flashsale/order/transfer"
 	"flashsale/queue"
 )
 
@@ -109,11 +108,8 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	var marked *transfer.Unusable
-	if err := backend.CheckSchema(ctx, store); errors.As(err, &marked) {
-		return config.FailedSetting("db", s.DB, marked.Cause, marked.Fix)
-	} else if err != nil {
-		return err
+	if err := backend.CheckSchema(ctx, store); err != nil {
+		return backend.SchemaError(s, err)
 	}
 	if err := matchLineage(ctx, s, store, rdb); err != nil {
 		return err

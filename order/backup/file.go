@@ -110,16 +110,12 @@ func marked(err error) error {
 // identify returns the schema version of a database of the service.
 // Errors: ErrForeign, ErrDamaged.
 func identify(ctx context.Context, c *connection) (schema int64, err error) {
-	var tables int
-	err = c.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('meta', 'items', 'orders')").Scan(&tables)
-	if err == nil && tables == 3 {
-		schema, err = migrations.Version(ctx, c, "sqlite")
-	}
+	schema, err = migrations.Version(ctx, c, "sqlite")
 	switch {
+	case errors.Is(err, migrations.ErrForeign), err == nil && schema == 0:
+		return 0, ErrForeign
 	case err != nil:
 		return 0, marked(err)
-	case schema == 0:
-		return 0, ErrForeign
 	}
 	return schema, nil
 }

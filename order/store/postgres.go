@@ -49,6 +49,7 @@ func openPostgres(url string, conns int, first string, met func(life string)) (*
 	pool.SetConnMaxIdleTime(idleConnection)
 	// pgx caches statements itself, or prepares none behind a connection pooler.
 	db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}), &gorm.Config{
+		QueryFields:            true, // a migration may add columns meanwhile, and SELECT * would fail once
 		SkipDefaultTransaction: true,
 		TranslateError:         true,
 		DisableAutomaticPing:   true,

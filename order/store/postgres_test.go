@@ -404,6 +404,24 @@ func TestPostgres_ReadWrite(t *testing.T) {
 	}
 }
 
+// TestPostgres_ColumnAdded: a migration that adds a column does not disturb the processes that run.
+func TestPostgres_ColumnAdded(t *testing.T) {
+	t.Parallel()
+	s := onPostgres(t, 1)[0]
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	read := func() {
+		t.Helper()
+		if items, err := s.Items(await.Context(t)); err != nil || len(items) != 1 {
+			t.Fatalf("items %v, %v, want 1", items, err)
+		}
+	}
+	read()
+	if err := s.Writer().WithContext(await.Context(t)).Exec("ALTER TABLE items ADD COLUMN later TEXT NOT NULL DEFAULT ''").Error; err != nil {
+		t.Fatal(err)
+	}
+	read()
+}
+
 // TestTransient_Postgres: a failed connection is never the fault of the rows.
 func TestTransient_Postgres(t *testing.T) {
 	t.Parallel()

@@ -43,6 +43,15 @@ func format(ctx context.Context, path string) error {
 	return nil
 }
 
+// Peek runs fn with a SQLite file that nothing may change: its journal mode stays as it is.
+func Peek(path string, fn func(*sql.DB) error) error {
+	db, err := sql.Open("sqlite3", (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: fmt.Sprintf("mode=rw&_query_only=true&_busy_timeout=%d", lockWait)}).String())
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(db), db.Close())
+}
+
 // registerDriver registers the driver once in a process. An INSERT of many rows that may
 // violate a constraint keeps its own journal. In a file, that journal took a tenth of the
 // time of a commit, and it is never needed after the statement.

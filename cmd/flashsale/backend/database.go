@@ -4,6 +4,7 @@ package backend
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -77,6 +78,9 @@ func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options 
 	if err := need(s); err != nil {
 		return nil, err
 	}
+	if err := RefuseForeign(ctx, s); err != nil {
+		return nil, SchemaError(s, err)
+	}
 	db, err := store.Open(ctx, s.DB, options...)
 	if err != nil {
 		return nil, config.FailedSetting("db", s.DB, Cause(err), DatabaseFix(s, err))
@@ -87,6 +91,22 @@ func OpenDatabase(ctx context.Context, s *config.Settings, create bool, options 
 		}
 	}
 	return db, nil
+}
+
+// RefuseForeign refuses a SQLite file of another application before it is opened for writing, which
+// would change its journal mode. Errors: migrations.ErrForeign.
+func RefuseForeign(ctx context.Context, s *config.Settings) (err error) {
+	if s.Postgres() {
+		return nil
+	}
+	err = store.Peek(strings.TrimPrefix(s.DB, "sqlite:"), func(db *sql.DB) error {
+		_, err := migrations.Version(ctx, db, "sqlite")
+		return err
+	})
+	if errors.Is(err, migrations.ErrForeign) {
+		return err
+	}
+	return nil // opening it for writing creates it, or reports other errors
 }
 
 // Migrator returns the database's migrator.
@@ -112,8 +132,27 @@ func DatabaseFix(s *config.Settings, err error) string {
 	}
 }
 
+// SchemaFault returns the cause and the fix of an error of CheckSchema or of a migration, for the
+// operator; "" if another error is the cause.
+func SchemaFault(err error) (cause, fix string) {
+	var marked *transfer.Unusable
+	switch {
+	case errors.Is(err, migrations.ErrPending):
+		return "its schema is older than this program, or it is empty", "run flashsale migrate up"
+	case errors.Is(err, migrations.ErrNewer):
+		return "its schema is newer than this program",
+			"use the version of flashsale that has migrated it, or undo its migrations with that version (flashsale migrate down)"
+	case errors.Is(err, migrations.ErrForeign):
+		return "it has tables of another application and no shop", "use a database of its own for the shop, or correct the setting"
+	case errors.As(err, &marked):
+		return marked.Cause, marked.Fix
+	}
+	return "", ""
+}
+
 // CheckSchema fails if the database lacks a migration, or has the mark of an unfinished copy or of
-// a shop that was moved. Errors: migrations.ErrPending, *transfer.Unusable.
+// a shop that was moved. Errors: migrations.ErrPending, migrations.ErrNewer,
+// migrations.ErrForeign, *transfer.Unusable.
 func CheckSchema(ctx context.Context, store *store.Store) error {
 	m, err := Migrator(store)
 	if err != nil {

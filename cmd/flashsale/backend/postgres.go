@@ -37,9 +37,12 @@ func postgresFix(err error) string {
 	}
 }
 
-// SchemaError adds the setting and the fix to an error of Postgres that an operator can correct,
-// such as a missing permission. Others are returned unchanged.
+// SchemaError adds the setting and the fix to an error of the schema, or of Postgres, that an
+// operator can correct, such as a missing permission. Others are returned unchanged.
 func SchemaError(s *config.Settings, err error) error {
+	if cause, fix := SchemaFault(err); cause != "" {
+		return config.FailedSetting("db", s.DB, cause, fix)
+	}
 	var refused *pgconn.PgError
 	if !s.Postgres() || !errors.As(err, &refused) || stateFix(refused.Code) == "" {
 		return err

@@ -15,9 +15,7 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/bucket"
-	"flashsale/migrations"
 	"flashsale/order/store"
-	"flashsale/order/transfer"
 )
 
 // migrate is the fix for a database without the present schema.
@@ -39,6 +37,10 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		}
 		return store.Checkup{}
 	}
+	if cause, fix := backend.SchemaFault(backend.RefuseForeign(ctx, s)); cause != "" {
+		d.fix("database", cause, fix)
+		return store.Checkup{}
+	}
 	db, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(s, err))
@@ -53,11 +55,8 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 	}
 	if err := backend.CheckSchema(ctx, db); err != nil {
-		var marked *transfer.Unusable
-		if errors.Is(err, migrations.ErrPending) {
-			d.fix("database", "its schema is older than this program, or it is empty", migrate)
-		} else if errors.As(err, &marked) {
-			d.fix("database", marked.Cause, marked.Fix)
+		if cause, fix := backend.SchemaFault(err); cause != "" {
+			d.fix("database", cause, fix)
 		} else {
 			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
@@ -89,7 +88,7 @@ func (d *doctor) recorded(partitions int) {
 
 // age compares the database with the revisions that Redis has recorded.
 func (d *doctor) age(ctx context.Context, rdb redis.UniversalClient, partitions int) {
-	if backend.NeedDatabase(d.settings) != nil {
+	if backend.NeedDatabase(d.settings) != nil || backend.RefuseForeign(ctx, d.settings) != nil {
 		return // reported before
 	}
 	db, err := store.Open(ctx, d.settings.DB)

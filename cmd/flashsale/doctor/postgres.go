@@ -2,16 +2,13 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
-	"flashsale/migrations"
 	"flashsale/order/store"
-	"flashsale/order/transfer"
 )
 
 const (
@@ -47,11 +44,8 @@ func (d *doctor) postgres(ctx context.Context) store.Checkup {
 	d.postgresServer(&described)
 	d.postgresClock(described.Server.Clock.Sub(halfway))
 	if err := backend.CheckSchema(ctx, db); err != nil {
-		var marked *transfer.Unusable
-		if errors.Is(err, migrations.ErrPending) {
-			d.fix("database", "its schema is older than this program, or it is empty", migrate)
-		} else if errors.As(err, &marked) {
-			d.fix("database", marked.Cause, marked.Fix)
+		if cause, fix := backend.SchemaFault(err); cause != "" {
+			d.fix("database", cause, fix)
 		} else {
 			d.fix("database", "its schema cannot be read: "+backend.Cause(err), backend.DatabaseFix(s, err))
 		}

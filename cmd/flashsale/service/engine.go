@@ -14,11 +14,9 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
-	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/order/recovery"
 	"flashsale/order/store"
-	"flashsale/order/transfer"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -130,15 +128,7 @@ func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 		}
 		e.log.Debug().Int("applied", n).Msg("database migrated")
 	}
-	err = backend.CheckSchema(ctx, store)
-	var marked *transfer.Unusable
-	switch {
-	case errors.Is(err, migrations.ErrPending):
-		return config.FailedSetting("db", e.settings.DB, "its schema is older than this program, or it is empty", "run flashsale migrate up")
-	case errors.As(err, &marked):
-		return config.FailedSetting("db", e.settings.DB, marked.Cause, marked.Fix)
-	}
-	return backend.SchemaError(e.settings, err)
+	return backend.SchemaError(e.settings, backend.CheckSchema(ctx, store))
 }
 
 // checkPartitions compares the number of partitions with those of the database and Redis.
