@@ -11,8 +11,8 @@ import (
 	"flashsale/lock"
 )
 
-// letGo releases the item's lock, if this process holds it.
-func (s *seller) letGo() {
+// unlock releases the item's lock, if this process holds it.
+func (s *seller) unlock() {
 	if s.held == nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (s *seller) hold(ctx context.Context) (waited time.Duration, err error) {
 		s.lockValue, s.fence = s.held.GuardValue(), s.held.Fence()
 		return 0, nil
 	}
-	s.letGo()
+	s.unlock()
 	began := time.Now()
 	faultpoint.Reach("inventory.locking")
 	// ctx belongs to one batch, and the lock is kept for the next ones.
