@@ -89,7 +89,8 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 }
 
 // Item reads an item for a purchase: its price and limit are at most Life old, or were
-// confirmed by its sale within Life and are at most Fresh and Life together old, or are unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
+// confirmed by its sale within Life and are at most Fresh and Life together old, or are
+// unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
 // source, the end of ctx, and context.DeadlineExceeded when the wait took too long.
 func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	if r, ok := c.known.GetIfPresent(id); ok {
