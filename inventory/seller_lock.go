@@ -54,8 +54,8 @@ const (
 // instant. The script of an instant batch holds the lock only while it runs, if the lock is
 // free. It is used for the first batch after a pause, so that an item with few purchases needs
 // one call for each instead of three, and while several processes sell the item, so that none
-// of them waits for another's turn. One that sells alone keeps the lock. waited is the time
-// spent to acquire it.
+// of them waits for another's turn. The only seller of an item keeps the lock. waited is the
+// time spent to acquire it.
 func (s *seller) prepare(ctx context.Context) (waited time.Duration, err error) {
 	now, known := s.v.clocks[s.partition].now()
 	instant := s.isShared() || time.Since(s.replied) > instantAfter
