@@ -18,7 +18,7 @@ type Catalog struct {
 	cfg    Config
 	source Source
 	stock  Stock
-	far    *remote // nil: there is no Redis
+	remote *remote // nil: there is no Redis
 
 	known       *otter.Cache[string, *record]
 	unknown     *otter.Cache[string, struct{}]
@@ -26,7 +26,7 @@ type Catalog struct {
 	filter      filter
 	stocks      stocks
 	loads       gather
-	warm        warmth
+	warm        warmState
 	counts      counts
 	slots       chan struct{}     // of queries to the source, where each reader sends its own
 	unannounced chan announcement // announcements that wait for Redis
@@ -59,10 +59,10 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 		slots: make(chan struct{}, cfg.LoadLimit), flights: make(map[flightKey]*flight),
 		unannounced: make(chan announcement, maxUnannounced),
 	}
-	c.loads = gather{limit: cfg.LoadLimit, ask: c.askSource}
+	c.loads = gather{limit: cfg.LoadLimit, ask: c.querySource}
 	c.warm.done = make(map[string]int64)
 	if cfg.Redis != nil {
-		c.far = newRemote(cfg)
+		c.remote = newRemote(cfg)
 	}
 	c.known, err = otter.New(&otter.Options[string, *record]{
 		MaximumSize: cfg.MaxItems,
@@ -89,7 +89,8 @@ func New(ctx context.Context, source Source, stock Stock, cfg Config) (*Catalog,
 }
 
 // Item reads an item for a purchase: its price and limit are at most Life old, or were
-// confirmed by its sale within Life and are at most Fresh and Life together old, or are unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
+// confirmed by its sale within Life and are at most Fresh and Life together old, or are
+// unchanged since. Its StockLeft may be of any age. Errors: ErrItemNotFound, those of the
 // source, the end of ctx, and context.DeadlineExceeded when the wait took too long.
 func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	if r, ok := c.known.GetIfPresent(id); ok {
@@ -157,7 +158,7 @@ func (c *Catalog) View(ctx context.Context, id string) (*View, error) {
 				return c.loaded(ctx, v), nil
 			case ctx.Err() != nil:
 				return nil, err // a caller that has left does not know whether the load failed
-			case !c.instead(id, r, err):
+			case !c.showOld(id, r, err):
 				return nil, err
 			}
 			return c.withStock(ctx, r, now), nil
@@ -181,8 +182,8 @@ func (c *Catalog) loaded(ctx context.Context, v *View) *View {
 	return c.withStock(ctx, r, time.Now())
 }
 
-// instead reports whether the old item is shown because it cannot be loaded again.
-func (c *Catalog) instead(id string, r *record, err error) bool {
+// showOld reports whether the old item is shown because it cannot be loaded again.
+func (c *Catalog) showOld(id string, r *record, err error) bool {
 	if errors.Is(err, ErrItemNotFound) || errors.Is(err, errClosed) {
 		return false
 	}
@@ -261,21 +262,21 @@ func (c *Catalog) beginLocked() bool {
 
 // counts counts where items come from.
 type counts struct {
-	memory, redis, database                      atomic.Int64
-	stale, refused, negative, questions, invalid atomic.Int64
+	memory, redis, database                    atomic.Int64
+	stale, refused, negative, queries, invalid atomic.Int64
 }
 
 // Stats are the counts of a catalogue since its start. Readers that wait for the same load
 // count once.
 type Stats struct {
-	Memory    int64 // items answered from memory, the stale ones included
-	Redis     int64 // items and negative entries taken from Redis
-	Database  int64 // items read from the database
-	Stale     int64 // items answered from memory although they had to be reloaded
-	Refused   int64 // ids refused by the filter
-	Negative  int64 // ids refused because an earlier search found no item
-	Questions int64 // queries to the database, of any kind
-	Changed   int64 // items invalidated because they have changed
+	Memory   int64 // items answered from memory, the stale ones included
+	Redis    int64 // items and negative entries taken from Redis
+	Database int64 // items read from the database
+	Stale    int64 // items answered from memory although they had to be reloaded
+	Refused  int64 // ids refused by the filter
+	Negative int64 // ids refused because an earlier search found no item
+	Queries  int64 // queries to the database, of any kind
+	Changed  int64 // items invalidated because they have changed
 }
 
 // Stats returns the counts.
@@ -283,6 +284,6 @@ func (c *Catalog) Stats() Stats {
 	n := &c.counts
 	return Stats{
 		Memory: n.memory.Load(), Redis: n.redis.Load(), Database: n.database.Load(), Stale: n.stale.Load(),
-		Refused: n.refused.Load(), Negative: n.negative.Load(), Questions: n.questions.Load(), Changed: n.invalid.Load(),
+		Refused: n.refused.Load(), Negative: n.negative.Load(), Queries: n.queries.Load(), Changed: n.invalid.Load(),
 	}
 }

@@ -30,7 +30,7 @@ type shop struct {
 	stockHangs bool
 
 	byID, lists, stocks int
-	asked               int // ids asked for, over all questions
+	asked               int // ids over all queries
 	idsErr              error
 }
 

@@ -55,7 +55,7 @@ const (
 // announce notifies the other processes. If that fails, Run repeats it. The end of ctx
 // does not interrupt it.
 func (c *Catalog) announce(ctx context.Context, n announcement) {
-	if c.far == nil {
+	if c.remote == nil {
 		return
 	}
 	err := c.tryAnnounce(context.WithoutCancel(ctx), n)
@@ -75,10 +75,10 @@ func (c *Catalog) tryAnnounce(ctx context.Context, n announcement) error {
 	defer cancel()
 	// First the negative entry, then the count: a process that receives the id reads
 	// Redis next.
-	if err := c.far.invalidate(ctx, n.id, n.version); err != nil || !n.created {
+	if err := c.remote.invalidate(ctx, n.id, n.version); err != nil || !n.created {
 		return err
 	}
-	_, err := c.far.announce(ctx, n.id)
+	_, err := c.remote.announce(ctx, n.id)
 	return err
 }
 
@@ -152,7 +152,7 @@ func (c *Catalog) listen(ctx context.Context) {
 }
 
 func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
-	err = subscription.Receive(ctx, c.far.rdb, func(msg any) {
+	err = subscription.Receive(ctx, c.remote.rdb, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			confirmed = true
@@ -175,7 +175,7 @@ func (c *Catalog) resubscribed() {
 	if before > 0 {
 		// The last subscription may have ended with a restart or a failover of Redis,
 		// which may have lost the latest creations and reuse their counts.
-		c.filter.doubt()
+		c.filter.invalidate()
 	}
 	c.rebuildFilter()
 }

@@ -78,11 +78,11 @@ func TestNone_GoneBack(t *testing.T) {
 	s := newShop(Item{ID: id, Version: 1})
 	c := newProcess(t, s, rdb, patient())
 	wantItem(t, c, id, 0)
-	key := c.far.keys.item(id)
+	key := c.remote.keys.item(id)
 	if err := rdb.Del(await.Context(t), key).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.far.write(await.Context(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
+	if err := c.remote.write(await.Context(t), id, answer{loadedAt: time.Now()}, maxNegative); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.fetch(await.Context(t), id, toRenew); err != nil {

@@ -18,16 +18,16 @@ import (
 // not hold is unknown. It is complete if it has received all items that were created since
 // it was built; Redis counts the creations, so that this can be checked.
 type filter struct {
-	mu         sync.RWMutex
-	bits       *bloom.BloomFilter // nil: not built yet
-	generation string             // of the creations that it certainly holds; "": not known
-	room       int                // its capacity in ids
-	ids        int
-	building   bool
-	doubted    bool       // Redis may have reused counts since the build under way began
-	meanwhile  []creation // received during the build
-	builtAt    time.Time
-	took       time.Duration // of the last build
+	mu          sync.RWMutex
+	bits        *bloom.BloomFilter // nil: not built yet
+	generation  string             // of the creations that it certainly holds; "": not known
+	room        int                // its capacity in ids
+	ids         int
+	building    bool
+	invalidated bool       // Redis may have reused counts since the build under way began
+	meanwhile   []creation // received during the build
+	builtAt     time.Time
+	took        time.Duration // of the last build
 
 	now generation
 }
@@ -86,7 +86,7 @@ func (c *Catalog) refuses(ctx context.Context, id string) bool {
 
 // generationNow reads the count of creations; !ok says that it is not known.
 func (c *Catalog) generationNow(ctx context.Context) (value string, ok bool) {
-	if c.far == nil {
+	if c.remote == nil {
 		return "", false
 	}
 	g := &c.filter.now
@@ -95,9 +95,9 @@ func (c *Catalog) generationNow(ctx context.Context) (value string, ok bool) {
 		defer g.mu.Unlock()
 		return g.value, true
 	}
-	if g.asking == nil && !c.far.isAway() && c.begin() {
+	if g.asking == nil && !c.remote.isDown() && c.begin() {
 		g.asking = make(chan struct{})
-		go c.askGeneration(g.asking)
+		go c.readGeneration(g.asking)
 	}
 	asking := g.asking
 	g.mu.Unlock()
@@ -113,10 +113,10 @@ func (c *Catalog) generationNow(ctx context.Context) (value string, ok bool) {
 	return g.value, !g.asOf.IsZero() && time.Since(g.asOf) < generationTrust
 }
 
-func (c *Catalog) askGeneration(done chan struct{}) {
+func (c *Catalog) readGeneration(done chan struct{}) {
 	defer c.work.Done()
 	askedAt := time.Now()
-	value, err := c.far.announce(c.life, "")
+	value, err := c.remote.announce(c.life, "")
 	g := &c.filter.now
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,12 +149,12 @@ func (f *filter) addLocked(n creation) {
 	}
 }
 
-// doubt makes the filter refuse nothing until it is built again. Redis may have lost its
+// invalidate makes the filter refuse nothing until it is built again. Redis may have lost its
 // count, and reused it for other creations.
-func (f *filter) doubt() {
+func (f *filter) invalidate() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.generation, f.doubted = "", true
+	f.generation, f.invalidated = "", true
 }
 
 // follows reports whether next is the generation right after before.
@@ -184,7 +184,7 @@ func (c *Catalog) rebuildFilter() {
 	f.mu.Lock()
 	wanted := !f.building && time.Since(f.builtAt) >= max(buildPause, buildShare*f.took) && c.begin()
 	if wanted {
-		f.building, f.doubted, f.meanwhile = true, false, nil
+		f.building, f.invalidated, f.meanwhile = true, false, nil
 	}
 	f.mu.Unlock()
 	if wanted {
@@ -207,7 +207,7 @@ func (c *Catalog) buildFilterNow(ctx context.Context) error {
 	building := f.building
 	f.building = true
 	if !building {
-		f.doubted, f.meanwhile = false, nil
+		f.invalidated, f.meanwhile = false, nil
 	}
 	f.mu.Unlock()
 	if building {
@@ -227,7 +227,7 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.building, f.builtAt, f.took = false, time.Now(), time.Since(began)
-		if f.doubted {
+		if f.invalidated {
 			generation = ""
 		}
 		if err == nil {
@@ -235,9 +235,9 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 		}
 		f.meanwhile = nil
 	}()
-	if c.far != nil && !c.far.isAway() {
+	if c.remote != nil && !c.remote.isDown() {
 		// Without the count the filter is built, but refuses nothing until the next build.
-		if generation, err = c.far.announce(ctx, ""); err != nil {
+		if generation, err = c.remote.announce(ctx, ""); err != nil {
 			c.cfg.OnError(err)
 			generation = ""
 		}
@@ -258,7 +258,7 @@ func (c *Catalog) buildFilter(ctx context.Context) (err error) {
 func (c *Catalog) idsAfter(ctx context.Context, after string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LoadTimeout)
 	defer cancel()
-	c.counts.questions.Add(1)
+	c.counts.queries.Add(1)
 	return c.source.ItemIDs(ctx, after, idPage)
 }
 

@@ -93,7 +93,7 @@ func testPenetration(t *testing.T, items, ghosts int) {
 // also requests an id, because a process detects a missed creation at a request.
 func complete(t *testing.T, c *Catalog) bool {
 	t.Helper()
-	now, err := c.far.announce(await.Context(t), "")
+	now, err := c.remote.announce(await.Context(t), "")
 	if err != nil {
 		t.Fatal(err)
 	}

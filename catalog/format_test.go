@@ -61,7 +61,7 @@ func TestRedis_EntryOfOlderVersion(t *testing.T) {
 		c := newProcess(t, s, rdb, patient())
 		older := answer{item: item, exists: true, loadedAt: time.Now()}
 		older.item.ImageURL = ""
-		if err := c.far.write(await.Context(t), item.ID, older, time.Hour); err != nil {
+		if err := c.remote.write(await.Context(t), item.ID, older, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if v, err := c.View(await.Context(t), item.ID); err != nil || v.Item.ImageURL != "" || v.Item.Name != item.Name {

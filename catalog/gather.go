@@ -18,8 +18,8 @@ type gather struct {
 	asking int
 }
 
-// maxQuestion bounds the ids of one query.
-const maxQuestion = 500
+// maxQueryIDs bounds the ids of one query.
+const maxQueryIDs = 500
 
 type question struct {
 	ids     []string
@@ -70,7 +70,7 @@ func (g *gather) run() {
 		q.askedAt = time.Now()
 		q.found = make(map[string]Item, len(q.ids))
 		for rest := q.ids; len(rest) > 0 && q.err == nil; {
-			n := min(len(rest), maxQuestion)
+			n := min(len(rest), maxQueryIDs)
 			var items []Item
 			items, q.err = g.ask(rest[:n])
 			for _, item := range items {

@@ -36,19 +36,19 @@ type list struct {
 	stockAsOf atomic.Int64 // Unix nanoseconds
 
 	mu      sync.Mutex
-	loading *listLook        // which readers join; it waits while too many are under way
-	looks   int              // under way
+	loading *listLoad        // which readers join; it waits while too many are under way
+	loads   int              // under way
 	asking  chan struct{}    // closed when the query for the stock that is under way has ended
 	left    map[string]int64 // the live stock as it was read last
 }
 
-// maxListLooks bounds the loads under way: each change invalidates the load before it, and
+// maxListLoads bounds the loads under way: each change invalidates the load before it, and
 // a series of changes must not load all items for each of them. It is more than one, so
 // that a load that hangs does not delay newer ones.
-const maxListLooks = 2
+const maxListLoads = 2
 
-// listLook is one load of the list, for all readers that wait for it.
-type listLook struct {
+// listLoad is one load of the list, for all readers that wait for it.
+type listLoad struct {
 	done  chan struct{}
 	err   error
 	begun bool
@@ -95,45 +95,45 @@ func (c *Catalog) awaitList(ctx context.Context) error {
 	}
 }
 
-func (c *Catalog) joinList() *listLook {
+func (c *Catalog) joinList() *listLoad {
 	c.list.mu.Lock()
 	defer c.list.mu.Unlock()
 	if c.list.loading == nil {
-		l := &listLook{done: make(chan struct{})}
+		l := &listLoad{done: make(chan struct{})}
 		if !c.begin() {
 			l.err = errClosed
 			close(l.done)
 			return l
 		}
 		c.list.loading = l
-		c.beginListLook()
+		c.beginListLoad()
 	}
 	return c.list.loading
 }
 
-// beginListLook begins the load for which readers wait, unless maxListLooks are under way.
+// beginListLoad begins the load for which readers wait, unless maxListLoads are under way.
 // The caller holds the list's mutex.
-func (c *Catalog) beginListLook() {
-	if l := c.list.loading; l != nil && !l.begun && c.list.looks < maxListLooks {
+func (c *Catalog) beginListLoad() {
+	if l := c.list.loading; l != nil && !l.begun && c.list.loads < maxListLoads {
 		l.begun = true
-		c.list.looks++
+		c.list.loads++
 		go c.loadList(l)
 	}
 }
 
-func (c *Catalog) loadList(l *listLook) {
+func (c *Catalog) loadList(l *listLoad) {
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.LoadTimeout)
 	defer cancel()
 	subscription, askedAt := c.subscriptions.Load(), time.Now()
-	c.counts.questions.Add(1)
+	c.counts.queries.Add(1)
 	items, err := c.source.Items(ctx)
 	c.list.mu.Lock()
 	if c.list.loading == l {
 		c.list.loading = nil
 	}
-	c.list.looks--
-	c.beginListLook()
+	c.list.loads--
+	c.beginListLoad()
 	switch {
 	case err != nil:
 		l.err = err
@@ -155,7 +155,7 @@ func (c *Catalog) loadList(l *listLook) {
 // showList publishes a loaded list, with the known live stock. A list that was overtaken
 // by a change is only for the readers that have waited for it; if a later load was
 // quicker, they get its list instead. items also has the buckets.
-func (c *Catalog) showList(l *listLook, v *ListView, items []Item) {
+func (c *Catalog) showList(l *listLoad, v *ListView, items []Item) {
 	if now := c.list.view.Load(); l.void && now != nil && !now.LoadedAt.Before(v.LoadedAt) {
 		return
 	}
@@ -241,7 +241,7 @@ func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
 		}
 		done = make(chan struct{})
 		c.list.asking = done
-		go c.askListStock(done)
+		go c.readListStock(done)
 	}
 	c.list.mu.Unlock()
 	if age < stockMax {
@@ -253,7 +253,7 @@ func (c *Catalog) withStocks(ctx context.Context, now time.Time) {
 	}
 }
 
-func (c *Catalog) askListStock(done chan struct{}) {
+func (c *Catalog) readListStock(done chan struct{}) {
 	defer c.work.Done()
 	defer close(done)
 	items := c.list.view.Load().Items

@@ -30,11 +30,11 @@ func TestList_ManyChanges(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		wantCalls(t, s, 0, 1+maxListLooks)
+		wantCalls(t, s, 0, 1+maxListLoads)
 		close(gate)
 		readers.Wait()
 		wantList(t, c, "a49")
-		if _, lists := s.counts(); lists > 1+2*maxListLooks {
+		if _, lists := s.counts(); lists > 1+2*maxListLoads {
 			t.Errorf("48 changes cost %d looks", lists-1)
 		}
 	})

@@ -124,21 +124,21 @@ func (c *Catalog) join(id string, k kind, behind *record) *flight {
 		return f
 	}
 	c.flights[key] = f
-	go c.fly(f)
+	go c.runFlight(f)
 	return f
 }
 
-func (c *Catalog) fly(f *flight) {
+func (c *Catalog) runFlight(f *flight) {
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.Wait+c.cfg.LoadTimeout)
 	defer cancel()
-	a, err := c.look(ctx, f.key, f.least)
-	c.land(f, a, err)
+	a, err := c.lookUp(ctx, f.key, f.least)
+	c.finishFlight(f, a, err)
 }
 
-// land caches the result of a load, unless the item has changed meanwhile, and wakes the
+// finishFlight caches the result of a load, unless the item has changed meanwhile, and wakes the
 // waiting readers.
-func (c *Catalog) land(f *flight, a answer, err error) {
+func (c *Catalog) finishFlight(f *flight, a answer, err error) {
 	c.mu.Lock()
 	if c.flights[f.key] == f {
 		delete(c.flights, f.key)
@@ -225,14 +225,14 @@ var errBusy = errors.New("catalog: another process is loading the item")
 
 func isBusy(err error) bool { return errors.Is(err, errBusy) }
 
-// look reads an item that memory lacks, or has too old: from Redis, else from the source.
+// lookUp reads an item that memory lacks, or has too old: from Redis, else from the source.
 // One process queries the source and stores the result in Redis for the others.
-func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer, error) {
-	if a, ok := c.lookFar(ctx, key, least); ok {
+func (c *Catalog) lookUp(ctx context.Context, key flightKey, least int64) (answer, error) {
+	if a, ok := c.readRemote(ctx, key, least); ok {
 		return a, nil
 	}
-	if c.cfg.Locks == nil || c.far.isAway() {
-		return c.ask(ctx, key.id)
+	if c.cfg.Locks == nil || c.remote.isDown() {
+		return c.query(ctx, key.id)
 	}
 	wait := c.cfg.Wait
 	if key.kind == toBuy {
@@ -240,11 +240,11 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 		// on several processes would wait for one slow query after the other.
 		wait = min(wait, max(c.oldest(toBuy), time.Millisecond))
 	}
-	l, err := c.cfg.Locks.Acquire(ctx, c.far.keys.lock(key.id), lock.WithWaitLimit(wait))
+	l, err := c.cfg.Locks.Acquire(ctx, c.remote.keys.lock(key.id), lock.WithWaitLimit(wait))
 	switch {
 	case err == nil:
-		defer c.letGo(ctx, l, key.id)
-		if a, ok := c.lookFar(ctx, key, least); ok {
+		defer c.unlock(ctx, l, key.id)
+		if a, ok := c.readRemote(ctx, key, least); ok {
 			return a, nil
 		}
 		faultpoint.Reach("catalog.loading")
@@ -253,11 +253,11 @@ func (c *Catalog) look(ctx context.Context, key flightKey, least int64) (answer,
 	case ctx.Err() != nil:
 		return answer{}, context.Cause(ctx)
 	}
-	return c.ask(ctx, key.id)
+	return c.query(ctx, key.id)
 }
 
-// letGo releases a lock in the background, so that the item's readers need not wait.
-func (c *Catalog) letGo(ctx context.Context, l *lock.Lock, id string) {
+// unlock releases a lock in the background, so that the item's readers need not wait.
+func (c *Catalog) unlock(ctx context.Context, l *lock.Lock, id string) {
 	if !c.begin() {
 		return // the locks are released with their manager
 	}
@@ -270,12 +270,12 @@ func (c *Catalog) letGo(ctx context.Context, l *lock.Lock, id string) {
 	}()
 }
 
-// lookFar reads Redis; ok says that the entry is good enough.
-func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a answer, ok bool) {
-	if c.far.isAway() {
+// readRemote reads Redis; ok says that the entry is good enough.
+func (c *Catalog) readRemote(ctx context.Context, key flightKey, least int64) (a answer, ok bool) {
+	if c.remote.isDown() {
 		return answer{}, false
 	}
-	e, found, err := c.far.read(ctx, key.id)
+	e, found, err := c.remote.read(ctx, key.id)
 	switch {
 	case err != nil:
 		c.cfg.OnError(err)
@@ -295,35 +295,35 @@ func (c *Catalog) lookFar(ctx context.Context, key flightKey, least int64) (a an
 	return answer{item: e.item, exists: e.version > 0, loadedAt: e.askedAt.Add(-e.age)}, true
 }
 
-// ask queries the source, together with other readers, and stores the result in Redis.
-func (c *Catalog) ask(ctx context.Context, id string) (answer, error) {
+// query queries the source, together with other readers, and stores the result in Redis.
+func (c *Catalog) query(ctx context.Context, id string) (answer, error) {
 	a, err := c.loads.load(ctx, id)
 	if err != nil {
 		return answer{}, err
 	}
-	c.leave(ctx, id, a)
+	c.storeRemote(ctx, id, a)
 	return a, nil
 }
 
-// leave stores a result of the source in Redis, for the other processes.
-func (c *Catalog) leave(ctx context.Context, id string, a answer) {
-	if c.far.isAway() || !a.exists && !c.on(Negatives) {
+// storeRemote stores a result of the source in Redis, for the other processes.
+func (c *Catalog) storeRemote(ctx context.Context, id string, a answer) {
+	if c.remote.isDown() || !a.exists && !c.on(Negatives) {
 		return
 	}
 	life := c.spread(c.cfg.Keep)
 	if !a.exists {
 		life = c.spread(c.cfg.Negative)
 	}
-	if err := c.far.write(ctx, id, a, life); err != nil {
+	if err := c.remote.write(ctx, id, a, life); err != nil {
 		c.cfg.OnError(err)
 	}
 }
 
-// askSource reads items by their ids.
-func (c *Catalog) askSource(ids []string) ([]Item, error) {
+// querySource reads items by their ids.
+func (c *Catalog) querySource(ids []string) ([]Item, error) {
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.LoadTimeout)
 	defer cancel()
-	c.counts.questions.Add(1)
+	c.counts.queries.Add(1)
 	c.counts.database.Add(int64(len(ids)))
 	return c.source.ItemsByID(ctx, ids)
 }
@@ -331,7 +331,7 @@ func (c *Catalog) askSource(ids []string) ([]Item, error) {
 // fetchAlone loads an item as a cache does that has no defence against a breakdown: each
 // reader sends its own query. Only the number of concurrent queries is bounded.
 func (c *Catalog) fetchAlone(ctx context.Context, id string, k kind) (*View, error) {
-	if a, ok := c.lookFar(ctx, flightKey{id, min(k, toRenew)}, 0); ok && (!a.exists || time.Since(a.loadedAt) < c.cfg.Fresh) {
+	if a, ok := c.readRemote(ctx, flightKey{id, min(k, toRenew)}, 0); ok && (!a.exists || time.Since(a.loadedAt) < c.cfg.Fresh) {
 		return c.settle(id, a)
 	}
 	select {
@@ -341,7 +341,7 @@ func (c *Catalog) fetchAlone(ctx context.Context, id string, k kind) (*View, err
 		return nil, context.Cause(ctx)
 	}
 	askedAt := time.Now()
-	items, err := c.askSource([]string{id})
+	items, err := c.querySource([]string{id})
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +349,7 @@ func (c *Catalog) fetchAlone(ctx context.Context, id string, k kind) (*View, err
 	if len(items) > 0 {
 		a.item, a.exists = items[0], true
 	}
-	c.leave(ctx, id, a)
+	c.storeRemote(ctx, id, a)
 	return c.settle(id, a)
 }
 

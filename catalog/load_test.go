@@ -19,7 +19,7 @@ func TestLook_ToBuy(t *testing.T) {
 	cfg := patient()
 	cfg.Life, cfg.Wait = time.Second, 20*time.Second
 	c := newProcess(t, s, rdb, cfg)
-	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
+	l := held(t, rdb, c.remote.keys.lock(id), steadyTTL)
 	if i, err := c.Item(await.Context(t), id); err != nil || i.Version != 1 {
 		t.Errorf("%+v, %v, want the item", i, err)
 	}
@@ -44,7 +44,7 @@ func TestFetch_AfterALoad(t *testing.T) {
 				if v, err := c.fetch(await.Context(t), id, k); err != nil || v.Item.Version != 1 {
 					t.Errorf("%+v, %v, want the item", v, err)
 				}
-				if err := rdb.Del(await.Context(t), c.far.keys.item(id)).Err(); err != nil {
+				if err := rdb.Del(await.Context(t), c.remote.keys.item(id)).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -62,7 +62,7 @@ func TestFetch_AfterALoad_Unknown(t *testing.T) {
 	c := newProcess(t, s, rdb, patient())
 	f := c.join(id, toShow, nil)
 	<-f.done
-	if err := rdb.Del(await.Context(t), c.far.keys.item(id)).Err(); err != nil {
+	if err := rdb.Del(await.Context(t), c.remote.keys.item(id)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if f = c.join(id, toBuy, nil); !errors.Is(f.err, ErrItemNotFound) {

@@ -31,23 +31,23 @@ var (
 
 // remote is the cache in Redis, which all processes share.
 type remote struct {
-	rdb     redis.UniversalClient
-	keys    keys
-	timeout time.Duration
-	away    atomic.Int64 // Unix nanoseconds until which Redis is not called
+	rdb       redis.UniversalClient
+	keys      keys
+	timeout   time.Duration
+	downUntil atomic.Int64 // Unix nanoseconds until which Redis is not called
 }
 
-// awayPause is how long Redis is not called after it did not answer, so that readers do
+// downPause is how long Redis is not called after it did not answer, so that readers do
 // not wait for a time-out each.
-const awayPause = 500 * time.Millisecond
+const downPause = 500 * time.Millisecond
 
 func newRemote(cfg Config) *remote {
 	return &remote{rdb: cfg.Redis, keys: keys{cfg.HashTag}, timeout: cfg.RedisTimeout}
 }
 
-// isAway reports whether Redis must not be called: it did not answer, or there is none.
-func (r *remote) isAway() bool {
-	return r == nil || time.Now().UnixNano() < r.away.Load()
+// isDown reports whether Redis must not be called: it did not answer, or there is none.
+func (r *remote) isDown() bool {
+	return r == nil || time.Now().UnixNano() < r.downUntil.Load()
 }
 
 // call runs a script and notes whether Redis answers.
@@ -57,20 +57,20 @@ func (r *remote) call(ctx context.Context, s *redis.Script, key string, args ...
 	v, err := s.Run(bounded, r.rdb, []string{key}, args...).Result()
 	// The error of a caller that has left says nothing about Redis.
 	if err != nil && ctx.Err() == nil {
-		r.away.Store(time.Now().Add(awayPause).UnixNano())
+		r.downUntil.Store(time.Now().Add(downPause).UnixNano())
 	}
 	return v, err
 }
 
-// farEntry is an item's entry in Redis.
-type farEntry struct {
+// remoteEntry is an item's entry in Redis.
+type remoteEntry struct {
 	item    Item
 	version int64 // 0: there is no such item
 	age     time.Duration
 	askedAt time.Time
 }
 
-func (r *remote) read(ctx context.Context, id string) (e farEntry, found bool, err error) {
+func (r *remote) read(ctx context.Context, id string) (e remoteEntry, found bool, err error) {
 	e.askedAt = time.Now()
 	v, err := r.call(ctx, readScript, r.keys.item(id))
 	if err != nil {
@@ -148,10 +148,10 @@ func (r *remote) announce(ctx context.Context, id string) (string, error) {
 	return generation, nil
 }
 
-// farItem is the JSON of an item in Redis; times in Unix milliseconds. Processes of several
+// remoteItem is the JSON of an item in Redis; times in Unix milliseconds. Processes of several
 // versions read each other's entries while they are replaced, so a new field is optional, and
 // no field changes its meaning.
-type farItem struct {
+type remoteItem struct {
 	Name          string  `json:"n"`
 	Description   string  `json:"d,omitempty"`
 	ImageURL      string  `json:"m,omitempty"`
@@ -170,7 +170,7 @@ type farItem struct {
 }
 
 func encodeItem(i *Item) ([]byte, error) {
-	f := farItem{
+	f := remoteItem{
 		Name: i.Name, Description: i.Description, ImageURL: i.ImageURL, PriceMinor: i.PriceMinor, Currency: i.Currency,
 		StockInitial: i.StockInitial, StockTotal: i.StockTotal, StockLeft: i.StockLeft, PerUserLimit: i.PerUserLimit,
 		OpensAt: i.OpensAt.UnixMilli(), PaymentWindow: i.PaymentWindow.Milliseconds(), Control: i.Control, Buckets: i.Buckets, Moves: i.Moves,
@@ -182,7 +182,7 @@ func encodeItem(i *Item) ([]byte, error) {
 }
 
 func decodeItem(id string, version int64, body string) (Item, error) {
-	var f farItem
+	var f remoteItem
 	if err := json.Unmarshal([]byte(body), &f); err != nil {
 		return Item{}, fmt.Errorf("read item %s from Redis: %w", id, err)
 	}

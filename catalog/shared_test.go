@@ -120,7 +120,7 @@ func expire(t *testing.T, rdb redis.UniversalClient, id string, all ...*Catalog)
 		})
 	}
 	ago := -(30 * time.Minute).Milliseconds()
-	if err := rdb.HIncrBy(await.Context(t), all[0].far.keys.item(id), "at", ago).Err(); err != nil {
+	if err := rdb.HIncrBy(await.Context(t), all[0].remote.keys.item(id), "at", ago).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -219,7 +219,7 @@ func TestLoaderDies(t *testing.T) {
 		id := newID(t)
 		s := newShop(Item{ID: id, Version: 1})
 		a, b := newProcess(t, s, rdb, patient()), newProcess(t, s, rdb, patient())
-		held(t, rdb, a.far.keys.lock(id), deadTTL, lock.WithoutWatchdog())
+		held(t, rdb, a.remote.keys.lock(id), deadTTL, lock.WithoutWatchdog())
 		if seen := crowd(t, id, 100, a, b); seen[1] != 100 {
 			t.Errorf("seen by version: %v", seen)
 		}
@@ -237,7 +237,7 @@ func TestLoaderSlow(t *testing.T) {
 	cfg := patient()
 	cfg.Wait = time.Second
 	c := newProcess(t, s, rdb, cfg)
-	l := held(t, rdb, c.far.keys.lock(id), steadyTTL)
+	l := held(t, rdb, c.remote.keys.lock(id), steadyTTL)
 	await.True(t, "an answer beside the lock", func() bool {
 		_, err := c.View(await.Context(t), id)
 		return err == nil
@@ -278,7 +278,7 @@ func TestRedis_SecondProcess(t *testing.T) {
 		wantUnknown(t, a, ghost)
 		wantUnknown(t, b, ghost)
 		wantCalls(t, s, 2, 0)
-		for _, key := range []string{a.far.keys.item(want.ID), a.far.keys.item(ghost)} {
+		for _, key := range []string{a.remote.keys.item(want.ID), a.remote.keys.item(ghost)} {
 			if ttl, err := rdb.PTTL(await.Context(t), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
 				t.Errorf("%s lives %v, %v", key, ttl, err)
 			}
@@ -344,13 +344,13 @@ func TestChanged_SlowLoader(t *testing.T) {
 			other.Changed(await.Context(t), id, 5)
 			close(gate)
 			<-done
-			if e, found, err := other.far.read(await.Context(t), id); err != nil || found {
+			if e, found, err := other.remote.read(await.Context(t), id); err != nil || found {
 				t.Errorf("Redis has %+v, %v, %v, want nothing but the version", e, found, err)
 			}
 			if i, err := other.Item(await.Context(t), id); err != nil || i.Version != 5 {
 				t.Errorf("%+v, %v, want version 5", i, err)
 			}
-			if e, found, err := other.far.read(await.Context(t), id); err != nil || !found || e.item.Version != 5 {
+			if e, found, err := other.remote.read(await.Context(t), id); err != nil || !found || e.item.Version != 5 {
 				t.Errorf("Redis has %+v, %v, %v, want version 5", e, found, err)
 			}
 		}

@@ -84,13 +84,13 @@ func (c *Catalog) wantStock(r *record) *round {
 			return nil
 		}
 		s.busy = true
-		go c.askStock()
+		go c.readStock()
 	}
 	return q
 }
 
-// askStock runs the rounds until there is none.
-func (c *Catalog) askStock() {
+// readStock runs the rounds until there is none.
+func (c *Catalog) readStock() {
 	defer c.work.Done()
 	s := &c.stocks
 	for {
@@ -102,12 +102,12 @@ func (c *Catalog) askStock() {
 		if q == nil {
 			return
 		}
-		c.askRound(q)
+		c.readRound(q)
 		close(q.done)
 	}
 }
 
-func (c *Catalog) askRound(q *round) {
+func (c *Catalog) readRound(q *round) {
 	for _, r := range q.records {
 		r.stock.wanted.Store(false)
 	}

@@ -28,21 +28,21 @@ const (
 	filterEvery = time.Minute
 )
 
-// warmth records which items were warmed.
-type warmth struct {
+// warmState records which items were warmed.
+type warmState struct {
 	mu    sync.Mutex
 	done  map[string]int64 // by item, its version
 	ready atomic.Bool
 }
 
-// errCold says that the catalogue is not ready yet.
-var errCold = errors.New("catalog: items are not loaded yet")
+// errNotReady says that the catalogue is not ready yet.
+var errNotReady = errors.New("catalog: items are not loaded yet")
 
 // Ready returns nil once the set of ids is built and the items that are on sale, or open
 // soon, are in memory. It does not wait for their sales. From then on it returns nil.
 func (c *Catalog) Ready(context.Context) error {
 	if !c.warm.ready.Load() {
-		return errCold
+		return errNotReady
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (c *Catalog) Ready(context.Context) error {
 // the items that open soon, until ctx ends.
 func (c *Catalog) Run(ctx context.Context) error {
 	var all sync.WaitGroup
-	if c.far != nil {
+	if c.remote != nil {
 		all.Go(func() { c.listen(ctx) })
 		all.Go(func() { c.keepAnnouncing(ctx) })
 	}
@@ -124,7 +124,7 @@ func (c *Catalog) warmSoon(ctx context.Context) (soon []*Item, err error) {
 		soon = append(soon, item)
 		g.Go(func() error {
 			if _, ok := c.known.GetIfPresent(item.ID); ok && !list.Stale {
-				c.leave(ctx, item.ID, answer{item: *item, exists: true, loadedAt: list.LoadedAt})
+				c.storeRemote(ctx, item.ID, answer{item: *item, exists: true, loadedAt: list.LoadedAt})
 			} else if _, err := c.fetch(ctx, item.ID, toRenew); err != nil && !errors.Is(err, ErrItemNotFound) {
 				return fmt.Errorf("warm item %s: %w", item.ID, err)
 			}
@@ -202,8 +202,8 @@ func (c *Catalog) Warm(ctx context.Context, id string) (*View, error) {
 	if err := c.openSale(ctx, &v.Item); err != nil {
 		return nil, err
 	}
-	if c.far != nil {
-		if err := c.far.rdb.Publish(ctx, itemsChannel, "warm - "+id).Err(); err != nil {
+	if c.remote != nil {
+		if err := c.remote.rdb.Publish(ctx, itemsChannel, "warm - "+id).Err(); err != nil {
 			c.cfg.OnError(fmt.Errorf("warm item %s elsewhere: %w", id, err))
 		}
 	}

@@ -129,8 +129,8 @@ type BuyParams struct {
 
 // Buy places an order. After a lost connection or a 503 the client repeats it with the same key, so at
 // most one order is made. After an error other than *Error, call Buy with the same key again; for that
-// set Key, because a random key is not returned. The order is confirmed, or queued if its commit takes longer; see [Follow]. replayed means that an
-// earlier request with the key made it.
+// set Key, because a random key is not returned. The order is confirmed, or queued if its commit takes
+// longer; see [Follow]. replayed means that an earlier request with the key made it.
 func Buy(ctx context.Context, c ClientInterface, p BuyParams) (order Order, replayed bool, err error) {
 	if p.Quantity == 0 {
 		p.Quantity = 1

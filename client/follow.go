@@ -67,7 +67,7 @@ func (s *stream) read(ctx context.Context, c ClientInterface, id string, yield f
 	if err != nil {
 		return false, err
 	}
-	resp.Body = &impatient{resp.Body, s.silence, cancel}
+	resp.Body = &silenceBody{resp.Body, s.silence, cancel}
 	if resp.StatusCode != http.StatusOK {
 		return false, Done(resp, nil) // 204: no further change is expected
 	}
@@ -88,15 +88,15 @@ func (s *stream) read(ctx context.Context, c ClientInterface, id string, yield f
 // errSilent is the cause of the end of a silent connection.
 var errSilent = errors.New("flashsale: no heartbeat in time")
 
-// impatient is a body whose request is cancelled when a read waits too long.
-type impatient struct {
+// silenceBody is a body whose request is cancelled when a read waits too long.
+type silenceBody struct {
 	io.ReadCloser
 	limit  time.Duration
 	cancel context.CancelCauseFunc
 }
 
 // Read reads from the body.
-func (b *impatient) Read(p []byte) (int, error) {
+func (b *silenceBody) Read(p []byte) (int, error) {
 	defer time.AfterFunc(b.limit, func() { b.cancel(errSilent) }).Stop()
 	return b.ReadCloser.Read(p)
 }

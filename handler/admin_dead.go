@@ -101,8 +101,8 @@ func readPlace(cursor string) (worker.DeadPlace, error) {
 // validTaskID reports whether id is a valid task id.
 func validTaskID(id string) bool { return request.VisibleASCII(id, 255) }
 
-// fate answers the routes that decide about one dead letter.
-func (rs *queueRoutes) fate(decide func(taskService, context.Context, string) (worker.DeadLetter, error), state string) endpoint {
+// decide answers the routes that decide about one dead letter.
+func (rs *queueRoutes) decide(decide func(taskService, context.Context, string) (worker.DeadLetter, error), state string) endpoint {
 	return func(q *call) error {
 		id := q.c.Param("task")
 		letter, err := decide(rs.tasks, q.ctx(), id)
@@ -182,8 +182,8 @@ const bulkLimit = 10 * time.Second
 var problemNotAll = problem.New(503, "unavailable", "Dead letters not handled",
 	"The part of this call may not have been handled. Repeat the request; it continues where it stopped.").Among(1)
 
-// bulkFate answers the routes that decide about many dead letters.
-func (rs *queueRoutes) bulkFate(decide func(taskService, context.Context, worker.DeadSelection, worker.BulkPlace) (worker.BulkResult, error), state string) endpoint {
+// decideMany answers the routes that decide about many dead letters.
+func (rs *queueRoutes) decideMany(decide func(taskService, context.Context, worker.DeadSelection, worker.BulkPlace) (worker.BulkResult, error), state string) endpoint {
 	return func(q *call) error {
 		sel, at, err := readSelection(q.in, state)
 		if err != nil {

@@ -11,16 +11,16 @@
 //   - admit.go: the checks in the route's entry, in the same order for all routes. Tokens are
 //     verified by handler/auth, rates limited by handler/ratelimit, and headers, parameters and
 //     bodies read by handler/request.
-//   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type
-//     for each group of routes; stream.go: the connections of event streams; cursors.go: where a page of a list begins.
+//   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type for each
+//     group of routes. stream.go: the connections of event streams. cursors.go: where a page of a
+//     list begins.
 //   - formats.go, with handler/encode: the answer. problems.go, with handler/problem: the
 //     refusal that the error table has for an error.
 //
 // To add a route, write a method on the type of its group and add an entry to the
 // table; list its errors in the error table and describe new codes in
 // docs/problems.md. health.go and docs.go serve /healthz, /readyz and the API reference, whose page
-// is in handler/apidocs;
-// handler/ops is the operators' address.
+// is in handler/apidocs. handler/ops is the operators' address.
 //
 // The packages below handler know nothing of its routes, and never import it.
 package handler

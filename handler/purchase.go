@@ -191,8 +191,8 @@ type preference struct {
 
 // readPrefer parses `respond-async` and `wait=n` (seconds). A wait is limited to most; invalid
 // preferences are ignored, as RFC 7240 requires.
-func readPrefer(h http.Header, usual, most time.Duration) preference {
-	p := preference{wait: usual}
+func readPrefer(h http.Header, fallback, most time.Duration) preference {
+	p := preference{wait: fallback}
 	values := h["Prefer"]
 	if len(values) == 0 {
 		return p

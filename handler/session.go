@@ -158,11 +158,11 @@ func (s *sessions) cookie(name, value string) *http.Cookie {
 	return c
 }
 
-// localPath returns a path of this site to which a form may lead, or usual.
-func localPath(path, usual string) string {
+// localPath returns a path of this site to which a form may lead, or fallback.
+func localPath(path, fallback string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
-		return usual
+		return fallback
 	}
 	return path
 }

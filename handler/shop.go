@@ -31,7 +31,7 @@ type shopRoutes struct {
 	cursors   sealer
 	now       func() time.Time
 	itemNow   func(item string) time.Time
-	crowd     *pages.Crowd
+	shared    *pages.SharedPages
 	// charge asks the mock payment service to pay an order; nil: the shop takes payments elsewhere.
 	charge func(ctx context.Context, o order.Order) error
 }
@@ -94,7 +94,7 @@ func (rs *shopRoutes) list(q *call) error {
 	}
 	frame := rs.frame(q)
 	return q.html(http.StatusOK, func(w io.Writer) error {
-		return rs.crowd.Items(w, &frame, rs.now(), func() (pages.Items, error) { return rs.onSale(q, after) })
+		return rs.shared.Items(w, &frame, rs.now(), func() (pages.Items, error) { return rs.onSale(q, after) })
 	})
 }
 
@@ -139,7 +139,7 @@ func (rs *shopRoutes) item(q *call) error {
 	if err != nil {
 		return err
 	}
-	return q.html(http.StatusOK, func(w io.Writer) error { return rs.crowd.Item(w, &page, rs.now()) })
+	return q.html(http.StatusOK, func(w io.Writer) error { return rs.shared.Item(w, &page, rs.now()) })
 }
 
 func (rs *shopRoutes) itemPage(q *call, key string, quantity int64) (pages.ItemPage, error) {

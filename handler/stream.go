@@ -49,9 +49,9 @@ type Streams struct {
 // withDefaults sets the defaults and checks the other fields.
 func (s Streams) withDefaults() (Streams, error) {
 	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		usual time.Duration
+		name     string
+		value    *time.Duration
+		fallback time.Duration
 	}{
 		{"Heartbeat", &s.Heartbeat, 15 * time.Second},
 		{"Life", &s.Life, 30 * time.Minute},
@@ -61,7 +61,7 @@ func (s Streams) withDefaults() (Streams, error) {
 			return s, fmt.Errorf("handler: Streams.%s is %s; it must not be negative", d.name, *d.value)
 		}
 		if *d.value == 0 {
-			*d.value = d.usual
+			*d.value = d.fallback
 		}
 	}
 	return s, nil

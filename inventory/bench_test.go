@@ -123,7 +123,7 @@ func benchSeller(b *testing.B, rdb redis.UniversalClient) (*shop, *seller) {
 	if _, err := sel.hold(ctx); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(sel.letGo)
+	b.Cleanup(sel.unlock)
 	return s, sel
 }
 

@@ -142,7 +142,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			return v.changeLoaded(ctx, l, item, &c, commit)
 		})
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
 	for {
 		err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
@@ -225,7 +225,7 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 
 // changeLoaded changes an item and its sale, which is loaded. The caller holds the lock l.
 func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
-	if err := insist(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
+	if err := untilKnown(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
 		if errors.Is(err, ErrStockBelowSold) {
 			return err
 		}
@@ -266,7 +266,7 @@ const afterCommit = time.Second
 // settle applies a committed change to a sale that suspend has marked with mark, or,
 // if mark is empty, that was not loaded.
 func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
-	err := insist(ctx, func() error {
+	err := untilKnown(ctx, func() error {
 		return adjust(ctx, v.rdb, v.keys, v.epoch.Load(), item, mark, c)
 	})
 	if err == nil {
@@ -282,7 +282,7 @@ func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 
 // drop drops the item's sale. If Redis does not answer, it is dropped later.
 func (v *Inventory) drop(ctx context.Context, item string) {
-	if err := insist(ctx, func() error { return v.invalidate(ctx, item) }); err != nil {
+	if err := untilKnown(ctx, func() error { return v.invalidate(ctx, item) }); err != nil {
 		v.cfg.OnError(err)
 		v.invalidateLater(item)
 	}
@@ -316,8 +316,8 @@ func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add 
 	return refusedChange(item, letter)
 }
 
-// insist repeats try until the outcome is known or ctx ends. try must be idempotent.
-func insist(ctx context.Context, try func() error) error {
+// untilKnown repeats try until the outcome is known or ctx ends. try must be idempotent.
+func untilKnown(ctx context.Context, try func() error) error {
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := try()
 		if definiteChange(err) || !pause.For(ctx, wait) {

@@ -326,7 +326,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	// restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{LookLimit: defaultLookLimit, settleLimit: afterCommit})
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{HoldLimit: defaultHoldLimit, settleLimit: afterCommit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	killed := false
 	await.True(t, "a change to hold the lock", func() bool { // on a busy machine a lock with such times may be lost first

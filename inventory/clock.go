@@ -26,9 +26,9 @@ const (
 
 // scriptClock is the clock of a partition's server as its last purchase script reported it. Its
 // time is behind by that script's round trip, and by the drift of two clocks within its life.
-type scriptClock struct{ heard atomic.Pointer[heardTime] }
+type scriptClock struct{ reported atomic.Pointer[reportedTime] }
 
-type heardTime struct {
+type reportedTime struct {
 	ms int64
 	at time.Time
 }
@@ -42,7 +42,7 @@ const (
 
 // now returns the time in ms since 1970, if it is known.
 func (c *scriptClock) now() (ms int64, known bool) {
-	h := c.heard.Load()
+	h := c.reported.Load()
 	if h == nil {
 		return 0, false
 	}
@@ -50,9 +50,9 @@ func (c *scriptClock) now() (ms int64, known bool) {
 	return h.ms + age.Milliseconds(), age < scriptClockLife
 }
 
-func (c *scriptClock) hear(ms int64) {
-	if h := c.heard.Load(); h == nil || time.Since(h.at) >= scriptClockPause || ms < h.ms {
-		c.heard.Store(&heardTime{ms, time.Now()})
+func (c *scriptClock) set(ms int64) {
+	if h := c.reported.Load(); h == nil || time.Since(h.at) >= scriptClockPause || ms < h.ms {
+		c.reported.Store(&reportedTime{ms, time.Now()})
 	}
 }
 
@@ -74,9 +74,9 @@ type Clock struct {
 // reading is one server's offset as it was measured.
 type reading struct {
 	offset time.Duration
-	// doubt bounds the offset's error: half of the exchange that measured it.
-	doubt time.Duration
-	at    time.Time // by the host's clock
+	// uncertainty bounds the offset's error: half of the exchange that measured it.
+	uncertainty time.Duration
+	at          time.Time // by the host's clock
 }
 
 // NewClock returns a Clock for that number of partitions. host is this machine's
@@ -187,8 +187,8 @@ func (c *Clock) ask(ctx context.Context, server *redis.Client) (best reading, er
 			return reading{}, err
 		}
 		half := c.host().Sub(sent) / 2
-		if i == 0 || half < best.doubt {
-			best = reading{offset: there.Sub(sent.Add(half)), doubt: half, at: sent}
+		if i == 0 || half < best.uncertainty {
+			best = reading{offset: there.Sub(sent.Add(half)), uncertainty: half, at: sent}
 		}
 	}
 	return best, nil
@@ -198,6 +198,6 @@ func (c *Clock) ask(ctx context.Context, server *redis.Client) (best reading, er
 // exchange takes long and is imprecise; the earlier reading then stays, unless the two
 // contradict each other, which means that a clock was set.
 func (r reading) replaces(was reading) bool {
-	grown := was.doubt + time.Duration(float64(r.at.Sub(was.at).Abs())*clockDrift)
-	return r.doubt <= grown || (r.offset-was.offset).Abs() > r.doubt+grown
+	grown := was.uncertainty + time.Duration(float64(r.at.Sub(was.at).Abs())*clockDrift)
+	return r.uncertainty <= grown || (r.offset-was.offset).Abs() > r.uncertainty+grown
 }

@@ -37,9 +37,9 @@ func TestClock_FollowsRedis(t *testing.T) {
 				before := scriptTime(t, rdb, key)
 				now := c.ItemNow(id)
 				after := scriptTime(t, rdb, key)
-				doubt := doubtOf(c)
-				if now.Before(before.Add(-doubt)) || now.After(after.Add(doubt)) {
-					t.Errorf("skew %v, item %s: %v is not within %v to %v, give or take %v", skew, id, now, before, after, doubt)
+				uncertainty := uncertaintyOf(c)
+				if now.Before(before.Add(-uncertainty)) || now.After(after.Add(uncertainty)) {
+					t.Errorf("skew %v, item %s: %v is not within %v to %v, give or take %v", skew, id, now, before, after, uncertainty)
 				}
 			}
 		}
@@ -63,12 +63,12 @@ func scriptTime(t *testing.T, rdb redis.UniversalClient, key string) time.Time {
 	return time.Unix(s, us*1000)
 }
 
-// doubtOf is the largest error that the offsets may have, including how far the clocks can
+// uncertaintyOf is the largest error that the offsets may have, including how far the clocks can
 // have drifted since.
-func doubtOf(c *Clock) time.Duration {
+func uncertaintyOf(c *Clock) time.Duration {
 	most := time.Millisecond
 	for _, r := range c.known {
-		most = max(most, r.doubt+time.Millisecond)
+		most = max(most, r.uncertainty+time.Millisecond)
 	}
 	return most
 }
@@ -209,10 +209,10 @@ func TestClock_Silent(t *testing.T) {
 func TestReading_Replaces(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
-	was := reading{offset: time.Second, doubt: time.Millisecond, at: start}
+	was := reading{offset: time.Second, uncertainty: time.Millisecond, at: start}
 	for name, c := range map[string]struct {
-		offset, doubt, later time.Duration
-		want                 bool
+		offset, uncertainty, later time.Duration
+		want                       bool
 	}{
 		"as good":                           {time.Second, time.Millisecond, 0, true},
 		"worse":                             {time.Second, 50 * time.Millisecond, 5 * time.Second, false},
@@ -221,7 +221,7 @@ func TestReading_Replaces(t *testing.T) {
 		"worse, but the clock was set back": {0, 50 * time.Millisecond, 5 * time.Second, true},
 		"worse, after minutes of drift":     {time.Second, 50 * time.Millisecond, 2 * time.Minute, true},
 	} {
-		r := reading{offset: c.offset, doubt: c.doubt, at: start.Add(c.later)}
+		r := reading{offset: c.offset, uncertainty: c.uncertainty, at: start.Add(c.later)}
 		if got := r.replaces(was); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

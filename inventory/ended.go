@@ -83,7 +83,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 		}
 	}
 	if waiting > 0 {
-		s.letGo()
+		s.unlock()
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	if err != nil {
 		return err
 	}
-	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and fn together
 	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
 		brief, cancel := context.WithDeadline(held, until)
 		defer cancel()
@@ -86,7 +86,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 			return err
 		}
 		return nil // the load has removed the sale
-	}, lock.WithWaitLimit(v.cfg.LookLimit))
+	}, lock.WithWaitLimit(v.cfg.HoldLimit))
 }
 
 // Lives reads the sales of many items, in order. The sales go on meanwhile.

@@ -76,9 +76,9 @@ type Config struct {
 	// answered. An order of an earlier request with the same key does not count. It must be
 	// quick and must not block. Default: ignored.
 	OnAccepted func(item string, orders int)
-	// LookLimit bounds the time for which an examination or a change holds an item's
+	// HoldLimit bounds the time for which an examination or a change holds an item's
 	// lock, the wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
-	LookLimit time.Duration
+	HoldLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
 }
@@ -113,7 +113,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"Patience", &c.Patience, 1500 * time.Millisecond},
 		{"MarkLife", &c.MarkLife, time.Second},
 		{"MoveWait", &c.MoveWait, 100 * time.Millisecond},
-		{"LookLimit", &c.LookLimit, defaultLookLimit},
+		{"HoldLimit", &c.HoldLimit, defaultHoldLimit},
 		{"settleLimit", &c.settleLimit, afterCommit},
 	} {
 		if *f.v == 0 {
@@ -308,8 +308,8 @@ func (v *Inventory) Lock(ctx context.Context, item string) (lock.Info, error) {
 	return v.locks.Inspect(ctx, v.keys.lock(item))
 }
 
-// defaultLookLimit is the default of Config.LookLimit.
-const defaultLookLimit = 2 * time.Second
+// defaultHoldLimit is the default of Config.HoldLimit.
+const defaultHoldLimit = 2 * time.Second
 
 // holding runs fn under the item's lock, with a context that ends with the lock. If the
 // loss of the lock has interrupted fn, the error is ErrUnavailable.

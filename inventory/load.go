@@ -20,7 +20,7 @@ import (
 // Open loads a new item's sale, so that its first buyer need not wait. Anything that Redis
 // holds under the item's id is older than the item, and is dropped.
 func (v *Inventory) Open(ctx context.Context, item string) error {
-	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
 	err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		return v.load(ctx, l, item)
@@ -329,9 +329,9 @@ const endedLeft = -1
 
 // holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
 // is not loaded, unless it has ended. The load has its own limit: otherwise a sale that
-// takes longer to load than LookLimit could not be changed before a purchase had loaded it.
+// takes longer to load than HoldLimit could not be changed before a purchase had loaded it.
 func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
-	until := time.Now().Add(v.cfg.LookLimit) // for the wait and the look together
+	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and fn together
 	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
 		look, cancel := context.WithDeadline(held, until)
 		defer cancel()
@@ -344,7 +344,7 @@ func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx 
 			if err != nil {
 				return err
 			}
-			after, cancel := context.WithTimeout(held, v.cfg.LookLimit)
+			after, cancel := context.WithTimeout(held, v.cfg.HoldLimit)
 			defer cancel()
 			look = after
 			left, err = v.loadedLeft(look, item)
@@ -353,7 +353,7 @@ func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx 
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}
 		return fn(look, l, left)
-	}, lock.WithWaitLimit(v.cfg.LookLimit))
+	}, lock.WithWaitLimit(v.cfg.HoldLimit))
 }
 
 // loadWithin loads a sale within rebuildLimit. ctx ends with the lock l.

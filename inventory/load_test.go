@@ -453,17 +453,17 @@ func TestInventory_Change_LongLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(10, 1), 0)
-		v := s.inventory(t, Config{LookLimit: defaultLookLimit})
+		v := s.inventory(t, Config{HoldLimit: defaultHoldLimit})
 		s.source.set(func(f *stored) {
 			f.before = func(ctx context.Context) error {
-				if !pause.For(ctx, defaultLookLimit+100*time.Millisecond) {
+				if !pause.For(ctx, defaultHoldLimit+100*time.Millisecond) {
 					return context.Cause(ctx)
 				}
 				return nil
 			}
 		})
 		err := v.Change(await.Context(t), s.item, Change{AddLeft: -1}, func(ctx context.Context) (int64, error) {
-			if end, ok := ctx.Deadline(); !ok || time.Until(end) > defaultLookLimit {
+			if end, ok := ctx.Deadline(); !ok || time.Until(end) > defaultHoldLimit {
 				t.Errorf("the change may last until %v", end)
 			}
 			return 0, fmt.Errorf("%w: %w", ErrUnchanged, errTest)

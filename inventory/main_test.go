@@ -231,8 +231,8 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.Patience == 0 {
 		cfg.Patience = patient
 	}
-	if cfg.LookLimit == 0 {
-		cfg.LookLimit = patient
+	if cfg.HoldLimit == 0 {
+		cfg.HoldLimit = patient
 	}
 	if cfg.settleLimit == 0 {
 		cfg.settleLimit = patient

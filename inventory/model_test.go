@@ -216,7 +216,7 @@ func testScriptModel(t *testing.T) {
 			if _, err := sel.hold(ctx); err != nil {
 				rt.Fatal(err)
 			}
-			defer sel.letGo()
+			defer sel.unlock()
 			var sent []*Request
 			for range rapid.IntRange(1, 15).Draw(rt, "steps") {
 				switch rapid.IntRange(0, 9).Draw(rt, "step") {

@@ -20,7 +20,7 @@ import (
 // Errors, with nothing changed: [ErrStockBelowSold], with the id of an item that has fewer units
 // left; [ErrNotLoaded]; [ErrUnavailable]; and commit's, if it wraps ErrUnchanged.
 func (v *Inventory) Move(ctx context.Context, from, to string, units int64, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, v.cfg.LookLimit)
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
 	first, second := from, to
 	if second < first {

@@ -109,7 +109,7 @@ func (v *Inventory) renameAll(ctx context.Context, l *lock.Lock, item string, r 
 		for _, k := range page {
 			args = append(args, k.Key, k.NewKey)
 		}
-		err := insist(ctx, func() error {
+		err := untilKnown(ctx, func() error {
 			letter, err := renameScript.Run(ctx, v.rdb, keys, args...).Text()
 			switch {
 			case err != nil:

@@ -155,7 +155,7 @@ func (s *seller) take() []*Request {
 // run sells the requests that arrived while the last script was in flight, batch by batch.
 func (s *seller) run() {
 	defer s.v.running.Done()
-	defer s.letGo()
+	defer s.unlock()
 	idle := time.NewTimer(idleLife)
 	defer idle.Stop()
 	for {
@@ -169,7 +169,7 @@ func (s *seller) run() {
 		// probably close, and then release it. With a sold-out mark, further requests do
 		// not need the lock.
 		if s.loading == nil && s.mark.Load() != nil {
-			s.letGo()
+			s.unlock()
 		}
 		wait := idleLife
 		if s.held != nil {
@@ -184,7 +184,7 @@ func (s *seller) run() {
 			if s.held != nil {
 				// A load needs the lock. Check for its end again later.
 				if s.loading == nil || s.loading.ended() {
-					s.letGo()
+					s.unlock()
 				}
 				continue
 			}
@@ -368,7 +368,7 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	switch reply.status {
 	case "ok":
 	case "lost", "fenced":
-		s.letGo()
+		s.unlock()
 		return fmt.Errorf("purchase refused (%s): %w", reply.status, lock.ErrLost)
 	case "epoch":
 		if s.v.refresh(ctx) {
@@ -393,10 +393,10 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		s.shared = time.Now() // another process waits for the lock, or has taken or returned units
 	}
 	s.floor.Store(max(floor, reply.sequence))
-	s.v.clocks[s.partition].hear(reply.nowMS)
+	s.v.clocks[s.partition].set(reply.nowMS)
 	s.v.observers.OnVersion(s.item, itemVersionOf(reply.version), s.sent)
 	if s.isShared() {
-		s.letGo()
+		s.unlock()
 	}
 	return nil
 }

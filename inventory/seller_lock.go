@@ -11,8 +11,8 @@ import (
 	"flashsale/lock"
 )
 
-// letGo releases the item's lock, if this process holds it.
-func (s *seller) letGo() {
+// unlock releases the item's lock, if this process holds it.
+func (s *seller) unlock() {
 	if s.held == nil {
 		return
 	}
@@ -54,8 +54,8 @@ const (
 // instant. The script of an instant batch holds the lock only while it runs, if the lock is
 // free. It is used for the first batch after a pause, so that an item with few purchases needs
 // one call for each instead of three, and while several processes sell the item, so that none
-// of them waits for another's turn. One that sells alone keeps the lock. waited is the time
-// spent to acquire it.
+// of them waits for another's turn. The only seller of an item keeps the lock. waited is the
+// time spent to acquire it.
 func (s *seller) prepare(ctx context.Context) (waited time.Duration, err error) {
 	now, known := s.v.clocks[s.partition].now()
 	instant := s.isShared() || time.Since(s.replied) > instantAfter
@@ -110,7 +110,7 @@ func (s *seller) hold(ctx context.Context) (waited time.Duration, err error) {
 		s.lockValue, s.fence = s.held.GuardValue(), s.held.Fence()
 		return 0, nil
 	}
-	s.letGo()
+	s.unlock()
 	began := time.Now()
 	faultpoint.Reach("inventory.locking")
 	// ctx belongs to one batch, and the lock is kept for the next ones.

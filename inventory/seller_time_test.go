@@ -268,7 +268,7 @@ func TestSeller_Time_Batches(t *testing.T) {
 
 // TestSeller_Time_Waiter: a busy seller keeps the lock while no other process waits for it. When
 // one does, the script in flight is the last; while the other holds the lock nothing is sold, and
-// afterwards the seller does without the lock until it has been alone for a while.
+// afterwards the seller does without the lock until it has been the only one for a while.
 func TestSeller_Time_Waiter(t *testing.T) {
 	t.Parallel()
 	const script, came, held, until = 2 * ms, 100 * ms, 10 * ms, 500 * ms

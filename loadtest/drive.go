@@ -69,7 +69,7 @@ type driver struct {
 	opens time.Time
 	rec   *recorder // nil: drive makes one
 
-	strikes        *strikes
+	plannedKills   *plannedKills
 	sched          *schedule
 	outcomes       []outcome
 	retriedBusy    atomic.Int64
@@ -95,7 +95,7 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 		}
 	}()
 	d.outcomes = make([]outcome, len(d.plan.shots))
-	d.strikes = newStrikes(d.victims, d.orders, len(workers), len(d.targets))
+	d.plannedKills = newPlannedKills(d.victims, d.orders, len(workers), len(d.targets))
 	if d.rec == nil {
 		d.rec = newRecorder(d.plan)
 	}
@@ -138,7 +138,7 @@ func (d *driver) drive(ctx context.Context, connections int) (*result, error) {
 func (d *driver) begin(start time.Time) {
 	d.sched = newSchedule(start, d.plan.shots)
 	d.rec.begin(start)
-	d.strikes.begin(start, d.live)
+	d.plannedKills.begin(start, d.live)
 }
 
 // connect opens every worker's connection before the start, as a proxy in front
@@ -198,7 +198,7 @@ func (w *worker) work(ctx context.Context) {
 		w.counts[answerKey{a.status, a.code}]++
 		w.d.rec.sent(sent)
 		w.d.rec.answered(end, &a)
-		w.d.strikes.seen(&a, attempt{w.at, sent, w.written, end})
+		w.d.plannedKills.seen(&a, attempt{w.at, sent, w.written, end})
 		w.d.note(t, a, sent, end)
 		if a.status == 0 {
 			w.moveOn()
@@ -262,7 +262,7 @@ func (w *worker) dial(ctx context.Context) error {
 	if len(w.d.victims) > 0 {
 		conn.OnSent = func() {
 			w.written = time.Now()
-			w.d.strikes.sent(ctx, w.at)
+			w.d.plannedKills.sent(ctx, w.at)
 		}
 	}
 	w.conn, w.used = conn, time.Now()

@@ -90,7 +90,7 @@ func (t *series) perSecond(of func(*point) int64) []float64 {
 
 func rateText(v float64) string { return chart.Count(v) + "/s" }
 
-// answerKinds are the groups of answers in the chart of rates.
+// answerKind returns the group of answers in the chart of rates.
 func answerKind(name string) int {
 	switch {
 	case strings.HasPrefix(name, "2"):

@@ -54,9 +54,9 @@ type options struct {
 	Seed        uint64
 
 	Split bool          // start a deployment and kill parts of it
-	Kill  []string      // what to kill, and when: see parseHit
+	Kill  []string      // what to kill, and when: see parseKill
 	Down  time.Duration // how long a process of Kill is down
-	hits  []hit         // parsed from Kill
+	kills []killSpec    // parsed from Kill
 
 	JSON    bool
 	Report  string
@@ -245,14 +245,14 @@ func (o *options) checkKills() (err error) {
 	if o.Down < 0 || o.Down > o.Timeout/2 {
 		return &usageError{"down", o.Down.String(), fmt.Sprintf("must be 0s to half of --timeout, %s", o.Timeout/2)}
 	}
-	o.hits = make([]hit, len(o.Kill))
+	o.kills = make([]killSpec, len(o.Kill))
 	for i, text := range o.Kill {
-		if o.hits[i], err = parseHit(text); err != nil {
+		if o.kills[i], err = parseKill(text); err != nil {
 			return err
 		}
 	}
-	slices.SortStableFunc(o.hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-	return checkHits(o.hits)
+	slices.SortStableFunc(o.kills, func(a, b killSpec) int { return cmp.Compare(a.at, b.at) })
+	return checkKilledOnce(o.kills)
 }
 
 // checkPlaces checks the options that name files and addresses.

@@ -186,8 +186,8 @@ func (at place) crowd(ctx context.Context, o *options, d *driver, src source, ad
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel() // ends the wait for a process that is started again
-		if d.strikes != nil {
-			d.strikes.wait()
+		if d.plannedKills != nil {
+			d.plannedKills.wait()
 		}
 	}()
 	stopProbes := newProber(admin, d.plan.item, d.rec).start(ctx)
@@ -202,13 +202,13 @@ func (at place) crowd(ctx context.Context, o *options, d *driver, src source, ad
 	if err != nil {
 		return nil, fmt.Errorf("no verdict: check the orders: %w", err)
 	}
-	d.strikes.wait()
+	d.plannedKills.wait()
 	stopProbes()
 	s := summarize(o, d.plan, r)
 	s.Load.Target, s.Started, s.Machine, s.Service = strings.Join(at.urls, ", "), began.UTC(), thisMachine(), at.version
 	s.conclude(judge(seen, end.rows, end.ledger), end, src.name())
 	var void finding
-	if s.Kills, void = d.strikes.report(); void.count > 0 {
+	if s.Kills, void = d.plannedKills.report(); void.count > 0 {
 		s.fail("void", void)
 	}
 	s.Series = d.timeline(s, r)

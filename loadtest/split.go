@@ -17,12 +17,11 @@ import (
 var errNoRedis = errors.New("loadtest: --split needs redis-server, which is not in the PATH; " +
 	"`make deps` installs it, or your system does: apt-get install redis-server, dnf install redis, brew install redis")
 
-// halves is how many API processes a deployment has, and how many workers.
-const halves = 2
+// perRole is how many API processes a deployment has, and how many workers.
+const perRole = 2
 
 // deployment is the service as it is deployed: a redis-server that keeps what it has
-// acknowledged,
-// API processes and workers, all on one database.
+// acknowledged, API processes and workers, all on one database.
 type deployment struct {
 	dir    string
 	bin    string
@@ -31,15 +30,15 @@ type deployment struct {
 
 	redis    *redisserver.Server
 	redisURL string
-	apis     []*half
+	apis     []*instance
 	urls     []string // of the apis
-	workers  []*half
+	workers  []*instance
 	timeout  time.Duration // for a process to become ready
 	version  string        // of the program; empty: unknown
 }
 
-// half is one API or worker of a deployment. After a restart its program is the new one.
-type half struct {
+// instance is one API or worker of a deployment. After a restart its program is the new one.
+type instance struct {
 	*program
 	args  []string // of the command line
 	ready string   // URL that answers 200 once it is ready
@@ -65,7 +64,7 @@ func startDeployment(ctx context.Context, o *options, say func(string, ...any)) 
 	if d.version, err = versionOf(ctx, bin); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	say("starting redis-server, %d APIs and %d workers", halves, halves)
+	say("starting redis-server, %d APIs and %d workers", perRole, perRole)
 	if err := d.start(ctx, o); err != nil {
 		return nil, abandon(err, d.end, dir)
 	}
@@ -85,7 +84,7 @@ func (d *deployment) start(ctx context.Context, o *options) (err error) {
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
-	return d.startHalves(ctx)
+	return d.startInstances(ctx)
 }
 
 // startRedis starts a redis-server on a free port, with the settings on which an
@@ -109,36 +108,36 @@ func (d *deployment) migrate(ctx context.Context) error {
 	return nil
 }
 
-// startHalves starts the APIs and the workers, and returns once all are ready.
-func (d *deployment) startHalves(ctx context.Context) error {
-	for i := range halves {
+// startInstances starts the APIs and the workers, and returns once all are ready.
+func (d *deployment) startInstances(ctx context.Context) error {
+	for i := range perRole {
 		addr, err := freeport.Addr()
 		if err != nil {
 			return err
 		}
-		api, err := d.startHalf("api", i, "--addr", addr, "--rate-buyer", rateBuyer)
+		api, err := d.startInstance("api", i, "--addr", addr, "--rate-buyer", rateBuyer)
 		if err != nil {
 			return err
 		}
 		api.ready, api.route = "http://"+addr, "/readyz"
 		d.apis, d.urls = append(d.apis, api), append(d.urls, api.ready)
-		worker, err := d.startHalf("worker", i)
+		worker, err := d.startInstance("worker", i)
 		if err != nil {
 			return err
 		}
 		d.workers = append(d.workers, worker)
 	}
-	return d.awaitHalves(ctx, slices.Concat(d.apis, d.workers))
+	return d.awaitInstances(ctx, slices.Concat(d.apis, d.workers))
 }
 
-// startHalf starts one API or worker. A worker is ready once it serves its metrics: it has
+// startInstance starts one API or worker. A worker is ready once it serves its metrics: it has
 // no other address.
-func (d *deployment) startHalf(command string, i int, args ...string) (*half, error) {
+func (d *deployment) startInstance(command string, i int, args ...string) (*instance, error) {
 	addr, err := freeport.Addr()
 	if err != nil {
 		return nil, err
 	}
-	h := &half{
+	h := &instance{
 		program: newProgram(fmt.Sprintf("%s %d", command, i+1), d.dir),
 		args:    slices.Concat([]string{command, "--ops-addr", addr}, databaseArgs(d.db), []string{"--data-dir", d.dir, "--redis", d.redisURL}, args),
 		ready:   "http://" + addr, route: "/metrics",
@@ -146,13 +145,13 @@ func (d *deployment) startHalf(command string, i int, args ...string) (*half, er
 	return h, d.startProgram(h)
 }
 
-func (d *deployment) startProgram(h *half) error {
+func (d *deployment) startProgram(h *instance) error {
 	cmd := exec.Command(d.bin, h.args...) //nolint:noctx // it must outlive an interrupt: it is ended by SIGTERM in end
 	cmd.Dir, cmd.Env = d.dir, serviceEnv(d.secret, d.db)
 	return h.start(cmd)
 }
 
-func (d *deployment) awaitHalves(ctx context.Context, all []*half) error {
+func (d *deployment) awaitInstances(ctx context.Context, all []*instance) error {
 	for _, h := range all {
 		if err := h.awaitReady(ctx, h.ready, h.route, d.timeout); err != nil {
 			return err
@@ -163,7 +162,7 @@ func (d *deployment) awaitHalves(ctx context.Context, all []*half) error {
 
 // again starts killed processes again, with their command lines, and returns once they are
 // ready.
-func (d *deployment) again(ctx context.Context, all []*half) error {
+func (d *deployment) again(ctx context.Context, all []*instance) error {
 	for _, h := range all {
 		<-h.exited // it was killed
 		log := h.log + ".again"
@@ -173,28 +172,28 @@ func (d *deployment) again(ctx context.Context, all []*half) error {
 			return err
 		}
 	}
-	return d.awaitHalves(ctx, all)
+	return d.awaitInstances(ctx, all)
 }
 
 // place is the target of the load, and the processes that are killed during it. The sale is
 // opened and checked through the last API.
 func (d *deployment) place(o *options) place {
 	at := place{urls: d.urls, db: d.db, secret: d.secret, version: d.version}
-	if len(o.hits) == 0 {
+	if len(o.kills) == 0 {
 		// Nothing is started again: the other API and the other worker take over.
 		api, worker := d.apis[0], d.workers[0]
 		at.victims = []victim{{name: api.name, target: 0, kill: api.kill}, {name: worker.name, target: anyTarget, kill: worker.kill}}
 	}
-	for _, h := range o.hits {
+	for _, h := range o.kills {
 		at.victims = append(at.victims, d.victim(h, o.Down))
 	}
 	return at
 }
 
 // victim finds the processes of a --kill.
-func (d *deployment) victim(h hit, down time.Duration) victim {
+func (d *deployment) victim(h killSpec, down time.Duration) victim {
 	v := victim{target: anyTarget, share: h.at, down: down}
-	var all []*half
+	var all []*instance
 	switch h.what {
 	case "worker":
 		all = d.workers

@@ -81,7 +81,7 @@ func TestPolicy_CheckURL(t *testing.T) {
 		{loopback, "http://localhost:8080/w"},
 		{loopback, "https://10.1.2.3/w"},
 		{loopback, "http://shop.internal/w"}, // its address is checked when it is dialled
-		{Policy{}, "https://shop.example/" + strings.Repeat("x", MaxURL-len("https://shop.example/"))},
+		{Policy{}, "https://shop.example/" + strings.Repeat("x", maxURL-len("https://shop.example/"))},
 	} {
 		if err := good.p.CheckURL(good.text); err != nil {
 			t.Errorf("%s: %v", good.text, err)
@@ -117,7 +117,7 @@ func TestPolicy_CheckURL(t *testing.T) {
 		{"https://[::ffff:127.0.0.1]/", "public Internet"},
 		{"https://169.254.169.254/latest/meta-data/", "public Internet"},
 		{"https://10.0.0.1/", "public Internet"},
-		{"https://shop.example/" + strings.Repeat("x", MaxURL), "longer"},
+		{"https://shop.example/" + strings.Repeat("x", maxURL), "longer"},
 	} {
 		err := Policy{}.CheckURL(bad.text)
 		var refused *URLError

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// MaxURL is the maximum length of a receiver's URL, in bytes.
-const MaxURL = 1000
+// maxURL is the maximum length of a receiver's URL, in bytes.
+const maxURL = 1000
 
 // URLError is the reason why a URL cannot be a receiver's, as a sentence for its author.
 type URLError struct{ Detail string }
@@ -18,7 +18,7 @@ func (e *URLError) Error() string { return "webhook: " + e.Detail }
 // CheckURL checks a receiver's URL without resolving its host. The host's address is checked at
 // each connection, since it may change. Errors: *URLError.
 func (p Policy) CheckURL(text string) error {
-	if len(text) > MaxURL {
+	if len(text) > maxURL {
 		return &URLError{"url is longer than 1,000 bytes."}
 	}
 	for i := range len(text) {

@@ -14,8 +14,8 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// SecretPrefix is the prefix of every secret, so that a leaked one is recognized as such.
-const SecretPrefix = "whsec_"
+// secretPrefix is the prefix of every secret, so that a leaked one is recognized as such.
+const secretPrefix = "whsec_"
 
 // secretBytes is the length of a secret; the scheme asks for 24 to 64.
 const secretBytes = 32
@@ -26,7 +26,7 @@ func NewSecret() string {
 	var b [secretBytes]byte
 	// crypto/rand.Read never returns an error; it ends the program instead.
 	_, _ = rand.Read(b[:])
-	return SecretPrefix + base64.StdEncoding.EncodeToString(b[:])
+	return secretPrefix + base64.StdEncoding.EncodeToString(b[:])
 }
 
 // Message is one message to one receiver.

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrNoKeys means that a key set has no key that can verify a token.
-var ErrNoKeys = errors.New("auth: the key set holds no usable public key")
+// errNoKeys means that a key set has no key that can verify a token.
+var errNoKeys = errors.New("auth: the key set holds no usable public key")
 
 // minRSABits is the minimum size of an RSA key.
 const minRSABits = 2048
@@ -169,7 +169,7 @@ func (k *Keys) usable() error {
 			return nil
 		}
 	}
-	return ErrNoKeys
+	return errNoKeys
 }
 
 // shares reports whether both sets contain a common key that can verify a token. A set that

@@ -134,19 +134,19 @@ func (l *Language) Duration(seconds int64) string {
 }
 
 // ProblemTitle returns the title of a refusal: that of its code and parameter, else that of its code,
-// else usual.
-func (l *Language) ProblemTitle(code, param, usual string) string {
-	return l.or("problem."+code+"."+param+".title", l.or("problem."+code+".title", usual))
+// else fallback.
+func (l *Language) ProblemTitle(code, param, fallback string) string {
+	return l.or("problem."+code+"."+param+".title", l.or("problem."+code+".title", fallback))
 }
 
 // ProblemText returns the explanation of a refusal in the same way.
-func (l *Language) ProblemText(code, param, usual string) string {
-	return l.or("problem."+code+"."+param, l.or("problem."+code, usual))
+func (l *Language) ProblemText(code, param, fallback string) string {
+	return l.or("problem."+code+"."+param, l.or("problem."+code, fallback))
 }
 
-func (l *Language) or(key, usual string) string {
+func (l *Language) or(key, fallback string) string {
 	if text, ok := l.texts[key]; ok {
 		return text
 	}
-	return usual
+	return fallback
 }

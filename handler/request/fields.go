@@ -52,11 +52,11 @@ func (f *Fields) Text(name string, required bool) string {
 	return string(v.Text())
 }
 
-// Integer returns the member's value, or usual if it is missing.
-func (f *Fields) Integer(name string, required bool, usual int64) int64 {
+// Integer returns the member's value, or fallback if it is missing.
+func (f *Fields) Integer(name string, required bool, fallback int64) int64 {
 	v, ok := f.take(name, strictjson.Integer, required, "a whole number, without quotes, point or exponent")
 	if !ok {
-		return usual
+		return fallback
 	}
 	return v.Int()
 }

@@ -64,7 +64,7 @@ func TestFields_Values(t *testing.T) {
 		t.Errorf("stock = %d", got)
 	}
 	if got := f.Integer("limit", false, 3); got != 3 {
-		t.Errorf("limit = %d, want the usual one", got)
+		t.Errorf("limit = %d, want the fallback", got)
 	}
 	if value, given := f.Bool("open", false); !value || !given {
 		t.Errorf("open = %t, given %t", value, given)

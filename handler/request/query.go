@@ -89,8 +89,8 @@ func (q Query) ID(name string, valid func(string) bool, refusal *problem.Problem
 	return value, nil
 }
 
-// Switch reads a parameter that is true or false, with usual as the default.
-func (q Query) Switch(name string, usual bool) (bool, error) {
+// Switch reads a parameter that is true or false, with fallback as the default.
+func (q Query) Switch(name string, fallback bool) (bool, error) {
 	switch q.Get(name) {
 	case "true":
 		return true, nil
@@ -100,7 +100,7 @@ func (q Query) Switch(name string, usual bool) (bool, error) {
 		if q.Has(name) {
 			return false, ErrParameter.With(name, name+" is true or false.")
 		}
-		return usual, nil
+		return fallback, nil
 	}
 }
 

@@ -18,11 +18,11 @@ import (
 
 // ErrOpen means that a call was refused because Redis has not answered recently. Nothing was
 // sent, so this is a definite failure.
-var ErrOpen = errors.New("breaker: redis is away, the call was not sent")
+var ErrOpen = errors.New("breaker: redis does not answer, the call was not sent")
 
 // errSentBefore replaces ErrOpen if an earlier attempt of the same call was sent, so that the
 // outcome is unknown.
-var errSentBefore = errors.New("breaker: redis is away, and an earlier try of the call was sent")
+var errSentBefore = errors.New("breaker: redis does not answer, and an earlier attempt of the call was sent")
 
 // Config configures Breakers. A zero field selects its default.
 type Config struct {

@@ -27,7 +27,6 @@ var (
 // process; the calls that hold the connections are judged separately. A cancelled caller is no
 // sign. A deadline that expired, the caller's or the client's, is silence; judge decides
 // whether it was long enough.
-// the caller's or the client's, is silence; see judge for how long it has to last.
 func signOf(err error) error {
 	if err == nil {
 		return nil

@@ -75,13 +75,13 @@ const (
 	paceless = 10 * time.Second
 	// longestWait bounds the estimate.
 	longestWait = time.Minute
-	// shutLooks is how many reads a full queue must last before purchases are refused. A
+	// shutReads is how many reads a full queue must last before purchases are refused. A
 	// shorter queue could become empty before the next read admits purchases again.
-	shutLooks = 5
-	// After stillLooks reads without a purchase, an empty queue is no longer read, and one
-	// with orders only at every slowLook-th tick.
-	stillLooks = 20
-	slowLook   = 10
+	shutReads = 5
+	// After stillReads reads without a purchase, an empty queue is no longer read, and one
+	// with orders only at every slowRead-th tick.
+	stillReads = 20
+	slowRead   = 10
 )
 
 // NewPressure returns a Pressure without data until Run reads the queues.
@@ -97,7 +97,7 @@ func NewPressure(cfg PressureConfig) *Pressure {
 	}
 	p := &Pressure{cfg: cfg, of: make([]gauge, len(cfg.Queues))}
 	for i := range p.of {
-		p.of[i].pace, p.of[i].still = -1, stillLooks
+		p.of[i].pace, p.of[i].still = -1, stillReads
 	}
 	return p
 }
@@ -111,7 +111,7 @@ func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
 			return 0, err
 		}
 	}
-	s := p.look(item)
+	s := p.state(item)
 	if s == nil || !s.shut && (!s.late || !p.cfg.Volatile) {
 		return 0, nil
 	}
@@ -121,13 +121,13 @@ func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
 // Late reports whether orders of the item are committed so late that a purchase should not
 // wait for its commit.
 func (p *Pressure) Late(item string) bool {
-	s := p.look(item)
+	s := p.state(item)
 	return s != nil && s.late
 }
 
 // Wait estimates when the present orders will be done; 0 if unknown.
 func (p *Pressure) Wait(item string) time.Duration {
-	if s := p.look(item); s != nil {
+	if s := p.state(item); s != nil {
 		return s.wait
 	}
 	return 0
@@ -144,7 +144,7 @@ func (p *Pressure) Shut() int {
 	return n
 }
 
-func (p *Pressure) look(item string) *queueState {
+func (p *Pressure) state(item string) *queueState {
 	g := &p.of[p.cfg.Partition(item)]
 	if !g.asked.Load() {
 		g.asked.Store(true)
@@ -161,24 +161,24 @@ func (p *Pressure) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			p.lookAll(ctx)
+			p.readAll(ctx)
 		}
 	}
 }
 
-func (p *Pressure) lookAll(ctx context.Context) {
+func (p *Pressure) readAll(ctx context.Context) {
 	for i := range p.of {
 		g := &p.of[i]
 		if g.asked.Swap(false) {
 			g.still = 0
-		} else if g.still++; g.still >= stillLooks {
+		} else if g.still++; g.still >= stillReads {
 			// The state of a queue with orders is kept: otherwise the next purchase would
 			// be admitted behind them.
 			if g.last.Active == 0 {
 				g.forget()
 				continue
 			}
-			if g.still%slowLook != 0 {
+			if g.still%slowRead != 0 {
 				continue
 			}
 		}
@@ -220,7 +220,7 @@ func (g *gauge) note(cfg *PressureConfig, now queue.Load, room int, at time.Time
 	late := max(now.OldestReady, at.Sub(g.moved)) > cfg.MaxAge
 	s := &queueState{late: late, wait: g.estimate(now.Length)}
 	switch {
-	case s.wait < shutLooks*cfg.Every:
+	case s.wait < shutReads*cfg.Every:
 		g.shut = false
 	case g.shut:
 		g.shut = now.Length > room-room/10

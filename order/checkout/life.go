@@ -54,7 +54,7 @@ func (s *Service) Cancel(ctx context.Context, id string, by order.Canceller) (or
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Releases.Give(ctx, owed)
+	_, failed := s.Releases.Release(ctx, owed)
 	for _, err := range failed {
 		// The order is cancelled anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("cancel order %s: %w", id, err))

@@ -308,11 +308,11 @@ func (m *lives) cancel(t *rapid.T) {
 func (m *lives) give(t *rapid.T, owed []store.Returned) {
 	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
 	case "given":
-		m.f.Releases.Give(await.Context(m.tb), owed)
+		m.f.Releases.Release(await.Context(m.tb), owed)
 		m.back(owed)
 	case "dies between":
 		for _, r := range owed {
-			if _, _, err := m.f.Releases.Ask(await.Context(m.tb), r.ItemID, []store.Returned{r}); err != nil && !m.away {
+			if _, _, err := m.f.Releases.ReleaseFromItem(await.Context(m.tb), r.ItemID, []store.Returned{r}); err != nil && !m.away {
 				t.Fatal(err)
 			}
 		}
@@ -372,7 +372,7 @@ func (m *lives) handled(t *rapid.T, ids []string, got []error) {
 		case o.status == order.StatusConfirmed && o.expiresAt > 0:
 			want = queue.Snooze(time.Duration(o.expiresAt-m.now()) * time.Millisecond)
 		case m.away && o.noted != 0:
-			want = release.ErrNotGiven
+			want = release.ErrNotReleased
 		}
 		if (got[i] == nil) != (want == nil) || want != nil && !errors.Is(got[i], want) && got[i].Error() != want.Error() {
 			t.Fatalf("expiry of %s: %v, want %v", id, got[i], want)

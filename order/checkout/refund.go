@@ -45,7 +45,7 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Releases.Give(ctx, owed)
+	_, failed := s.Releases.Release(ctx, owed)
 	for _, err := range failed {
 		// The order is refunded anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
@@ -58,7 +58,7 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 // also on a repeat. See Service.Refund.
 func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, owed []store.Returned, err error) {
 	refunded := false
-	err = s.Telling(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.TransitionWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}

@@ -39,9 +39,9 @@ type Config struct {
 	MaxStreams int
 	// MaxOwnStreams bounds those of one buyer on it. Default 10.
 	MaxOwnStreams int
-	// Look is the interval of the queries for all followed orders, and so the longest delay
+	// Poll is the interval of the queries for all followed orders, and so the longest delay
 	// after a lost message. Default 1 s.
-	Look time.Duration
+	Poll time.Duration
 	// OnError receives errors that are retried. Default: they are dropped.
 	OnError func(error)
 }
@@ -67,7 +67,7 @@ type Feed struct {
 
 	mu       sync.Mutex
 	followed map[string]*tracked
-	told     map[string]struct{} // followed orders that were reported as changed
+	changed  map[string]struct{} // followed orders that were reported as changed
 	owned    map[string]int      // streams by buyer
 	streams  int
 	closed   bool
@@ -90,9 +90,9 @@ type tracked struct {
 // stream is one reader. It keeps only the newest state, so a slow reader needs no buffer:
 // the events in between are derived from it.
 type stream struct {
-	wake func()
-	news *order.Order // nil: nothing new; shared with other streams, and never changed
-	err  error        // why it has ended
+	wake   func()
+	latest *order.Order // nil: nothing new; shared with other streams, and never changed
+	err    error        // why it has ended
 }
 
 // NewFeed returns a Feed, which delivers changes while Run runs.
@@ -103,15 +103,15 @@ func NewFeed(cfg Config) *Feed {
 	if cfg.MaxOwnStreams == 0 {
 		cfg.MaxOwnStreams = 10
 	}
-	if cfg.Look == 0 {
-		cfg.Look = time.Second
+	if cfg.Poll == 0 {
+		cfg.Poll = time.Second
 	}
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
 	return &Feed{
 		cfg: cfg, wanted: make(chan struct{}, 1), notified: make(chan struct{}, 1), absentAfter: absentAfter,
-		followed: make(map[string]*tracked), told: make(map[string]struct{}), owned: make(map[string]int),
+		followed: make(map[string]*tracked), changed: make(map[string]struct{}), owned: make(map[string]int),
 		empty: make(chan struct{}),
 	}
 }
@@ -157,7 +157,7 @@ func (f *Feed) Follow(id, buyer string, wake func()) (look func() (*order.Order,
 	}
 	var once sync.Once
 	stop = func() { once.Do(func() { f.leave(e, s, buyer) }) }
-	return func() (*order.Order, error) { return f.newsOf(s) }, stop, nil
+	return func() (*order.Order, error) { return f.latestOf(s) }, stop, nil
 }
 
 func (f *Feed) leave(e *tracked, s *stream, buyer string) {
@@ -175,15 +175,15 @@ func (f *Feed) leave(e *tracked, s *stream, buyer string) {
 	delete(e.streams, s)
 	if len(e.streams) == 0 {
 		delete(f.followed, e.id)
-		delete(f.told, e.id)
+		delete(f.changed, e.id)
 	}
 }
 
-func (f *Feed) newsOf(s *stream) (*order.Order, error) {
+func (f *Feed) latestOf(s *stream) (*order.Order, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if o := s.news; o != nil {
-		s.news = nil
+	if o := s.latest; o != nil {
+		s.latest = nil
 		return o, nil
 	}
 	return nil, s.err
@@ -250,7 +250,7 @@ func (f *Feed) deliver(o *order.Order) {
 	e.known, e.missing, e.absent = o.Status, time.Time{}, 0
 	news := *o // o may be part of a page of orders
 	for s := range e.streams {
-		s.news = &news
+		s.latest = &news
 		s.wake()
 	}
 }
@@ -274,19 +274,19 @@ func (f *Feed) work(ctx context.Context) {
 	defer listening.Wait()
 	defer cancel()
 	listening.Go(func() { f.listen(ctx) })
-	tick := time.NewTicker(f.cfg.Look)
+	tick := time.NewTicker(f.cfg.Poll)
 	defer tick.Stop()
 	for {
 		select {
 		case <-f.notified:
-			f.look(ctx, f.takeNotified())
+			f.poll(ctx, f.takeNotified())
 		case <-tick.C:
 			// Checked only at a tick: streams come and go, and a subscription is expensive.
 			if f.Streams() == 0 {
 				return
 			}
-			f.look(ctx, f.all())
-			f.seek(ctx)
+			f.poll(ctx, f.all())
+			f.search(ctx)
 		case <-ctx.Done():
 			return
 		}

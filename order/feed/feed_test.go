@@ -126,7 +126,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, 4*time.Second)) // long enough to be paid in
 		s.Service.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.CollectError)
-		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Poll: never})
 		f.subscribed(t, s.Store)
 		refused := ordertest.Bought("refused-"+s.Item, s.Item, "x", "k", 10)
 		ordertest.MustEnqueue(t, s.Queue, ordertest.Leased(refused))
@@ -171,7 +171,7 @@ func TestFeed_Buried(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
-		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Look: never})
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Poll: never})
 		f.subscribed(t, s.Store)
 		dead := s.MustPlace(s.Purchase("u", "k", 2, 0)).Order
 		got, err := s.Queue.Dequeue(await.Context(t), 1)
@@ -211,7 +211,7 @@ func TestFeed_MessageLost(t *testing.T) {
 	proxy.Refuse(true)
 	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
 	t.Cleanup(func() { rdb.Close() }) //nolint:errcheck // it never had a connection
-	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Look: 20 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Poll: 20 * time.Millisecond})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 9, 3, time.Hour))
 	r := f.mustFollow(t, "o1", "u")
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 1))
@@ -238,7 +238,7 @@ func (nowhere) Get(context.Context, string) (order.Order, error) {
 func TestFeed_Follow_Late(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
-	f := newFeed(t, Config{Store: s, Redis: redistest.Embedded(t), Orders: nowhere{}, Look: 20 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: redistest.Embedded(t), Orders: nowhere{}, Poll: 20 * time.Millisecond})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 9, 3, time.Hour))
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 1))
 	first := f.mustFollow(t, "o1", "u")
@@ -331,17 +331,17 @@ func TestFeed_Absent(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
 		queued := s.MustPlace(s.Purchase("u", "k", 1, 0)).Order
 		asked := &counting{Finder: s.Service, calls: map[string]int{}}
-		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: asked, Look: 5 * time.Millisecond},
+		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: asked, Poll: 5 * time.Millisecond},
 			func(f *Feed) { f.absentAfter = 10 * time.Millisecond })
 		lost, waits := f.mustFollow(t, "lost", "u"), f.mustFollow(t, queued.ID, "u")
 		if _, err := lost.next(await.Context(t)); !errors.Is(err, order.ErrNotFound) {
 			t.Fatalf("%v, want ErrNotFound", err)
 		}
-		if n := asked.of("lost"); n < absentLooks {
+		if n := asked.of("lost"); n < maxAbsent {
 			t.Errorf("ended after %d searches", n)
 		}
 		before := asked.of(queued.ID)
-		await.True(t, "another search for the queued order", func() bool { return asked.of(queued.ID) > before+2*absentLooks })
+		await.True(t, "another search for the queued order", func() bool { return asked.of(queued.ID) > before+2*maxAbsent })
 		s.Work()
 		waits.upTo(order.StatusConfirmed)
 	})
@@ -361,8 +361,8 @@ func TestFeed_Seek_RedisAway(t *testing.T) {
 	for i := range 5 {
 		f.mustFollow(t, fmt.Sprintf("o%d", i), "u")
 	}
-	f.seek(await.Context(t)) // records since when they have no row
-	f.seek(await.Context(t))
+	f.search(await.Context(t)) // records since when they have no row
+	f.search(await.Context(t))
 	if asked != 1 || len(heard) != 1 || !errors.Is(heard[0], inventory.ErrUnavailable) {
 		t.Errorf("searched for %d orders, reported %v", asked, heard)
 	}
@@ -398,7 +398,7 @@ func TestFeed_ListensWhileWanted(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
 	s := storetest.New(t)
-	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Look: 10 * time.Millisecond})
+	f := newFeed(t, Config{Store: s, Redis: rdb, Orders: nowhere{}, Poll: 10 * time.Millisecond})
 	listeners := func() int64 {
 		n, err := rdb.PubSubNumSub(await.Context(t), order.ChangedChannel).Result()
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 var (
 	// ErrTooManyWatchers says that this process has MaxWatchers watchers.
 	ErrTooManyWatchers = errors.New("figures: too many watchers")
-	// ErrTooManyItems says that the watchers of this process would select more than MaxSelected
+	// ErrTooManyItems says that the watchers of this process would select more than 100
 	// distinct items.
 	ErrTooManyItems = errors.New("figures: too many distinct items are watched")
 	// ErrClosed says that the process is shutting down; clients reconnect to another one.
@@ -29,8 +29,8 @@ var (
 const (
 	// MaxItems bounds the items of an event.
 	MaxItems = 20
-	// MaxSelected bounds the distinct items that the watchers of one process select.
-	MaxSelected = 100
+	// maxSelected bounds the distinct items that the watchers of one process select.
+	maxSelected = 100
 	// defaultEvery is the interval of events.
 	defaultEvery = time.Second
 	// defaultWatchers is the default of Config.MaxWatchers.
@@ -68,7 +68,7 @@ type Process struct {
 }
 
 // Sources read parts of an event. Queues, Workers and Left are called once per event; Item, Lock
-// and Now once per event and listed item, of which there are at most MaxItems and MaxSelected
+// and Now once per event and listed item, of which there are at most MaxItems and maxSelected
 // together. An error makes its part unknown (null) in the event.
 type Sources struct {
 	// Queues returns the queues of accepted orders, and those of expiries.
@@ -183,7 +183,7 @@ func (f *Figures) Watch(items []string, wake func()) (look func() ([]byte, error
 		return nil, nil, ErrClosed
 	case f.watchers >= f.cfg.MaxWatchers:
 		return nil, nil, ErrTooManyWatchers
-	case len(f.selectedLocked(items)) > MaxSelected:
+	case len(f.selectedLocked(items)) > maxSelected:
 		return nil, nil, ErrTooManyItems
 	}
 	key := strings.Join(items, ",")

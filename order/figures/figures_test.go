@@ -345,7 +345,7 @@ func TestFigures_Items(t *testing.T) {
 		t.Errorf("the selection: %s", text(e.Items))
 	}
 	var many []string
-	for i := range MaxSelected {
+	for i := range maxSelected {
 		many = append(many, strings.Repeat("i", i+1))
 	}
 	if _, _, err := m.Watch(many, nil); !errors.Is(err, ErrTooManyItems) {

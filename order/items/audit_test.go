@@ -96,7 +96,7 @@ func TestStore_Audit_Items(t *testing.T) {
 			`"opens_at":"2030-01-02T03:04:05.006Z","payment_window_seconds":0,"per_user_limit":2,"price_minor":1999,"stock_total":5}`,
 		`ann  item.change {"closes_at":null,"image_url":"","price_minor":1999} -> {"closes_at":"2030-01-02T04:04:05.006Z","image_url":"/a.jpg","price_minor":1}`,
 	}
-	if got := ordertest.Trail(t, s, "item"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := ordertest.AuditLog(t, s, "item"); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("audit\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -130,7 +130,7 @@ func TestStore_Audit_Cancel(t *testing.T) {
 		}
 	}
 	want := `root r-2 order.cancel {"status":"confirmed"} -> {"reason":"admin","status":"cancelled"}`
-	if got := ordertest.Trail(t, s, "item"); len(got) != 2 || got[1] != want {
+	if got := ordertest.AuditLog(t, s, "item"); len(got) != 2 || got[1] != want {
 		t.Errorf("audit %q, want %q", got, want)
 	}
 	// If the entry cannot be written, the order is not cancelled.

@@ -111,7 +111,7 @@ func (s *Service) fillOnce(ctx context.Context, r *refills, id string, quantity 
 	}
 	without := make(map[string]bool) // buckets that did not give their units
 	for {
-		l := looked(r.ids, s.bucketsLeft(ctx, r.ids), id, without)
+		l := stockOf(r.ids, s.bucketsLeft(ctx, r.ids), id, without)
 		switch {
 		case l.own >= quantity:
 			return true, "", nil
@@ -150,8 +150,8 @@ func (s *Service) bucketsLeft(ctx context.Context, ids []string) []int64 {
 	return left
 }
 
-// look is the stock of the buckets as a refill of one of them sees it.
-type look struct {
+// bucketStock is the stock of the buckets as a refill of one of them sees it.
+type bucketStock struct {
 	own     int64  // the units of the bucket; -1: not known
 	from    string // the bucket that has most units, of the others
 	most    int64  // its units
@@ -159,8 +159,8 @@ type look struct {
 	unknown string // a bucket that is being changed, or not loaded; empty: none
 }
 
-func looked(ids []string, left []int64, id string, without map[string]bool) look {
-	var l look
+func stockOf(ids []string, left []int64, id string, without map[string]bool) bucketStock {
+	var l bucketStock
 	for i, n := range left {
 		switch {
 		case n < 0 || n > 0 && without[ids[i]]:
@@ -256,7 +256,7 @@ func (s *Service) follow(ctx context.Context, item, id string, by order.By) erro
 		live := inventory.Change{PerUserLimit: &first.PerUserLimit, OpensAt: &opens, ClosesAt: &closes, Control: &first.Control}
 		_, err = s.alterBucket(ctx, id, live, &edit{
 			action: order.ActionItemChange, by: by,
-			look: func(tx *gorm.DB) error {
+			before: func(tx *gorm.DB) error {
 				now, err := store.ReadItem(tx, item)
 				if err == nil && withTerms(schema.Item{}, &now) != withTerms(schema.Item{}, &first) {
 					err = errFollow

@@ -26,7 +26,7 @@ func divided(t *testing.T, rdb *redis.Client, stock, limit int64) *shoptest.Shop
 	n := ordertest.NewItem("", stock, limit)
 	n.Buckets = 8
 	// A restock reaches all buckets however busy the machine is.
-	s := shoptest.NewWith(t, rdb, n, inventory.Config{MoveWait: await.Limit, LookLimit: await.Limit})
+	s := shoptest.NewWith(t, rdb, n, inventory.Config{MoveWait: await.Limit, HoldLimit: await.Limit})
 	s.Work()
 	return s
 }

@@ -24,8 +24,8 @@ type edit struct {
 	// apply writes the change into a copy of the row, or refuses it. It runs once on the
 	// row as read before the change, and again in the transaction.
 	apply func(r *schema.Item) error
-	// look runs first in the transaction; nil: nothing.
-	look func(tx *gorm.DB) error
+	// before runs first in the transaction; nil: nothing.
+	before func(tx *gorm.DB) error
 	// also writes what belongs to the change; nil: nothing.
 	also func(tx *gorm.DB, r *schema.Item) error
 	// note is added to the audit entry.
@@ -58,8 +58,8 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 	committing := false
 	err := s.Changing(ctx, "change item "+id, func(tx *gorm.DB, _ int64) error {
 		committing = false
-		if e.look != nil {
-			if err := e.look(tx); err != nil {
+		if e.before != nil {
+			if err := e.before(tx); err != nil {
 				return err
 			}
 		}

@@ -120,7 +120,7 @@ func TestService_ChangeItem_Refusals(t *testing.T) {
 		if after := rdb.HGetAll(await.Context(t), "fs:{p0}:sale:"+s.Item).Val(); fmt.Sprint(after) != fmt.Sprint(sale) || len(sale) == 0 {
 			t.Errorf("the sale was %v and is %v", sale, after)
 		}
-		if got := ordertest.Trail(t, s.Store, s.Item); len(got) != 1 || !strings.HasPrefix(got[0], "  item.create  -> {") {
+		if got := ordertest.AuditLog(t, s.Store, s.Item); len(got) != 1 || !strings.HasPrefix(got[0], "  item.create  -> {") {
 			t.Errorf("audit %q", got)
 		}
 	})
@@ -150,7 +150,7 @@ func TestService_ChangeItem_SameVersion(t *testing.T) {
 				t.Fatalf("round %d: %d changes of one version were made", round, n)
 			}
 		}
-		if got := ordertest.Trail(t, s.Store, s.Item); len(got) != 6 {
+		if got := ordertest.AuditLog(t, s.Store, s.Item); len(got) != 6 {
 			t.Errorf("audit %q", got)
 		}
 	})
@@ -247,7 +247,7 @@ func TestService_ControlItem(t *testing.T) {
 			`root r-1 item.restock {"stock_total":5} -> {"reason":"test","stock_total":2}`,
 			`root r-1 item.change {"name":"Thing"} -> {"name":"Gone"}`,
 		}
-		if got := ordertest.Trail(t, s.Store, s.Item); fmt.Sprint(got[1:]) != fmt.Sprint(want) {
+		if got := ordertest.AuditLog(t, s.Store, s.Item); fmt.Sprint(got[1:]) != fmt.Sprint(want) {
 			t.Errorf("audit %q, want %q", got, want)
 		}
 		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 5, Restocked: -3, Sold: 2}) {

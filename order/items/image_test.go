@@ -55,7 +55,7 @@ func TestService_Image(t *testing.T) {
 		change(items.Change{Name: ordertest.Ptr("Other")}, want)
 		want.ImageURL, want.Version = "", 4
 		change(items.Change{ImageURL: ordertest.Ptr("")}, want)
-		log := strings.Join(ordertest.Trail(t, s.Store, s.Item), "\n")
+		log := strings.Join(ordertest.AuditLog(t, s.Store, s.Item), "\n")
 		for _, part := range []string{
 			`"image_url":"/images/a.jpg","name"`,
 			`{"image_url":"/images/a.jpg"} -> {"image_url":"/images/b.jpg?v=2"}`,

@@ -73,7 +73,7 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 	if r.Quantity == 0 || r.Quantity > MaxStock || r.Quantity < -MaxStock {
 		return catalog.Item{}, false, fmt.Errorf("order: restock of %d units", r.Quantity)
 	}
-	err = lookRestocked(ctx, s.Store, id, &r)
+	err = findRestocked(ctx, s.Store, id, &r)
 	if err == nil {
 		item, err = s.restock(ctx, id, &r, by)
 		if err == nil {
@@ -81,7 +81,7 @@ func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By
 		}
 		// Another request with the same key may have been faster, and have caused this
 		// refusal.
-		known := lookRestocked(ctx, s.Store, id, &r)
+		known := findRestocked(ctx, s.Store, id, &r)
 		if errors.Is(known, errRestocked) || errors.Is(known, ErrRestockReused) {
 			err = known
 		}
@@ -138,7 +138,7 @@ func (r *Restock) edit(id string, by order.By) *edit {
 			}
 			return nil
 		},
-		look: func(tx *gorm.DB) error { return restocked(tx, id, r) },
+		before: func(tx *gorm.DB) error { return restocked(tx, id, r) },
 		also: func(tx *gorm.DB, row *schema.Item) error {
 			err := tx.Create(&stockChangeRow{
 				ItemID: id, Quantity: r.Quantity, Reason: r.Reason, Actor: by.Actor,
@@ -153,9 +153,9 @@ func (r *Restock) edit(id string, by order.By) *edit {
 	}
 }
 
-// lookRestocked is restocked without a transaction. It returns once the synchronous standbys have
+// findRestocked is restocked without a transaction. It returns once the synchronous standbys have
 // that restock.
-func lookRestocked(ctx context.Context, s *store.Store, id string, r *Restock) error {
+func findRestocked(ctx context.Context, s *store.Store, id string, r *Restock) error {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	known := restocked(s.Reader().WithContext(ctx), id, r)

@@ -80,7 +80,7 @@ func TestService_Restock(t *testing.T) {
 			`root r-1 item.restock {"stock_total":15} -> {"reason":"test","stock_total":3}`,
 			`root r-1 item.restock {"stock_total":3} -> {"reason":"test","stock_total":1000000000}`,
 		}
-		if got := ordertest.Trail(t, s.Store, s.Item); len(got) != 4 || fmt.Sprint(got[1:]) != fmt.Sprint(want) {
+		if got := ordertest.AuditLog(t, s.Store, s.Item); len(got) != 4 || fmt.Sprint(got[1:]) != fmt.Sprint(want) {
 			t.Errorf("audit %q, want %q", got, want)
 		}
 		ordertest.AuditStore(t, s.Store)
@@ -97,7 +97,7 @@ func contend(s *shoptest.Shop, name string, n int) (winners []string) {
 		wg.Go(func() {
 			for i := range next {
 				user := fmt.Sprintf("%s%d", name, i)
-				_, err := ordertest.Insisted(s.T, func() (order.Placed, error) {
+				_, err := ordertest.Retried(s.T, func() (order.Placed, error) {
 					return s.Service.Place(await.Context(s.T), s.Purchase(user, "k", 1, ordertest.Long))
 				})
 				switch {
@@ -247,7 +247,7 @@ func TestService_Restock_Burst(t *testing.T) {
 			wg.Go(func() {
 				user := fmt.Sprintf("u%d", b)
 				for k := range 10 {
-					placed, err := ordertest.Insisted(t, func() (order.Placed, error) {
+					placed, err := ordertest.Retried(t, func() (order.Placed, error) {
 						return s.Service.Place(await.Context(t), s.Purchase(user, fmt.Sprint("k", k), 1, ordertest.Long))
 					})
 					switch {

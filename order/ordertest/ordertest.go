@@ -16,13 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mattn/go-sqlite3"
 	"github.com/redis/go-redis/v9"
 	"gorm.io/gorm"
 
 	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
-	"flashsale/internal/testing/disktest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/lock"
@@ -291,8 +289,8 @@ func OwedOf(t testing.TB, s Database) []string {
 // Root is the author of the changes of these tests.
 var Root = order.By{Actor: "root", RequestID: "r-1"}
 
-// Insisted repeats a call that failed because the machine is busy.
-func Insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
+// Retried repeats a call that failed because the machine is busy.
+func Retried[T any](t testing.TB, what func() (T, error)) (T, error) {
 	t.Helper()
 	ctx := await.Context(t)
 	for {
@@ -304,8 +302,8 @@ func Insisted[T any](t testing.TB, what func() (T, error)) (T, error) {
 	}
 }
 
-// Trail reads the audit of an item, oldest first, each entry as one line.
-func Trail(t testing.TB, s Database, item string) []string {
+// AuditLog reads the audit log of an item, oldest first, each entry as one line.
+func AuditLog(t testing.TB, s Database, item string) []string {
 	t.Helper()
 	var lines []string
 	err := s.Reader().WithContext(await.Context(t)).Raw(
@@ -385,46 +383,6 @@ func StatsOf(t *testing.T, q *queue.Queue) queue.Stats {
 	return queue.Stats{Ready: st.Ready, Delayed: st.Delayed, Leased: st.Leased, Dead: st.Dead, Paused: st.Paused}
 }
 
-// BusyTimeout shortens the store's wait for a busy database of SQLite. On Postgres the wait is
-// that of the service.
-func BusyTimeout(t *testing.T, s Database, d time.Duration) {
-	t.Helper()
-	if !s.Postgres() {
-		Pragma(t, s, fmt.Sprintf("busy_timeout = %d", d.Milliseconds()))
-	}
-}
-
-// Occupy holds the database's write lock from another connection, as another
-// process would, until release is called.
-func Occupy(t *testing.T, s Database) (release func()) {
-	t.Helper()
-	driver, setting, locking := "sqlite3", "file:"+s.Path(), "BEGIN EXCLUSIVE"
-	if s.Postgres() {
-		driver, setting, locking = "pgx", s.URL(), fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", writeLock)
-	}
-	db, err := sql.Open(driver, setting)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(await.Context(t), locking); err != nil {
-		t.Fatal(err)
-	}
-	release = sync.OnceFunc(func() {
-		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
-			t.Error(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(release)
-	return release
-}
-
-// writeLock is the key of the store's write lock in Postgres; see order/store.
-const writeLock = 0x666c617368
-
 // Followed reports whether a verdict adds one task.
 func Followed(err error) bool {
 	return err != nil && err.Error() == queue.Then(queue.Task{}).Error()
@@ -483,74 +441,6 @@ func PaymentIDs(t testing.TB, s Database) map[string]int64 {
 		ids[p.Reference] = p.ID
 	}
 	return ids
-}
-
-// DatabaseFaults make a database refuse writes, each by an error of SQLite. begin returns a
-// function that ends the fault.
-var DatabaseFaults = []struct {
-	Name  string
-	Codes []sqlite3.ErrNo
-	Begin func(t *testing.T, s Database) (end func())
-}{
-	{"full", []sqlite3.ErrNo{sqlite3.ErrFull}, func(t *testing.T, s Database) func() {
-		var pages int
-		if err := s.Writer().Raw("PRAGMA page_count").Scan(&pages).Error; err != nil {
-			t.Fatal(err)
-		}
-		Pragma(t, s, fmt.Sprintf("max_page_count = %d", pages))
-		return func() { Pragma(t, s, "max_page_count = 1000000000") }
-	}},
-	// On an open connection, writes to its files fail; a connection opened meanwhile is
-	// read-only.
-	{"readonly", []sqlite3.ErrNo{sqlite3.ErrIoErr, sqlite3.ErrReadonly}, func(t *testing.T, s Database) func() {
-		return disktest.Deny(t, s.Path(), s.Path()+"-wal")
-	}},
-	{"busy", []sqlite3.ErrNo{sqlite3.ErrBusy}, func(t *testing.T, s Database) func() {
-		Pragma(t, s, "busy_timeout = 1") // so that the refusal comes soon
-		db, err := sql.Open("sqlite3", "file:"+s.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := db.Conn(await.Context(t))
-		if err == nil {
-			_, err = c.ExecContext(await.Context(t), "BEGIN EXCLUSIVE")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return func() {
-			_, err := c.ExecContext(context.Background(), "ROLLBACK")
-			if err := errors.Join(err, c.Close(), db.Close()); err != nil {
-				t.Error(err)
-			}
-		}
-	}},
-}
-
-// NoSync makes commits fast that need not survive a loss of power. A Postgres of the tests never
-// syncs.
-func NoSync(t testing.TB, s Database) {
-	t.Helper()
-	if !s.Postgres() {
-		Pragma(t, s, "synchronous = OFF")
-	}
-}
-
-// Pragma runs a pragma on the writing connection of SQLite.
-func Pragma(t testing.TB, s Database, text string) {
-	t.Helper()
-	// Many pragmas return a row. A prepared statement whose row is not read stays active,
-	// and an interrupt then never ends.
-	rows, err := s.Writer().Raw("PRAGMA " + text).Rows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close() //nolint:errcheck // what is only read loses nothing
-	for rows.Next() {
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // SubscribeAll adds a webhook endpoint with all subscriptions, so that every event is written,

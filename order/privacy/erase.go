@@ -219,8 +219,8 @@ func EraseFromItem(ctx context.Context, s *store.Store, user, item, pseudonym st
 }
 
 const (
-	// auditLook is how many audit entries one query reads.
-	auditLook = 20_000
+	// auditScan is how many audit entries one query reads.
+	auditScan = 20_000
 	// auditPage is how many are changed in one transaction.
 	auditPage = 500
 )
@@ -230,9 +230,9 @@ const (
 func eraseFromAudit(ctx context.Context, s *store.Store, user, pseudonym string, e Erasure) (entries int64, err error) {
 	var last int64
 	err = readRows(ctx, s, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
-	for from := int64(0); err == nil && from < last; from += auditLook {
+	for from := int64(0); err == nil && from < last; from += auditScan {
 		var named []int64
-		err = readRows(ctx, s, selectNamed, []any{from, user, from + auditLook}, func(rows *sql.Rows) error {
+		err = readRows(ctx, s, selectNamed, []any{from, user, from + auditScan}, func(rows *sql.Rows) error {
 			var id int64
 			err := rows.Scan(&id)
 			named = append(named, id)

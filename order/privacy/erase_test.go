@@ -294,7 +294,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 			t.Errorf("ledger %+v", l)
 		}
 		// A process that read the pending releases before the erasure.
-		if waiting, failed := s.Service.Releases.Give(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
+		if waiting, failed := s.Service.Releases.Release(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
 		if l := reconciletest.LedgerOf(s); l != want {
@@ -303,7 +303,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		// The buyer buys again with the old key, which now belongs to a new order.
 		s.MustPlace(s.Purchase(alice, "k", 2, ordertest.Long))
 		s.Drained()
-		s.Service.Releases.Give(await.Context(t), owed)
+		s.Service.Releases.Release(await.Context(t), owed)
 		want = order.Ledger{Initial: 9, Left: 7, Sold: 2}
 		if l := reconciletest.LedgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)

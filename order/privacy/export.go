@@ -143,14 +143,14 @@ func exportRest(ctx context.Context, s *store.Store, user string, to BuyerRecord
 	if err != nil {
 		return err
 	}
-	if err := handOn(returns, to.Returns); err != nil {
+	if err := each(returns, to.Returns); err != nil {
 		return err
 	}
 	audit, err := auditOf(ctx, s, user)
 	if err != nil {
 		return err
 	}
-	return handOn(audit, to.Audit)
+	return each(audit, to.Audit)
 }
 
 // auditOf returns the audit's entries that name a buyer or are about the buyer's orders. No index
@@ -158,9 +158,9 @@ func exportRest(ctx context.Context, s *store.Store, user string, to BuyerRecord
 func auditOf(ctx context.Context, s *store.Store, user string) (audit []order.AuditEntry, err error) {
 	var last int64
 	err = readRows(ctx, s, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
-	for from := int64(0); err == nil && from < last; from += auditLook {
+	for from := int64(0); err == nil && from < last; from += auditScan {
 		// The erasure's condition expects the name as its second parameter.
-		err = readRows(ctx, s, selectAuditOfUser, []any{user, user, from, from + auditLook}, func(rows *sql.Rows) error {
+		err = readRows(ctx, s, selectAuditOfUser, []any{user, user, from, from + auditScan}, func(rows *sql.Rows) error {
 			var a order.AuditEntry
 			var at int64
 			err := rows.Scan(&a.ID, &at, &a.Actor, &a.Action, &a.ItemID, &a.OrderID, &a.Before, &a.After, &a.RequestID)
@@ -187,7 +187,7 @@ func exportMoney(ctx context.Context, s *store.Store, user string, to BuyerRecor
 	if err != nil {
 		return err
 	}
-	if err := handOn(holdings, func(h holding) error { return to.Holdings(h.item, h.quantity) }); err != nil {
+	if err := each(holdings, func(h holding) error { return to.Holdings(h.item, h.quantity) }); err != nil {
 		return err
 	}
 	var payments []order.PaymentRecord
@@ -199,10 +199,10 @@ func exportMoney(ctx context.Context, s *store.Store, user string, to BuyerRecor
 	if err != nil {
 		return err
 	}
-	return handOn(payments, to.Payments)
+	return each(payments, to.Payments)
 }
 
-func handOn[T any](records []T, to func(T) error) error {
+func each[T any](records []T, to func(T) error) error {
 	for i := range records {
 		if err := to(records[i]); err != nil {
 			return err

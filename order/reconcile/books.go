@@ -33,19 +33,13 @@ type books struct {
 }
 
 const (
-	// ordersAfter selects the orders of item ?1 after id ?2, by id. For item_id = ?1 AND
-	// id > ?2 ORDER BY id, Postgres may read the orders of all items by their ids, which
-	// takes long if the sale was long ago. A comparison of both columns only has the index of
-	// the item's orders. The unary plus keeps SQLite from beginning at the item's first order.
-	ordersAfter = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
-
 	selectBooks = `SELECT initial, total, sold, awaiting, revision,
 	(SELECT COALESCE(SUM(quantity), 0) FROM stock_changes WHERE item_id = ?1)`
 	orderBooks = selectBooks + `, n, last, held, due FROM items,
 	(SELECT COUNT(*) AS n, COALESCE(MAX(id), '') AS last, COALESCE(SUM(CASE WHEN holds THEN quantity ELSE 0 END), 0) AS held,
 		COALESCE(SUM(CASE WHEN due THEN quantity ELSE 0 END), 0) AS due
 	FROM (SELECT id, quantity, ` + store.OrdersHold + ` AS holds, status = 'confirmed' AND expires_at > 0 AS due
-		FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page) sums
+		FROM orders WHERE ` + store.OrdersAfter + ` LIMIT ?3) page) sums
 	WHERE items.id = ?1`
 	// LIMIT keeps SQLite from computing each buyer's sum again for each use of it.
 	buyerBooks = selectBooks + `, n, last, counted, held, astray, off FROM items,

@@ -52,10 +52,10 @@ type inspector struct {
 func (x *inspector) tasksOf(item string) order.Queued { return x.tasks[x.stock.Partition(item)] }
 
 const (
-	// freeLooks is how often an item is read without its lock.
-	freeLooks = 3
-	// heldLooks is how often it is then read under the lock.
-	heldLooks = 5
+	// freeReads is how often an item is read without its lock.
+	freeReads = 3
+	// heldReads is how often it is then read under the lock.
+	heldReads = 5
 	// owedMax is the number of pending releases above which an item is not checked.
 	owedMax = 256
 	// lateMax bounds the count of late releases.
@@ -90,45 +90,45 @@ func (s *observation) same(o *observation) bool {
 	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
 }
 
-// see reads an item, first without its lock. Errors: catalog.ErrItemNotFound, ErrDatabase,
+// observe reads an item, first without its lock. Errors: catalog.ErrItemNotFound, ErrDatabase,
 // inventory.ErrUnavailable.
-func (x *inspector) see(ctx context.Context, item string) (observation, error) {
+func (x *inspector) observe(ctx context.Context, item string) (observation, error) {
 	given := make(map[string]bool)
 	var s observation
-	for range freeLooks {
+	for range freeReads {
 		var err error
-		if s, err = x.look(ctx, item, x.stock.Live, given); err != nil || !s.moving {
+		if s, err = x.observeOnce(ctx, item, x.stock.Live, given); err != nil || !s.moving {
 			return s, err
 		}
 	}
-	held, err := x.seeHeld(ctx, item, given, nil)
+	held, err := x.observeHeld(ctx, item, given, nil)
 	if err != nil {
-		return s, nil //nolint:nilerr // without the lock the last look is reported, as moving
+		return s, nil //nolint:nilerr // without the lock the last read is reported, as moving
 	}
 	return held, nil
 }
 
-// seeHeld reads an item while holding its lock. If rebuild returns true for the
+// observeHeld reads an item while holding its lock. If rebuild returns true for the
 // observation, the sale is then rebuilt under the same lock. A read that takes longer than
 // hold is retried, after a pause in which the item can be sold.
-func (x *inspector) seeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
+func (x *inspector) observeHeld(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, err error) {
 	for try := 1; ; try++ {
 		var cut bool
-		if s, cut, err = x.seeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause.For(ctx, holdPause) {
+		if s, cut, err = x.observeHeldOnce(ctx, item, given, rebuild); !cut || try == holdTries || !pause.For(ctx, holdPause) {
 			return s, err
 		}
 	}
 }
 
-// seeHeldOnce is one attempt; cut reports that hold ended it.
-func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
+// observeHeldOnce is one attempt; cut reports that hold ended it.
+func (x *inspector) observeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
 	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
 		ctx, cancel := context.WithTimeout(held, x.hold)
 		defer cancel()
 		defer func() { cut = err != nil && ctx.Err() != nil && held.Err() == nil }()
 		live := func(ctx context.Context, _ string) (inventory.Live, error) { return ex.Live(ctx) }
-		for range heldLooks {
-			if s, err = x.look(ctx, item, live, given); err != nil {
+		for range heldReads {
+			if s, err = x.observeOnce(ctx, item, live, given); err != nil {
 				return false, err
 			}
 			if !s.moving {
@@ -140,11 +140,11 @@ func (x *inspector) seeHeldOnce(ctx context.Context, item string, given map[stri
 	return s, cut, err
 }
 
-// look reads Redis, a snapshot of the database, and Redis again, which must be unchanged.
+// observeOnce reads Redis, a snapshot of the database, and Redis again, which must be unchanged.
 // It releases the units of pending releases, so that the next call counts them; given holds
 // the orders released so far. A released order that the loaded sale has no record of was
 // not counted by it either.
-func (x *inspector) look(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s observation, err error) {
+func (x *inspector) observeOnce(ctx context.Context, item string, live func(context.Context, string) (inventory.Live, error), given map[string]bool) (s observation, err error) {
 	if s.live, err = live(ctx, item); err != nil {
 		return s, err
 	}
@@ -170,7 +170,7 @@ func (x *inspector) look(ctx context.Context, item string, live func(context.Con
 		return s, nil
 	}
 	s.moving = true
-	if _, _, err := x.releases.Ask(ctx, item, missing); err != nil {
+	if _, _, err := x.releases.ReleaseFromItem(ctx, item, missing); err != nil {
 		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil
@@ -219,13 +219,13 @@ type inspection struct {
 
 func (x *inspector) inspect(ctx context.Context, item string) *inspection {
 	i := &inspection{item: item, queued: -1}
-	i.seen, i.err = x.see(ctx, item)
+	i.seen, i.err = x.observe(ctx, item)
 	return i
 }
 
 // again reads the item once more, and reports whether it is unchanged.
 func (x *inspector) again(ctx context.Context, i *inspection) bool {
-	seen, err := x.see(ctx, i.item)
+	seen, err := x.observe(ctx, i.item)
 	same := err == nil && seen.same(&i.seen)
 	i.seen, i.err = seen, err
 	return same
@@ -240,15 +240,15 @@ func (i *inspection) open() bool {
 	return i.queued < 0 && i.seen.live.Loaded && i.room() != i.seen.live.Left
 }
 
-// weighings bounds the reads of a queue for items that change meanwhile, or differ.
-const weighings = 3
+// maxQueueReads bounds the reads of a queue for items that change meanwhile, or differ.
+const maxQueueReads = 3
 
-// weigh reads the queued units of the items from the queues: once for all items, and again
+// countQueued reads the queued units of the items from the queues: once for all items, and again
 // for those that differ or have changed meanwhile. A queue with more than most tasks is not
 // read, unless most is 0.
-func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) error {
+func (x *inspector) countQueued(ctx context.Context, list []*inspection, most int) error {
 	list = slices.DeleteFunc(list, func(i *inspection) bool { return i.err != nil || i.seen.live.Damaged })
-	for range weighings {
+	for range maxQueueReads {
 		byQueue := make(map[int]map[string]*inspection)
 		for _, i := range list {
 			p := x.stock.Partition(i.item)
@@ -259,7 +259,7 @@ func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) err
 		}
 		list = nil
 		for p, items := range byQueue {
-			again, err := x.weighQueue(ctx, x.tasks[p], items, most)
+			again, err := x.countQueue(ctx, x.tasks[p], items, most)
 			if err != nil {
 				return err
 			}
@@ -272,8 +272,8 @@ func (x *inspector) weigh(ctx context.Context, list []*inspection, most int) err
 	return nil
 }
 
-// weighQueue reads one queue, and returns the items for which it must be read again.
-func (x *inspector) weighQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int) (again []*inspection, err error) {
+// countQueue reads one queue, and returns the items for which it must be read again.
+func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int) (again []*inspection, err error) {
 	st, err := q.Stats(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)

@@ -14,7 +14,7 @@ func itemOrders(ctx context.Context, s *store.Store, item, after string) ([]sche
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	// See ordersAfter.
+	// See store.OrdersAfter.
 	err := s.Reader().WithContext(ctx).Where("(item_id, id) > (?, ?) AND +item_id >= ? AND item_id <= ?", item, after, item, item).
 		Order("item_id, id").Limit(recordsPage).Find(&rows).Error
 	if err != nil {

@@ -161,7 +161,7 @@ func TestInspection_Busy(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		n := 0
 		buying := hooked{s.Stock, func(*inventory.Live) {
-			if n++; n <= 2*freeLooks && n%2 == 1 {
+			if n++; n <= 2*freeReads && n%2 == 1 {
 				s.MustPlace(s.Purchase("u", fmt.Sprint(n), 1, 0))
 			}
 		}}
@@ -203,7 +203,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		r := ReconcilerOf(s)
 		r.on(stock)
 		r.tasks = []order.Queued{tasks}
-		var b memory
+		var b roundMemory
 		round := func(name string, examined, lives, live int) {
 			t.Helper()
 			stock.live, stock.lives, stock.held, tasks.scans = 0, 0, 0, 0
@@ -266,7 +266,7 @@ func TestReconciler_Run_Books(t *testing.T) {
 func TestStore_Mend(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
-	const buyers = 2*mendPage + 10
+	const buyers = 2*repairPage + 10
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 2*buyers, 1))
 	storetest.MustCommit(t, s, ordertest.Distinct("c", "item", buyers)...)
 	for _, spoil := range []string{"UPDATE buyers SET quantity = 7", "DELETE FROM buyers WHERE user_id LIKE 'cu%5'", "UPDATE items SET sold = 5, awaiting = 2"} {
@@ -291,8 +291,8 @@ func TestStore_Mend(t *testing.T) {
 	if err := repairCounts(cut, s, "item", b, "root", "r1"); !errors.Is(err, context.Canceled) {
 		t.Fatalf("cut off: %v", err)
 	}
-	if n := wrong(); n != all-mendPage {
-		t.Errorf("%d wrong after one step, want %d", n, all-mendPage)
+	if n := wrong(); n != all-repairPage {
+		t.Errorf("%d wrong after one step, want %d", n, all-repairPage)
 	}
 	store.WithClock(ordertest.ClockFunc(time.Now))(s)
 	if err := repairCounts(await.Context(t), s, "item", b, "root", "r1"); err != nil {

@@ -30,7 +30,7 @@ func (r *Reconciler) Ledger(ctx context.Context, item string) (order.Ledger, err
 		all[n] = i
 	}
 	if len(open) > 0 {
-		if err := r.weigh(ctx, open, ledgerTasks); err != nil {
+		if err := r.countQueued(ctx, open, ledgerTasks); err != nil {
 			return order.Ledger{}, err
 		}
 	}

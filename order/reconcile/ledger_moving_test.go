@@ -175,7 +175,7 @@ func TestService_Ledger_Moving(t *testing.T) {
 			},
 			func() {}, func() {}, func() {},
 			func() { // the record of a release by one read is deleted during another
-				s.Service.Releases.Give(await.Context(t), owed)
+				s.Service.Releases.Release(await.Context(t), owed)
 			},
 		}
 		said := 0

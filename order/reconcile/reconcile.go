@@ -131,7 +131,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 		}
 		for _, e := range page {
 			if !errors.Is(e.err, catalog.ErrItemNotFound) {
-				report.add(e.tell())
+				report.add(e.report())
 			}
 		}
 		if o.ItemID != "" {
@@ -164,7 +164,7 @@ func (r *Reconciler) examine(ctx context.Context, item string, o Options, held b
 	e.inspection = r.inspect(ctx, item)
 	if held && e.err == nil && e.seen.live.Loaded {
 		// Only a holder of the lock can find out that the sale refuses it.
-		if seen, err := r.seeHeld(ctx, item, make(map[string]bool), nil); err == nil {
+		if seen, err := r.observeHeld(ctx, item, make(map[string]bool), nil); err == nil {
 			e.seen = seen
 		}
 	}
@@ -207,7 +207,7 @@ func (e *examination) checkBooks(ctx context.Context, o Options) error {
 		return err
 	}
 	if o.Repair == RepairAll && (b.inconsistent() || has(e.database, DriftBuyers)) {
-		return e.mendBooks(ctx, b, o)
+		return e.repairBooks(ctx, b, o)
 	}
 	return nil
 }
@@ -237,8 +237,8 @@ func (e *examination) readBooks(ctx context.Context) (*books, error) {
 	return nil, nil
 }
 
-// mendBooks repairs the database's counts.
-func (e *examination) mendBooks(ctx context.Context, b *books, o Options) error {
+// repairBooks repairs the database's counts.
+func (e *examination) repairBooks(ctx context.Context, b *books, o Options) error {
 	found := e.database
 	err := repairCounts(ctx, e.Store, e.item, b, o.Actor, o.RequestID)
 	note := ""
@@ -253,7 +253,7 @@ func (e *examination) mendBooks(ctx context.Context, b *books, o Options) error 
 		if _, err := e.readBooks(ctx); err != nil {
 			return err
 		}
-		e.seen, e.err = e.see(ctx, e.item)
+		e.seen, e.err = e.observe(ctx, e.item)
 	}
 	still := e.database
 	for n := range found {
@@ -267,7 +267,7 @@ func (e *examination) mendBooks(ctx context.Context, b *books, o Options) error 
 }
 
 // conclude judges all items, reading the queues if necessary, and rebuilds the sales that
-// differ if that is allowed. most is that of weigh.
+// differ if that is allowed. most is that of countQueued.
 func (r *Reconciler) conclude(ctx context.Context, page []*examination, most int) error {
 	if err := r.judge(ctx, page, most); err != nil {
 		return err
@@ -307,7 +307,7 @@ func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) e
 			open = append(open, e.inspection)
 		}
 	}
-	if err := r.weigh(ctx, open, most); err != nil {
+	if err := r.countQueued(ctx, open, most); err != nil {
 		return err
 	}
 	for _, e := range page {
@@ -346,7 +346,7 @@ func (e *examination) mayRebuild(ctx context.Context) bool {
 // under the lock show a fault.
 func (e *examination) rebuild(ctx context.Context) bool {
 	judged := e.seen
-	_, err := e.seeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
+	_, err := e.observeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
 		fresh := inspection{item: e.item, seen: *now, queued: -1, off: e.off}
 		return now.same(&judged) || now.live.Damaged || anyOfSale(fresh.drifts())
 	})
@@ -358,8 +358,8 @@ func (e *examination) rebuild(ctx context.Context) bool {
 	return e.err == nil
 }
 
-// tell returns the item's report.
-func (e *examination) tell() *ItemReport {
+// report returns the item's report.
+func (e *examination) report() *ItemReport {
 	rep := &ItemReport{ItemID: e.item, Err: e.err, Drifts: slices.Concat(e.database, e.sale), Partial: e.partial}
 	if rep.Err != nil {
 		rep.Err = fmt.Errorf("reconcile item %s: %w", e.item, e.err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"flashsale/order/ordertest"
+	"flashsale/order/store"
 	"flashsale/order/store/storetest"
 )
 
@@ -15,7 +16,7 @@ func TestSchema_Plans_OfItem(t *testing.T) {
 	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for name, query := range map[string]string{
-		"comparison": orderBooks, "repair": lastOrderOfPage, "missing buyers": addMissingBuyers,
+		"comparison": orderBooks, "repair": store.LastOrderOfPage, "missing buyers": addMissingBuyers,
 	} {
 		const want = "INDEX orders_item ((item_id,id)>(?,?) AND item_id<?)"
 		got := ordertest.Plan(t, s, query, make([]any, 3)...)

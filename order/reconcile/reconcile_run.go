@@ -22,9 +22,9 @@ const (
 	overAfter = 24 * time.Hour
 )
 
-// memory is kept between the rounds of one Run. It has one entry per item that is on sale
+// roundMemory is kept between the rounds of one Run. It has one entry per item that is on sale
 // or ended less than overAfter ago.
-type memory struct {
+type roundMemory struct {
 	items map[string]*remembered
 	// walk is the comparison in progress, and walked its item's id.
 	walk   books
@@ -52,19 +52,19 @@ type remembered struct {
 // rebuilt, once. Each round compares a few pages of the database's counts with its orders;
 // differences there are only reported, because repairing them is an operator's decision.
 // The callback gets the result of every round.
-func (r *Reconciler) Run(ctx context.Context, every time.Duration, heard func(Report, error)) {
-	var b memory
+func (r *Reconciler) Run(ctx context.Context, every time.Duration, onReport func(Report, error)) {
+	var b roundMemory
 	for pause.For(ctx, every) {
 		report, err := r.round(ctx, &b)
 		if ctx.Err() != nil {
 			return // the round was interrupted, and has no result
 		}
-		heard(report, err)
+		onReport(report, err)
 	}
 }
 
 // round runs one round.
-func (r *Reconciler) round(ctx context.Context, b *memory) (Report, error) {
+func (r *Reconciler) round(ctx context.Context, b *roundMemory) (Report, error) {
 	began := time.Now()
 	now := r.Store.Now()
 	report := Report{StartedAt: now.UTC(), Balanced: true}
@@ -100,7 +100,7 @@ func (r *Reconciler) round(ctx context.Context, b *memory) (Report, error) {
 }
 
 // roundPage examines a page of items.
-func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []schema.Item, report *Report) error {
+func (r *Reconciler) roundPage(ctx context.Context, b *roundMemory, rows []schema.Item, report *Report) error {
 	now := r.Store.Now().UnixMilli()
 	var ask []string
 	for n := range rows {
@@ -138,7 +138,7 @@ func (r *Reconciler) roundPage(ctx context.Context, b *memory, rows []schema.Ite
 		if errors.Is(e.err, catalog.ErrItemNotFound) {
 			continue
 		}
-		rep := e.tell()
+		rep := e.report()
 		b.remember(e, rep)
 		report.add(rep)
 	}
@@ -173,7 +173,7 @@ func (r *Reconciler) examineAgain(ctx context.Context, item string, m *remembere
 }
 
 // remember keeps a round's result.
-func (b *memory) remember(e *examination, rep *ItemReport) {
+func (b *roundMemory) remember(e *examination, rep *ItemReport) {
 	m := b.items[e.item]
 	if m == nil {
 		m = &remembered{}
@@ -218,7 +218,7 @@ func (r *Report) recall(m *remembered) {
 
 // walkBooks compares the orders and buyers of items that have changed since their last
 // comparison, in turn, up to booksBudget pages.
-func (r *Reconciler) walkBooks(ctx context.Context, b *memory) error {
+func (r *Reconciler) walkBooks(ctx context.Context, b *roundMemory) error {
 	var due []string
 	for item, m := range b.items {
 		if m.booked != figures(&m.row) {

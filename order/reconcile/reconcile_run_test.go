@@ -17,7 +17,7 @@ import (
 )
 
 // round runs a round of the background.
-func round(s *shoptest.Shop, r *Reconciler, b *memory) Report {
+func round(s *shoptest.Shop, r *Reconciler, b *roundMemory) Report {
 	s.T.Helper()
 	report, err := r.round(await.Context(s.T), b)
 	if err != nil || report.Examined != 1 || len(report.Items) > 1 {
@@ -34,7 +34,7 @@ func TestReconciler_Run(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		s.MustPlace(s.Purchase("u", "k", 1, 0))
 		r := ReconcilerOf(s)
-		var b memory
+		var b roundMemory
 		round := func(name, kind string, balanced bool) {
 			t.Helper()
 			report := round(s, r, &b)
@@ -83,7 +83,7 @@ func TestReconciler_Run_Fenced(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		r := ReconcilerOf(s)
-		var b memory
+		var b roundMemory
 		round(s, r, &b)
 		s.Hset("sale", "fence", "9000000000000000")
 		for range idleRounds + 2 {
@@ -122,7 +122,7 @@ func TestReconciler_Run_Busy(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		r := ReconcilerOf(s)
 		r.busy = 2
-		var b memory
+		var b roundMemory
 		round := func(partial bool, kind string) {
 			t.Helper()
 			report := round(s, r, &b)
@@ -161,7 +161,7 @@ func TestReconciler_Run_Once(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		r := ReconcilerOf(s)
 		asked := 0
-		var b memory
+		var b roundMemory
 		rounds := func(n int, stubs bool, want int) {
 			t.Helper()
 			r.on(stubborn{s.Stock, &asked, stubs})
@@ -195,7 +195,7 @@ func TestReconciler_Run_RepairFails(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		r := ReconcilerOf(s)
-		var b memory
+		var b roundMemory
 		s.Hset("sale", "left", 8)
 		round(s, r, &b)
 		r.on(failingExaminer{s.Stock})
@@ -264,7 +264,7 @@ func TestReconciler_Run_BooksAgain(t *testing.T) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
 		s.Work()
 		r := ReconcilerOf(s)
-		var b memory
+		var b roundMemory
 		for range 3 {
 			if report := round(s, r, &b); !report.Balanced {
 				t.Fatalf("fresh: %+v", report)
@@ -296,7 +296,7 @@ func TestReconciler_Run_MendedBooks(t *testing.T) {
 		s.Drained()
 		s.Exec("UPDATE buyers SET quantity = 3 WHERE item_id = ?", s.Item)
 		r := ReconcilerOf(s)
-		var b memory
+		var b roundMemory
 		found := ""
 		for range 3 {
 			for _, item := range round(s, r, &b).Items {

@@ -174,12 +174,12 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		var owed []store.Returned
 		steps := []func(){
-			func() { s.Service.Releases.Give(await.Context(t), cancel(0)) }, // before the first read
-			func() { s.Service.Releases.Give(await.Context(t), cancel(1)) }, // between the reads
-			func() { owed = cancel(2) },                                     // closed, and not released
+			func() { s.Service.Releases.Release(await.Context(t), cancel(0)) }, // before the first read
+			func() { s.Service.Releases.Release(await.Context(t), cancel(1)) }, // between the reads
+			func() { owed = cancel(2) },                                        // closed, and not released
 			func() {},
 			func() { owed = append(owed, cancel(3)...) },
-			func() { s.Service.Releases.Give(await.Context(t), owed) },
+			func() { s.Service.Releases.Release(await.Context(t), owed) },
 		}
 		said := 0
 		r := ReconcilerOf(s)

@@ -23,8 +23,8 @@ const (
 	queuedBuyersMax = 50_000
 )
 
-// errSeenEnough ends a check of the records early.
-var errSeenEnough = errors.New("order: enough records read")
+// errReadEnough ends a check of the records early.
+var errReadEnough = errors.New("order: enough records read")
 
 // recordCheck compares each record of a sale with the database and the queue, page by page.
 // It only counts wrong records: the repair is always a rebuild of the sale. The result is
@@ -60,7 +60,7 @@ func (r *recordCheck) add(keys ...inventory.EntryKey) error {
 		r.wrong[k] = true
 	}
 	if len(r.wrong) >= wrongMax {
-		return errSeenEnough
+		return errReadEnough
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (x *inspector) check(ctx context.Context, i *inspection) error {
 	defer cancel()
 	for _, step := range []func(context.Context, *inspection) error{x.checkQueued, x.checkEntries, x.checkOrders, x.checkCounts} {
 		err := step(limited, i)
-		if errors.Is(err, errSeenEnough) {
+		if errors.Is(err, errReadEnough) {
 			return nil
 		}
 		if err != nil && limited.Err() != nil && ctx.Err() == nil {

@@ -484,13 +484,8 @@ const (
 	// erased after the backup.
 	recountBuyer = `INSERT INTO buyers (item_id, user_id, quantity) SELECT CAST(?1 AS TEXT), user_id, MAX(CAST(?3 AS BIGINT), 0) FROM orders WHERE id = ?2
 		ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = MAX(buyers.quantity + ?3, 0)`
-	// ordersAfter selects the orders of item ?1 after id ?2, by id. For item_id = ?1 AND
-	// id > ?2 ORDER BY id, Postgres may read the orders of all items by their ids. The unary
-	// plus keeps SQLite from beginning at the item's first order.
-	ordersAfter   = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
 	extendWindows = `UPDATE orders SET expires_at = MAX(expires_at, ?4) WHERE id IN (
-		SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) AND status = 'confirmed' AND expires_at > 0`
-	lastOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
+		SELECT id FROM orders WHERE ` + store.OrdersAfter + ` LIMIT ?3) AND status = 'confirmed' AND expires_at > 0`
 )
 
 // extend gives the item's unpaid orders their payment window again, and at least a day:
@@ -504,7 +499,7 @@ func (x *saleRecovery) extend(ctx context.Context, row *schema.Item) error {
 	for after := ""; ; {
 		var last string
 		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {
-			if err := c.QueryRowContext(ctx, lastOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
+			if err := c.QueryRowContext(ctx, store.LastOrderOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
 				return err
 			}
 			_, err := c.ExecContext(ctx, extendWindows, row.ID, after, recoverPage, now+within)

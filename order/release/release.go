@@ -70,11 +70,11 @@ func (l liveStock) Unload(ctx context.Context, item string) error {
 	return inventory.Unload(ctx, l.rdb, l.partitions, item)
 }
 
-// Give releases the units of orders whose change is committed, and deletes the records of
+// Release releases the units of orders whose change is committed, and deletes the records of
 // those that are released. waiting are orders whose sale is not loaded: their records stay,
 // and the sweeper retries them after the sale's next load. failed has an error for each
 // order whose release failed.
-func (r *Releases) Give(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
+func (r *Releases) Release(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
 	if len(owed) == 0 {
 		return nil, nil
 	}
@@ -89,7 +89,7 @@ func (r *Releases) Give(ctx context.Context, owed []store.Returned) (waiting []s
 	var back []string
 	reached := make(map[string]int64, len(byItem)) // by item: its sale's sequence
 	for item, list := range byItem {
-		status, sequence, err := r.Ask(ctx, item, list)
+		status, sequence, err := r.ReleaseFromItem(ctx, item, list)
 		reached[item] = sequence
 		if err != nil {
 			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
@@ -97,7 +97,7 @@ func (r *Releases) Give(ctx context.Context, owed []store.Returned) (waiting []s
 		for i := range list {
 			switch {
 			case status[i] == inventory.ReleaseUnknown:
-				failed[list[i].OrderID] = errors.Join(ErrNotGiven, err)
+				failed[list[i].OrderID] = errors.Join(ErrNotReleased, err)
 			case settles(status[i]):
 				back = append(back, list[i].OrderID)
 			default:
@@ -112,16 +112,16 @@ func (r *Releases) Give(ctx context.Context, owed []store.Returned) (waiting []s
 	return waiting, failed
 }
 
-// ErrNotGiven says that it is unknown whether an order's units are released.
-var ErrNotGiven = errors.New("order: units not released")
+// ErrNotReleased says that it is unknown whether an order's units are released.
+var ErrNotReleased = errors.New("order: units not released")
 
 // settles reports whether an answer means that nothing remains to be done. After
 // ReleaseForeign the sale has been dropped, because Redis had another order or quantity
 // under the same key; its next load counts the order correctly.
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
-// Ask releases orders of one item. The statuses are valid even if there is an error.
-func (r *Releases) Ask(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
+// ReleaseFromItem releases orders of one item. The statuses are valid even if there is an error.
+func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
 	for i := range list {
 		o := &list[i]

@@ -117,7 +117,7 @@ func (s *Shop) start() {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: onePartition}
 	cfg := s.cfg
-	cfg.Patience, cfg.LookLimit, cfg.OnError, cfg.Archive = 20*time.Second, ordertest.Limit, s.CollectError, s.Archive
+	cfg.Patience, cfg.HoldLimit, cfg.OnError, cfg.Archive = 20*time.Second, ordertest.Limit, s.CollectError, s.Archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.Store.HighWater().MayLoad(ctx, items)
 	}
@@ -169,7 +169,7 @@ func (s *Shop) Work() (stop func()) {
 	return stop
 }
 
-// Purchase is one buyer's purchase of the site's item.
+// Purchase is one buyer's purchase of the shop's item.
 func (s *Shop) Purchase(user, key string, quantity int64, wait time.Duration) order.Purchase {
 	return order.Purchase{ItemID: s.Item, UserID: user, IdempotencyKey: key, Quantity: quantity, Wait: wait}
 }
@@ -298,7 +298,7 @@ func (w *watchedArchive) Entries(ctx context.Context, item string, keys []invent
 	return w.Archive.Entries(ctx, item, keys)
 }
 
-// SaleKeys are the keys of the site's sale in Redis.
+// SaleKeys are the keys of the shop's sale in Redis.
 func (s *Shop) SaleKeys() []string {
 	return []string{"fs:{p0}:sale:" + s.Item, "fs:{p0}:idempotency:" + s.Item, "fs:{p0}:buyers:" + s.Item}
 }
@@ -328,14 +328,14 @@ var Endings = map[string]func(s *Shop){
 	},
 }
 
-// Restock restocks the site's item.
+// Restock restocks the shop's item.
 func (s *Shop) Restock(quantity int64, key string) (catalog.Item, bool, error) {
 	s.T.Helper()
 	type answer struct {
 		item     catalog.Item
 		replayed bool
 	}
-	a, err := ordertest.Insisted(s.T, func() (a answer, err error) {
+	a, err := ordertest.Retried(s.T, func() (a answer, err error) {
 		a.item, a.replayed, err = s.Sales.Restock(await.Context(s.T), s.Item, items.Restock{Quantity: quantity, Reason: "test", IdempotencyKey: key}, ordertest.Root)
 		return a, err
 	})
@@ -352,10 +352,10 @@ func (s *Shop) MustRestock(quantity int64, key string) catalog.Item {
 	return item
 }
 
-// Change changes the site's item.
+// Change changes the shop's item.
 func (s *Shop) Change(c items.Change) (catalog.Item, error) {
 	s.T.Helper()
-	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
+	return ordertest.Retried(s.T, func() (catalog.Item, error) {
 		return s.Sales.ChangeItem(await.Context(s.T), s.Item, c, ordertest.Root)
 	})
 }
@@ -373,7 +373,7 @@ func (s *Shop) MustChange(c items.Change) catalog.Item {
 // Control pauses, resumes or closes the sale of the shop's item.
 func (s *Shop) Control(to catalog.Control, m order.Match) (catalog.Item, error) {
 	s.T.Helper()
-	return ordertest.Insisted(s.T, func() (catalog.Item, error) {
+	return ordertest.Retried(s.T, func() (catalog.Item, error) {
 		return s.Sales.ControlItem(await.Context(s.T), s.Item, items.Control{To: to, Match: m}, ordertest.Root)
 	})
 }
@@ -446,7 +446,7 @@ func (s *Shop) Backlog() *worker.Backlog {
 	return worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
 }
 
-// HighWater returns a new one for a site, as that of another process.
+// HighWater returns a new one for the shop, as that of another process.
 func (s *Shop) HighWater() *store.HighWater {
 	s.T.Helper()
 	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.CollectError})
@@ -492,10 +492,10 @@ func OnOwnEngine(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 	}
 }
 
-// SaleKey is the key of the site's item in Redis.
+// SaleKey is the key of the shop's item in Redis.
 func (s *Shop) SaleKey(kind string) string { return "fs:{p0}:" + kind + ":" + s.Item }
 
-// RedisState returns all of Redis's data of the site's sale.
+// RedisState returns all of Redis's data of the shop's sale.
 func (s *Shop) RedisState() string {
 	s.T.Helper()
 	out := ""

@@ -23,7 +23,7 @@ type cancellation struct {
 func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, owed []Returned, err error) {
 	own := &cancellation{id: id, by: by}
 	operation := "cancel order " + id
-	err = tell(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
+	err = submitChange(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
 		return g.cancelAll(ctx, own)
 	}})
 	switch {
@@ -40,7 +40,7 @@ func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o or
 // cancelAll carries out cancellations. An order of several is cancelled for the first of them
 // that may, and the others are repeats.
 func (g *group) cancelAll(ctx context.Context, list ...*cancellation) error {
-	return g.telling(ctx, func(box *Outbox) error { return cancelOrders(ctx, g, g.store.highWater, list, box) })
+	return g.withOutbox(ctx, func(box *Outbox) error { return cancelOrders(ctx, g, g.store.highWater, list, box) })
 }
 
 // cancelOrders implements cancelAll. The number of its statements does not depend on that of the

@@ -174,8 +174,8 @@ func TestService_ChangeUnknown(t *testing.T) {
 		if fault.Committed && !errors.Is(err, order.ErrItemExists) || !fault.Committed && err != nil {
 			t.Errorf("the item again: %v", err)
 		}
-		if got := ordertest.ItemOf(t, s.Store, "other"); got.Total != 5 || len(ordertest.Trail(t, s.Store, "other")) != 1 {
-			t.Errorf("the item has %d units, and %d entries in the audit", got.Total, len(ordertest.Trail(t, s.Store, "other")))
+		if got := ordertest.ItemOf(t, s.Store, "other"); got.Total != 5 || len(ordertest.AuditLog(t, s.Store, "other")) != 1 {
+			t.Errorf("the item has %d units, and %d entries in the audit", got.Total, len(ordertest.AuditLog(t, s.Store, "other")))
 		}
 
 		s.MustPlace(s.Purchase("u", "k", 1, 0))

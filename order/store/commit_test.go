@@ -99,7 +99,7 @@ func TestStore_commitWhole(t *testing.T) {
 // commitWhole commits the tasks together or not at all.
 func (s *Store) commitWhole(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
 	err = s.writer.batch(ctx, false, boughtItems(tasks), func(ctx context.Context, g *group) error {
-		return g.telling(ctx, func(box *Outbox) (err error) {
+		return g.withOutbox(ctx, func(box *Outbox) (err error) {
 			out, err = commitWhole(ctx, g, tasks, box)
 			return err
 		})

@@ -244,9 +244,9 @@ func (g *group) savepoint(fn func() error) error {
 	return err
 }
 
-// telling runs fn with its own outbox, whose events move to the group's outbox once fn has
+// withOutbox runs fn with its own outbox, whose events move to the group's outbox once fn has
 // succeeded.
-func (g *group) telling(ctx context.Context, fn func(box *Outbox) error) error {
+func (g *group) withOutbox(ctx context.Context, fn func(box *Outbox) error) error {
 	now := g.store.now().UnixMilli()
 	if g.box == nil {
 		var err error

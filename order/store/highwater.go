@@ -102,7 +102,7 @@ func (h *HighWater) Commit(revisions map[string]int64) {
 }
 
 // Take removes and returns the revisions to record. If recording fails, the caller puts
-// them back with commit.
+// them back with Commit.
 func (h *HighWater) Take() map[string]int64 {
 	if h == nil {
 		return nil
@@ -205,8 +205,8 @@ func (h *HighWater) All() bool {
 	return known > 0 && known >= h.items.Load()
 }
 
-// ErrDatabaseOld says that the database is older than the revisions in Redis.
-var ErrDatabaseOld = errors.New("order: the database is older than Redis")
+// errDatabaseOld says that the database is older than the revisions in Redis.
+var errDatabaseOld = errors.New("order: the database is older than Redis")
 
 // Err returns an error that names the stopped items, or nil.
 func (h *HighWater) Err() error {
@@ -216,7 +216,7 @@ func (h *HighWater) Err() error {
 	}
 	b := stopped[0]
 	return fmt.Errorf("%w: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
-		ErrDatabaseOld, len(stopped), b.ItemID, b.Database, b.Redis)
+		errDatabaseOld, len(stopped), b.ItemID, b.Database, b.Redis)
 }
 
 // Nudge makes Run check all items soon. It does not block.

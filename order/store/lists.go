@@ -19,8 +19,8 @@ var ErrTooManyLists = errors.New("order: too many lists are being read")
 const (
 	// maxLists is how many pages of long lists are read concurrently.
 	maxLists = 2
-	// ListLook is how many rows a page reads if no index selects its rows.
-	ListLook = 5000
+	// ListScan is how many rows a page reads if no index selects its rows.
+	ListScan = 5000
 )
 
 // listWait is how long a list waits for another one to finish. See timeouts.Write.
@@ -88,7 +88,7 @@ const (
 	listEndedOf = `SELECT ` + OrderFields + ` FROM orders INDEXED BY orders_item_ended
 		WHERE ` + endedStatus + ` AND item_id = ?3 AND status = ?4 AND id < ?1 ORDER BY id DESC LIMIT ?2`
 	// Confirmed and paid orders have no index by status, because it would slow every
-	// purchase. A page reads at most the next listLook orders or payments.
+	// purchase. A page reads at most the next ListScan orders or payments.
 	listStanding   = `SELECT ` + OrderFields + ` FROM orders WHERE +status = ?3 AND id < ?1 AND id >= ?4 ORDER BY id DESC LIMIT ?2`
 	listStandingOf = `SELECT ` + OrderFields + ` FROM orders WHERE (item_id, id) < (?4, ?1) AND (item_id, id) >= (?4, ?5)
 		AND +item_id <= ?4 AND +item_id >= ?4 AND +status = ?3 ORDER BY item_id DESC, id DESC LIMIT ?2`
@@ -110,7 +110,7 @@ func queryOf(f order.Filter) orderQuery {
 		before = afterAllIDs
 	}
 	page := []any{before, f.Limit + 1}
-	look := []any{before, ListLook - 1}
+	look := []any{before, ListScan - 1}
 	with := func(query string, more ...any) orderQuery {
 		return orderQuery{query: query, args: append(page, more...)}
 	}

@@ -80,14 +80,14 @@ func TestStore_List_Sparse(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 100, 100))
-	const many = 2*ListLook + 10
+	const many = 2*ListScan + 10
 	err := s.Writer().Exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, status, idempotency_key, created_at)
 		SELECT 'o' || substr(CAST(1000000 + i AS TEXT), 2), 'item', 'u' || i, 1, 1, 'EUR', 'confirmed', 'k', 1 FROM n`, many).Error
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{fmt.Sprintf("o%06d", ListLook), "o000001"}
+	want := []string{fmt.Sprintf("o%06d", ListScan), "o000001"}
 	for _, id := range want {
 		if _, err := s.Pay(await.Context(t), id, order.Payment{Reference: "r-" + id, AmountMinor: 1, Currency: "EUR"}); err != nil {
 			t.Fatal(err)

@@ -234,7 +234,7 @@ func (b *Outbox) bump(ctx context.Context, c Conn) error {
 }
 
 // Announce wakes the deliverer, once events are committed, and passes the revisions to
-// HighWater, whose next call of note records them.
+// HighWater, whose next call of Note records them.
 func (s *Store) Announce(b *Outbox) {
 	if b == nil {
 		return
@@ -254,17 +254,17 @@ func (s *Store) Wake() {
 	}
 }
 
-// Telling is transition for changes that have events. Its statements are few and find their
+// TransitionWithEvents is Transition for changes that have events. Its statements are few and find their
 // rows by an index, so they need no timeout.
-func (s *Store) Telling(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return tell(ctx, s, operation, &write{fn: func(ctx context.Context, g *group) error {
-		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
+func (s *Store) TransitionWithEvents(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
+	return submitChange(ctx, s, operation, &write{fn: func(ctx context.Context, g *group) error {
+		return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 	}})
 }
 
-// tell makes a change, and returns once the revisions of its transaction are recorded. They
+// submitChange makes a change, and returns once the revisions of its transaction are recorded. They
 // are recorded once for all changes of the transaction.
-func tell(ctx context.Context, s *Store, operation string, own *write) error {
+func submitChange(ctx context.Context, s *Store, operation string, own *write) error {
 	g, err := s.writer.change(ctx, own)
 	if err != nil {
 		return Wrap(operation, err)
@@ -287,9 +287,9 @@ const (
 		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0`
 )
 
-// Repairing is telling with a timeout for its statements.
+// Repairing is TransitionWithEvents with a timeout for its statements.
 func (s *Store) Repairing(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return tell(ctx, s, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
-		return g.telling(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
+	return submitChange(ctx, s, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
+		return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 	}))
 }

@@ -44,7 +44,7 @@ func (g *group) payAll(bunch []*write) (rest []*write, err error) {
 		}
 	}
 	var paid map[string]*payment
-	err = g.telling(g.ctx, func(box *Outbox) error {
+	err = g.withOutbox(g.ctx, func(box *Outbox) error {
 		paid, err = recordAll(g.ctx, g, of, box)
 		return err
 	})

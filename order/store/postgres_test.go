@@ -89,7 +89,7 @@ func TestPostgres_LostConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := ordertest.ItemOf(t, s, "item").Revision
 			runs := 0
-			err := s.Telling(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
+			err := s.TransitionWithEvents(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
 				runs++
 				box.Touch("item")
 				if runs == 1 {

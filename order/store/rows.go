@@ -50,6 +50,16 @@ const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?
 // their buyer's limit.
 const OrdersHold = `(status IN ('confirmed', 'paid') OR status = 'refunded' AND restocked = 0)`
 
+const (
+	// OrdersAfter selects the orders of item ?1 after id ?2, by id. For item_id = ?1 AND
+	// id > ?2 ORDER BY id, Postgres may read the orders of all items by their ids, which
+	// takes long if the sale was long ago. A comparison of both columns only has the index of
+	// the item's orders. The unary plus keeps SQLite from beginning at the item's first order.
+	OrdersAfter = `(item_id, id) > (?1, ?2) AND +item_id >= ?1 AND item_id <= ?1 ORDER BY item_id, id`
+	// LastOrderOfPage reads the last id of a page of ?3 such orders; empty: there are none.
+	LastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + OrdersAfter + ` LIMIT ?3) page`
+)
+
 // The statements of changes after the commit. A list of ids is one value, in JSON.
 const (
 	OrderFields = `id, item_id, user_id, quantity, unit_price_minor, currency, status, reason, idempotency_key,

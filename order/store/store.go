@@ -116,7 +116,7 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 	switch {
 	case isFile && path != "":
 		err = openFile(ctx, s, path)
-	case IsPostgres(setting):
+	case isPostgres(setting):
 		err = openServer(ctx, s, setting)
 	default:
 		return nil, fmt.Errorf("%w, not %q", ErrDatabaseURL, setting)
@@ -128,8 +128,8 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 	return s, nil
 }
 
-// IsPostgres reports whether a setting is the URL of a database on Postgres.
-func IsPostgres(setting string) bool {
+// isPostgres reports whether a setting is the URL of a database on Postgres.
+func isPostgres(setting string) bool {
 	return strings.HasPrefix(setting, "postgres://") || strings.HasPrefix(setting, "postgresql://")
 }
 

@@ -64,7 +64,7 @@ type receipt struct {
 func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Order, error) {
 	own := &payment{orderID: id, Payment: p}
 	change := &write{fn: func(ctx context.Context, g *group) error {
-		return g.telling(ctx, func(box *Outbox) (err error) {
+		return g.withOutbox(ctx, func(box *Outbox) (err error) {
 			own.got, err = payOrder(ctx, g, id, p, box)
 			return err
 		})
@@ -72,7 +72,7 @@ func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Orde
 	if own.plain() {
 		change.pay = own
 	}
-	if err := tell(ctx, s, "pay order "+id, change); err != nil {
+	if err := submitChange(ctx, s, "pay order "+id, change); err != nil {
 		return order.Order{}, err
 	}
 	if own.got.recorded {
@@ -212,7 +212,7 @@ type Expiry struct {
 // also returns the units that are still to be released, including those of orders closed
 // before.
 func (s *Store) Expire(ctx context.Context, ids []string) (stand map[string]Expiry, owed []Returned, err error) {
-	err = s.Telling(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c Conn, box *Outbox) error {
+	err = s.TransitionWithEvents(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c Conn, box *Outbox) error {
 		list := JSONList(ids...)
 		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
 			return err

@@ -124,7 +124,7 @@ func TestWriter_Crowd(t *testing.T) {
 			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
 				return err
 			}
-			return g.telling(ctx, func(box *Outbox) error {
+			return g.withOutbox(ctx, func(box *Outbox) error {
 				_, err := commitWhole(ctx, g, ordertest.Distinct("n", "item", 256), box)
 				return err
 			})
@@ -193,7 +193,7 @@ func TestWriter_MemberFails(t *testing.T) {
 	})
 	c.add(func() (err error) {
 		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
-		return s.Telling(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
+		return s.TransitionWithEvents(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
 			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
 				t.Error(err)
 			}

@@ -30,7 +30,7 @@ const (
 	selectPayments = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_order JOIN orders o ON o.id = p.order_id
 		WHERE p.order_id = ?1 ORDER BY p.id LIMIT ?2`
 	// selectDeliveries reads the order's events, and looks up the delivery of each to each
-	// endpoint. There are at most webhooks.MaxEndpoints.
+	// endpoint. There are at most 50.
 	selectDeliveries = `SELECT e.id, v.id, v.type, v.at, d.state, d.attempts, d.next_at, d.last_at, d.last_status, d.last_error, d.delivered_at
 		FROM webhook_events v INDEXED BY webhook_events_order
 		CROSS JOIN webhook_endpoints e ON true

@@ -156,8 +156,8 @@ func (d *database) begin(ctx context.Context) error {
 	return beginPostgres(ctx, d.conn, tables)
 }
 
-// leave marks a source as moved, and ends its transaction.
-func (d *database) leave(ctx context.Context, mark string) error {
+// markMoved marks a source as moved, and ends its transaction.
+func (d *database) markMoved(ctx context.Context, mark string) error {
 	if err := writeMark(ctx, d.conn, keyMoved, mark); err != nil {
 		return sourceFault(fmt.Errorf("mark the shop as moved: %w", err), "check that it can be written, and run the command again")
 	}

@@ -250,7 +250,7 @@ func (t *transfer) run(ctx context.Context) (Report, error) {
 		return report, err
 	}
 	faultpoint.Reach("transfer.verified")
-	if err := t.source.leave(ctx, t.id+" "+t.Place); err != nil {
+	if err := t.source.markMoved(ctx, t.id+" "+t.Place); err != nil {
 		return report, err
 	}
 	faultpoint.Reach("transfer.left")

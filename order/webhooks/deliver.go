@@ -67,11 +67,11 @@ type DelivererConfig struct {
 	Retries []time.Duration
 	// OnError receives errors that are retried and are not a receiver's fault.
 	OnError func(error)
-	// OnTry receives the result of each attempt: "delivered", "failed" (to be retried) or
+	// OnAttempt receives the result of each attempt: "delivered", "failed" (to be retried) or
 	// "dead".
-	OnTry func(outcome string)
-	// OnLook regularly receives the state of the outbox, and a zero state at the end.
-	OnLook func(OutboxState)
+	OnAttempt func(outcome string)
+	// OnState regularly receives the state of the outbox, and a zero state at the end.
+	OnState func(OutboxState)
 }
 
 // Deliverer sends the pending deliveries of the database. Only their rows record what is
@@ -83,7 +83,7 @@ type Deliverer struct {
 	// busy is what is under way; only the goroutine of Run uses it. Results arrive in
 	// results.
 	busy    map[deliveryKey]bool
-	results chan tried
+	results chan attempted
 }
 
 // NewDeliverer returns a Deliverer.
@@ -100,15 +100,15 @@ func NewDeliverer(cfg DelivererConfig) *Deliverer {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	if cfg.OnTry == nil {
-		cfg.OnTry = func(string) {}
+	if cfg.OnAttempt == nil {
+		cfg.OnAttempt = func(string) {}
 	}
-	if cfg.OnLook == nil {
-		cfg.OnLook = func(OutboxState) {}
+	if cfg.OnState == nil {
+		cfg.OnState = func(OutboxState) {}
 	}
 	return &Deliverer{
 		DelivererConfig: cfg, poll: deliveryPoll,
-		busy: make(map[deliveryKey]bool, cfg.Workers), results: make(chan tried, cfg.Workers),
+		busy: make(map[deliveryKey]bool, cfg.Workers), results: make(chan attempted, cfg.Workers),
 	}
 }
 
@@ -117,12 +117,12 @@ func NewDeliverer(cfg DelivererConfig) *Deliverer {
 func (d *Deliverer) Run(ctx context.Context) {
 	var tidying sync.WaitGroup
 	tidying.Go(func() {
-		defer d.OnLook(OutboxState{})
+		defer d.OnState(OutboxState{})
 		for more := true; more; more = pause.For(ctx, tidyEvery) {
 			err := tidy(ctx, d.Store)
 			state, serr := outboxState(ctx, d.Store)
 			if serr == nil {
-				d.OnLook(state)
+				d.OnState(state)
 			}
 			d.report(ctx, errors.Join(err, serr))
 		}
@@ -205,12 +205,12 @@ func (d *Deliverer) fill(ctx, sending context.Context) error {
 // transaction. So the database syncs once for many results, and orders rarely wait for the
 // only writer. Their workers stay taken until that has succeeded, so that a process that
 // cannot write does not send the same message repeatedly.
-func (d *Deliverer) finish(ctx context.Context, first tried) {
-	ended := []tried{first}
+func (d *Deliverer) finish(ctx context.Context, first attempted) {
+	ended := []attempted{first}
 	for len(ended) < recordBatch && len(d.results) > 0 {
 		ended = append(ended, <-d.results)
 	}
-	d.record(ctx, slices.DeleteFunc(slices.Clone(ended), func(t tried) bool { return t.state == "" }))
+	d.record(ctx, slices.DeleteFunc(slices.Clone(ended), func(t attempted) bool { return t.state == "" }))
 	for i := range ended {
 		delete(d.busy, ended[i].job.deliveryKey)
 	}
@@ -218,7 +218,7 @@ func (d *Deliverer) finish(ctx context.Context, first tried) {
 
 // record writes results until that succeeds. Once ctx has ended it tries only once: a
 // result that is not recorded means that the message is sent again.
-func (d *Deliverer) record(ctx context.Context, tries []tried) {
+func (d *Deliverer) record(ctx context.Context, tries []attempted) {
 	if len(tries) == 0 {
 		return
 	}
@@ -237,13 +237,13 @@ func (d *Deliverer) record(ctx context.Context, tries []tried) {
 		if tries[i].state == DeliveryPending {
 			outcome = "failed"
 		}
-		d.OnTry(outcome)
+		d.OnAttempt(outcome)
 	}
 }
 
 // try sends a delivery once. The result has no state if this process cancelled it, which
 // proves nothing about the receiver.
-func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
+func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t attempted) {
 	defer func() {
 		if v := recover(); v != nil {
 			d.OnError(fmt.Errorf("webhooks: panic: %v\n%s", v, debug.Stack()))
@@ -251,12 +251,12 @@ func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
 		}
 	}()
 	if !j.enabled {
-		return tried{job: j, state: DeliveryDead, attempts: j.attempts, reason: "the endpoint is disabled"}
+		return attempted{job: j, state: DeliveryDead, attempts: j.attempts, reason: "the endpoint is disabled"}
 	}
 	res := d.Sender.Send(ctx, &webhook.Message{ID: j.eventID, URL: j.url, Secrets: j.secrets, Body: j.body})
 	faultpoint.Reach("webhook.sent")
 	if !res.Delivered() && ctx.Err() != nil {
-		return tried{job: j}
+		return attempted{job: j}
 	}
 	return d.judge(j, res)
 }
@@ -264,8 +264,8 @@ func (d *Deliverer) try(ctx context.Context, j *deliveryJob) (t tried) {
 var errSendPanicked = errors.New("webhook: internal error")
 
 // judge decides the next state of a delivery from an answer, or from its absence.
-func (d *Deliverer) judge(j *deliveryJob, res webhook.Result) tried {
-	t := tried{job: j, state: DeliveryPending, attempts: j.attempts + 1, status: res.Status}
+func (d *Deliverer) judge(j *deliveryJob, res webhook.Result) attempted {
+	t := attempted{job: j, state: DeliveryPending, attempts: j.attempts + 1, status: res.Status}
 	switch {
 	case res.Delivered():
 		t.state = DeliveryDelivered

@@ -161,7 +161,7 @@ func TestDeliverer_Rotate(t *testing.T) {
 	if got := good(old, next, last); !slices.Equal(got, []bool{false, true, true}) {
 		t.Errorf("after the second: %v", got)
 	}
-	c.Add(SecretOverlap.Milliseconds())
+	c.Add(secretOverlap.Milliseconds())
 	if got := good(old, next, last); !slices.Equal(got, []bool{false, false, true}) {
 		t.Errorf("a day later: %v", got)
 	}

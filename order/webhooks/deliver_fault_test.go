@@ -159,15 +159,15 @@ func TestStore_record_Late(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, step := range []struct {
-		result tried
+		result attempted
 		want   DeliveryState
 	}{
-		{tried{state: DeliveryPending, attempts: 1, next: time.Hour}, DeliveryPending},
-		{tried{state: DeliveryDead, attempts: 1}, DeliveryPending},
-		{tried{state: DeliveryDelivered, attempts: 1}, DeliveryDelivered},
+		{attempted{state: DeliveryPending, attempts: 1, next: time.Hour}, DeliveryPending},
+		{attempted{state: DeliveryDead, attempts: 1}, DeliveryPending},
+		{attempted{state: DeliveryDelivered, attempts: 1}, DeliveryDelivered},
 	} {
 		step.result.job = &j
-		if err := record(await.Context(t), p.store, []tried{step.result}); err != nil {
+		if err := record(await.Context(t), p.store, []attempted{step.result}); err != nil {
 			t.Fatal(err)
 		}
 		if d := p.list(e.ID)[0]; d.State != step.want {
@@ -194,7 +194,7 @@ func TestStore_record_RedeliveredMeanwhile(t *testing.T) {
 	}
 	asked := p.list(e.ID)[0]
 	for _, state := range []DeliveryState{DeliveryPending, DeliveryDead} {
-		if err := record(await.Context(t), p.store, []tried{{job: &j, state: state, attempts: 1, next: time.Hour}}); err != nil {
+		if err := record(await.Context(t), p.store, []attempted{{job: &j, state: state, attempts: 1, next: time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
 		if d := p.list(e.ID)[0]; d != asked {

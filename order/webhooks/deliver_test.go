@@ -110,7 +110,7 @@ func newPost(t *testing.T, cfg DelivererConfig) *post {
 		cfg.Retries = slices.Repeat([]time.Duration{10 * time.Millisecond}, 9)
 	}
 	cfg.Store, cfg.OnError = p.store, p.hear
-	cfg.OnTry = func(outcome string) {
+	cfg.OnAttempt = func(outcome string) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.tries[outcome]++

@@ -84,7 +84,7 @@ const (
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
 		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND v.seq < ?2 AND d.state = 'dead' ORDER BY d.event_seq DESC LIMIT ?3`
 	// No index has pending or delivered ones in this order. A page reads at most the next
-	// listLook deliveries.
+	// ListScan deliveries.
 	listDeliveriesIn = `SELECT ` + deliveryFields + ` FROM webhook_deliveries d NOT INDEXED
 		CROSS JOIN webhook_events v ON v.seq = d.event_seq
 		WHERE d.endpoint_id = ?1 AND d.event_seq < ?2 AND v.seq < ?2 AND d.event_seq >= ?5 AND d.state = ?4 ORDER BY d.event_seq DESC LIMIT ?3`
@@ -119,7 +119,7 @@ func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) 
 	ctx := db.Statement.Context
 	query, args, look := f.statement()
 	if look {
-		err := pool.QueryRowContext(ctx, floorOfDeliveries, args[0], args[1], store.ListLook-1).Scan(&next)
+		err := pool.QueryRowContext(ctx, floorOfDeliveries, args[0], args[1], store.ListScan-1).Scan(&next)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, 0, err
 		}
@@ -256,8 +256,8 @@ const selectJob = `SELECT v.id, d.attempts, d.next_at, v.body, e.url, e.enabled,
 	JOIN webhook_endpoints e ON e.id = d.endpoint_id AND e.deleted_at = 0
 	WHERE d.endpoint_id = ?1 AND d.event_seq = ?2 AND d.state = 'pending'`
 
-// tried is the result of an attempt.
-type tried struct {
+// attempted is the result of an attempt.
+type attempted struct {
 	job      *deliveryJob
 	state    DeliveryState
 	attempts int
@@ -269,7 +269,7 @@ type tried struct {
 
 // record writes the results of attempts in one transaction. A delivery that was requested
 // again meanwhile stays pending, unless it is delivered by now.
-func record(ctx context.Context, s *store.Store, tries []tried) error {
+func record(ctx context.Context, s *store.Store, tries []attempted) error {
 	// A result is recorded even if ctx has ended.
 	return s.Changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
@@ -320,9 +320,9 @@ func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error)
 	return false, auditEndpoint(tx, now, order.By{Actor: "flashsale"}, "webhook.disable", &before, &row)
 }
 
-// renew makes a delivery pending again with no attempts, in any state. Errors:
+// redeliver makes a delivery pending again with no attempts, in any state. Errors:
 // ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
-func renew(ctx context.Context, s *store.Store, endpointID, eventID string, by order.By) error {
+func redeliver(ctx context.Context, s *store.Store, endpointID, eventID string, by order.By) error {
 	defer s.Wake()
 	return s.Changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)

@@ -21,7 +21,7 @@ import (
 var (
 	// ErrEndpointNotFound says that no such endpoint exists.
 	ErrEndpointNotFound = errors.New("order: webhook endpoint not found")
-	// ErrEndpointLimit says that MaxEndpoints exist already.
+	// ErrEndpointLimit says that there are 50 endpoints already.
 	ErrEndpointLimit = errors.New("order: too many webhook endpoints")
 	// ErrEndpointDisabled says that the endpoint is disabled.
 	ErrEndpointDisabled = errors.New("order: webhook endpoint disabled")
@@ -31,10 +31,10 @@ var (
 )
 
 const (
-	// MaxEndpoints bounds the number of endpoints.
-	MaxEndpoints = 50
-	// SecretOverlap is how long after a rotation the previous secret signs, too.
-	SecretOverlap = 24 * time.Hour
+	// maxEndpoints bounds the number of endpoints.
+	maxEndpoints = 50
+	// secretOverlap is how long after a rotation the previous secret signs, too.
+	secretOverlap = 24 * time.Hour
 	// disabledGone is the reason for disabling an endpoint whose server answered 410.
 	disabledGone = "gone"
 )
@@ -124,7 +124,7 @@ func addEndpoint(ctx context.Context, s *store.Store, n NewEndpoint, by order.By
 		if err := tx.Model(&endpointRow{}).Where("deleted_at = 0").Count(&count).Error; err != nil {
 			return err
 		}
-		if count >= MaxEndpoints {
+		if count >= maxEndpoints {
 			return ErrEndpointLimit
 		}
 		row = endpointRow{
@@ -222,9 +222,9 @@ func (r *endpointRow) remove(now int64) {
 	r.Secret, r.OldSecret, r.OldSecretUntil = "", "", 0
 }
 
-// rotate sets a new secret; the previous one still signs for SecretOverlap.
+// rotate sets a new secret; the previous one still signs for secretOverlap.
 func (r *endpointRow) rotate(now int64) {
-	r.OldSecret, r.OldSecretUntil = r.Secret, now+SecretOverlap.Milliseconds()
+	r.OldSecret, r.OldSecretUntil = r.Secret, now+secretOverlap.Milliseconds()
 	r.Secret = webhook.NewSecret()
 }
 

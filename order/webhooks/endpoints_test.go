@@ -112,7 +112,7 @@ func TestWebhooks_Limit(t *testing.T) {
 	const extra = 7
 	var made, refused atomic.Int64
 	var all sync.WaitGroup
-	for range MaxEndpoints + extra {
+	for range maxEndpoints + extra {
 		all.Go(func() {
 			_, _, err := w.CreateEndpoint(await.Context(t), NewEndpoint{URL: "https://a.example", Events: order.EventTypes}, order.By{})
 			switch {
@@ -127,7 +127,7 @@ func TestWebhooks_Limit(t *testing.T) {
 	}
 	all.Wait()
 	list, err := w.Endpoints(await.Context(t))
-	if err != nil || len(list) != MaxEndpoints || made.Load() != MaxEndpoints || refused.Load() != extra {
+	if err != nil || len(list) != maxEndpoints || made.Load() != maxEndpoints || refused.Load() != extra {
 		t.Errorf("%d endpoints, %d made, %d refused, %v", len(list), made.Load(), refused.Load(), err)
 	}
 	if err := w.DeleteEndpoint(await.Context(t), list[0].ID, order.By{}); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// EventRetention is how long an event is kept after its deliveries have ended.
-	EventRetention = 7 * 24 * time.Hour
+	// eventRetention is how long an event is kept after its deliveries have ended.
+	eventRetention = 7 * 24 * time.Hour
 	// purgePage is how many events are deleted in one transaction, and purgePages how many
 	// transactions in a row: orders wait for the same writer.
 	purgePage  = 500
@@ -37,7 +37,7 @@ type OutboxState struct {
 // tidy does deferrable work: it deletes old events and secrets, and corrects due times that
 // a wrong clock wrote. A later call repeats work that failed.
 func tidy(ctx context.Context, s *store.Store) error {
-	return errors.Join(purge(ctx, s, s.Now().Add(-EventRetention)), forgetSecrets(ctx, s), hasten(ctx, s))
+	return errors.Join(purge(ctx, s, s.Now().Add(-eventRetention)), forgetSecrets(ctx, s), correctDueTimes(ctx, s))
 }
 
 // purge deletes, in pages, events from before a time whose deliveries have all ended, and
@@ -110,24 +110,24 @@ const (
 
 // forgetSecrets deletes the secrets that no longer sign.
 func forgetSecrets(ctx context.Context, s *store.Store) error {
-	return amend(ctx, s, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
+	return updateIfAny(ctx, s, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
 		"old_secret <> '' AND old_secret_until <= ?", s.Now().UnixMilli())
 }
 
-// hasten corrects due times later than any attempt can be, to now: a wrong clock wrote
+// correctDueTimes corrects due times later than any attempt can be, to now: a wrong clock wrote
 // them, and the delivery would wait for years.
-func hasten(ctx context.Context, s *store.Store) error {
+func correctDueTimes(ctx context.Context, s *store.Store) error {
 	now := s.Now()
-	return amend(ctx, s, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
+	return updateIfAny(ctx, s, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
 		whereFarOff, now.Add(longestPause).UnixMilli(), purgePage)
 }
 
 const whereFarOff = `(endpoint_id, event_seq) IN (SELECT endpoint_id, event_seq FROM webhook_deliveries
 	WHERE endpoint_id IN (SELECT id FROM webhook_endpoints) AND state = 'pending' AND next_at > ? LIMIT ?)`
 
-// amend updates the rows that match a condition. Usually there are none, and it does not
+// updateIfAny updates the rows that match a condition. Usually there are none, and it does not
 // use the writer.
-func amend(ctx context.Context, s *store.Store, operation, table, set, where string, args ...any) error {
+func updateIfAny(ctx context.Context, s *store.Store, operation, table, set, where string, args ...any) error {
 	look, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var found bool

@@ -38,7 +38,7 @@ func TestStore_purge(t *testing.T) {
 		}
 		return seqs
 	}
-	c.Add((EventRetention - 24*time.Hour).Milliseconds())
+	c.Add((eventRetention - 24*time.Hour).Milliseconds())
 	if err := tidy(await.Context(t), p.store); err != nil {
 		t.Fatal(err)
 	}
@@ -57,14 +57,14 @@ func TestStore_purge(t *testing.T) {
 		t.Errorf("%d deliveries are left, %v", deliveries, err)
 	}
 	state, err := outboxState(await.Context(t), p.store)
-	if err != nil || state.Events != fresh[2].Seq-old[2].Seq+1 || state.OldestPending != EventRetention+time.Millisecond {
+	if err != nil || state.Events != fresh[2].Seq-old[2].Seq+1 || state.OldestPending != eventRetention+time.Millisecond {
 		t.Errorf("outbox %+v, %v", state, err)
 	}
 	// Numbers are not reused, or a later event could be mistaken for an earlier one.
 	if err := p.store.Writer().Exec("DELETE FROM webhook_deliveries").Error; err != nil {
 		t.Fatal(err)
 	}
-	c.Add(EventRetention.Milliseconds())
+	c.Add(eventRetention.Milliseconds())
 	if err := tidy(await.Context(t), p.store); err != nil {
 		t.Fatal(err)
 	}
@@ -87,13 +87,13 @@ func TestStore_purge_Dead(t *testing.T) {
 	c := storetest.SetClock(p.store)
 	e, _ := addHook(t, p.store, "https://a.example")
 	events := p.tell("n", 2)
-	c.Add((EventRetention + time.Hour).Milliseconds())
+	c.Add((eventRetention + time.Hour).Milliseconds())
 	for i, state := range []DeliveryState{DeliveryDead, DeliveryDelivered} {
 		j, err := job(await.Context(t), p.store, deliveryKey{e.ID, events[i].Seq})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := record(await.Context(t), p.store, []tried{{job: &j, state: state, attempts: 10}}); err != nil {
+		if err := record(await.Context(t), p.store, []attempted{{job: &j, state: state, attempts: 10}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestStore_purge_Dead(t *testing.T) {
 		if !slices.Equal(got, kept) {
 			t.Errorf("kept %v, want %v", got, kept)
 		}
-		c.Add(EventRetention.Milliseconds() + 1)
+		c.Add(eventRetention.Milliseconds() + 1)
 	}
 }
 
@@ -120,8 +120,8 @@ func TestStore_purge_Readers(t *testing.T) {
 	c := storetest.SetClock(p.store)
 	e, _ := addHook(t, p.store, "https://a.example")
 	events := p.tell("n", 2)
-	c.Add((EventRetention + time.Minute).Milliseconds())
-	before := p.store.Now().Add(-EventRetention)
+	c.Add((eventRetention + time.Minute).Milliseconds())
+	before := p.store.Now().Add(-eventRetention)
 	writing := p.store.Writer().Begin() // one that is being written
 	err := purge(await.Context(t), p.store, before)
 	if err := errors.Join(writing.Error, writing.Rollback().Error); err != nil {

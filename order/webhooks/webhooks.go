@@ -51,7 +51,7 @@ func (w *Admin) DeleteEndpoint(ctx context.Context, id string, by order.By) erro
 	return err
 }
 
-// RotateSecret replaces an endpoint's secret, and returns the new one. For SecretOverlap
+// RotateSecret replaces an endpoint's secret, and returns the new one. For a day
 // the previous secret signs, too; older ones do not. Errors: ErrEndpointNotFound,
 // ErrDatabase.
 func (w *Admin) RotateSecret(ctx context.Context, id string, by order.By) (Endpoint, string, error) {
@@ -79,5 +79,5 @@ func (w *Admin) Deliveries(ctx context.Context, f DeliveryFilter) (list []Delive
 // and with all retries. Errors: ErrEndpointNotFound, ErrEndpointDisabled,
 // ErrDeliveryNotFound, ErrDatabase.
 func (w *Admin) Redeliver(ctx context.Context, endpointID, eventID string, by order.By) error {
-	return renew(ctx, w.Store, endpointID, eventID, by)
+	return redeliver(ctx, w.Store, endpointID, eventID, by)
 }

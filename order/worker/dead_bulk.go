@@ -81,17 +81,17 @@ type bulkAction struct {
 	page   int // letters
 	orders int // orders of a page, which has at least one letter
 	// do resolves letters that died no later than by, and returns what became of each. A call
-	// ends with a letter whose fate is open.
-	do func(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) (fates []letterFate, err error)
+	// ends with an open letter.
+	do func(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) (results []letterResult, err error)
 }
 
-type letterFate int
+type letterResult int
 
 const (
-	fateOpen   letterFate = iota // not tried, or with an unknown result
-	fateDone                     // resolved by this call
-	fateGone                     // resolved by another call
-	fateFailed                   // it stays
+	resultOpen   letterResult = iota // not tried, or with an unknown result
+	resultDone                       // resolved by this call
+	resultGone                       // resolved by another call
+	resultFailed                     // it stays
 )
 
 // bulk applies an action to selected letters.
@@ -167,9 +167,9 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	if len(page) == 0 {
 		return out, nil
 	}
-	fates, err := action.do(ctx, q, page, by)
-	r.count(q.Name, page, fates)
-	if open := slices.Index(fates, fateOpen); open >= 0 {
+	results, err := action.do(ctx, q, page, by)
+	r.count(q.Name, page, results)
+	if open := slices.Index(results, resultOpen); open >= 0 {
 		out.after, out.end, out.stopped = at.after(), false, true
 		if open > 0 { // the next call begins with this letter
 			out.after = page[open-1].Place()
@@ -198,18 +198,18 @@ func selectNotes(notes []queue.TaskInfo, group string, by time.Time, limit, orde
 	return page, len(notes)
 }
 
-// count adds the fates of a page.
-func (r *BulkResult) count(name string, page []queue.TaskInfo, fates []letterFate) {
+// count adds the results of a page.
+func (r *BulkResult) count(name string, page []queue.TaskInfo, results []letterResult) {
 	for i := range page {
 		n := &page[i]
-		switch fates[i] {
-		case fateOpen:
+		switch results[i] {
+		case resultOpen:
 			continue
-		case fateDone:
+		case resultDone:
 			r.Done = append(r.Done, DeadLetter{Queue: name, ID: n.ID, Type: typeOf(n.Type), Orders: ordersIn(n), DiedAt: n.At})
-		case fateFailed:
+		case resultFailed:
 			r.Failed++
-		case fateGone:
+		case resultGone:
 		}
 		r.Matched++
 	}
@@ -258,31 +258,31 @@ func idsOf(letters []queue.TaskInfo) []string {
 	return ids
 }
 
-func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) ([]letterFate, error) {
-	fates := make([]letterFate, len(letters))
+func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) ([]letterResult, error) {
+	results := make([]letterResult, len(letters))
 	status, err := q.Queue.RetryDead(ctx, by, idsOf(letters)...)
 	for i, s := range status {
 		if s == queue.StatusOK {
-			fates[i] = fateDone
+			results[i] = resultDone
 		} else if s == queue.StatusMissing {
-			fates[i] = fateGone
+			results[i] = resultGone
 		}
 	}
 	switch {
 	case errors.Is(err, queue.ErrFull):
-		return fates, fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
+		return results, fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
 	case err != nil:
-		return fates, unreachable(q.Name, err)
+		return results, unreachable(q.Name, err)
 	}
-	return fates, nil
+	return results, nil
 }
 
-func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, _ time.Time) ([]letterFate, error) {
-	fates := make([]letterFate, len(letters))
+func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, _ time.Time) ([]letterResult, error) {
+	results := make([]letterResult, len(letters))
 	purchases := slices.DeleteFunc(slices.Clone(letters), func(n queue.TaskInfo) bool { return !order.IsPurchase(n.Type) })
 	payloads, err := q.Queue.Payloads(ctx, idsOf(purchases)...)
 	if err != nil {
-		return fates, unreachable(q.Name, err)
+		return results, unreachable(q.Name, err)
 	}
 	var tasks []order.Task
 	var of []int // the letter of each
@@ -309,7 +309,7 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		case !kept[i]:
 			discard, places = append(discard, letters[i]), append(places, i)
 		case !errors.Is(rerr, order.ErrDatabase):
-			fates[i] = fateFailed
+			results[i] = resultFailed
 		}
 	}
 	status, err := q.Queue.DeleteDead(ctx, idsOf(discard)...)
@@ -317,15 +317,15 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		i := places[j]
 		switch {
 		case s == queue.StatusOK, s == queue.StatusMissing && had[i]: // see Discard
-			fates[i] = fateDone
+			results[i] = resultDone
 		case s == queue.StatusMissing:
-			fates[i] = fateGone
+			results[i] = resultGone
 		}
 	}
 	if err != nil {
 		err = unreachable(q.Name, err)
 	}
-	return fates, errors.Join(rerr, err)
+	return results, errors.Join(rerr, err)
 }
 
 // rejectable returns the orders of a dead task that are rejected when it is discarded.
@@ -375,7 +375,7 @@ func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, 
 			}
 		}
 		// Units that cannot be returned now are recorded, and the sweeper returns them later.
-		b.releases.Give(ctx, owed)
+		b.releases.Release(ctx, owed)
 	}
 	return rejected, failed, err
 }

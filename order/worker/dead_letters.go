@@ -32,8 +32,8 @@ const (
 	deadLetterAgain = 24 * time.Hour
 )
 
-// letterBox is the sweeps' position in the dead letters of one queue.
-type letterBox struct {
+// deadLetterCursor is the sweeps' position in the dead letters of one queue.
+type deadLetterCursor struct {
 	letters DeadLetters
 	place   queue.DeadPlace
 	begun   time.Time // when the first letter was read
@@ -49,7 +49,7 @@ type letterBox struct {
 // buyer gets a final status, and the units return to stock. The letter stays, so that an
 // operator can find the cause; a retry of it then changes nothing. Each letter is read
 // once: a sweep continues where the previous one ended.
-func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) error {
+func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Swept) error {
 	now := s.f.store.Now()
 	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().Any() {
 		g.place, g.begun, g.stopped = queue.DeadPlace{}, now, false
@@ -81,7 +81,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *letterBox, done *Swept) er
 }
 
 // rejectFailed retries the letters that failed before and are still dead.
-func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) error {
+func (s *Sweeper) rejectFailed(ctx context.Context, g *deadLetterCursor, done *Swept) error {
 	var again []queue.TaskInfo
 	for _, at := range g.failed {
 		// From the start of its millisecond to the end of it.
@@ -106,7 +106,7 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *letterBox, done *Swept) e
 // the places of those that could not be rejected. Letters of a stopped sale wait for the
 // operator's decision: their orders may be committed in the part of the database that was
 // lost.
-func (s *Sweeper) rejectLetters(ctx context.Context, g *letterBox, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
+func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
 	var tasks []order.Task
 	var of []int // the letter of each
 	for i := range letters {
@@ -203,7 +203,7 @@ func missing(ctx context.Context, s *store.Store, tasks []order.Task) ([]order.T
 
 // rejectDeadOne moves an order from queued to rejected without a worker.
 func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected int, err error) {
-	err = s.Telling(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.TransitionWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		rejected = 0
 		_, err := store.ReadOrder(ctx, c, t.ID)
 		if !errors.Is(err, order.ErrNotFound) {

@@ -35,9 +35,9 @@ func (e *expiries) add(l *queue.Leased, index int) error {
 	return nil
 }
 
-// say notes the verdict on an order. Of the verdicts on the orders of one task, a failure
+// note notes the verdict on an order. Of the verdicts on the orders of one task, a failure
 // counts; otherwise the task waits for the order that is due first.
-func (e *expiries) say(errs []error, i int, err error) {
+func (e *expiries) note(errs []error, i int, err error) {
 	known := errs[e.index[i]]
 	before, waits := queue.Snoozed(known)
 	d, wait := queue.Snoozed(err)
@@ -61,7 +61,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 	})
 	switch {
 	case err == nil:
-		_, failed := f.Releases.Give(ctx, owed)
+		_, failed := f.Releases.Release(ctx, owed)
 		f.changes.Notify(ctx, expired(stand)...)
 		for i, id := range ids {
 			if e := stand[id]; e.In > 0 {

@@ -163,24 +163,24 @@ type work struct {
 // handle handles tasks and notes the verdicts on them.
 func (f *Fulfiller) handle(ctx context.Context, w *work, errs []error) {
 	p := &w.purchases
-	f.fulfil(ctx, p.orders, p.fates)
+	f.fulfil(ctx, p.orders, p.results)
 	for i := range p.tasks {
 		t := &p.tasks[i]
-		errs[t.index] = t.verdict(p.orders, p.fates)
-		f.splitOff(t, p.fates)
+		errs[t.index] = t.verdict(p.orders, p.results)
+		f.splitOff(t, p.results)
 	}
-	f.expire(ctx, w.expiries.ids, func(i int, err error) { w.expiries.say(errs, i, err) })
+	f.expire(ctx, w.expiries.ids, func(i int, err error) { w.expiries.note(errs, i, err) })
 }
 
 // purchases are the orders of a batch of tasks.
 type purchases struct {
-	orders []order.Task
-	fates  []fate // of each order
-	tasks  []purchaseTask
+	orders  []order.Task
+	results []orderResult // of each order
+	tasks   []purchaseTask
 }
 
-// fate is what becomes of an order after the attempt to commit it.
-type fate struct {
+// orderResult is what becomes of an order after the attempt to commit it.
+type orderResult struct {
 	leased    *queue.Leased // the order's task
 	expiresAt int64         // the order expires then unless it is paid; 0: it does not
 	poison    error         // the order itself cannot be committed
@@ -217,7 +217,7 @@ func (p *purchases) add(l *queue.Leased, index int, stopped *store.HighWater) er
 		return queue.Snooze(store.StoppedPause())
 	}
 	for range t.to - t.from {
-		p.fates = append(p.fates, fate{leased: l})
+		p.results = append(p.results, orderResult{leased: l})
 	}
 	t.accepted = append(t.accepted, unreadable...)
 	p.tasks = append(p.tasks, t)
@@ -226,12 +226,12 @@ func (p *purchases) add(l *queue.Leased, index int, stopped *store.HighWater) er
 
 // verdict returns what the queue is to do with a task. If some of its orders have failed and
 // others have not, those are split off: they get tasks of their own.
-func (t *purchaseTask) verdict(orders []order.Task, fates []fate) error {
+func (t *purchaseTask) verdict(orders []order.Task, results []orderResult) error {
 	var expire []string
 	var expiresAt int64
 	var apart []queue.Task
 	for i := t.from; i < t.to; i++ {
-		switch o := &fates[i]; {
+		switch o := &results[i]; {
 		case o.retry != nil:
 			return o.retry
 		case o.poison != nil && len(t.accepted) == 1:
@@ -266,8 +266,8 @@ func single(a accepted.Order) queue.Task {
 	return queue.Task{ID: id, Payload: payload}
 }
 
-// fulfil commits orders and notes their fates.
-func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate) {
+// fulfil commits orders and notes their results.
+func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []orderResult) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -281,45 +281,45 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, fates []fate
 		at := time.Now()
 		faultpoint.Reach("order.committed")
 		f.committed(len(tasks))
-		f.measure(fates, at)
+		f.measure(results, at)
 		f.observe(tasks, out)
 		if f.tracer != nil {
-			f.trace(tasks, fates, out, at)
+			f.trace(tasks, results, out, at)
 		}
 		missed := f.invalidateUncounted(ctx, tasks)
 		untrusted := f.invalidate(ctx, tasks, out)
-		f.tell(ctx, tasks, out, at)
+		f.notify(ctx, tasks, out, at)
 		for i := range tasks {
 			switch o := &out[i]; {
 			case o.Status == order.StatusRejected && untrusted != nil:
-				fates[i].retry = untrusted
+				results[i].retry = untrusted
 			case missed[tasks[i].ID] != nil:
-				fates[i].retry = missed[tasks[i].ID]
+				results[i].retry = missed[tasks[i].ID]
 			case o.Status == order.StatusConfirmed:
-				fates[i].expiresAt = o.ExpiresAt
+				results[i].expiresAt = o.ExpiresAt
 			}
 		}
 	case errors.Is(err, store.ErrServerChanged), store.Transient(err): // the latter only once ctx has ended
 		for i := range tasks {
-			fates[i].retry = queue.Snooze(0)
+			results[i].retry = queue.Snooze(0)
 		}
 	case len(tasks) == 1:
-		fates[0].poison = err
+		results[0].poison = err
 		if f.tracer != nil {
-			f.traceFailure(&tasks[0], fates[0].leased, err)
+			f.traceFailure(&tasks[0], results[0].leased, err)
 		}
 	default:
 		half := len(tasks) / 2
-		f.fulfil(ctx, tasks[:half], fates[:half])
-		f.fulfil(ctx, tasks[half:], fates[half:])
+		f.fulfil(ctx, tasks[:half], results[:half])
+		f.fulfil(ctx, tasks[half:], results[half:])
 	}
 }
 
 // measure reports how long the commit of these orders took.
-func (f *Fulfiller) measure(fates []fate, at time.Time) {
-	for from := 0; from < len(fates); {
-		l, to := fates[from].leased, from+1
-		for to < len(fates) && fates[to].leased == l {
+func (f *Fulfiller) measure(results []orderResult, at time.Time) {
+	for from := 0; from < len(results); {
+		l, to := results[from].leased, from+1
+		for to < len(results) && results[to].leased == l {
 			to++
 		}
 		f.steps.Committed(to-from, at.Sub(l.FetchedAt))
@@ -372,10 +372,10 @@ func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []or
 	return err
 }
 
-// tell publishes one message per API process, and one for the feeds. A lost message only
+// notify publishes one message per API process, and one for the feeds. A lost message only
 // makes a request wait until its timeout, so errors are only reported. at is when the orders
 // were committed.
-func (f *Fulfiller) tell(ctx context.Context, tasks []order.Task, out []order.Outcome, at time.Time) {
+func (f *Fulfiller) notify(ctx context.Context, tasks []order.Task, out []order.Outcome, at time.Time) {
 	messages := make(map[string][]byte)
 	changed := f.changes.Due(tasks, out)
 	for i := range tasks {

@@ -32,9 +32,9 @@ const (
 	// monitorQueues is how many queues are read in monitorEvery; with many partitions there
 	// are more, and they are read less often.
 	monitorQueues = 500
-	// lookLimit bounds the read of up to monitorQueues queues, and one process's turn to
+	// readLimit bounds the read of up to monitorQueues queues, and one process's turn to
 	// read them.
-	lookLimit = 3 * time.Second
+	readLimit = 3 * time.Second
 )
 
 // Trouble describes the problem of the workers for operators, such as "none live
@@ -63,8 +63,8 @@ func Trouble(w registry.Workers) string {
 	}
 }
 
-// Look is the state of all queues and workers at one moment, by the clock of Redis.
-type Look struct {
+// Snapshot is the state of all queues and workers at one moment, by the clock of Redis.
+type Snapshot struct {
 	Queues []QueueDepth
 	// Waiting is how many accepted orders are not committed: the ready, delayed and leased
 	// tasks of the queues of orders.
@@ -106,16 +106,16 @@ type MonitorConfig struct {
 type Monitor struct {
 	cfg   MonitorConfig
 	limit time.Duration // of one read
-	last  atomic.Pointer[looked]
+	last  atomic.Pointer[timedSnapshot]
 
 	// The rest belongs to Run.
 	suspected, alarmed, failing bool
 	shown                       string // the result of another process that was used last
 }
 
-// looked is a Look and the time when this process got it.
-type looked struct {
-	Look
+// timedSnapshot is a Snapshot and the time when this process got it.
+type timedSnapshot struct {
+	Snapshot
 	at time.Time
 }
 
@@ -133,17 +133,17 @@ func NewMonitor(cfg MonitorConfig) *Monitor {
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	return &Monitor{cfg: cfg, limit: max(lookLimit, cfg.Every*3/5)}
+	return &Monitor{cfg: cfg, limit: max(readLimit, cfg.Every*3/5)}
 }
 
-// Last returns the latest Look, which must not be changed. It returns nil if there was none
+// Last returns the latest Snapshot, which must not be changed. It returns nil if there was none
 // within the last three intervals, because Redis does not answer.
-func (m *Monitor) Last() *Look {
+func (m *Monitor) Last() *Snapshot {
 	l := m.last.Load()
 	if l == nil || time.Since(l.at) > 3*m.cfg.Every {
 		return nil
 	}
-	return &l.Look
+	return &l.Snapshot
 }
 
 // Run reads at intervals until ctx ends.
@@ -164,7 +164,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 func (m *Monitor) round(ctx context.Context) {
 	brief, cancel := context.WithTimeout(ctx, m.limit)
 	defer cancel()
-	l, err := m.look(brief)
+	l, err := m.snapshot(brief)
 	if ctx.Err() != nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (m *Monitor) round(ctx context.Context) {
 	if l == nil {
 		return // another process is reading, or Redis does not answer
 	}
-	m.last.Store(&looked{Look: *l, at: time.Now()})
+	m.last.Store(&timedSnapshot{Snapshot: *l, at: time.Now()})
 	trouble := Trouble(l.Workers)
 	bad := l.Waiting > 0 && trouble != ""
 	switch {
@@ -190,16 +190,16 @@ func (m *Monitor) round(ctx context.Context) {
 }
 
 // oldest returns the longest wait in the first n queues.
-func (l *Look) oldest(n int) (d time.Duration) {
+func (l *Snapshot) oldest(n int) (d time.Duration) {
 	for i := range l.Queues[:min(n, len(l.Queues))] {
 		d = max(d, l.Queues[i].OldestReady)
 	}
 	return d
 }
 
-// look returns the recent result of another process, or else reads the state itself. It
+// snapshot returns the recent result of another process, or else reads the state itself. It
 // returns nil while another process is reading.
-func (m *Monitor) look(ctx context.Context) (*Look, error) {
+func (m *Monitor) snapshot(ctx context.Context) (*Snapshot, error) {
 	rdb := m.cfg.Redis
 	text, err := m.shared(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func (m *Monitor) look(ctx context.Context) (*Look, error) {
 	// A result expires before it could be found twice, unless the clock of Redis was set back.
 	if text != "" && text != m.shown {
 		m.shown = text
-		var l Look
+		var l Snapshot
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			return nil, fmt.Errorf("read %s: %w", backlogKey, err)
 		}
@@ -270,8 +270,8 @@ func (m *Monitor) shared(ctx context.Context) (string, error) {
 func (m *Monitor) Every() time.Duration { return m.cfg.Every }
 
 // read reads every queue and the workers. Each costs Redis about as much as a purchase.
-func (m *Monitor) read(ctx context.Context) (*Look, error) {
-	l := &Look{Queues: make([]QueueDepth, 0, len(m.cfg.Orders)+len(m.cfg.Others))}
+func (m *Monitor) read(ctx context.Context) (*Snapshot, error) {
+	l := &Snapshot{Queues: make([]QueueDepth, 0, len(m.cfg.Orders)+len(m.cfg.Others))}
 	for i, queues := range [][]NamedQueue{m.cfg.Orders, m.cfg.Others} {
 		for _, q := range queues {
 			d, err := q.depth(ctx)

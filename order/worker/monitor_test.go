@@ -94,9 +94,9 @@ func put(t *testing.T, q *queue.Queue, ids ...string) {
 	}
 }
 
-// TestMonitor_Look: the figures of every queue and of the workers; only orders count as
+// TestMonitor_Snapshot: the figures of every queue and of the workers; only orders count as
 // waiting.
-func TestMonitor_Look(t *testing.T) {
+func TestMonitor_Snapshot(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	m := NewMonitor(w.cfg)
@@ -146,9 +146,9 @@ func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestMonitor_OneLookForAll: of any number of processes one reads the state, and the others
+// TestMonitor_OneReadForAll: of any number of processes one reads the state, and the others
 // read its result; its death delays the others only briefly.
-func TestMonitor_OneLookForAll(t *testing.T) {
+func TestMonitor_OneReadForAll(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	w.cfg.Every = 0 // the default
@@ -172,7 +172,7 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	// A process has started to read, and died.
 	w.server.FastForward(time.Hour)
 	put(t, w.orders, "b")
-	if err := w.rdb.Set(await.Context(t), backlogTurnKey, 1, lookLimit).Err(); err != nil {
+	if err := w.rdb.Set(await.Context(t), backlogTurnKey, 1, readLimit).Err(); err != nil {
 		t.Fatal(err)
 	}
 	m := monitors[0]
@@ -180,7 +180,7 @@ func TestMonitor_OneLookForAll(t *testing.T) {
 	if l := m.Last(); l == nil || l.Waiting != 1 {
 		t.Errorf("while another process reads: %+v", l)
 	}
-	w.server.FastForward(lookLimit)
+	w.server.FastForward(readLimit)
 	m.round(await.Context(t))
 	if l := m.Last(); l == nil || l.Waiting != 2 {
 		t.Errorf("after its turn has ended: %+v", l)
@@ -338,7 +338,7 @@ func TestMonitor_RedisAway(t *testing.T) {
 	}
 	w.server.SetError("")
 	await.True(t, "a read after the outage", func() bool {
-		w.server.FastForward(lookLimit) // miniredis expires nothing on its own
+		w.server.FastForward(readLimit) // miniredis expires nothing on its own
 		return m.Last() != nil
 	})
 }

@@ -20,17 +20,17 @@ func (f *Fulfiller) observe(tasks []order.Task, out []order.Outcome) {
 }
 
 // splitOff reports the orders of a task that failed and continue in tasks of their own.
-func (f *Fulfiller) splitOff(t *purchaseTask, fates []fate) {
+func (f *Fulfiller) splitOff(t *purchaseTask, results []orderResult) {
 	if f.observer.Failed == nil || len(t.accepted) == 1 {
 		return // the queue reports the failure of a single order
 	}
 	for i, a := range t.accepted {
 		var err error
 		if n := t.from + i; n < t.to {
-			if fates[n].retry != nil {
+			if results[n].retry != nil {
 				return // the whole task is handled again
 			}
-			err = fates[n].poison
+			err = results[n].poison
 		} else {
 			err = t.broken[n-t.to]
 		}
@@ -71,7 +71,7 @@ func (f *Fulfiller) traceFailure(t *order.Task, l *queue.Leased, err error) {
 }
 
 // trace makes the spans of the sampled orders of a transaction that ended at a time.
-func (f *Fulfiller) trace(tasks []order.Task, fates []fate, out []order.Outcome, at time.Time) {
+func (f *Fulfiller) trace(tasks []order.Task, results []orderResult, out []order.Outcome, at time.Time) {
 	var parts []tracing.Part
 	var of []int // the order of each part
 	from := at
@@ -83,7 +83,7 @@ func (f *Fulfiller) trace(tasks []order.Task, fates []fate, out []order.Outcome,
 		if parent == nil {
 			continue
 		}
-		l := fates[i].leased
+		l := results[i].leased
 		parent.Record("order.queue", l.FetchedAt.Add(-l.Waited), l.FetchedAt)
 		parts = append(parts, tracing.Part{Parent: parent, From: l.FetchedAt, OrderID: tasks[i].ID})
 		of = append(of, i)

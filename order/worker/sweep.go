@@ -34,7 +34,7 @@ type Sweeper struct {
 	SweeperConfig
 
 	f    *Fulfiller
-	dead []*letterBox
+	dead []*deadLetterCursor
 	// The rest is the place where the next sweep continues; only Sweep uses it.
 	freeAt    freeableItem
 	returnsAt string
@@ -57,7 +57,7 @@ type SweeperConfig struct {
 func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
 	s := &Sweeper{SweeperConfig: cfg, f: f}
 	for _, q := range cfg.Dead {
-		s.dead = append(s.dead, &letterBox{letters: q})
+		s.dead = append(s.dead, &deadLetterCursor{letters: q})
 	}
 	return s
 }
@@ -150,7 +150,7 @@ func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
 			return errors.Join(errs...)
 		}
 		s.returnsAt = page[len(page)-1].OrderID
-		waiting, failed := s.f.Releases.Give(ctx, page)
+		waiting, failed := s.f.Releases.Release(ctx, page)
 		left := len(waiting) + len(failed)
 		if left < len(page) {
 			idle = 0

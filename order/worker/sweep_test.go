@@ -70,7 +70,7 @@ func TestSweeper_Crash(t *testing.T) {
 		closed[id] = owed // here the process dies
 	}
 	// This process had released the units, and died before it deleted the record.
-	if _, _, err := f.Releases.Ask(await.Context(t), "item", closed["released"]); err != nil {
+	if _, _, err := f.Releases.ReleaseFromItem(await.Context(t), "item", closed["released"]); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(worker.SweepGrace.Milliseconds() - 1)

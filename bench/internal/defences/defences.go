@@ -249,7 +249,7 @@ func hotItem(ctx context.Context, addr string, cfg catalog.Config) (cold, expire
 // ghosts measures a penetration: unknown ids, each requested twice.
 func ghosts(ctx context.Context, addr string, cfg catalog.Config) (int64, error) {
 	s, err := newFleet(ctx, addr, 1, 100, cfg)
-	for err == nil && s.catalogs[0].Stats().Questions == 0 {
+	for err == nil && s.catalogs[0].Stats().Queries == 0 {
 		err = pause.OrCause(ctx, time.Millisecond) // until the set of ids is read
 	}
 	if err == nil {

@@ -214,9 +214,9 @@ type bulkFlags struct {
 	group, before string
 }
 
-// newQueueFate returns a command that requeues or discards dead letters: named ones one by
+// newQueueDecision returns a command that requeues or discards dead letters: named ones one by
 // one, or all of a selection. It reports a failure for one and continues with the others.
-func newQueueFate(api *access, verb, short string) *cobra.Command {
+func newQueueDecision(api *access, verb, short string) *cobra.Command {
 	o := bulkFlags{verb: verb}
 	c := &cobra.Command{
 		Use: verb + " [TASK or ORDER ...]", Short: short,

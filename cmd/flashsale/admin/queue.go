@@ -19,8 +19,8 @@ func Queue() *cobra.Command {
 	var api access
 	c := config.Group("queue", "Inspect the task queues and handle dead letters, through the API",
 		newQueueStats(&api), newQueueDead(&api),
-		newQueueFate(&api, "retry", "Move dead letters back to their queue"),
-		newQueueFate(&api, "discard", "Remove dead letters permanently; an order that was never committed is rejected"),
+		newQueueDecision(&api, "retry", "Move dead letters back to their queue"),
+		newQueueDecision(&api, "discard", "Remove dead letters permanently; an order that was never committed is rejected"),
 		newQueueVerify(&api))
 	api.flags(c.PersistentFlags(), ownKey)
 	return config.Reads(c, config.APISettings...)

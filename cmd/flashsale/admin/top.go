@@ -149,8 +149,8 @@ type final struct{ err error }
 func (f *final) Error() string { return f.err.Error() }
 func (f *final) Unwrap() error { return f.err }
 
-// topNews is what the connection reports: an event, or its state in words.
-type topNews struct {
+// topUpdate is what the connection reports: an event, or its state in words.
+type topUpdate struct {
 	event *topEvent
 	// notice describes a lost connection; empty: connected.
 	notice string
@@ -166,7 +166,7 @@ const (
 
 // follow reads events and reconnects until ctx ends or an error is final. It does not wait for
 // an API that cannot be reached at the start; --wait does.
-func (t *topSource) follow(ctx context.Context, tell func(topNews)) error {
+func (t *topSource) follow(ctx context.Context, tell func(topUpdate)) error {
 	ever := false
 	for wait := topRetryMin; ; wait = min(2*wait, topRetryMax) {
 		pause, got, err := t.read(ctx, tell)
@@ -184,7 +184,7 @@ func (t *topSource) follow(ctx context.Context, tell func(topNews)) error {
 		if pause == 0 {
 			pause = wait
 		}
-		tell(topNews{notice: "connection lost, reconnecting: " + err.Error()})
+		tell(topUpdate{notice: "connection lost, reconnecting: " + err.Error()})
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -203,7 +203,7 @@ var errSilent = fmt.Errorf("no data for %v", topSilence)
 
 // read follows one connection. got says that there was an event; pause is how long
 // the server asks the client to wait before it reconnects, 0 if it does not say.
-func (t *topSource) read(ctx context.Context, tell func(topNews)) (pause time.Duration, got bool, err error) {
+func (t *topSource) read(ctx context.Context, tell func(topUpdate)) (pause time.Duration, got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(topSilence+apiTimeout, func() { cancel(errSilent) })
@@ -232,7 +232,7 @@ func (t *topSource) read(ctx context.Context, tell func(topNews)) (pause time.Du
 			return 0, got, &final{err}
 		}
 		got = true
-		tell(topNews{event: e})
+		tell(topUpdate{event: e})
 	}
 }
 
@@ -241,7 +241,7 @@ func (t *topSource) print(ctx context.Context, out, notices io.Writer, line func
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	last := ""
-	err := t.follow(ctx, func(n topNews) {
+	err := t.follow(ctx, func(n topUpdate) {
 		switch {
 		case n.event == nil && n.notice != last:
 			fmt.Fprintf(notices, "%s: %s\n", t.server, printable(n.notice))

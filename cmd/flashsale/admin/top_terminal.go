@@ -23,7 +23,7 @@ func (t *topSource) draw(ctx context.Context, out *os.File) error {
 	p := tea.NewProgram(topModel{state: topState{server: t.server}, now: time.Now}, options...)
 	ended := make(chan error, 1)
 	go func() {
-		err := t.follow(ctx, func(n topNews) { p.Send(n) })
+		err := t.follow(ctx, func(n topUpdate) { p.Send(n) })
 		ended <- err
 		p.Quit()
 	}()
@@ -63,7 +63,7 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		case "q", "Q", "esc", "ctrl+c", "ctrl+d":
 			return m, tea.Quit
 		}
-	case topNews:
+	case topUpdate:
 		m.state.notice = msg.notice
 		if msg.event != nil {
 			m.state.event, m.arrived = msg.event, m.now()

@@ -115,12 +115,12 @@ func TestTopModel(t *testing.T) {
 		t.Error("it draws without a size")
 	}
 	update(tea.WindowSizeMsg{Width: 60, Height: 10})
-	update(topNews{event: anEvent(t, 1, 1)})
+	update(topUpdate{event: anEvent(t, 1, 1)})
 	now = now.Add(5 * time.Second)
 	if v := m.View(); !v.AltScreen || !strings.Contains(v.Content, "5.0 s old") {
 		t.Errorf("%+v", v)
 	}
-	update(topNews{notice: "connection lost"})
+	update(topUpdate{notice: "connection lost"})
 	if v := m.View(); !strings.Contains(v.Content, "connection lost") {
 		t.Errorf("%s", v.Content)
 	}

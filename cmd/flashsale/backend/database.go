@@ -161,12 +161,12 @@ func CheckSchema(ctx context.Context, store *store.Store) error {
 	if err := m.Check(ctx); err != nil {
 		return err
 	}
-	return CheckUsable(ctx, store)
+	return checkUsable(ctx, store)
 }
 
-// CheckUsable fails if the database has the mark of an unfinished copy or of a shop that was
+// checkUsable fails if the database has the mark of an unfinished copy or of a shop that was
 // moved. It must have the service's tables. Errors: *transfer.Unusable.
-func CheckUsable(ctx context.Context, store *store.Store) error {
+func checkUsable(ctx context.Context, store *store.Store) error {
 	db, err := store.Reader().DB()
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ func catalogMetrics(registry prometheus.Registerer, items *catalog.Catalog) {
 		{"flashsale_catalog_refused_total", "Unknown ids refused before the database.", "by", "filter", func(s catalog.Stats) int64 { return s.Refused }},
 		{"flashsale_catalog_refused_total", "Unknown ids refused before the database.", "by", "negative_entry", func(s catalog.Stats) int64 { return s.Negative }},
 		{"flashsale_catalog_stale_total", "Stale items served during a reload.", "", "", func(s catalog.Stats) int64 { return s.Stale }},
-		{"flashsale_catalog_database_queries_total", "Queries of the catalogue to the database.", "", "", func(s catalog.Stats) int64 { return s.Questions }},
+		{"flashsale_catalog_database_queries_total", "Queries of the catalogue to the database.", "", "", func(s catalog.Stats) int64 { return s.Queries }},
 		{"flashsale_catalog_changes_total", "Cached items dropped because they were changed.", "", "", func(s catalog.Stats) int64 { return s.Changed }},
 	} {
 		opts := prometheus.CounterOpts{Name: m.name, Help: m.help}

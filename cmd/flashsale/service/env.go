@@ -35,10 +35,10 @@ func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis 
 
 // reporter returns a function that logs errors of background work, at most a few per second,
 // because an outage repeats its errors.
-func (e *env) reporter(room string) func(error) {
+func (e *env) reporter(component string) func(error) {
 	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	return func(err error) {
-		withOrders(log.Warn(), err).Str("component", room).Err(err).Msg(room + " failed, retrying")
+		withOrders(log.Warn(), err).Str("component", component).Err(err).Msg(component + " failed, retrying")
 	}
 }
 

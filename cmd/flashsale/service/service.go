@@ -97,7 +97,7 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	if err := b.addHalves(ctx, e, eng, dev); err != nil {
+	if err := b.addRoles(ctx, e, eng, dev); err != nil {
 		return err
 	}
 	if dev != nil {
@@ -136,8 +136,8 @@ type shared struct {
 	mock      *mockPayments     // nil outside development mode
 }
 
-// addHalves adds the worker and the API of the role, and their health checks.
-func (b *builder) addHalves(ctx context.Context, e *env, eng *engine, dev *development) error {
+// addRoles adds the worker and the API of the role, and their health checks.
+func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *development) error {
 	r := e.role
 	e.registry.MustRegister(e.build.metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mon, err := newMonitoring(e, eng, &b.base)

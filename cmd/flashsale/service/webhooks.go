@@ -37,7 +37,7 @@ func newDeliverer(e *env, eng *engine, mock *mockPayments, l *leaders) (part, er
 		Store: eng.store, Sender: mock.sender(client), Workers: e.settings.WebhookWorkers,
 		// An interrupted delivery is retried, so it must not delay the drain of the orders.
 		Drain:   e.settings.Drain / 10,
-		OnError: report, OnTry: deliveryMetrics(e.registry), OnLook: outboxMetrics(e.registry),
+		OnError: report, OnAttempt: deliveryMetrics(e.registry), OnState: outboxMetrics(e.registry),
 	})
 	return l.lead("webhooks", func(ctx context.Context) {
 		defer client.Close()

@@ -14,7 +14,7 @@ import (
 func init() {
 	register(fault{
 		ID: "F10", Name: "lock's key harmed", Small: true, Lasts: 8 * time.Second,
-		APIs:   1, // one that sells alone keeps the locks
+		APIs:   1, // the only seller keeps the locks
 		Strike: harmLocks,
 		Expect: func(ctx context.Context, r *run) {
 			noDeadLetters(ctx, r)

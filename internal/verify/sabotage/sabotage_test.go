@@ -46,14 +46,14 @@ var sabotages = []struct {
 		name: "acknowledges before the commit",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tf.fulfil(ctx, p.orders, p.fates)\n",
+			from: "\tf.fulfil(ctx, p.orders, p.results)\n",
 			to: `	early := make([]order.Outcome, len(p.orders))
 	for i := range early {
 		early[i] = order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: time.Now().UnixMilli()}
 	}
 	if len(early) > 0 {
-		f.tell(ctx, p.orders, early, time.Now())
-		go f.fulfil(context.WithoutCancel(ctx), p.orders, slices.Clone(p.fates))
+		f.notify(ctx, p.orders, early, time.Now())
+		go f.fulfil(context.WithoutCancel(ctx), p.orders, slices.Clone(p.results))
 	}
 `,
 		}},
@@ -74,8 +74,8 @@ var sabotages = []struct {
 		name: "commits a task twice when it is delivered again",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
-			from: "\tf.fulfil(ctx, p.orders, p.fates)\n",
-			to: `	f.fulfil(ctx, p.orders, p.fates)
+			from: "\tf.fulfil(ctx, p.orders, p.results)\n",
+			to: `	f.fulfil(ctx, p.orders, p.results)
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		if t.leased.Attempt == 1 {
@@ -86,7 +86,7 @@ var sabotages = []struct {
 			again[k].ID = again[k].ID[:32] + "f" + again[k].ID[33:]
 			again[k].IdempotencyKey += "2"
 		}
-		f.fulfil(ctx, again, slices.Clone(p.fates[t.from:t.to]))
+		f.fulfil(ctx, again, slices.Clone(p.results[t.from:t.to]))
 	}
 `,
 		}},

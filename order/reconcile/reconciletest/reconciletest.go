@@ -9,7 +9,7 @@ import (
 	"flashsale/order/shoptest"
 )
 
-// LedgerOf reads the ledger of a site's item.
+// LedgerOf reads the ledger of a shop's item.
 func LedgerOf(s *shoptest.Shop) order.Ledger {
 	s.T.Helper()
 	l, err := New(s).Ledger(await.Context(s.T), s.Item)

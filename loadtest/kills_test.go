@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// timeline calls strikes at fixed times: in milliseconds after the start.
+// timeline calls plannedKills at fixed times: in milliseconds after the start.
 type timeline struct {
-	*strikes
+	*plannedKills
 	start time.Time
 }
 
 func newTimeline(victims []victim, orders, connections, targets int) *timeline {
-	l := &timeline{newStrikes(victims, orders, connections, targets), time.Now().Add(-time.Hour)}
+	l := &timeline{newPlannedKills(victims, orders, connections, targets), time.Now().Add(-time.Hour)}
 	l.begin(l.start, new(counters))
 	return l
 }
@@ -29,9 +29,9 @@ func (l *timeline) accept(n int) {
 
 // due sends requests to a target until the kills that are due have been made, and
 // returns how many, or -1 if a hundred are not enough.
-func (l *timeline) due(target, strike int) int {
+func (l *timeline) due(target, plannedKill int) int {
 	for n := range 100 {
-		if l.list[strike].began.Load() != 0 {
+		if l.list[plannedKill].began.Load() != 0 {
 			return n
 		}
 		l.sent(context.Background(), target)
@@ -40,15 +40,15 @@ func (l *timeline) due(target, strike int) int {
 }
 
 // attempt records an attempt that was written and ended so long before or after a kill.
-func (l *timeline) attempt(strike, target int, a answer, written, end time.Duration) {
-	at := l.start.Add(time.Duration(l.list[strike].began.Load()))
+func (l *timeline) attempt(plannedKill, target int, a answer, written, end time.Duration) {
+	at := l.start.Add(time.Duration(l.list[plannedKill].began.Load()))
 	if written > 0 {
-		at = l.start.Add(time.Duration(l.list[strike].ended.Load()))
+		at = l.start.Add(time.Duration(l.list[plannedKill].ended.Load()))
 	}
 	l.seen(&a, attempt{target, at.Add(written), at.Add(written), at.Add(end)})
 }
 
-func TestStrikes_CarriedOutByProgress(t *testing.T) {
+func TestPlannedKills_CarriedOutByProgress(t *testing.T) {
 	t.Parallel()
 	var killed []string
 	kill := func(name string) func() error {
@@ -78,7 +78,7 @@ func TestStrikes_CarriedOutByProgress(t *testing.T) {
 	}
 }
 
-func TestStrikes_Report(t *testing.T) {
+func TestPlannedKills_Report(t *testing.T) {
 	t.Parallel()
 	ok, none := answer{kind: kindAccepted, status: 201}, answer{kind: kindUnknown, code: "connection_cut"}
 	const ms = time.Millisecond

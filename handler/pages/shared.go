@@ -10,38 +10,38 @@ import (
 )
 
 const (
-	// crowdLife is the age up to which a rendered page is shown to other readers.
-	crowdLife = 250 * time.Millisecond
-	// crowdPages bounds the rendered pages that are kept.
-	crowdPages = 1000
+	// sharedLife is the age up to which a rendered page is shown to other readers.
+	sharedLife = 250 * time.Millisecond
+	// maxSharedPages bounds the rendered pages that are kept.
+	maxSharedPages = 1000
 )
 
-// Crowd renders the pages of items once for many readers: it keeps each page, and inserts the buyer
+// SharedPages renders the pages of items once for many readers: it keeps each page, and inserts the buyer
 // and the key of each reader. The zero value is ready for use.
-type Crowd struct {
+type SharedPages struct {
 	mu   sync.Mutex
-	kept map[crowdKey]*crowdPage
+	kept map[sharedKey]*sharedPage
 }
 
-// crowdKey is everything on which a page depends besides time, buyer and key.
-type crowdKey struct {
+// sharedKey is everything on which a page depends besides time, buyer and key.
+type sharedKey struct {
 	path, cursor, language string
 	loggedIn, atLimit      bool
 }
 
-func keyOf(f *Frame) crowdKey {
-	return crowdKey{path: f.Path, cursor: f.Query.Get("cursor"), language: f.Code, loggedIn: f.Buyer != ""}
+func keyOf(f *Frame) sharedKey {
+	return sharedKey{path: f.Path, cursor: f.Query.Get("cursor"), language: f.Code, loggedIn: f.Buyer != ""}
 }
 
-// crowdPage is a rendered page: the parts between the places of the buyer and of the key.
-type crowdPage struct {
+// sharedPage is a rendered page: the parts between the places of the buyer and of the key.
+type sharedPage struct {
 	at       time.Time
-	renewing bool // a reader renders the next one; guarded by Crowd.mu
-	parts    []crowdPart
+	renewing bool // a reader renders the next one; guarded by SharedPages.mu
+	parts    []sharedPart
 }
 
-// crowdPart is a part of a page and the value that follows it.
-type crowdPart struct {
+// sharedPart is a part of a page and the value that follows it.
+type sharedPart struct {
 	text []byte
 	then insertion
 }
@@ -60,7 +60,7 @@ var buyerMark, keyMark = rand.Text(), rand.Text()
 
 // Item writes the page of an item, which has no notice, as Render would write it at the given time or
 // up to half a second before.
-func (c *Crowd) Item(w io.Writer, page *ItemPage, now time.Time) error {
+func (c *SharedPages) Item(w io.Writer, page *ItemPage, now time.Time) error {
 	id := keyOf(&page.Frame)
 	id.atLimit = page.AtLimit
 	return c.write(w, id, &page.Frame, page.Key, now, func(f Frame, key string) (string, any, error) {
@@ -71,7 +71,7 @@ func (c *Crowd) Item(w io.Writer, page *ItemPage, now time.Time) error {
 }
 
 // Items writes a page of the list in the same way. items reads what it shows.
-func (c *Crowd) Items(w io.Writer, f *Frame, now time.Time, items func() (Items, error)) error {
+func (c *SharedPages) Items(w io.Writer, f *Frame, now time.Time, items func() (Items, error)) error {
 	return c.write(w, keyOf(f), f, "", now, func(f Frame, _ string) (string, any, error) {
 		page, err := items()
 		page.Frame = f
@@ -80,7 +80,7 @@ func (c *Crowd) Items(w io.Writer, f *Frame, now time.Time, items func() (Items,
 }
 
 // write writes the page that is kept under the id, or the one that read returns.
-func (c *Crowd) write(w io.Writer, id crowdKey, f *Frame, key string, now time.Time, read func(f Frame, key string) (name string, page any, err error)) error {
+func (c *SharedPages) write(w io.Writer, id sharedKey, f *Frame, key string, now time.Time, read func(f Frame, key string) (name string, page any, err error)) error {
 	known, current := c.find(id, now)
 	if !current {
 		marked := *f
@@ -89,7 +89,7 @@ func (c *Crowd) write(w io.Writer, id crowdKey, f *Frame, key string, now time.T
 		}
 		name, page, err := read(marked, keyMark)
 		if err == nil {
-			known, err = newCrowdPage(name, page, now)
+			known, err = newSharedPage(name, page, now)
 		}
 		if err != nil {
 			return err
@@ -117,14 +117,14 @@ func (c *Crowd) write(w io.Writer, id crowdKey, f *Frame, key string, now time.T
 
 // find returns the page that is kept, and whether to show it. While one reader renders it again, the
 // others get the earlier one for as long again.
-func (c *Crowd) find(id crowdKey, now time.Time) (p *crowdPage, current bool) {
+func (c *SharedPages) find(id sharedKey, now time.Time) (p *sharedPage, current bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p = c.kept[id]
 	switch {
-	case p == nil || now.Before(p.at) || now.Sub(p.at) > 2*crowdLife:
+	case p == nil || now.Before(p.at) || now.Sub(p.at) > 2*sharedLife:
 		return nil, false
-	case now.Sub(p.at) <= crowdLife || p.renewing:
+	case now.Sub(p.at) <= sharedLife || p.renewing:
 		return p, true
 	}
 	p.renewing = true
@@ -132,35 +132,35 @@ func (c *Crowd) find(id crowdKey, now time.Time) (p *crowdPage, current bool) {
 }
 
 // keep stores a page for other readers. If there are too many, the old ones go first.
-func (c *Crowd) keep(id crowdKey, p *crowdPage) {
+func (c *SharedPages) keep(id sharedKey, p *sharedPage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.kept) >= crowdPages {
-		maps.DeleteFunc(c.kept, func(_ crowdKey, old *crowdPage) bool { return p.at.Sub(old.at) > 2*crowdLife })
+	if len(c.kept) >= maxSharedPages {
+		maps.DeleteFunc(c.kept, func(_ sharedKey, old *sharedPage) bool { return p.at.Sub(old.at) > 2*sharedLife })
 	}
-	if c.kept == nil || len(c.kept) >= crowdPages {
-		c.kept = make(map[crowdKey]*crowdPage)
+	if c.kept == nil || len(c.kept) >= maxSharedPages {
+		c.kept = make(map[sharedKey]*sharedPage)
 	}
 	c.kept[id] = p
 }
 
-// newCrowdPage renders a page with the marks.
-func newCrowdPage(name string, page any, now time.Time) (*crowdPage, error) {
+// newSharedPage renders a page with the marks.
+func newSharedPage(name string, page any, now time.Time) (*sharedPage, error) {
 	var b bytes.Buffer
 	if err := Render(&b, name, page); err != nil {
 		return nil, err
 	}
-	p := &crowdPage{at: now}
+	p := &sharedPage{at: now}
 	for rest := b.Bytes(); ; {
 		at, mark, then := bytes.Index(rest, []byte(keyMark)), keyMark, theKey
 		if i := bytes.Index(rest, []byte(buyerMark)); i >= 0 && (at < 0 || i < at) {
 			at, mark, then = i, buyerMark, theBuyer
 		}
 		if at < 0 {
-			p.parts = append(p.parts, crowdPart{text: rest})
+			p.parts = append(p.parts, sharedPart{text: rest})
 			return p, nil
 		}
-		p.parts = append(p.parts, crowdPart{rest[:at], then})
+		p.parts = append(p.parts, sharedPart{rest[:at], then})
 		rest = rest[at+len(mark):]
 	}
 }

@@ -17,25 +17,24 @@ var errNotRepairable = errors.New("order: the orders hold more than the item's t
 // errMoved says that an item has changed since it was read.
 var errMoved = errors.New("order: the item has changed meanwhile")
 
-// mendPage is how many rows one transaction of a repair reads. It is also in
+// repairPage is how many rows one transaction of a repair reads. It is also in
 // addMissingBuyers.
-const mendPage = 500
+const repairPage = 500
 
 // The statements of a repair. Each reads the orders in its own transaction, because earlier
 // results may be outdated.
 const (
-	lastOrderOfPage = `SELECT COALESCE(MAX(id), '') FROM (SELECT id FROM orders WHERE ` + ordersAfter + ` LIMIT ?3) page`
 	lastBuyerOfPage = `SELECT COALESCE(MAX(user_id), '') FROM (SELECT user_id FROM buyers WHERE item_id = ?1 AND user_id > ?2 ORDER BY user_id LIMIT ?3) page`
-	mendBuyers      = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
+	repairBuyers    = `UPDATE buyers SET quantity = (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + store.OrdersHold + `)
 	WHERE item_id = ?1 AND user_id > ?2 AND user_id <= ?3 AND quantity <> (SELECT COALESCE(SUM(o.quantity), 0) FROM orders o
 		WHERE o.user_id = buyers.user_id AND o.item_id = buyers.item_id AND ` + store.OrdersHold + `)`
 	addMissingBuyers = `INSERT INTO buyers (item_id, user_id, quantity)
 	SELECT p.item_id, p.user_id, (SELECT SUM(o.quantity) FROM orders o WHERE o.user_id = p.user_id AND o.item_id = p.item_id AND ` + store.OrdersHold + `)
-	FROM (SELECT DISTINCT item_id, user_id FROM (SELECT id, item_id, user_id, status, restocked FROM orders WHERE ` + ordersAfter + ` LIMIT 500) page
+	FROM (SELECT DISTINCT item_id, user_id FROM (SELECT id, item_id, user_id, status, restocked FROM orders WHERE ` + store.OrdersAfter + ` LIMIT 500) page
 		WHERE id <= ?3 AND ` + store.OrdersHold + `) p
 	WHERE NOT EXISTS (SELECT 1 FROM buyers b WHERE b.item_id = p.item_id AND b.user_id = p.user_id)`
-	mendSold = `UPDATE items SET sold = ?1, awaiting = ?2
+	repairSold = `UPDATE items SET sold = ?1, awaiting = ?2
 	WHERE id = ?3 AND revision = ?4 AND sold = ?5 AND awaiting = ?6 AND CAST(?1 AS BIGINT) BETWEEN 0 AND total`
 )
 
@@ -43,8 +42,8 @@ const (
 type repaired struct {
 	Sold     int64 `json:"sold"`
 	Awaiting int64 `json:"awaiting"`
-	// BuyersMended is how many rows of buyers the step corrected.
-	BuyersMended int64 `json:"buyers_mended,omitempty"`
+	// Buyers is how many rows of buyers the step corrected.
+	Buyers int64 `json:"buyers_mended,omitempty"`
 }
 
 // repairCounts recomputes the database's counts from the item's orders, and writes audit entries.
@@ -69,17 +68,17 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 			At: now, Actor: actor, Action: order.ActionReconcileRepair, ItemID: item, Before: string(was), After: string(is), RequestID: requestID,
 		})
 	}
-	mended := int64(0)
-	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, mendBuyers}, {lastOrderOfPage, addMissingBuyers}} {
+	corrected := int64(0)
+	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, repairBuyers}, {store.LastOrderOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {
 			step := found
 			err := s.Transition(ctx, "repair buyers of "+item, func(ctx context.Context, c store.Conn, now int64) error {
-				if err := c.QueryRowContext(ctx, p.page, item, after, mendPage).Scan(&last); err != nil {
+				if err := c.QueryRowContext(ctx, p.page, item, after, repairPage).Scan(&last); err != nil {
 					return err
 				}
 				var err error
-				step.BuyersMended, err = store.Changed(c.ExecContext(ctx, p.change, item, after, last))
-				if err != nil || step.BuyersMended == 0 {
+				step.Buyers, err = store.Changed(c.ExecContext(ctx, p.change, item, after, last))
+				if err != nil || step.Buyers == 0 {
 					return err
 				}
 				return note(ctx, c, now, step)
@@ -87,7 +86,7 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 			if err != nil {
 				return err
 			}
-			mended += step.BuyersMended
+			corrected += step.Buyers
 			if last == "" {
 				break
 			}
@@ -97,7 +96,7 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 		}
 	}
 	if !b.inconsistent() {
-		if mended == 0 {
+		if corrected == 0 {
 			return nil
 		}
 		// The item's counts are unchanged. The new revision makes the background compare it
@@ -108,7 +107,7 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 		})
 	}
 	return s.Transition(ctx, "repair item "+item, func(ctx context.Context, c store.Conn, now int64) error {
-		n, err := store.Changed(c.ExecContext(ctx, mendSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
+		n, err := store.Changed(c.ExecContext(ctx, repairSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
 		if err != nil {
 			return err
 		}

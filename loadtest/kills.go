@@ -16,7 +16,7 @@ type victim struct {
 	name   string
 	target int          // index of its URL, or anyTarget
 	kill   func() error // returns once the process executes nothing
-	// share is the part of the orders after which it is killed; 0: see newStrikes.
+	// share is the part of the orders after which it is killed; 0: see newPlannedKills.
 	share float64
 	// again starts it again after the time down, and returns once it is ready; nil: it stays
 	// dead.
@@ -39,8 +39,8 @@ type kill struct {
 	Back *float64 `json:"back_s,omitempty"`
 }
 
-// strike kills one victim once a number of orders are acknowledged.
-type strike struct {
+// plannedKill kills one victim once a number of orders are acknowledged.
+type plannedKill struct {
 	victim
 	after int64 // acknowledgements before the kill, 1 or more
 	// amid is how many requests are sent to the victim between that and the kill. All
@@ -55,27 +55,27 @@ type strike struct {
 	later    atomic.Int64
 
 	mu     sync.Mutex
-	sends  int64 // since the strike was due
+	sends  int64 // since the kill was due
 	before int64
 	err    error
 	// againErr is why it is not ready again. It is valid after wait.
 	againErr error
 }
 
-// strikes are the kills of a run, if any.
-type strikes struct {
-	list  []*strike
+// plannedKills are the kills of a run, if any.
+type plannedKills struct {
+	list  []*plannedKill
 	start time.Time
 	live  *counters
 
 	restarts sync.WaitGroup
 }
 
-// newStrikes spreads the kills of the victims that do not say when over the first half of a
+// newPlannedKills spreads the kills of the victims that do not say when over the first half of a
 // sale of so many orders: with two, at one and at two fifths of them. The connections are
 // spread evenly over the targets.
-func newStrikes(victims []victim, orders, connections, targets int) *strikes {
-	s := new(strikes)
+func newPlannedKills(victims []victim, orders, connections, targets int) *plannedKills {
+	s := new(plannedKills)
 	for i, v := range victims {
 		reach := connections
 		if v.target != anyTarget {
@@ -87,20 +87,20 @@ func newStrikes(victims []victim, orders, connections, targets int) *strikes {
 			after = int(v.share * float64(orders))
 			amid = min(amid, orders/100) // so that the kill comes when it was asked for
 		}
-		s.list = append(s.list, &strike{victim: v, after: int64(max(1, after)), amid: int64(max(1, amid))})
+		s.list = append(s.list, &plannedKill{victim: v, after: int64(max(1, after)), amid: int64(max(1, amid))})
 	}
 	return s
 }
 
 // begin sets when the load starts, and where its progress is counted and shown.
-func (s *strikes) begin(start time.Time, live *counters) { s.start, s.live = start, live }
+func (s *plannedKills) begin(start time.Time, live *counters) { s.start, s.live = start, live }
 
 // wait returns once every process that is started again is ready, or is not going to be.
-func (s *strikes) wait() { s.restarts.Wait() }
+func (s *plannedKills) wait() { s.restarts.Wait() }
 
 // sent notes that a request has been sent, whose answer is not read yet, and carries
-// out the strikes that are due. The context bounds the restarts.
-func (s *strikes) sent(ctx context.Context, target int) {
+// out the kills that are due. The context bounds the restarts.
+func (s *plannedKills) sent(ctx context.Context, target int) {
 	for _, k := range s.list {
 		if k.ended.Load() == 0 && s.live.accepted.Load() >= k.after {
 			s.due(ctx, k, target)
@@ -112,7 +112,7 @@ func (s *strikes) sent(ctx context.Context, target int) {
 // request was sent, which cannot have been answered yet. During the kill no answer is read
 // and at most one request is sent on each connection, so that units are left for the time
 // after a slow kill.
-func (s *strikes) due(ctx context.Context, k *strike, target int) {
+func (s *plannedKills) due(ctx context.Context, k *plannedKill, target int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ended.Load() != 0 || k.target != anyTarget && k.target != target {
@@ -135,7 +135,7 @@ func (s *strikes) due(ctx context.Context, k *strike, target int) {
 }
 
 // restart starts a killed process again after its time down.
-func (s *strikes) restart(ctx context.Context, k *strike) error {
+func (s *plannedKills) restart(ctx context.Context, k *plannedKill) error {
 	down := time.NewTimer(k.down)
 	defer down.Stop()
 	select {
@@ -159,7 +159,7 @@ type attempt struct {
 }
 
 // seen counts an attempt that has ended.
-func (s *strikes) seen(a *answer, t attempt) {
+func (s *plannedKills) seen(a *answer, t attempt) {
 	for _, k := range s.list {
 		began, ended := time.Duration(k.began.Load()), time.Duration(k.ended.Load())
 		switch {
@@ -179,7 +179,7 @@ func (s *strikes) seen(a *answer, t attempt) {
 
 // report returns the result of each kill, and, if the run proves nothing, the reason. It
 // is called after the end of the load, and after wait.
-func (s *strikes) report() (kills []kill, void finding) {
+func (s *plannedKills) report() (kills []kill, void finding) {
 	for _, k := range s.list {
 		if k.began.Load() == 0 {
 			void.add(1, "never killed: %s; that was to be once %d orders were acknowledged, and %d were", k.name, k.after, s.live.accepted.Load())

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// lookPage bounds the orders of one query.
-	lookPage = 500
+	// pollPage bounds the orders of one query.
+	pollPage = 500
 	// absentAfter is the default of Feed.absentAfter. An order that has neither a row nor a
 	// task was lost with Redis, or a worker is about to commit it.
 	absentAfter = 5 * time.Second
-	// absentLooks is how many searches must fail to find an order before its streams end.
-	absentLooks = 2
-	// seekMost bounds the orders that one tick searches for in the queue.
-	seekMost = 64
+	// maxAbsent is how many searches must fail to find an order before its streams end.
+	maxAbsent = 2
+	// maxSearches bounds the orders that one tick searches for in the queue.
+	maxSearches = 64
 )
 
 // receive records the orders that a message names.
@@ -35,53 +35,53 @@ func (f *Feed) receive(msg any) {
 	case *redis.Subscription:
 		// Messages sent before the subscription were missed: read all orders.
 		for id := range f.followed {
-			f.told[id] = struct{}{}
+			f.changed[id] = struct{}{}
 		}
 	case *redis.Message:
 		for id := range strings.SplitSeq(m.Payload, " ") {
 			if f.followed[id] != nil {
-				f.told[id] = struct{}{}
+				f.changed[id] = struct{}{}
 			}
 		}
 	}
-	if len(f.told) > 0 {
+	if len(f.changed) > 0 {
 		signal(f.notified)
 	}
 }
 
-// lookup holds the ids of followed orders to be read, by their last known status. Those
+// pollSet holds the ids of followed orders to be read, by their last known status. Those
 // that have another status by now have changed.
-type lookup map[order.Status][]string
+type pollSet map[order.Status][]string
 
-func (f *Feed) takeNotified() lookup {
+func (f *Feed) takeNotified() pollSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := make(lookup)
-	for id := range f.told {
+	w := make(pollSet)
+	for id := range f.changed {
 		if e := f.followed[id]; e != nil {
 			w[e.known] = append(w[e.known], id)
 		}
 	}
-	clear(f.told)
+	clear(f.changed)
 	return w
 }
 
-func (f *Feed) all() lookup {
+func (f *Feed) all() pollSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := make(lookup)
+	w := make(pollSet)
 	for id, e := range f.followed {
 		w[e.known] = append(w[e.known], id)
 	}
 	return w
 }
 
-// look delivers the orders that have changed. After an error the next tick reads them
+// poll delivers the orders that have changed. After an error the next tick reads them
 // again.
-func (f *Feed) look(ctx context.Context, w lookup) {
+func (f *Feed) poll(ctx context.Context, w pollSet) {
 	for known, ids := range w {
-		for from := 0; from < len(ids) && ctx.Err() == nil; from += lookPage {
-			changed, err := changedFrom(ctx, f.cfg.Store, known, ids[from:min(from+lookPage, len(ids))])
+		for from := 0; from < len(ids) && ctx.Err() == nil; from += pollPage {
+			changed, err := changedFrom(ctx, f.cfg.Store, known, ids[from:min(from+pollPage, len(ids))])
 			if err != nil && ctx.Err() == nil {
 				f.cfg.OnError(fmt.Errorf("read streamed orders: %w", err))
 				return
@@ -93,11 +93,11 @@ func (f *Feed) look(ctx context.Context, w lookup) {
 	}
 }
 
-// seek searches for orders that have had no row for long, and ends the streams of those
+// search searches for orders that have had no row for long, and ends the streams of those
 // that do not exist: their clients request the order again and get 404. It stops at the
 // first error: while Redis is down each search would take as long as the timeout of Redis,
 // and no stream would receive changes meanwhile.
-func (f *Feed) seek(ctx context.Context) {
+func (f *Feed) search(ctx context.Context) {
 	for _, id := range f.rowless(time.Now()) {
 		_, err := f.cfg.Orders.Get(ctx, id)
 		if ctx.Err() != nil {
@@ -114,7 +114,7 @@ func (f *Feed) seek(ctx context.Context) {
 		case err == nil:
 			e.absent = 0
 		default:
-			if e.absent++; e.absent >= absentLooks {
+			if e.absent++; e.absent >= maxAbsent {
 				e.end(order.ErrNotFound)
 			}
 		}
@@ -132,7 +132,7 @@ func (f *Feed) rowless(now time.Time) []string {
 		case e.known != order.StatusQueued:
 		case e.missing.IsZero():
 			e.missing = now
-		case now.Sub(e.missing) >= f.absentAfter && len(ids) < seekMost:
+		case now.Sub(e.missing) >= f.absentAfter && len(ids) < maxSearches:
 			e.missing = now
 			ids = append(ids, id)
 		}

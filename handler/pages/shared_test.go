@@ -13,8 +13,8 @@ import (
 	"flashsale/catalog"
 )
 
-// crowdItem is the page of an item for a buyer, or for a reader without a session.
-func crowdItem(language, id, buyer, key string, left int64) *ItemPage {
+// sharedItem is the page of an item for a buyer, or for a reader without a session.
+func sharedItem(language, id, buyer, key string, left int64) *ItemPage {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &ItemPage{
 		Frame: Frame{Language: LanguageNamed(language), Path: "/items/" + id, Buyer: buyer},
@@ -27,8 +27,8 @@ func crowdItem(language, id, buyer, key string, left int64) *ItemPage {
 	}
 }
 
-// written returns what a crowd's page shows.
-func written(t *testing.T, c *Crowd, p *ItemPage, now time.Time) string {
+// written returns what a shared page shows.
+func written(t *testing.T, c *SharedPages, p *ItemPage, now time.Time) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := c.Item(&b, p, now); err != nil {
@@ -38,15 +38,15 @@ func written(t *testing.T, c *Crowd, p *ItemPage, now time.Time) string {
 }
 
 // Every reader of a kept page sees what a page of their own would show.
-func TestCrowd_SameAsRender(t *testing.T) {
+func TestSharedPages_SameAsRender(t *testing.T) {
 	t.Parallel()
-	var c Crowd
+	var c SharedPages
 	now := time.Now()
 	for range 2 { // rendered, then kept
 		for _, language := range []string{"en", "zh"} {
 			for _, buyer := range []string{"", "alice", "bob.b:c@d-e_f", "carol"} {
 				for _, id := range []string{"a", "b"} {
-					p := crowdItem(language, id, buyer, "KEY"+buyer+id, 5)
+					p := sharedItem(language, id, buyer, "KEY"+buyer+id, 5)
 					p.AtLimit = buyer == "carol"
 					var want bytes.Buffer
 					if err := Render(&want, "shop/item", p); err != nil {
@@ -65,15 +65,15 @@ func TestCrowd_SameAsRender(t *testing.T) {
 }
 
 // The pages of the list are kept by their cursor, and are not read again while they are shown.
-func TestCrowd_Items(t *testing.T) {
+func TestSharedPages_Items(t *testing.T) {
 	t.Parallel()
-	var c Crowd
+	var c SharedPages
 	now, reads := time.Now(), 0
 	for range 2 {
 		for _, cursor := range []string{"", "next"} {
 			for _, buyer := range []string{"", "alice", "bob"} {
 				f := Frame{Language: LanguageNamed("en"), Path: "/", Buyer: buyer, Query: url.Values{"cursor": {cursor}}}
-				list := Items{Items: []Item{crowdItem("en", "thing"+cursor, "", "", 5).Item}}
+				list := Items{Items: []Item{sharedItem("en", "thing"+cursor, "", "", 5).Item}}
 				var got, want bytes.Buffer
 				if err := c.Items(&got, &f, now, func() (Items, error) { reads++; return list, nil }); err != nil {
 					t.Fatal(err)
@@ -94,9 +94,9 @@ func TestCrowd_Items(t *testing.T) {
 }
 
 // A failed read is not kept.
-func TestCrowd_Items_Error(t *testing.T) {
+func TestSharedPages_Items_Error(t *testing.T) {
 	t.Parallel()
-	var c Crowd
+	var c SharedPages
 	f := Frame{Language: LanguageNamed("en"), Path: "/"}
 	failed := errors.New("failed")
 	if err := c.Items(io.Discard, &f, time.Now(), func() (Items, error) { return Items{}, failed }); !errors.Is(err, failed) || len(c.kept) != 0 {
@@ -105,36 +105,36 @@ func TestCrowd_Items_Error(t *testing.T) {
 }
 
 // A kept page is shown for a quarter of a second, and not before it was rendered.
-func TestCrowd_Age(t *testing.T) {
+func TestSharedPages_Age(t *testing.T) {
 	t.Parallel()
-	for age, want := range map[time.Duration]string{0: "5 of 10", crowdLife: "5 of 10", crowdLife + 1: "4 of 10", -1: "4 of 10"} {
-		var c Crowd
+	for age, want := range map[time.Duration]string{0: "5 of 10", sharedLife: "5 of 10", sharedLife + 1: "4 of 10", -1: "4 of 10"} {
+		var c SharedPages
 		now := time.Now()
-		written(t, &c, crowdItem("en", "a", "alice", "k", 5), now)
-		if got := written(t, &c, crowdItem("en", "a", "alice", "k", 4), now.Add(age)); !strings.Contains(got, want) {
+		written(t, &c, sharedItem("en", "a", "alice", "k", 5), now)
+		if got := written(t, &c, sharedItem("en", "a", "alice", "k", 4), now.Add(age)); !strings.Contains(got, want) {
 			t.Errorf("after %v the page does not show %q", age, want)
 		}
 	}
 }
 
 // The kept pages are bounded.
-func TestCrowd_Bound(t *testing.T) {
+func TestSharedPages_Bound(t *testing.T) {
 	t.Parallel()
-	var c Crowd
+	var c SharedPages
 	now := time.Now()
-	page := &crowdPage{at: now}
-	for i := range 3 * crowdPages {
-		c.keep(crowdKey{path: strconv.Itoa(i)}, page)
-		if len(c.kept) > crowdPages {
-			t.Fatalf("%d pages are kept, want at most %d", len(c.kept), crowdPages)
+	page := &sharedPage{at: now}
+	for i := range 3 * maxSharedPages {
+		c.keep(sharedKey{path: strconv.Itoa(i)}, page)
+		if len(c.kept) > maxSharedPages {
+			t.Fatalf("%d pages are kept, want at most %d", len(c.kept), maxSharedPages)
 		}
 	}
 }
 
-// BenchmarkCrowd is the page of an item for one reader of many.
-func BenchmarkCrowd(b *testing.B) {
-	var c Crowd
-	p, now := crowdItem("en", "a", "alice", "k", 5), time.Now()
+// BenchmarkSharedPages is the page of an item for one reader of many.
+func BenchmarkSharedPages(b *testing.B) {
+	var c SharedPages
+	p, now := sharedItem("en", "a", "alice", "k", 5), time.Now()
 	var out bytes.Buffer
 	for b.Loop() {
 		out.Reset()
@@ -146,7 +146,7 @@ func BenchmarkCrowd(b *testing.B) {
 
 // BenchmarkRender is the same page, rendered for the reader.
 func BenchmarkRender(b *testing.B) {
-	p := crowdItem("en", "a", "alice", "k", 5)
+	p := sharedItem("en", "a", "alice", "k", 5)
 	var out bytes.Buffer
 	for b.Loop() {
 		out.Reset()

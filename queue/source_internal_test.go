@@ -1,0 +1,210 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/testing/redistest"
+)
+
+// TestRejection_RetryInThePast: a time in the past is now, and not the backoff.
+func TestRejection_RetryInThePast(t *testing.T) {
+	t.Parallel()
+	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestQueue_Pass: a wake-up is passed on only if a task is ready.
+func TestQueue_Pass(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q, err := New(rdb, Config{Prefix: redistest.Prefix(t), Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		want := func(ready bool, from, to time.Duration) {
+			t.Helper()
+			got, next, err := q.pass(ctx)
+			if err != nil || got != ready || next < from || next > to {
+				t.Fatalf("%v, %v, %v; want %v and %v to %v", got, next, err, ready, from, to)
+			}
+			n, err := rdb.Del(ctx, q.keys.wake).Result()
+			if err != nil || n == 1 != ready {
+				t.Fatalf("%d tokens, %v", n, err)
+			}
+		}
+		add := func(task Task) {
+			t.Helper()
+			if _, err := q.Enqueue(ctx, task); err != nil {
+				t.Fatal(err)
+			}
+			if err := rdb.Del(ctx, q.keys.wake).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want(false, -time.Millisecond, -time.Millisecond)
+		add(Task{ID: "later", Due: time.Now().Add(time.Hour)})
+		want(false, 50*time.Minute, time.Hour+time.Second) // by Redis's clock, rounded up
+		add(Task{ID: "now"})
+		want(true, 0, 0)
+		if err := q.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		want(false, -time.Millisecond, -time.Millisecond)
+		if err := q.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		f, err := q.Dequeue(ctx, 1)
+		if err != nil || len(f.Tasks) != 1 {
+			t.Fatalf("%v, %v", f, err)
+		}
+		if err := rdb.Del(ctx, q.keys.wake).Err(); err != nil {
+			t.Fatal(err)
+		}
+		want(false, time.Second, time.Minute+time.Millisecond) // the lease, rounded up
+		if err := rdb.ZAdd(ctx, q.keys.all[2], redis.Z{Score: 1, Member: "now"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		want(true, 0, 0)
+	})
+}
+
+// TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
+// others.
+func TestRenewer_OneEnded(t *testing.T) {
+	t.Parallel()
+	q, err := New(redistest.Embedded(t), Config{Prefix: redistest.Prefix(t), Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), Task{ID: "a"}, Task{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	p, s := bench(t, RunConfig{Batch: 1}, 1)
+	s[0].Queue = q
+	f, err := q.Dequeue(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.fetched(s[0], f.Tasks, false, false)
+	now := time.Now()
+	*f.Tasks[0].end, *f.Tasks[1].end = now.Add(-time.Second), now.Add(time.Minute)
+	if !s[0].extend(t.Context()) {
+		t.Fatal("it failed")
+	}
+	if end := *f.Tasks[1].end; end.Before(now.Add(time.Hour)) {
+		t.Fatalf("the other ends at %v and was not extended", end)
+	}
+	if end := *f.Tasks[0].end; end.After(now) {
+		t.Fatalf("the ended lease was extended to %v", end)
+	}
+}
+
+// TestAcker_Send: items are sent in chunks, in order, and a failed chunk is repeated until the leases have ended
+// or the drain is over.
+func TestAcker_Send(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		_, s := bench(t, RunConfig{}, 1)
+		r := s[0].r
+		var reported int
+		r.cfg.OnError = func(error) { reported++ }
+		work, cut := context.WithCancel(t.Context())
+		r.work = work
+		var sent [][]int
+		ok := send(s[0].acker, time.Now(), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if ok || fmt.Sprint(sent) != "[[1 2] [3 4]]" || reported != 1 {
+			t.Errorf("after the leases: sent %v, %v, reported %d", sent, ok, reported)
+		}
+		sent, reported = nil, 0
+		ok = send(s[0].acker, time.Now().Add(time.Hour), []int{1, 2, 3, 4, 5}, 2, func(_ context.Context, some []int) error {
+			sent = append(sent, some)
+			if len(sent) == 2 {
+				return refused
+			}
+			return nil
+		})
+		if !ok || fmt.Sprint(sent) != "[[1 2] [3 4] [3 4] [5]]" || reported != 1 {
+			t.Errorf("sent %v, %v, reported %d", sent, ok, reported)
+		}
+		start, tries := time.Now(), 0
+		refuse := func(context.Context, []int) error {
+			if tries++; tries >= 1000 {
+				return nil
+			}
+			return refused
+		}
+		if ok := send(s[0].acker, start.Add(time.Minute), []int{1}, 1, refuse); ok || time.Since(start) < time.Minute {
+			t.Errorf("%v after %d tries in %v, want a minute", ok, tries, time.Since(start))
+		}
+		cut()
+		tries = 0
+		if ok := send(s[0].acker, time.Now().Add(time.Minute), []int{1}, 1, refuse); ok || tries != 1 {
+			t.Errorf("after the drain: %v after %d tries, want one", ok, tries)
+		}
+	})
+}
+
+// sizes is a hook that answers fetches: with an error while failing, else that there are more tasks. It records
+// how many entries each may take.
+type sizes struct {
+	asked   []any
+	failing bool
+}
+
+func (*sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *sizes) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		f.asked = append(f.asked, args[3+args[2].(int)])
+		if f.failing {
+			cmd.SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
+		}
+		cmd.(*redis.Cmd).SetVal([]any{"1", "0", "0", "", "0"})
+		return nil
+	}
+}
+
+// TestFetch_Size: each failed fetch halves the next one, down to a single entry, and each success doubles it.
+func TestFetch_Size(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	f := &sizes{failing: true}
+	rdb.AddHook(f)
+	q, err := New(rdb, Config{Prefix: "t:{size}:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, s := bench(t, RunConfig{Batch: 512, Workers: 1}, 1)
+	s[0].Queue, s[0].size = q, chunkTasks
+	for i := range 22 {
+		f.failing = i < 11
+		if err := s[0].turn(t.Context()); (err != nil) != f.failing {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(f.asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
+		t.Errorf("fetched %s, want %s", got, want)
+	}
+}
