@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -43,8 +44,17 @@ func format(ctx context.Context, path string) error {
 	return nil
 }
 
-// Peek runs fn with a SQLite file that nothing may change: its journal mode stays as it is.
+// Peek runs fn with a SQLite file that nothing may change: its journal mode stays as it is. It
+// returns an error if this process may not write to the file: beside such a file SQLite would leave
+// others that its owner cannot write to either.
 func Peek(path string, fn func(*sql.DB) error) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
 	db, err := sql.Open("sqlite3", (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: fmt.Sprintf("mode=rw&_query_only=true&_busy_timeout=%d", lockWait)}).String())
 	if err != nil {
 		return err
