@@ -68,7 +68,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	if err != nil {
 		return err
 	}
-	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and fn together
+	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and look together
 	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
 		brief, cancel := context.WithDeadline(held, until)
 		defer cancel()

@@ -352,7 +352,7 @@ func (v *Inventory) Submit(r *Request) error {
 		if err != nil {
 			return err
 		}
-		if err := s.refuse(r); err != nil {
+		if err := s.refuse(r, r.since); err != nil {
 			return err
 		}
 		retry, err := s.add(r)

@@ -322,7 +322,7 @@ func (s *seller) dropAnswerable(batch []*Request, now time.Time) (rest []*Reques
 			r.Done(Outcome{Err: ErrOverloaded})
 			continue
 		}
-		if err := s.refuse(r); err != nil {
+		if err := s.refuse(r, now); err != nil {
 			r.Done(Outcome{Err: err})
 			continue
 		}

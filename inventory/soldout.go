@@ -30,12 +30,12 @@ type soldOutMark struct {
 	accepted *keySet
 }
 
-// refuse returns the refusal of a request that the mark can answer; nil if Redis has to
+// refuse returns the refusal of a request that the mark can answer now; nil if Redis has to
 // decide.
-func (s *seller) refuse(r *Request) error {
+func (s *seller) refuse(r *Request, now time.Time) error {
 	m := s.mark.Load()
 	switch {
-	case m == nil || m.drops != s.drops.Load() || !s.v.subscribed.Load() || r.since.UnixNano() >= m.until,
+	case m == nil || m.drops != s.drops.Load() || !s.v.subscribed.Load() || now.UnixNano() >= m.until,
 		m.accepted.has(keyHash(r)):
 		return nil
 	case r.Quantity > m.limit:

@@ -203,13 +203,13 @@ func TestSeller_refuse_Expires(t *testing.T) {
 		t.Errorf("the mark lives for %v, want up to MarkLife", d)
 	}
 	for _, c := range []struct {
-		since time.Time
-		want  bool
+		now  time.Time
+		want bool
 	}{{until.Add(-time.Nanosecond), true}, {until, false}, {until.Add(time.Second), false}} {
 		r := s.request("stranger", "k", 1)
-		r.since = c.since
-		if got := sel.refuse(r) != nil; got != c.want {
-			t.Errorf("%v after the mark's end: %v, want %v", c.since.Sub(until), got, c.want)
+		r.since = until.Add(-time.Minute) // it has waited since
+		if got := sel.refuse(r, c.now) != nil; got != c.want {
+			t.Errorf("%v after the mark's end: %v, want %v", c.now.Sub(until), got, c.want)
 		}
 	}
 }

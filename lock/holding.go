@@ -110,14 +110,16 @@ func (h *holding) timeUp() (at time.Time, cause error) {
 	return h.deadline, ErrLost
 }
 
-// expire ends the lock if its time is up. An extension may have moved the deadline.
-func (h *holding) expire() {
+// expire ends the lock if its time is up. It returns false if an extension has moved the deadline.
+func (h *holding) expire() bool {
 	h.mu.Lock()
 	at, cause := h.timeUp()
 	h.mu.Unlock()
-	if time.Until(at) <= 0 {
-		h.lose(cause)
+	if time.Until(at) > 0 {
+		return false
 	}
+	h.lose(cause)
+	return true
 }
 
 // lose ends a held lock that its holder did not release.

@@ -30,14 +30,15 @@ func (m *Manager) watch(h *holding) error {
 	}
 	h.mu.Lock()
 	due, slack := h.renewAt()
+	end, _ := h.timeUp() //nolint:errcheck // only the time matters here
 	h.mu.Unlock()
 	m.held[h] = struct{}{}
 	switch {
 	case !m.dog.running:
 		m.dog.running = true
 		m.work.Go(m.renewLoop)
-	case due.Add(slack).Before(m.dog.next):
-		// A lock that is due only slightly earlier waits for the next round.
+	case earlier(due.Add(slack), end).Before(m.dog.next):
+		// A lock that is due only slightly earlier waits for the next round; its end does not.
 		m.kickDog()
 	}
 	return nil
@@ -87,7 +88,9 @@ func (m *Manager) renewLoop() {
 	for {
 		due, over, next, running := m.dueLocks(time.Now())
 		for _, h := range over {
-			h.expire()
+			if !h.expire() {
+				m.kickDog() // next does not include it
+			}
 		}
 		if !running {
 			return

@@ -212,3 +212,19 @@ func TestWatchdog_Time_MaxHoldBeside(t *testing.T) {
 		}
 	})
 }
+
+// Given a lock that is renewed in 2.25 s, when another one is taken that is due 0.25 s earlier, which could
+// wait, but whose maximum hold ends before, then that one ends in time.
+func TestWatchdog_Time_MaxHoldBesideRenewal(t *testing.T) {
+	t.Parallel()
+	watched(t, time.Hour, nil, func(t *testing.T, l *Lock, _ *renewalCalls) {
+		mustAcquire(t, l.h.m, resource(t)+"/long", WithTTL(6750*time.Millisecond))
+		synctest.Wait() // the loop sleeps
+		short := mustAcquire(t, l.h.m, resource(t)+"/short", WithTTL(6*time.Second), WithMaxHold(2200*time.Millisecond))
+		pass(2200 * time.Millisecond)
+		synctest.Wait()
+		if cause := context.Cause(short.Context()); !errors.Is(cause, ErrMaxHold) {
+			t.Errorf("the lock ended with %v, want %v", cause, ErrMaxHold)
+		}
+	})
+}

@@ -263,7 +263,7 @@ func TestCommand_UnusableDatabase(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, args := range [][]string{
+			commands := [][]string{
 				{"migrate", "up"},
 				{"migrate", "down", "--yes"},
 				{"migrate", "status"},
@@ -271,7 +271,15 @@ func TestCommand_UnusableDatabase(t *testing.T) {
 				{"api", "--redis", "redis://" + closed + "/0"},
 				{"worker", "--redis", "redis://" + closed + "/0"},
 				{"doctor"},
-			} {
+			}
+			if !q.shop {
+				other := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+				wantCode(t, 0, process.Run(t, process.Spec{Args: []string{"migrate", "up", "--db", other, "--data-dir", t.TempDir()}}))
+				commands = append(commands,
+					[]string{"migrate", "copy", "--from", "sqlite:" + path, "--to", other},
+					[]string{"migrate", "copy", "--from", other, "--to", "sqlite:" + path})
+			}
+			for _, args := range commands {
 				wantCode(t, 1, process.Run(t, settings(args...)), q.words...)
 				if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
 					t.Errorf("%v changed the file, %v", args, err)

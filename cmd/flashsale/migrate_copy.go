@@ -73,6 +73,11 @@ func (m *move) run(c *cobra.Command) (err error) {
 		cause, fix := config.MissingFolder(folder)
 		return fmt.Errorf("--to %s: %s; %s", m.to, cause, fix)
 	}
+	for i, name := range []string{"--from", "--to"} {
+		if cause, fix := backend.SchemaFault(backend.RefuseForeign(c.Context(), sides[i])); cause != "" {
+			return fmt.Errorf("%s %s: %s; %s", name, place(sides[i].DB), cause, fix)
+		}
+	}
 	unlockSource, err := lockDatabase(c.Context(), sides[0])
 	if err != nil {
 		return fmt.Errorf("--from: %w", err)

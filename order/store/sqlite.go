@@ -44,7 +44,8 @@ func format(ctx context.Context, path string) error {
 	return nil
 }
 
-// Peek runs fn with a SQLite file that nothing may change: its journal mode stays as it is. It
+// Peek runs fn with a SQLite file whose content and journal mode must stay as they are. This process must
+// not have the file open: closing it ends the locks that SQLite holds on it. Peek
 // returns an error if this process may not write to the file: beside such a file SQLite would leave
 // others that its owner cannot write to either.
 func Peek(path string, fn func(*sql.DB) error) error {

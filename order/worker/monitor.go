@@ -110,7 +110,7 @@ type Monitor struct {
 
 	// The rest belongs to Run.
 	suspected, alarmed, failing bool
-	shown                       string // the result of another process that was used last
+	shown                       string // the result that was used last
 }
 
 // timedSnapshot is a Snapshot and the time when this process got it.
@@ -230,6 +230,7 @@ func (m *Monitor) snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := rdb.Set(ctx, backlogKey, own, m.cfg.Every*4/5).Err(); err != nil {
 		return nil, err
 	}
+	m.shown = string(own)
 	return l, nil
 }
 

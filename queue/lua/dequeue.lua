@@ -32,7 +32,8 @@ end
 -- and lets one through that has removed something; a full one can so be drained.
 
 -- If the clock was set back, it is behind the last arrival, and the leases of dead workers would last longer by the
--- difference. No live worker relies on more than a full lease from now. Arrivals of one microsecond are stored as
+-- difference. If all workers have the same lease, none relies on more than
+-- a full one from now. Arrivals of one microsecond are stored as
 -- consecutive ones, so a second is allowed.
 local function shorten()
   local last = redis.pcall('GET', KEYS[6])

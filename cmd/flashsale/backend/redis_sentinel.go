@@ -54,27 +54,40 @@ func sentinelOptions(setting string, connected Connected) (*redis.FailoverOption
 // connected to another one. The client itself closes those of its pool, and no subscriptions: after a
 // failover that leaves the former master running, they would be connected, and receive nothing,
 // until the Sentinels have made it a replica, ten seconds later.
+// A name that the Sentinels announce instead of an address must have one address only.
 type oneMaster struct {
-	mu   sync.Mutex
-	open map[*masterConn]struct{}
+	mu    sync.Mutex
+	dials int64
+	open  map[*masterConn]struct{}
 }
+
+var errFormerMaster = errors.New("the connection was made to the former master")
 
 // masterConn is a connection to a server that was the master when it was made.
 type masterConn struct {
 	net.Conn
 	hook *oneMaster
+	dial int64 // rises with each dial; the Sentinels are asked for the master before it
 }
 
 // DialHook keeps the new connection, and closes those to other servers.
 func (m *oneMaster) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		m.mu.Lock()
+		m.dials++
+		dial := m.dials
+		m.mu.Unlock()
 		conn, err := next(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		c := &masterConn{conn, m}
-		for _, former := range m.add(c) {
-			_ = former.Close() //nolint:errcheck // it is not used again
+		c := &masterConn{conn, m, dial}
+		former, current := m.add(c)
+		for _, f := range former {
+			_ = f.Close() //nolint:errcheck // it is not used again
+		}
+		if !current {
+			return nil, errors.Join(errFormerMaster, c.Close())
 		}
 		// The client's pool checks idle connections through this interface, which TLS does not have.
 		if sys, ok := conn.(syscall.Conn); ok {
@@ -87,17 +100,22 @@ func (m *oneMaster) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// add keeps a connection, and returns those to other servers.
-func (m *oneMaster) add(c *masterConn) (former []*masterConn) {
+// add keeps a connection, and returns the earlier ones to other servers. current is false if a later one
+// leads to another server: this one took longer, and leads to the former master.
+func (m *oneMaster) add(c *masterConn) (former []*masterConn, current bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for other := range m.open {
-		if other.RemoteAddr().String() != c.RemoteAddr().String() {
-			former = append(former, other)
+		if other.RemoteAddr().String() == c.RemoteAddr().String() {
+			continue
 		}
+		if other.dial > c.dial {
+			return nil, false
+		}
+		former = append(former, other)
 	}
 	m.open[c] = struct{}{}
-	return former
+	return former, true
 }
 
 // Close closes the connection.

@@ -19,7 +19,7 @@ const leaderRetry = time.Second
 const (
 	// leaderClockEvery is how often a leader checks whether the clock of Redis was set back.
 	leaderClockEvery = 5 * time.Second
-	// leaderSetBack is how far the clock may be set back without notice: about the TTL of the locks.
+	// leaderSetBack is how far the clock may be behind the last check: about the TTL of the locks.
 	leaderSetBack = 10 * time.Second
 )
 
