@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,8 +71,10 @@ func (l *leaders) lead(chore string, work func(ctx context.Context)) part {
 		for ctx.Err() == nil {
 			err := l.locks.Do(ctx, leaderKey(chore), func(ctx context.Context, _ *lock.Lock) error {
 				ctx, cancel := context.WithCancel(ctx)
+				var watch sync.WaitGroup
+				watch.Go(func() { l.resign(ctx, cancel) })
+				defer watch.Wait()
 				defer cancel()
-				go l.resign(ctx, cancel)
 				work(ctx)
 				return nil
 			})
