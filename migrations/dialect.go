@@ -57,7 +57,7 @@ func (d dialect) begun(ctx context.Context, db Querier) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("migrate status: %w", err)
 	}
-	if all > begun && (begun == 0 || shop == 0) {
+	if all > begun && (begun == 0 || shop < 3) {
 		return false, ErrForeign
 	}
 	return begun > 0, nil
