@@ -297,6 +297,30 @@ func TestDivide(t *testing.T) {
 	}
 }
 
+// TestBuckets_CreatedAgainUnsold: the database has lost an item of which no order is committed. It cannot be
+// created again with fewer buckets, because orders may be queued for each of them.
+func TestBuckets_CreatedAgainUnsold(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const had = 4
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 1, 1))
+		s.HighWater()
+		before := backup(s)
+		n := ordertest.NewItem(s.Item+"-new", 40, 40)
+		n.Buckets = had
+		if _, err := s.Sales.CreateItem(await.Context(t), n); err != nil {
+			t.Fatal(err)
+		}
+		restore(s, before)
+		s.Restart()
+		n.Buckets = had - 1
+		_, err := s.Sales.CreateItem(await.Context(t), n)
+		if more := (*order.BucketsError)(nil); !errors.As(err, &more) || more.Buckets != had {
+			t.Errorf("creation: %v, want a BucketsError with %d", err, had)
+		}
+	})
+}
+
 // TestBuckets_CreatedAgain: the database has lost an item that was created after the backup. Its
 // orders in Redis are recovered if it is created with as many buckets again.
 func TestBuckets_CreatedAgain(t *testing.T) {
