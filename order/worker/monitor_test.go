@@ -199,25 +199,34 @@ func TestMonitor_OneReadForAll(t *testing.T) {
 // old result nor an old turn then stops the reading for that time.
 func TestMonitor_ClockSetBack(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
-	w.cfg.Every = 0 // the default
-	reads, shares := NewMonitor(w.cfg), NewMonitor(w.cfg)
-	put(t, w.orders, "a")
-	ctx := await.Context(t)
-	reads.round(ctx)
-	shares.round(ctx)
-	for _, key := range []string{backlogKey, backlogTurnKey} {
-		w.server.SetTTL(key, w.server.TTL(key)+time.Hour)
-	}
-	put(t, w.orders, "b")
-	shares.round(ctx)
-	if l := shares.Last(); l == nil || l.Waiting != 2 {
-		t.Errorf("with the keys of before: %+v", l)
-	}
-	for _, key := range []string{backlogKey, backlogTurnKey} {
-		if ttl := w.server.TTL(key); ttl <= 0 || ttl > time.Minute {
-			t.Errorf("%s still lives for %v", key, ttl)
-		}
+	for name, own := range map[string]bool{"the result of another process": false, "its own result": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t)
+			w.cfg.Every = 0 // the default
+			reads, next := NewMonitor(w.cfg), NewMonitor(w.cfg)
+			put(t, w.orders, "a")
+			ctx := await.Context(t)
+			reads.round(ctx)
+			if own {
+				next = reads
+			} else {
+				next.round(ctx)
+			}
+			for _, key := range []string{backlogKey, backlogTurnKey} {
+				w.server.SetTTL(key, w.server.TTL(key)+time.Hour)
+			}
+			put(t, w.orders, "b")
+			next.round(ctx)
+			if l := next.Last(); l == nil || l.Waiting != 2 {
+				t.Errorf("with the keys of before: %+v", l)
+			}
+			for _, key := range []string{backlogKey, backlogTurnKey} {
+				if ttl := w.server.TTL(key); ttl <= 0 || ttl > time.Minute {
+					t.Errorf("%s still lives for %v", key, ttl)
+				}
+			}
+		})
 	}
 }
 
