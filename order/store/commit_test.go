@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"gorm.io/gorm"
 	"pgregory.net/rapid"
 
 	"flashsale/internal/testing/await"
@@ -231,18 +230,21 @@ func TestRowsStatement_exec(t *testing.T) {
 	for n := range 600 {
 		args := make([]any, 0, n*buyerColumns)
 		for i := range n {
-			args = append(args, fmt.Sprintf("item%d", n), fmt.Sprintf("u%d", i), 1)
+			args = append(args, fmt.Sprintf("item%d", n), fmt.Sprintf("u%d", i), int64(1))
 		}
-		// One transaction for each would sync the disk 600 times.
-		err := s.Writer().Transaction(func(tx *gorm.DB) error {
-			written, err := addToBuyers.Exec(await.Context(t), tx.Statement.ConnPool, args)
-			if err == nil && written != int64(n) {
-				err = fmt.Errorf("%d rows are reported as %d", n, written)
+		var written int64
+		// Committing each of them would sync the disk 600 times.
+		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) (err error) {
+			if written, err = addToBuyers.Exec(ctx, c, args); err != nil {
+				t.Error(err)
 			}
-			return errors.Join(err, ordertest.ErrTest)
+			return ordertest.ErrTest
 		})
-		if err == nil || err.Error() != ordertest.ErrTest.Error() {
+		if !errors.Is(err, ordertest.ErrTest) {
 			t.Fatal(err)
+		}
+		if written != int64(n) {
+			t.Errorf("%d rows are reported as %d", n, written)
 		}
 	}
 }
@@ -427,15 +429,54 @@ func testCommitModel(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestStore_Commit_Lost: if a half-done batch cannot be rolled back, it is not committed
-// one by one afterwards.
-func TestStore_Commit_Lost(t *testing.T) {
+// TestStore_Commit_AfterChange: a batch that joins the transaction of a change fails. Its writes are undone, and
+// the change is committed. If they cannot be undone, nothing of the transaction is committed.
+func TestStore_Commit_AfterChange(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
-	s := newStore(t)
-	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
-	first := ordertest.Bought("o1", "item", "u1", "k1", 1)
-	mustCommit(t, s, first)
+	for _, lost := range []bool{false, true} {
+		s := newStore(t)
+		mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+		first := ordertest.Bought("o1", "item", "u1", "k1", 1)
+		mustCommit(t, s, first)
+		if lost {
+			breakUndo(t, s)
+		}
+		var runs int
+		batch := make(chan error, 1)
+		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+			if runs++; runs == 1 {
+				go func() {
+					_, err := s.Commit(await.Context(t), []order.Task{first, ordertest.Bought("o2", "item", "u2", "k2", 1)})
+					batch <- err
+				}()
+				await.True(t, "the batch to wait", func() bool { n, _ := waiting(s); return n == 1 })
+			}
+			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'changed'")
+			return err
+		})
+		if err != nil {
+			t.Errorf("lost %v: the change: %v", lost, err)
+		}
+		if err := <-batch; (err != nil) != lost {
+			t.Errorf("lost %v: the batch: %v", lost, err)
+		}
+		wantRuns, wantSold := 1, int64(2)
+		if lost {
+			wantRuns, wantSold = 2, 1
+		}
+		row := ordertest.ItemOf(t, s, "item")
+		if runs != wantRuns || row.Name != "changed" || row.Sold != wantSold || row.Revision != wantSold {
+			t.Errorf("lost %v: the change ran %d times, the item is %q, sold %d, revision %d; want %d, changed, %d and %d",
+				lost, runs, row.Name, row.Sold, row.Revision, wantRuns, wantSold, wantSold)
+		}
+		ordertest.AuditStore(t, s)
+	}
+}
+
+// breakUndo makes every undoing of a savepoint fail.
+func breakUndo(t *testing.T, s *Store) {
+	t.Helper()
 	db, err := s.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
@@ -450,13 +491,6 @@ func TestStore_Commit_Lost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Commit(await.Context(t), []order.Task{first, ordertest.Bought("o2", "item", "u2", "k2", 1)}); err == nil {
-		t.Error("committed")
-	}
-	if row := ordertest.ItemOf(t, s, "item"); row.Sold != 1 || row.Revision != 1 {
-		t.Errorf("%d units are sold, revision %d; want 1 and 1", row.Sold, row.Revision)
-	}
-	ordertest.AuditStore(t, s)
 }
 
 // TestStore_commit_Mixed: a batch with orders that exist, that repeat a key, that exceed a limit
