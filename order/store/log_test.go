@@ -22,7 +22,7 @@ func TestStore_Checkpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 100 // before the writer reads it
+	s.log.pages, s.log.every = 100, 1 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	var longest int64
 	for n := range 100 {
@@ -45,7 +45,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 50 // before the writer reads it
+	s.log.pages, s.log.every = 50, 1 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	n := 0
 	// The second commit returns after the check of the log that follows the first.
@@ -99,7 +99,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 1 << 40 // before the writer reads it
+	s.log.pages, s.log.every = 1<<40, 1 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	ctx := await.Context(t)
 	for n := range 10 {

@@ -105,7 +105,7 @@ type Option func(*Store)
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
 		large: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},
-		log: logGuard{high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
+		log: logGuard{every: logEvery, high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
 		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
 	for _, set := range options {
