@@ -360,6 +360,7 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	for i, rdb := range nodes[:3] {
 		if i == 1 {
 			l := mustAcquire(t, m, name)
+			nodes[1:].awaitHeld(t, l) // a call that arrives after the release would take the key again
 			mustRelease(t, l)
 			nodes[1:].awaitFree(t, name)
 		}
