@@ -372,7 +372,7 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 	for i, c := range cmds {
 		left[i] = -1
 		found, err := c.Result()
-		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		if err != nil && !otherType(err) {
 			return nil, fmt.Errorf("read stock of %s: %w", items[i], err)
 		}
 		if err != nil || found[1] != nil {

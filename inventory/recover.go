@@ -90,22 +90,22 @@ type Mark struct {
 	Version  int64 // the item's
 }
 
-// Marks reads the progress of these items' sales, in their order.
+// Marks reads the progress of these items' sales, in their order. A sale whose key has another type is not loaded.
 // Errors: [ErrUnavailable].
 func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]Mark, error) {
 	cmds := make([]*redis.SliceCmd, len(items))
-	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "sequence", "version", "per_user_limit")
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read marks of %d sales: %w: %w", len(items), ErrUnavailable, err)
-	}
 	marks := make([]Mark, len(items))
 	for i, c := range cmds {
-		found := c.Val()
+		found, err := c.Result()
+		if err != nil && !otherType(err) {
+			return nil, fmt.Errorf("read marks of %d sales: %w: %w", len(items), ErrUnavailable, err)
+		}
 		if len(found) != 6 || found[1] == nil || found[2] != nil || found[5] == nil || found[0] != strconv.FormatInt(epoch, 10) {
 			continue
 		}
@@ -122,20 +122,27 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 }
 
 // Void drops the sales of these items that belong to another epoch, so that nothing is
-// sold from them. A stopped sale stays, since it sells nothing: see [Stop]. Void may be
-// called at any time. Errors: [ErrUnavailable].
+// sold from them. A stopped sale stays, since it sells nothing: see [Stop]. So does a sale whose key has
+// another type. Void may be called at any time. Errors: [ErrUnavailable].
 func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error {
-	_, err := v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, item := range items {
-			voidScript.Eval(ctx, p, []string{v.keys.sale(item)}, epoch, stoppedMark)
+	cmds := make([]*redis.Cmd, len(items))
+	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+		for i, item := range items {
+			cmds[i] = voidScript.Eval(ctx, p, []string{v.keys.sale(item)}, epoch, stoppedMark)
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("drop sales: %w: %w", ErrUnavailable, err)
+	for _, c := range cmds {
+		if err := c.Err(); err != nil && !otherType(err) {
+			return fmt.Errorf("drop sales: %w: %w", ErrUnavailable, err)
+		}
 	}
 	return nil
 }
+
+// otherType reports whether a command failed because another program has overwritten a sale's key with a value of
+// another type. That concerns only this sale: every script fails on it, so nothing is sold from it.
+func otherType(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
 // Declare records that the data in Redis belongs to this epoch. Sales of other epochs must
 // have been dropped before. This process sells under the epoch from now on.

@@ -182,6 +182,8 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 				n, err = claimScript.Run(ctx, r.v.rdb, []string{r.v.keys.sale(it.Item)}, claim).Int()
 			}
 			switch {
+			case otherType(err):
+				r.single(it) // whose load fails alone
 			case err != nil:
 				return nil, fmt.Errorf("claim sale of %s: %w: %w", it.Item, ErrUnavailable, err)
 			case n == 1:

@@ -275,3 +275,25 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 		}
 	})
 }
+
+// TestReload_claim_OtherType: a sale whose key has another type is loaded alone, and does not keep the others from
+// being loaded together.
+func TestReload_claim_OtherType(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 1), 0)
+		v := s.inventory(t, Config{})
+		items := s.loadables(3)
+		if err := rdb.Set(await.Context(t), v.keys.sale(items[1].Item), "foreign", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r := &reload{v: v}
+		claimed, err := r.claim(await.Context(t), claimPrefix+"test", items)
+		if want := []Loadable{items[0], items[2]}; err != nil || !slices.Equal(claimed, want) {
+			t.Errorf("claimed %v, %v; want %v", claimed, err, want)
+		}
+		if !slices.Equal(r.singles, items[1:2]) {
+			t.Errorf("to be loaded alone: %v, want %v", r.singles, items[1:2])
+		}
+	})
+}

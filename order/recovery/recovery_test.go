@@ -19,6 +19,7 @@ import (
 	"flashsale/order/ordertest"
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/shoptest"
+	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 )
 
@@ -198,6 +199,53 @@ func TestRecovery_Lost(t *testing.T) {
 		}
 		ordertest.AuditStore(t, s.Store)
 	})
+}
+
+// TestRecovery_OtherType: another program has overwritten the key of a sale. The recovery of all others goes on, and
+// nothing is sold from that one until its key is deleted.
+func TestRecovery_OtherType(t *testing.T) {
+	t.Parallel()
+	shoptest.OnOwnEngine(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := await.Context(t)
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 1))
+		storetest.MustInsert(t, s.Store, ordertest.NewItem("overwritten", 10, 1))
+		stop := s.Work()
+		r := recovery(s)
+		settled(s, r)
+		s.MustPlace(s.Purchase("u", "k", 1, ordertest.Long))
+		stop()
+		const key = "fs:{p0}:sale:overwritten"
+		if err := errors.Join(rdb.FlushAll(ctx).Err(), rdb.Set(ctx, key, "foreign", 0).Err()); err != nil {
+			t.Fatal(err)
+		}
+		settled(s, r)
+		loaded, err := s.Stock.ReloadAll(ctx, []inventory.Loadable{{Item: "overwritten"}, {Item: s.Item}})
+		if loaded != 1 || !redisErrorIn(err, "WRONGTYPE") {
+			t.Errorf("%d sales loaded, %v; want 1 and the error of the other", loaded, err)
+		}
+		settled(s, r) // the marks of both are read
+		s.Work()
+		if ids := sellOut(s, "v", ordertest.Long); len(ids) != 9 {
+			t.Errorf("%d units sold after the loss, want 9", len(ids))
+		}
+		p := s.Purchase("u", "k", 1, ordertest.Long)
+		p.ItemID = "overwritten"
+		if left, err := s.Stock.Left(ctx, []string{"overwritten"}); err != nil || left[0] != -1 {
+			t.Errorf("%v left, %v", left, err)
+		}
+		if was, err := rdb.GetDel(ctx, key).Result(); was != "foreign" || err != nil {
+			t.Errorf("the foreign value is %q, %v", was, err)
+		}
+		s.MustPlace(p)
+		s.Drained()
+		ordertest.AuditStore(t, s.Store)
+	})
+}
+
+// redisErrorIn reports whether an error has this error of Redis in its chain.
+func redisErrorIn(err error, prefix string) bool {
+	var re redis.Error
+	return errors.As(err, &re) && redis.HasErrorPrefix(re, prefix)
 }
 
 // TestRecovery_LockLost: a process that loses the lock in the middle of a check, because it
