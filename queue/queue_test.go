@@ -449,6 +449,10 @@ func TestQueue_MemoryFull(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+	must(rdb.Del(ctx, q.EnqueueKeys()[6]).Err()) // without a wake-up, the limit ends the wait
+	if err := q.Wait(ctx, 10*time.Millisecond); err != nil {
+		t.Errorf("a wait without memory: %v", err)
+	}
 	done := 0
 	for {
 		f := dequeue(t, q, 7)

@@ -236,7 +236,7 @@ func TestQueue_VerifyMaxDead(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxDead: 2})
 		enqueue(t, q, numbered(5)...)
 		must(rdb.Del(await.Context(t), q.Prefix()+"body").Err())
-		if r := verify(t, q, true); len(r.Bodiless) != 5 {
+		if r := verify(t, q, true); len(r.Bodiless) != 5 || r.Clean() {
 			t.Errorf("%+v, want five without a payload", r)
 		}
 		wantStats(t, q, queue.Stats{Dead: 2})
@@ -244,6 +244,22 @@ func TestQueue_VerifyMaxDead(t *testing.T) {
 			t.Errorf("%d died, want 5", s.Died)
 		}
 		wantClean(t, q)
+	})
+}
+
+// TestQueue_VerifyFails: if Redis fails during a check, the report has what was found until then.
+func TestQueue_VerifyFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, admin, queue.Task{ID: "lost"})
+		must(rdb.Del(await.Context(t), prefix+"ready").Err())
+		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool { return name == "zscan" }})
+		r, err := q.Verify(await.Context(t), false)
+		if !errors.Is(err, errLost) || !slices.Equal(r.Lost, []string{"lost"}) {
+			t.Errorf("%+v, %v; want the lost task and the failure", r, err)
+		}
 	})
 }
 
