@@ -225,7 +225,7 @@ func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "fine"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "fine"})
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			errs := make([]error, len(tasks))
 			for i, task := range tasks {
@@ -234,15 +234,17 @@ func TestAcker_ThenInvalid(t *testing.T) {
 					errs[i] = queue.Then(queue.Task{ID: "ok"}, queue.Task{ID: ""})
 				case "b":
 					errs[i] = queue.Then(numbered(65)...)
+				case "c":
+					errs[i] = queue.Split([]queue.Task{{ID: "half", Priority: 10}}, queue.Task{ID: "ok"})
 				default:
 					errs[i] = queue.Then(queue.Task{ID: "next", Due: time.Now().Add(time.Hour)})
 				}
 			}
 			return errs
 		}, queue.RunConfig{})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 2} })
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 3} })
 		stop()
-		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow"} {
+		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow", "c": "want 0 to 9"} {
 			if info := get(t, q, id); !strings.HasPrefix(info.Reason, "follow-up: ") || !strings.Contains(info.Reason, want) {
 				t.Errorf("%s is dead because %q", id, info.Reason)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,37 @@ func TestRejection_RetryInThePast(t *testing.T) {
 	t.Parallel()
 	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestRejection_Verdicts: a verdict holds even if Run has ended the handler's context, and always has a reason. Another
+// error is then no attempt.
+func TestRejection_Verdicts(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		err  error
+		want Rejection
+	}{
+		"error":              {broken, Rejection{Uncounted: true, Reason: "broken"}},
+		"discard":            {Discard(broken), Rejection{Dead: true, Reason: "broken"}},
+		"discard without":    {Discard(nil), Rejection{Dead: true, Reason: "discarded by its handler"}},
+		"discard, wrapped":   {fmt.Errorf("task: %w", Discard(broken)), Rejection{Dead: true, Reason: "task: broken"}},
+		"retry":              {RetryIn(time.Minute, broken), Rejection{Delay: time.Minute, Reason: "broken"}},
+		"snooze":             {Snooze(time.Minute), Rejection{Delay: time.Minute, Uncounted: true, Reason: "snoozed for 1m0s"}},
+		"snooze for no time": {Snooze(0), Rejection{Delay: time.Millisecond, Uncounted: true, Reason: "snoozed for 1ms"}},
+	} {
+		got := rejection(Leased{ID: "a"}, c.err, true)
+		if got.Task.ID != "a" || !errors.Is(got.cause, c.err) {
+			t.Errorf("%s: of %s, cause %v", name, got.Task.ID, got.cause)
+		}
+		got.Task, got.cause = Leased{}, nil
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		if d, ok := Snoozed(c.err); ok != strings.HasPrefix(name, "snooze") || ok && d != c.want.Delay {
+			t.Errorf("%s: snoozed for %v, %v", name, d, ok)
+		}
 	}
 }
 
