@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,15 +68,26 @@ func TestManager_AcquireAll(t *testing.T) {
 func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
 	names := specNames(t, 3)
-	// Given names in any order, one of them twice,
-	all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, WithTTL(time.Hour))
+	// Given names in any order, one of them twice, and another one also in the form that its key has,
+	alias := strings.TrimSuffix(mustKeys(t, names[0])[keyLock], suffixes[keyLock])
+	opts := []Option{WithTTL(time.Hour), withMetadata("the caller's")}
+	all, err := m.AcquireAll(ctx, []string{names[2], names[0], alias, names[2], names[1]}, opts[:1]...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if opts[1] == nil {
+		t.Error("the caller's options were overwritten")
+	}
+	// whose list is the caller's own,
+	all.Locks()[0] = nil
 	// then each is locked once, in the order of the keys.
 	var got []string
 	for _, l := range all.Locks() {
-		got = append(got, l.Resource())
+		name := l.Resource()
+		if name == alias {
+			name = names[0]
+		}
+		got = append(got, name)
 		if guarded(t, rdb, l) != 0 {
 			t.Errorf("%s is not held", l.Resource())
 		}
