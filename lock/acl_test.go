@@ -139,21 +139,36 @@ func TestLock_Release_PublishForbidden(t *testing.T) {
 }
 
 // Given a permission that is granted later, when the manager subscribes again,
-// then its waiters listen.
+// then its waiters listen. The lack of the permission is reported once, and again after
+// it was revoked.
 func TestManager_LeastPrivilege_GrantedLater(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
 	prefix := redistest.Prefix(t)
 	rdb := aclUser(t, server.Addr(), "later", prefix, aclCommands)
-	m := newManager(t, rdb, slow)
-	if m.listenOnce() || !m.polls() || !strings.HasPrefix(m.newToken(), pollingMark) {
-		t.Fatal("a manager without permission listens")
+	var reports atomic.Int64
+	cfg := slow
+	cfg.Observer.CannotListen = func(error) { reports.Add(1) }
+	m := newManager(t, rdb, cfg)
+	for range 2 {
+		if m.listenOnce() || !m.polls() || !strings.HasPrefix(m.newToken(), pollingMark) {
+			t.Fatal("a manager without permission listens")
+		}
+	}
+	if n := reports.Load(); n != 1 {
+		t.Errorf("%d reports of two refusals, want one", n)
 	}
 	aclUser(t, server.Addr(), "later", prefix, aclCommands, aclChannels)
 	m.wake.start.Do(func() { m.work.Go(m.listen) })
 	await.True(t, "the manager listens", func() bool { return !m.polls() })
 	if strings.HasPrefix(m.newToken(), pollingMark) {
 		t.Error("its waiters still have polling tokens")
+	}
+	// Redis closes the connection of a subscriber that has lost its permission.
+	aclUser(t, server.Addr(), "later", prefix, aclCommands)
+	await.True(t, "the manager polls again", m.polls)
+	if n := reports.Load(); n != 2 {
+		t.Errorf("%d reports, want another one of the revoked permission", n)
 	}
 }
 

@@ -153,7 +153,7 @@ func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manag
 func inspectStranger(t *testing.T, rdb *redis.Client, reader *Manager) {
 	ctx := await.Context(t)
 	// Given the key of another program, then its holder is unknown.
-	for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "::", "."} {
+	for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "web-7:5", "::", "."} {
 		name := resource(t)
 		if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
 			t.Fatal(err)

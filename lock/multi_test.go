@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,6 +61,7 @@ func TestManager_AcquireAll(t *testing.T) {
 		t.Run("ReleaseFails", func(t *testing.T) { acquireAllReleaseFails(t, rdb, other) })
 		t.Run("LostWhileWaiting", func(t *testing.T) { acquireAllLostWhileWaiting(t, rdb, m, other) })
 		t.Run("OneLost", func(t *testing.T) { acquireAllOneLost(t, rdb, m) })
+		t.Run("SameKey", func(t *testing.T) { acquireAllSameKey(t, m) })
 		t.Run("Invalid", func(t *testing.T) { acquireAllInvalid(t, rdb, m) })
 	})
 }
@@ -68,10 +70,16 @@ func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
 	names := specNames(t, 3)
 	// Given names in any order, one of them twice,
-	all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, WithTTL(time.Hour))
+	opts := []Option{WithTTL(time.Hour), withMetadata("the caller's")}
+	all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, opts[:1]...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if opts[1] == nil {
+		t.Error("the caller's options were overwritten")
+	}
+	// whose list is the caller's own,
+	all.Locks()[0] = nil
 	// then each is locked once, in the order of the keys.
 	var got []string
 	for _, l := range all.Locks() {
@@ -103,6 +111,23 @@ func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	specIs(t, context.Cause(all.Context()), ErrReleased)
 	if n := traces(t, rdb, names...); n != 0 {
 		t.Errorf("%d keys left", n)
+	}
+}
+
+func acquireAllSameKey(t *testing.T, m *Manager) {
+	ctx := await.Context(t)
+	// Given two names of one resource, without a hash tag and as its keys begin, then it is locked once.
+	plain := strings.NewReplacer("{", "", "}", "").Replace(resource(t))
+	tagged := strings.TrimSuffix(mustKeys(t, plain)[keyLock], suffixes[keyLock])
+	all, err := m.AcquireAll(ctx, []string{plain, tagged})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(all.Locks()); n != 1 {
+		t.Errorf("%d locks, want one", n)
+	}
+	if err := all.Release(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -57,7 +57,8 @@ func TestAcker_Bounded(t *testing.T) {
 		}
 		other := newQueue(t, rdb, queue.Config{})
 		handled := make(chan string, 1)
-		stop := startAll(t, queue.RunConfig{Batch: 128, Workers: 2}, queue.Source{Queue: q, Handler: h},
+		// The first queue fetches next whenever it may have tasks.
+		stop := startAll(t, queue.RunConfig{Batch: 128, Workers: 2}, queue.Source{Queue: q, Handler: h, Weight: 1000},
 			queue.Source{Queue: other, Handler: func(_ context.Context, tasks []queue.Leased) []error {
 				handled <- tasks[0].ID
 				return nil
@@ -83,6 +84,56 @@ func TestAcker_Bounded(t *testing.T) {
 		if n := seen.distinct(); n != total {
 			t.Fatalf("%d tasks handled, want %d", n, total)
 		}
+	})
+}
+
+// TestAcker_BoundedWakeUp: a worker that must not fetch because its outcomes cannot be sent passes its wake-up on.
+func TestAcker_BoundedWakeUp(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: never}
+		admin := newQueue(t, rdb, cfg)
+		load(t, admin)
+		acks := refusal{hash: queue.AckHash}
+		acks.on.Store(true)
+		var sleeps, wakes atomic.Int32
+		q := process(t, rdb, cfg, acks.hook(), tap{seen: func(name string) {
+			if name == "blpop" {
+				sleeps.Add(1)
+			}
+		}, lose: func(name string) bool {
+			if name == "blpop" {
+				wakes.Add(1)
+			}
+			return false
+		}})
+		const workers, batch = 4, 512
+		enqueue(t, admin, numbered((workers-1)*batch)...)
+		release, settled := make(chan struct{}), make(chan struct{}, workers)
+		stop := start(t, q, func(ctx context.Context, _ []queue.Leased) []error {
+			context.AfterFunc(ctx, func() { settled <- struct{}{} })
+			<-release
+			return nil
+		}, queue.RunConfig{Batch: batch, Workers: workers, MaxIdle: never, Drain: time.Millisecond, OnError: func(error) {}})
+		// Given a worker that sleeps while its handlers have all tasks, and then has more outcomes than it may have.
+		tokens := func() int64 { return rdb.LLen(await.Context(t), cfg.Prefix+"wake").Val() }
+		before := int32(0)
+		waitFor(t, func() bool {
+			before = wakes.Load()
+			return stats(t, admin) == queue.Stats{Leased: (workers - 1) * batch} && tokens() == 0 && sleeps.Load() == before+1
+		})
+		release <- struct{}{}
+		waitFor(t, func() bool { return acks.refused.Load() > 0 }) // the others wait behind this set
+		close(release)
+		for range workers - 1 {
+			receive(t, "an outcome", settled)
+		}
+		// When a task wakes it, then another worker can be woken for that task.
+		enqueue(t, admin, queue.Task{ID: "next"})
+		waitFor(t, func() bool { return wakes.Load() > before })
+		waitFor(t, func() bool { return tokens() == 1 })
+		take(t, admin, "next")
+		stop()
 	})
 }
 
@@ -174,7 +225,7 @@ func TestAcker_ThenInvalid(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "fine"})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "fine"})
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			errs := make([]error, len(tasks))
 			for i, task := range tasks {
@@ -183,15 +234,17 @@ func TestAcker_ThenInvalid(t *testing.T) {
 					errs[i] = queue.Then(queue.Task{ID: "ok"}, queue.Task{ID: ""})
 				case "b":
 					errs[i] = queue.Then(numbered(65)...)
+				case "c":
+					errs[i] = queue.Split([]queue.Task{{ID: "half", Priority: 10}}, queue.Task{ID: "ok"})
 				default:
 					errs[i] = queue.Then(queue.Task{ID: "next", Due: time.Now().Add(time.Hour)})
 				}
 			}
 			return errs
 		}, queue.RunConfig{})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 2} })
+		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 3} })
 		stop()
-		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow"} {
+		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow", "c": "want 0 to 9"} {
 			if info := get(t, q, id); !strings.HasPrefix(info.Reason, "follow-up: ") || !strings.Contains(info.Reason, want) {
 				t.Errorf("%s is dead because %q", id, info.Reason)
 			}

@@ -113,6 +113,10 @@ func TestQueue_ListDead_DiedBy(t *testing.T) {
 			{atA, 9000, 1, "c", ""},
 			{atA, 500, 0, "", ""},
 			{queue.DeadPlace{At: time.UnixMilli(2000), ID: "c"}, 9000, 0, "", "b a"},
+			{queue.DeadPlace{At: time.UnixMilli(2000), ID: "c"}, 999, 0, "", ""},
+			{queue.DeadPlace{At: time.UnixMilli(2000)}, 9000, 0, "c", "b a"},
+			// The letter at the place was retried and has died again.
+			{queue.DeadPlace{At: time.UnixMilli(1000), ID: "c"}, 9000, 0, "c", "b a"},
 		} {
 			for _, reverse := range []bool{false, true} {
 				p := queue.Page{After: c.place, DiedBy: time.UnixMilli(c.by), Skip: c.skip, Limit: 5, Reverse: reverse}

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -179,6 +180,44 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 			if n, err := rdb.HLen(await.Context(t), prefix+hash).Result(); err != nil || n != 3 {
 				t.Fatalf("%s holds %d, %v; want 3", hash, n, err)
 			}
+		}
+	})
+}
+
+// TestQueue_EmptyBounded: Empty ends although tasks are added all the time, and returns how many it removed even if a
+// later step fails.
+func TestQueue_EmptyBounded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		steps := 0
+		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool {
+			if (name == "evalsha" || name == "eval") && steps < 10 {
+				steps++
+				more := numbered(600) // more than a step removes
+				for i := range more {
+					more[i].ID += fmt.Sprint("-", steps)
+				}
+				enqueue(t, admin, more...)
+			}
+			return false
+		}})
+		enqueue(t, admin, numbered(600)...)
+		n, err := q.Empty(await.Context(t), queue.StateReady)
+		if left := stats(t, admin).Ready; err != nil || n+left != 600*(1+steps) || steps >= 10 {
+			t.Errorf("removed %d in %d steps, %v; %d are left", n, steps, err, left)
+		}
+
+		calls := 0
+		q = process(t, rdb, queue.Config{Prefix: prefix}, script{before: func(string) error {
+			if calls++; calls > 1 {
+				return errRefused
+			}
+			return nil
+		}})
+		if n, err := q.Empty(await.Context(t), queue.StateReady); !errors.Is(err, errRefused) || n != 512 {
+			t.Errorf("removed %d, %v; want the 512 of the first step and the failure", n, err)
 		}
 	})
 }

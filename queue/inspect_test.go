@@ -178,6 +178,9 @@ func TestQueue_GetMany(t *testing.T) {
 			if !there {
 				want = queue.StateReady
 			}
+			if want == "" && !info.At.IsZero() {
+				t.Fatalf("%+v, want no time", info)
+			}
 			if i < len(ids) && (info.ID != ids[i] || want != "" && string(info.Payload) != string(tasks[i].Payload)) || info.State != want {
 				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
 			}
@@ -203,7 +206,15 @@ func TestQueue_PayloadEmpty(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		binary := string([]byte{0, 1, 255, '\r', '\n', 0})
 		enqueue(t, q, queue.Task{ID: "nil"}, queue.Task{ID: binary, Payload: []byte(binary)})
-		l := take(t, q, "nil", binary)
+		ids := []string{"nil", binary}
+		payloads, err := q.Payloads(await.Context(t), ids...)
+		if err != nil || payloads[0] == nil || len(payloads[0]) != 0 || string(payloads[1]) != binary {
+			t.Fatalf("payloads %q, %v", payloads, err)
+		}
+		if info := get(t, q, "nil"); info.Payload == nil || len(info.Payload) != 0 {
+			t.Fatalf("%+v, want an empty payload", info)
+		}
+		l := take(t, q, ids...)
 		if l[0].Payload == nil || len(l[0].Payload) != 0 || string(l[1].Payload) != binary {
 			t.Fatalf("payloads %q and %q", l[0].Payload, l[1].Payload)
 		}

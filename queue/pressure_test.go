@@ -38,6 +38,11 @@ func TestQueue_Load(t *testing.T) {
 			if l := look(); l.Length != 1 || l.Done != 2 {
 				return fmt.Errorf("two of them done: %+v", l)
 			}
+			// A damaged counter does not hide the rest.
+			must(rdb.HSet(await.Context(t), q.Prefix()+"counts", fmt.Sprint("m", minute), "x").Err())
+			if l := look(); l.Length != 1 || l.Done != 0 || l.Minute != minute {
+				return fmt.Errorf("with a damaged counter: %+v", l)
+			}
 			return nil
 		})
 	})

@@ -410,6 +410,37 @@ func TestQueue_MaxAttempts(t *testing.T) {
 	})
 }
 
+// TestQueue_ExtendFull: an extended lease ends a full Config.Lease after the extension.
+func TestQueue_ExtendFull(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const lease = time.Hour
+		q := newQueue(t, rdb, queue.Config{Lease: lease})
+		enqueue(t, q, queue.Task{ID: "a"})
+		l := take(t, q, "a")
+		before := serverTime(t, rdb)
+		status, err := q.Extend(await.Context(t), l...)
+		wantStatus(t, status, err, queue.StatusOK)
+		after := serverTime(t, rdb)
+		if end := get(t, q, "a").At; end.Before(before.Add(lease)) || end.After(after.Add(lease+time.Millisecond)) {
+			t.Errorf("extended between %v and %v to %v, want %v more", before, after, end, lease)
+		}
+	})
+}
+
+// TestQueue_RejectReason: the first 4 KiB of a reason are kept, as valid UTF-8.
+func TestQueue_RejectReason(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"})
+		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Dead: true, Reason: "\xff" + strings.Repeat("é", 3000)})
+		if got, want := get(t, q, "a").Reason, "?"+strings.Repeat("é", 2047)+"?"; got != want {
+			t.Errorf("%d bytes, %.5q to %q; want %d", len(got), got, got[len(got)-3:], len(want))
+		}
+	})
+}
+
 // TestQueue_MemoryFull: when Redis refuses commands that need memory, adding tasks writes
 // nothing, and the tasks in the queue can still be processed.
 func TestQueue_MemoryFull(t *testing.T) {
@@ -448,6 +479,10 @@ func TestQueue_MemoryFull(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
+	}
+	must(rdb.Del(ctx, q.EnqueueKeys()[6]).Err()) // without a wake-up, the limit ends the wait
+	if err := q.Wait(ctx, 10*time.Millisecond); err != nil {
+		t.Errorf("a wait without memory: %v", err)
 	}
 	done := 0
 	for {

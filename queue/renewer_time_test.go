@@ -271,3 +271,34 @@ func TestRenewer_Time_Lost(t *testing.T) {
 		}
 	})
 }
+
+// TestRenewer_Time_EndsBeforeCall: the handler's context ends with the lease even if a call for other leases, which
+// would begin at that moment, hangs.
+func TestRenewer_Time_EndsBeforeCall(t *testing.T) {
+	t.Parallel()
+	hang, failed := make(chan struct{}), errors.New("no way to Redis")
+	keep(t, func(ctx context.Context, _, _ int) (string, error) {
+		select {
+		case <-hang:
+			<-ctx.Done()
+			return "", ctx.Err()
+		default:
+			return "", failed
+		}
+	}, func(t *testing.T, k *keeping) {
+		first := k.begins("a", 1)
+		k.after(timedLease / 2)
+		second := k.begins("b", 1)
+		k.after(timedLease - time.Nanosecond)
+		close(hang)
+		k.after(timedLease + time.Millisecond) // the resolution of the renewer's timer
+		if !errors.Is(context.Cause(first.ctx), ErrLeaseLost) || context.Cause(second.ctx) != nil {
+			t.Errorf("at the end of the first lease: %v and %v", context.Cause(first.ctx), context.Cause(second.ctx))
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if last := k.tasks[len(k.tasks)-1]; !slices.Equal(last, []string{"b0"}) {
+			t.Errorf("the last call is for %v, want one for b0 that hangs", last)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,37 @@ func TestRejection_RetryInThePast(t *testing.T) {
 	t.Parallel()
 	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestRejection_Verdicts: a verdict holds even if Run has ended the handler's context, and always has a reason. Another
+// error is then no attempt.
+func TestRejection_Verdicts(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		err  error
+		want Rejection
+	}{
+		"error":              {broken, Rejection{Uncounted: true, Reason: "broken"}},
+		"discard":            {Discard(broken), Rejection{Dead: true, Reason: "broken"}},
+		"discard without":    {Discard(nil), Rejection{Dead: true, Reason: "discarded by its handler"}},
+		"discard, wrapped":   {fmt.Errorf("task: %w", Discard(broken)), Rejection{Dead: true, Reason: "task: broken"}},
+		"retry":              {RetryIn(time.Minute, broken), Rejection{Delay: time.Minute, Reason: "broken"}},
+		"snooze":             {Snooze(time.Minute), Rejection{Delay: time.Minute, Uncounted: true, Reason: "snoozed for 1m0s"}},
+		"snooze for no time": {Snooze(0), Rejection{Delay: time.Millisecond, Uncounted: true, Reason: "snoozed for 1ms"}},
+	} {
+		got := rejection(Leased{ID: "a"}, c.err, true)
+		if got.Task.ID != "a" || !errors.Is(got.cause, c.err) {
+			t.Errorf("%s: of %s, cause %v", name, got.Task.ID, got.cause)
+		}
+		got.Task, got.cause = Leased{}, nil
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		if d, ok := Snoozed(c.err); ok != strings.HasPrefix(name, "snooze") || ok && d != c.want.Delay {
+			t.Errorf("%s: snoozed for %v, %v", name, d, ok)
+		}
 	}
 }
 
@@ -207,4 +239,81 @@ func TestFetch_Size(t *testing.T) {
 	if got, want := fmt.Sprint(f.asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
 		t.Errorf("fetched %s, want %s", got, want)
 	}
+}
+
+// scans is a hook that answers scans with an empty page and this cursor, or with an error, and counts them.
+type scans struct {
+	n      int
+	cursor uint64
+	err    error
+}
+
+func (*scans) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*scans) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *scans) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.n++
+		err := errors.Join(ctx.Err(), s.err)
+		if scan, ok := cmd.(*redis.ScanCmd); ok && err == nil {
+			scan.SetVal(nil, s.cursor)
+		}
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+// TestStrays_Bounded: a check for lost tasks reads a bounded number of pages, the next one begins a second later,
+// and it starts again when it has seen everything. A number of lost tasks is reported once, and again after there was
+// none; so is each failure, which ends the check.
+func TestStrays_Bounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("no way to Redis")
+		hook := &scans{cursor: 1}
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		defer rdb.Close()
+		rdb.AddHook(hook)
+		q, err := New(rdb, Config{Prefix: "t:{strays}:"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel() // the end of Run does not cancel a check
+		var s strays
+		look := func(what string, n int64, pages int, want ...error) {
+			t.Helper()
+			hook.n = 0
+			var got []error
+			s.look(ended, q, n, func(err error) { got = append(got, err) })
+			if hook.n != pages || len(got) != len(want) {
+				t.Fatalf("%s: %d pages, reported %v; want %d and %v", what, hook.n, got, pages, want)
+			}
+			for i := range want {
+				if !errors.Is(got[i], want[i]) {
+					t.Errorf("%s: reported %v, want %v", what, got[i], want[i])
+				}
+			}
+		}
+		later := func() { <-time.After(strayEvery) }
+		look("none", 0, 0)
+		look("two", 2, strayPages, ErrTaskLost)
+		look("at once", 2, 0)
+		look("three at once", 3, 0, ErrTaskLost)
+		later()
+		look("later", 3, strayPages)
+		later()
+		hook.cursor = 0
+		look("the other keys", 3, len(verifyKeys))
+		later()
+		look("all keys again", 3, len(verifyKeys))
+		later()
+		hook.err = failed
+		look("failing", 3, 1, failed)
+		look("at once after a failure", 3, 0)
+		look("repaired", 0, 0)
+		look("three again", 3, 1, ErrTaskLost, failed)
+	})
 }

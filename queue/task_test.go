@@ -128,6 +128,22 @@ func TestQueue_OptionsOdd(t *testing.T) {
 	})
 }
 
+// TestQueue_OptionsDamaged: an empty option, as a manual command may leave it, hides neither the task nor its other options.
+func TestQueue_OptionsDamaged(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"})
+		must(rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "0,2,,ymail,;R").Err())
+		if info := get(t, q, "a"); info.Type != "mail" || info.Priority != 2 {
+			t.Errorf("%+v", info)
+		}
+		if l := take(t, q, "a")[0]; l.Type != "mail" || l.Priority != 2 {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
 // TestQueue_MaxAttemptsOfTask: the task's bound overrides the queue's, lower or higher.
 func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 	t.Parallel()
@@ -175,6 +191,8 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 		"attempts":          {MaxAttempts: 1_000_001},
 		"negative attempts": {MaxAttempts: -1},
 		"negative timeout":  {Timeout: -1},
+		"entries":           {Entries: 1<<16 + 1},
+		"negative entries":  {Entries: -1},
 	} {
 		task.ID = "bad"
 		good := queue.Task{ID: "good"}

@@ -225,6 +225,48 @@ func TestRun_StraysLater(t *testing.T) {
 	stop()
 }
 
+// TestRunAll_StraysElsewhere: the other queues are served while one is checked, even if that one has more tasks.
+func TestRunAll_StraysElsewhere(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		q, other := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never}), newQueue(t, rdb, queue.Config{Lease: never})
+		enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
+		must(rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
+		checking, served := make(chan struct{}), make(chan struct{})
+		begin := sync.OnceFunc(func() { close(checking) })
+		slow := process(t, rdb, queue.Config{Prefix: prefix, Lease: never}, tap{seen: func(name string) {
+			if name == "hscan" {
+				begin()
+				<-served
+			}
+		}})
+		handled := make(chan string, 10)
+		h := func(_ context.Context, tasks []queue.Leased) []error {
+			for i := range tasks {
+				handled <- tasks[i].ID
+			}
+			return nil
+		}
+		// The checked queue fetches next whenever it may have tasks.
+		stop := startAll(t, queue.RunConfig{OnError: func(error) {}}, queue.Source{Queue: slow, Handler: h, Weight: 1000},
+			queue.Source{Queue: other, Handler: h})
+		end := sync.OnceFunc(func() { close(served) })
+		defer end()
+		receive(t, "the check", checking)
+		receive(t, "the task that was not lost", handled)
+		for _, id := range []string{"1", "2", "3"} {
+			enqueue(t, other, queue.Task{ID: id})
+			if got := receive(t, "a task of the other queue", handled); got != id {
+				t.Fatalf("handled %s, want %s", got, id)
+			}
+		}
+		end()
+		receive(t, "the lost task", handled)
+		stop()
+	})
+}
+
 // TestRun_StraysIdle: an idle worker continues the check, whatever its MaxIdle.
 func TestRun_StraysIdle(t *testing.T) {
 	t.Parallel()

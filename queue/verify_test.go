@@ -137,8 +137,8 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		ctx := await.Context(t)
 		ready, delayed, leased, body, meta := prefix+"ready", prefix+"delayed", prefix+"leased", prefix+"body", prefix+"meta"
-		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"})
-		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless")
+		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"}, queue.Task{ID: "lost lease"})
+		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless", "lost lease")
 		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
 		enqueue(t, q, queue.Task{ID: "lost", Payload: []byte("body"), Type: "mail", Priority: 2},
 			queue.Task{ID: "ready bodiless"}, queue.Task{ID: "ready and delayed"}, queue.Task{ID: "well"},
@@ -146,6 +146,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			queue.Task{ID: "delayed and dead", Due: time.Now().Add(time.Hour)})
 		for _, err := range []error{
 			rdb.ZRem(ctx, ready, "lost").Err(),
+			rdb.ZRem(ctx, leased, "lost lease").Err(),
 			rdb.HSet(ctx, meta, "record alone", "3,0;Rold").Err(),
 			rdb.HSet(ctx, body, "body alone", "orphan").Err(),
 			rdb.HDel(ctx, body, "ready bodiless", "leased bodiless", "delayed bodiless", "dead bodiless").Err(),
@@ -160,7 +161,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		before := content(t, rdb, prefix)
 		check := func(r queue.Report) {
 			t.Helper()
-			if !slices.Equal(r.Lost, []string{"body alone", "lost", "record alone"}) ||
+			if !slices.Equal(r.Lost, []string{"body alone", "lost", "lost lease", "record alone"}) ||
 				!slices.Equal(r.Doubled, []string{"delayed and dead", "leased and ready", "ready and delayed"}) ||
 				!slices.Equal(r.Bodiless, []string{"delayed bodiless", "leased bodiless", "ready bodiless"}) || r.Clean() {
 				t.Fatalf("found %+v", r)
@@ -176,6 +177,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		wantClean(t, q)
 		for id, want := range map[string]queue.TaskInfo{
 			"lost":              {State: queue.StateReady, Reason: "was in no state", Payload: []byte("body"), Priority: 2},
+			"lost lease":        {State: queue.StateReady, Reason: "was in no state", Attempt: 1},
 			"body alone":        {State: queue.StateReady, Reason: "was in no state", Payload: []byte("orphan")},
 			"leased bodiless":   {State: queue.StateDead, Reason: "body missing", Attempt: 1},
 			"ready bodiless":    {State: queue.StateDead, Reason: "body missing"},
@@ -194,6 +196,8 @@ func TestQueue_VerifyFinds(t *testing.T) {
 		wantGone(t, q, "record alone")
 		if info := get(t, q, "lost"); info.Type != "mail" {
 			t.Errorf("repair lost the options: %+v", info)
+		} else if now := serverTime(t, rdb); info.At.After(now) || info.At.Before(now.Add(-time.Minute)) {
+			t.Errorf("repaired at %v: %+v, want the moment of the repair as its arrival", now, info)
 		}
 		if n, err := rdb.ZCard(ctx, leased).Result(); err != nil || n != 1 {
 			t.Errorf("%d leased, %v", n, err)
@@ -225,6 +229,40 @@ func TestQueue_VerifyWakes(t *testing.T) {
 	})
 }
 
+// TestQueue_VerifyMaxDead: the bound on dead letters applies to those that a repair makes.
+func TestQueue_VerifyMaxDead(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{MaxDead: 2})
+		enqueue(t, q, numbered(5)...)
+		must(rdb.Del(await.Context(t), q.Prefix()+"body").Err())
+		if r := verify(t, q, true); len(r.Bodiless) != 5 || r.Clean() {
+			t.Errorf("%+v, want five without a payload", r)
+		}
+		wantStats(t, q, queue.Stats{Dead: 2})
+		if s := counted(t, q); s.Died != 5 {
+			t.Errorf("%d died, want 5", s.Died)
+		}
+		wantClean(t, q)
+	})
+}
+
+// TestQueue_VerifyFails: if Redis fails during a check, the report has what was found until then.
+func TestQueue_VerifyFails(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Prefix(t)
+		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		enqueue(t, admin, queue.Task{ID: "lost"})
+		must(rdb.Del(await.Context(t), prefix+"ready").Err())
+		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool { return name == "zscan" }})
+		r, err := q.Verify(await.Context(t), false)
+		if !errors.Is(err, errLost) || !slices.Equal(r.Lost, []string{"lost"}) {
+			t.Errorf("%+v, %v; want the lost task and the failure", r, err)
+		}
+	})
+}
+
 // TestQueue_VerifyEntries: a repaired task counts all its entries, also if it was a dead letter, which counts as one.
 func TestQueue_VerifyEntries(t *testing.T) {
 	t.Parallel()
@@ -237,5 +275,10 @@ func TestQueue_VerifyEntries(t *testing.T) {
 		must(rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
 		verify(t, q, true)
 		wantEntries(t, "repaired", q, 12)
+		// A record without payload is dropped with its entries.
+		must(rdb.ZRem(ctx, q.Prefix()+"ready", "ready0").Err())
+		must(rdb.HDel(ctx, q.Prefix()+"body", "ready0").Err())
+		verify(t, q, true)
+		wantEntries(t, "dropped", q, 7)
 	})
 }
