@@ -89,7 +89,7 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 		got.outcome = unaccepted(&got.order, p, box.Now)
 	}
 	got.refusal = PaymentErrors[got.outcome]
-	payment, err := recordPayment(ctx, c, known.id, id, p, got.outcome, box.Now)
+	payment, err := recordPayment(ctx, c, reported{Payment: p, id: known.id, orderID: id, receivedAs: got.outcome, outcome: got.outcome}, box.Now)
 	if errors.Is(err, order.ErrPaymentLimit) {
 		return receipt{order: got.order, refusal: order.ErrPaymentLimit}, nil
 	}
@@ -114,10 +114,10 @@ func settle(ctx context.Context, c Conn, id string, p order.Payment, now int64, 
 	return o, true, nil
 }
 
-// reported is the payment recorded under a reference.
+// reported is a payment as it is, or will be, recorded under its reference.
 type reported struct {
 	order.Payment
-	id                  int64 // 0: nothing
+	id                  int64 // 0: nothing is recorded
 	orderID             string
 	receivedAs, outcome order.PaymentOutcome
 }
@@ -131,16 +131,16 @@ func readReported(ctx context.Context, c Conn, reference string) (reported, erro
 	return r, nil
 }
 
-// recordPayment writes a payment and returns its id. If known is not 0, it replaces the
+// recordPayment writes a payment and returns its id. If it has an id, it replaces the
 // mismatch with that id. Errors: ErrPaymentLimit.
-func recordPayment(ctx context.Context, c Conn, known int64, orderID string, p order.Payment, outcome order.PaymentOutcome, now int64) (int64, error) {
-	if known != 0 {
-		_, err := c.ExecContext(ctx, correctPayment, p.AmountMinor, p.Currency, outcome, now, known)
-		return known, err
+func recordPayment(ctx context.Context, c Conn, r reported, now int64) (int64, error) {
+	if r.id != 0 {
+		_, err := c.ExecContext(ctx, correctPayment, r.AmountMinor, r.Currency, r.outcome, now, r.id)
+		return r.id, err
 	}
-	if outcome != order.PaymentAccepted { // an order has at most one accepted payment
+	if r.outcome != order.PaymentAccepted { // an order has at most one accepted payment
 		var n int
-		if err := c.QueryRowContext(ctx, CountPayments, orderID).Scan(&n); err != nil {
+		if err := c.QueryRowContext(ctx, CountPayments, r.orderID).Scan(&n); err != nil {
 			return 0, err
 		}
 		if n >= MaxPayments {
@@ -148,7 +148,7 @@ func recordPayment(ctx context.Context, c Conn, known int64, orderID string, p o
 		}
 	}
 	var id int64
-	err := c.QueryRowContext(ctx, insertPayment, p.Reference, orderID, p.AmountMinor, p.Currency, outcome, now).Scan(&id)
+	err := c.QueryRowContext(ctx, insertPayment, r.Reference, r.orderID, r.AmountMinor, r.Currency, r.outcome, now).Scan(&id)
 	return id, err
 }
 
