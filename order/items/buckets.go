@@ -287,7 +287,7 @@ func withTerms(row schema.Item, of *schema.Item) schema.Item {
 // the process that changed the item has died, or could not change all buckets. It is to be called
 // every few seconds.
 func (s *Service) Align(ctx context.Context, since time.Time) error {
-	items, err := store.Misaligned(ctx, s.Store, since)
+	items, err := misaligned(ctx, s.Store, since)
 	if err != nil {
 		return err
 	}
@@ -301,6 +301,25 @@ func (s *Service) Align(ctx context.Context, since time.Time) error {
 		}
 	}
 	return nil
+}
+
+// termsDiffer selects the items that were changed since a time and have a bucket with other terms.
+const termsDiffer = `SELECT a.id FROM items a WHERE a.buckets > 1 AND a.updated_at >= ? AND EXISTS (
+	SELECT 1 FROM items b WHERE b.id > a.id || '.' AND b.id < a.id || '/'
+	AND (b.name, b.description, b.image_url, b.price_minor, b.per_user_limit, b.opens_at, b.closes_at, b.payment_window_seconds, b.control)
+	<> (a.name, a.description, a.image_url, a.price_minor, a.per_user_limit, a.opens_at, a.closes_at, a.payment_window_seconds, a.control)
+) ORDER BY a.id`
+
+// misaligned reads the ids of the items that were changed since a time and have a bucket with other
+// terms than theirs.
+func misaligned(ctx context.Context, s *store.Store, since time.Time) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var ids []string
+	if err := s.Reader().WithContext(ctx).Raw(termsDiffer, max(order.ToMillis(since), 0)).Scan(&ids).Error; err != nil {
+		return nil, store.Wrap("compare buckets", err)
+	}
+	return ids, nil
 }
 
 // spread moves each bucket's part of a restock out of bucket 0. A part that cannot be moved stays

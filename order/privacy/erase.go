@@ -98,7 +98,7 @@ func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erase
 			return Erased{}, fmt.Errorf("erase a buyer from item %s: %w", item, err)
 		}
 	}
-	rest, err := eraseFromAudit(ctx, s.Store, user, done.Pseudonym, e)
+	rest, err := auditErasure{Erasure: e, user: user, pseudonym: done.Pseudonym}.run(ctx, s.Store)
 	if err != nil {
 		return Erased{}, err
 	}
@@ -225,14 +225,20 @@ const (
 	auditPage = 500
 )
 
-// eraseFromAudit writes the pseudonym into the audit's entries, and returns their number.
-// At the end it truncates the database's log, which has the old entries.
-func eraseFromAudit(ctx context.Context, s *store.Store, user, pseudonym string, e Erasure) (entries int64, err error) {
+// auditErasure is the erasure of a buyer's name from the audit.
+type auditErasure struct {
+	Erasure
+	user, pseudonym string
+}
+
+// run writes the pseudonym into the audit's entries, and returns their number. At the end it
+// truncates the database's log, which has the old entries.
+func (a auditErasure) run(ctx context.Context, s *store.Store) (entries int64, err error) {
 	var last int64
 	err = readRows(ctx, s, selectLastEntry, nil, func(rows *sql.Rows) error { return rows.Scan(&last) })
 	for from := int64(0); err == nil && from < last; from += auditScan {
 		var named []int64
-		err = readRows(ctx, s, selectNamed, []any{from, user, from + auditScan}, func(rows *sql.Rows) error {
+		err = readRows(ctx, s, selectNamed, []any{from, a.user, from + auditScan}, func(rows *sql.Rows) error {
 			var id int64
 			err := rows.Scan(&id)
 			named = append(named, id)
@@ -243,7 +249,7 @@ func eraseFromAudit(ctx context.Context, s *store.Store, user, pseudonym string,
 				break
 			}
 			var n int64
-			n, err = eraseFromEntries(ctx, s, page, user, pseudonym, e, entries == 0)
+			n, err = a.replaceIn(ctx, s, page, entries == 0)
 			entries += n
 		}
 	}
@@ -253,19 +259,18 @@ func eraseFromAudit(ctx context.Context, s *store.Store, user, pseudonym string,
 	return entries, s.EmptyLog(ctx)
 }
 
-// eraseFromEntries is eraseFromAudit for some entries. The first of its transactions
-// records the erasure.
-func eraseFromEntries(ctx context.Context, s *store.Store, ids []int64, user, pseudonym string, e Erasure, first bool) (entries int64, err error) {
+// replaceIn is run for some entries. The first of its transactions records the erasure.
+func (a auditErasure) replaceIn(ctx context.Context, s *store.Store, ids []int64, first bool) (entries int64, err error) {
 	list, err := json.Marshal(ids)
 	if err != nil {
 		return 0, err
 	}
 	err = s.Transition(ctx, "erase a buyer from the audit", func(ctx context.Context, c store.Conn, now int64) error {
-		entries, err = store.Changed(c.ExecContext(ctx, eraseAudit, pseudonym, user, string(list)))
+		entries, err = store.Changed(c.ExecContext(ctx, eraseAudit, a.pseudonym, a.user, string(list)))
 		if err != nil || entries == 0 || !first {
 			return err
 		}
-		return e.note(ctx, c, now, "", pseudonym, 0)
+		return a.note(ctx, c, now, "", a.pseudonym, 0)
 	})
 	return entries, err
 }

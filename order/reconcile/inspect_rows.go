@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"flashsale/order/schema"
@@ -21,6 +22,33 @@ func itemOrders(ctx context.Context, s *store.Store, item, after string) ([]sche
 		return nil, store.Wrap("read orders of "+item, err)
 	}
 	return rows, nil
+}
+
+// unitsOfBuyers sums the units that each buyer of a JSON list holds of an item. The CROSS JOIN makes
+// SQLite scan the list and find each buyer by the index.
+const unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
+	ON o.user_id = j.value AND o.item_id = ?2 AND ` + store.OrdersHold + ` GROUP BY o.user_id`
+
+// buyersUnits reads the units that each of these buyers holds of an item. Buyers without
+// units are omitted.
+func buyersUnits(ctx context.Context, s *store.Store, item string, buyers []string) (map[string]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	out := make(map[string]int64, len(buyers))
+	db, err := s.Reader().DB()
+	if err == nil {
+		err = store.Each(ctx, db, unitsOfBuyers, []any{store.JSONList(buyers...), item}, func(rows *sql.Rows) error {
+			var buyer string
+			var units int64
+			err := rows.Scan(&buyer, &units)
+			out[buyer] = units
+			return err
+		})
+	}
+	if err != nil {
+		return nil, store.Wrap("sum orders of buyers of "+item, err)
+	}
+	return out, nil
 }
 
 // itemRows reads a page of the items, those after an id, except those whose sale ended

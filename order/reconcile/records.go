@@ -227,7 +227,7 @@ func (x *inspector) checkBuyers(ctx context.Context, i *inspection, users []stri
 			return err
 		}
 	}
-	held, err := store.BuyersUnits(ctx, x.store, i.item, users)
+	held, err := buyersUnits(ctx, x.store, i.item, users)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"gorm.io/gorm"
 
 	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
-	"flashsale/order/timeouts"
 )
 
 // HighWaterConfig configures a HighWater. All fields but the functions are required.
@@ -412,24 +410,3 @@ func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[st
 	}
 	return refused, nil
 }
-
-// Lineage identifies this database, its backups and its copies. Errors: ErrDatabase.
-func Lineage(ctx context.Context, s *Store) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	return lineageOf(s.read.WithContext(ctx))
-}
-
-func lineageOf(db *gorm.DB) (string, error) {
-	var value string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'lineage'").Scan(&value).Error; err != nil {
-		return "", Wrap("read lineage", err)
-	}
-	return value, nil
-}
-
-// BumpRevision increments an item's revision.
-const BumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`
-
-// bumpRevisions increments the revisions of the items in a JSON list.
-const bumpRevisions = `UPDATE items SET revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id, revision`

@@ -54,6 +54,16 @@ func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, 
 	return Whole(rows), nil
 }
 
+// OpenMargin puts the default opening of an item into the past. The item must be on sale at
+// once, and the clock of Redis is known only to within half a round trip, which takes at
+// most about a second.
+const OpenMargin = time.Second
+
+// defaultOpening is the opening of an item that is created without one.
+func defaultOpening(s *Store, item string) time.Time {
+	return SaleTime(s, item).Add(-OpenMargin)
+}
+
 // divided returns the rows of a new item: one for each bucket, with its part of the stock.
 func divided(first schema.Item, stock int64, buckets int) []schema.Item {
 	n := int64(max(buckets, 1))
@@ -69,6 +79,25 @@ func divided(first schema.Item, stock int64, buckets int) []schema.Item {
 	}
 	rows[0].Buckets = n
 	return rows
+}
+
+// Item reads an item's row. Errors: catalog.ErrItemNotFound, order.ErrDatabase.
+func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	return ReadItem(s.read.WithContext(ctx), id)
+}
+
+// ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
+func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {
+	var rows []schema.Item
+	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return schema.Item{}, Wrap("read item "+id, err)
+	}
+	if len(rows) == 0 {
+		return schema.Item{}, catalog.ErrItemNotFound
+	}
+	return rows[0], nil
 }
 
 // Items reads every item, and the buckets of items as items of their own, by id.
@@ -122,25 +151,6 @@ func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) 
 	}
 	slices.SortFunc(rows, func(a, b schema.Item) int { return slices.Index(ids, a.ID) - slices.Index(ids, b.ID) })
 	return rows, nil
-}
-
-// termsDiffer selects the items that were changed since a time and have a bucket with other terms.
-const termsDiffer = `SELECT a.id FROM items a WHERE a.buckets > 1 AND a.updated_at >= ? AND EXISTS (
-	SELECT 1 FROM items b WHERE b.id > a.id || '.' AND b.id < a.id || '/'
-	AND (b.name, b.description, b.image_url, b.price_minor, b.per_user_limit, b.opens_at, b.closes_at, b.payment_window_seconds, b.control)
-	<> (a.name, a.description, a.image_url, a.price_minor, a.per_user_limit, a.opens_at, a.closes_at, a.payment_window_seconds, a.control)
-) ORDER BY a.id`
-
-// Misaligned reads the ids of the items that were changed since a time and have a bucket with other
-// terms than theirs.
-func Misaligned(ctx context.Context, s *Store, since time.Time) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var ids []string
-	if err := s.read.WithContext(ctx).Raw(termsDiffer, max(order.ToMillis(since), 0)).Scan(&ids).Error; err != nil {
-		return nil, Wrap("compare buckets", err)
-	}
-	return ids, nil
 }
 
 // itemsOf returns the items of rows. An item whose buckets are among the rows has their stock.

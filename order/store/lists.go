@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"time"
 
 	"gorm.io/gorm"
 
@@ -13,57 +11,8 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// ErrTooManyLists says that the maximum number of lists is being read. Retry in a second.
-var ErrTooManyLists = errors.New("order: too many lists are being read")
-
-const (
-	// maxLists is how many pages of long lists are read concurrently.
-	maxLists = 2
-	// ListScan is how many rows a page reads if no index selects its rows.
-	ListScan = 5000
-)
-
-// listWait is how long a list waits for another one to finish. See timeouts.Write.
-var listWait = time.Second
-
-// listPool reads the lists of all buyers' orders, payments and audit entries. It has its
-// own connections, so that no list delays a purchase or a buyer's page.
-type listPool struct {
-	db    *gorm.DB
-	turns chan struct{}
-}
-
-func newListPool() *listPool { return &listPool{turns: make(chan struct{}, maxLists)} }
-
-// read runs fn once a turn is free. Errors: ErrTooManyLists, ErrDatabase, and those of fn.
-func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
-	timer := time.NewTimer(listWait)
-	defer timer.Stop()
-	select {
-	case p.turns <- struct{}{}:
-		defer func() { <-p.turns }()
-	case <-timer.C:
-		return fmt.Errorf("%s: %w", operation, ErrTooManyLists)
-	case <-ctx.Done():
-		return Wrap(operation, context.Cause(ctx))
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	if err := fn(p.db.WithContext(ctx)); err != nil {
-		return Wrap(operation, err)
-	}
-	return nil
-}
-
-// ReadList runs fn, which reads a page of a list, when it is its turn. It returns once the
-// synchronous standbys have what fn has read: see Replicated. Errors: ErrTooManyLists, ErrDatabase,
-// and fn's.
-func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
-	if err := s.lists.read(ctx, operation, fn); err != nil {
-		return err
-	}
-	return s.Replicated(ctx)
-}
+// ListScan is how many rows a page reads if no index selects its rows.
+const ListScan = 5000
 
 // orderQuery reads a page of orders: query with args selects its rows, newest first. If no
 // index selects them, floor with floorArgs selects the last id that the page reads; the
@@ -193,4 +142,109 @@ func (q orderQuery) read(db *gorm.DB, limit int) (orders []order.Order, next str
 	default:
 		return orders, floor, nil
 	}
+}
+
+// orderPeriod is the period of an order: the beginning of its id, which encodes its time.
+// The expression must equal the first column of the index orders_buyer. An index that
+// starts with the buyer would keep a buyer's orders in one place, but every purchase would
+// then change a random page of the shop's whole history.
+const orderPeriod = `substr(id, 1, 6)`
+
+const (
+	// firstPeriods is how many periods the first query for a buyer's list reads; each
+	// further query reads four times as many, up to maxPeriods for a page. Only periods
+	// that have orders count: maxPeriods covers at least half a year.
+	firstPeriods = 8
+	maxPeriods   = 1000
+)
+
+const (
+	// listPeriods finds the periods below ?1 that have orders, newest first.
+	listPeriods = `WITH RECURSIVE period (p) AS (SELECT (SELECT MAX(` + orderPeriod + `) FROM orders WHERE ` + orderPeriod + ` < ?1)
+		UNION ALL SELECT (SELECT MAX(` + orderPeriod + `) FROM orders WHERE ` + orderPeriod + ` < p) FROM period WHERE p IS NOT NULL)
+	SELECT p FROM period WHERE p IS NOT NULL LIMIT ?2`
+	// listBuyersIn reads a buyer's orders in the periods of a JSON list.
+	listBuyersIn = `SELECT ` + OrderFields + ` FROM (SELECT value AS p FROM json_each(?1)) AS list CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?2
+	WHERE +id < ?3 AND (?4 = '' OR status = ?4) ORDER BY +id DESC LIMIT ?5`
+	// The unary plus keeps SQLite from scanning all orders of the item.
+	listBuyersOf = `SELECT ` + OrderFields + ` FROM orders
+	WHERE item_id = ?1 AND user_id = ?2 AND +id < ?3 AND (?4 = '' OR +status = ?4) ORDER BY +id DESC LIMIT ?5`
+	// BuyersOrders are the orders of buyer ?1 in all periods: their ids, and their items.
+	BuyersOrders = `(WITH RECURSIVE period (p) AS (SELECT (SELECT MAX(` + orderPeriod + `) FROM orders)
+		UNION ALL SELECT (SELECT MAX(` + orderPeriod + `) FROM orders WHERE ` + orderPeriod + ` < p) FROM period WHERE p IS NOT NULL)
+	SELECT id, item_id FROM period CROSS JOIN orders ON ` + orderPeriod + ` = p AND user_id = ?1)`
+)
+
+// afterAllIDs sorts after every order id.
+const afterAllIDs = "~"
+
+// listOfBuyer reads a page of one buyer's orders; see List. With a filter by item it uses
+// the index of idempotency keys. Otherwise it reads one period after the other, newest
+// first, and ends the page early after maxPeriods.
+func listOfBuyer(ctx context.Context, c Conn, f order.Filter) (orders []order.Order, next string, err error) {
+	before := f.Before
+	if before == "" {
+		before = afterAllIDs
+	}
+	read := func(query, where string) error {
+		args := []any{where, f.UserID, before, string(f.Status), f.Limit + 1 - len(orders)}
+		return Each(ctx, c, query, args, func(rows *sql.Rows) error {
+			o, err := ScanOrder(rows)
+			orders = append(orders, o)
+			return err
+		})
+	}
+	if f.ItemID != "" {
+		err := read(listBuyersOf, f.ItemID)
+		orders, next = cutPage(orders, f.Limit, "")
+		return orders, next, err
+	}
+	end := before + afterAllIDs // above the period of before, and below the one after it
+	for looked, n := 0, firstPeriods; ; n *= 4 {
+		n = min(n, maxPeriods-looked)
+		periods, err := periodsBelow(ctx, c, end, n)
+		if err == nil {
+			err = read(listBuyersIn, JSONList(periods...))
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		looked += n
+		switch {
+		case len(periods) < n || len(orders) > f.Limit:
+			orders, next = cutPage(orders, f.Limit, "")
+			return orders, next, nil
+		case looked == maxPeriods:
+			orders, next = cutPage(orders, f.Limit, lowestID(periods[n-1]))
+			return orders, next, nil
+		}
+		end = periods[n-1]
+	}
+}
+
+// periodsBelow returns the next n periods that have orders, newest first.
+func periodsBelow(ctx context.Context, c Conn, end string, n int) ([]string, error) {
+	periods := make([]string, 0, n)
+	err := Each(ctx, c, listPeriods, []any{end, n}, func(rows *sql.Rows) error {
+		var p string
+		err := rows.Scan(&p)
+		periods = append(periods, p)
+		return err
+	})
+	return periods, err
+}
+
+// cutPage cuts the orders to a page. next is the start of the next page: after the last
+// order if there were more than fit, and floor otherwise.
+func cutPage(orders []order.Order, limit int, floor string) (page []order.Order, next string) {
+	if len(orders) > limit {
+		return orders[:limit], orders[limit-1].ID
+	}
+	return orders, floor
+}
+
+// lowestID sorts before every id of a period, and has the form of an id.
+func lowestID(period string) string {
+	const lowest = "00000000-0000-0000-0000-000000000000"
+	return period + lowest[min(len(period), len(lowest)):]
 }

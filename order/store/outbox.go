@@ -10,7 +10,6 @@ import (
 
 	"flashsale/internal/bucket"
 	"flashsale/order"
-	"flashsale/order/timeouts"
 )
 
 // Outbox collects the webhook events of one transaction. They are written in that
@@ -254,25 +253,6 @@ func (s *Store) Wake() {
 	}
 }
 
-// TransitionWithEvents is Transition for changes that have events. Its statements are few and find their
-// rows by an index, so they need no timeout.
-func (s *Store) TransitionWithEvents(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return submitChange(ctx, s, operation, &write{fn: func(ctx context.Context, g *group) error {
-		return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
-	}})
-}
-
-// submitChange makes a change, and returns once the revisions of its transaction are recorded. They
-// are recorded once for all changes of the transaction.
-func submitChange(ctx context.Context, s *Store, operation string, own *write) error {
-	g, err := s.writer.change(ctx, own)
-	if err != nil {
-		return Wrap(operation, err)
-	}
-	g.noted.Do(func() { s.highWater.Note(ctx) })
-	return nil
-}
-
 const eventColumns = 6
 
 var insertEvents = newRowsStatement(
@@ -286,10 +266,3 @@ const (
 	SELECT e.id, v.seq, v.at FROM json_each(?1) j CROSS JOIN webhook_events v ON v.id = j.value JOIN webhook_endpoints e
 		ON e.enabled = 1 AND instr(' ' || e.events || ' ', ' ' || v.type || ' ') > 0`
 )
-
-// Repairing is TransitionWithEvents with a timeout for its statements.
-func (s *Store) Repairing(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, box *Outbox) error) error {
-	return submitChange(ctx, s, operation, within(timeouts.Write, func(ctx context.Context, g *group) error {
-		return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
-	}))
-}

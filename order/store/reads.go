@@ -3,94 +3,36 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 
-	"gorm.io/gorm"
-
-	"flashsale/catalog"
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/timeouts"
 )
 
-// Item reads an item's row. Errors: catalog.ErrItemNotFound, order.ErrDatabase.
-func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	return ReadItem(s.read.WithContext(ctx), id)
-}
-
-// Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
-// the connections for them.
-func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
-	return s.long.WithContext(ctx).Transaction(fn, snapshot)
-}
-
-// snapshot gives a transaction one view of the database on Postgres; SQLite always does.
-var snapshot = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
-
-// ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
-func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {
-	var rows []schema.Item
-	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return schema.Item{}, Wrap("read item "+id, err)
-	}
-	if len(rows) == 0 {
-		return schema.Item{}, catalog.ErrItemNotFound
-	}
-	return rows[0], nil
-}
-
-const (
-	selectHolding = `SELECT id, ` + OrdersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
-	// unitsOfBuyers sums the units that each buyer of a JSON list holds of an item. The
-	// CROSS JOIN makes SQLite scan the list and find each buyer by the index.
-	unitsOfBuyers = `SELECT o.user_id, SUM(o.quantity) FROM json_each(?1) j CROSS JOIN orders o
-	ON o.user_id = j.value AND o.item_id = ?2 AND ` + OrdersHold + ` GROUP BY o.user_id`
-)
+const selectHolding = `SELECT id, ` + OrdersHold + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 
 // Holding reads whether the orders with these ids hold their units. Orders without a row
 // are omitted.
 func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
 	out := make(map[string]bool, len(ids))
-	err := eachRead(ctx, s, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
-		var id string
-		var holds bool
-		err := rows.Scan(&id, &holds)
-		out[id] = holds
-		return err
-	})
+	db, err := s.read.DB()
+	if err == nil {
+		err = Each(ctx, db, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+			var id string
+			var holds bool
+			err := rows.Scan(&id, &holds)
+			out[id] = holds
+			return err
+		})
+	}
 	if err != nil {
 		return nil, Wrap("read orders", err)
 	}
 	return out, nil
-}
-
-// BuyersUnits reads the units that each of these buyers holds of an item. Buyers without
-// units are omitted.
-func BuyersUnits(ctx context.Context, s *Store, item string, buyers []string) (map[string]int64, error) {
-	out := make(map[string]int64, len(buyers))
-	err := eachRead(ctx, s, unitsOfBuyers, []any{JSONList(buyers...), item}, func(rows *sql.Rows) error {
-		var buyer string
-		var units int64
-		err := rows.Scan(&buyer, &units)
-		out[buyer] = units
-		return err
-	})
-	if err != nil {
-		return nil, Wrap("sum orders of buyers of "+item, err)
-	}
-	return out, nil
-}
-
-// eachRead calls scan for every row of one short query.
-func eachRead(ctx context.Context, s *Store, query string, args []any, scan func(*sql.Rows) error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	db, err := s.read.DB()
-	if err != nil {
-		return err
-	}
-	return Each(ctx, db, query, args, scan)
 }
 
 const (
@@ -110,4 +52,85 @@ func ScanPayment(row interface{ Scan(to ...any) error }) (order.PaymentRecord, e
 		&p.ReceivedAs, &p.Outcome, &received, &refunded)
 	p.ReceivedAt, p.RefundedAt = order.FromMillis(received), order.FromMillis(refunded)
 	return p, err
+}
+
+// Order reads one order. It returns ErrNotFound if there is no such row.
+func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return order.Order{}, Wrap("read order "+id, err)
+	}
+	if len(rows) == 0 {
+		return order.Order{}, order.ErrNotFound
+	}
+	return rows[0].Order(), s.Replicated(ctx)
+}
+
+// OrderByKey reads the order of an idempotency key. Errors: ErrNotFound.
+func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Order, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	err := s.read.WithContext(ctx).
+		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
+	if err != nil {
+		return order.Order{}, Wrap("read order by key", err)
+	}
+	if len(rows) == 0 {
+		return order.Order{}, order.ErrNotFound
+	}
+	return rows[0].Order(), s.Replicated(ctx)
+}
+
+// Settled reads the results of those orders that are committed.
+func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	var rows []schema.Order
+	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, Wrap("read orders", err)
+	}
+	out := make([]order.Notice, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		out[i] = order.Notice{ID: r.ID, Outcome: order.Outcome{Status: order.Status(r.Status), Reason: r.Reason, ConfirmedAt: r.ConfirmedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt}}
+	}
+	return out, s.Replicated(ctx)
+}
+
+// ReadOrder reads an order inside a transaction. Errors: ErrNotFound.
+func ReadOrder(ctx context.Context, c Conn, id string) (order.Order, error) {
+	o, err := ScanOrder(c.QueryRowContext(ctx, selectOrder, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return order.Order{}, order.ErrNotFound
+	}
+	if err != nil {
+		return order.Order{}, fmt.Errorf("read order: %w", err)
+	}
+	return o, nil
+}
+
+// ReadOrders reads the rows of a query with OrderFields.
+func ReadOrders(ctx context.Context, c Conn, query string, args ...any) ([]order.Order, error) {
+	var list []order.Order
+	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
+		o, err := ScanOrder(rows)
+		list = append(list, o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read orders: %w", err)
+	}
+	return list, nil
+}
+
+// ScanOrder reads a row of OrderFields.
+func ScanOrder(row interface{ Scan(to ...any) error }) (order.Order, error) {
+	var r schema.Order
+	err := row.Scan(&r.ID, &r.ItemID, &r.UserID, &r.Quantity, &r.UnitPriceMinor,
+		&r.Currency, &r.Status, &r.Reason, &r.IdempotencyKey, &r.CreatedAt, &r.ConfirmedAt, &r.ExpiresAt, &r.PaidAt,
+		&r.ClosedAt, &r.PaymentReference, &r.Restocked)
+	return r.Order(), err
 }

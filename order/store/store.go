@@ -7,37 +7,20 @@ package store
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"net"
-	"net/url"
-	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/mattn/go-sqlite3"
-	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 
 	"flashsale/order"
-	"flashsale/order/schema"
 	"flashsale/order/timeouts"
 )
 
 // ErrDatabaseURL says that a database setting is invalid.
 var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH or postgres://USER@HOST/DATABASE")
-
-// ErrNotWritable says that the database's file or folder refuses writes: its
-// permissions deny them, or its file system is read-only.
-var ErrNotWritable = errors.New("order: database is not writable")
 
 // readers bounds the reading connections. SQLite in WAL mode lets them run beside the one
 // writer.
@@ -62,9 +45,6 @@ const longReaders = 3
 // lockWait is how long a connection waits for another process's lock, in milliseconds.
 const lockWait = 5000
 
-// openWait is how long opening a database waits for another process's lock.
-const openWait = 100 * time.Millisecond
-
 // Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
 // so the store has one writing connection: writers queue in the process instead of failing
 // as busy in the database. On Postgres it is the same, and a lock in the database keeps the
@@ -83,7 +63,7 @@ type Store struct {
 	log    logGuard
 	replication
 	now  func() time.Time // see WithClock
-	Told chan struct{}    // receives a token when events were committed; see announce
+	Told chan struct{}    // receives a token when events were committed; see Announce
 
 	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
 	// comparedLife is the mark.life of the server on which this process may write; nil: none.
@@ -97,6 +77,34 @@ type Store struct {
 
 // Option sets an optional part of a Store.
 type Option func(*Store)
+
+// Clock is the time by which sales open and close.
+type Clock interface {
+	// Now is the time for everything that belongs to no single item.
+	Now() time.Time
+	// ItemNow is the time by which the item's sale opens and closes.
+	ItemNow(item string) time.Time
+}
+
+// WithClock makes the store write and compare times by this clock instead of the host's, so
+// that all processes agree on when an order expires and whether a payment is late.
+func WithClock(c Clock) Option {
+	return func(s *Store) { s.now, s.itemNow = c.Now, c.ItemNow }
+}
+
+// WithPayments makes the store call fn for every recorded payment, and every refund, once
+// it is committed.
+func WithPayments(fn func(order.PaymentOutcome)) Option {
+	return func(s *Store) { s.onPayment = fn }
+}
+
+// SaleTime is the time by which an item's sale opens and closes.
+func SaleTime(s *Store, item string) time.Time {
+	if s.itemNow != nil {
+		return s.itemNow(item)
+	}
+	return s.now()
+}
 
 // Open opens the database of a setting: "sqlite:shop.db", or the URL of a database on a
 // Postgres server. It creates the file of SQLite if necessary, in a folder that exists; only its
@@ -133,30 +141,6 @@ func isPostgres(setting string) bool {
 	return strings.HasPrefix(setting, "postgres://") || strings.HasPrefix(setting, "postgresql://")
 }
 
-func openFile(ctx context.Context, s *Store, path string) (err error) {
-	if err := createFile(ctx, path); err != nil {
-		return err
-	}
-	s.file, s.hot = path, make(prepared, len(hotTexts))
-	if s.write, err = OpenSQLite(path, WriteParams(), 1); err != nil {
-		return err
-	}
-	if err := tryWrite(ctx, s.write); err != nil {
-		return fmt.Errorf("database %s: %w", path, err)
-	}
-	if err := s.log.measure(ctx, s.write); err != nil {
-		return fmt.Errorf("database %s: %w", path, err)
-	}
-	if s.log.copy, err = openReader(path, 1); err != nil {
-		return err
-	}
-	return s.openReaders(func(conns int) (*gorm.DB, error) { return openReader(path, conns) })
-}
-
-func openReader(path string, conns int) (*gorm.DB, error) {
-	return OpenSQLite(path, url.Values{"_query_only": {"true"}}, conns)
-}
-
 func (s *Store) openReaders(open func(conns int) (*gorm.DB, error)) (err error) {
 	for _, pool := range []struct {
 		db    **gorm.DB
@@ -167,94 +151,6 @@ func (s *Store) openReaders(open func(conns int) (*gorm.DB, error)) (err error) 
 		}
 	}
 	return nil
-}
-
-// createFile makes sure that the file exists and can be opened for writing. SQLite opens a
-// file that refuses writes read-only, without an error. SQLite creates the files beside the
-// database with the mode of the database.
-func createFile(ctx context.Context, path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("open database: %w", notWritable(err))
-	}
-	info, err := f.Stat()
-	if err = errors.Join(err, f.Close()); err != nil || info.Size() > 0 {
-		return err
-	}
-	return format(ctx, path)
-}
-
-// notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it
-// has that cause.
-func notWritable(err error) error {
-	var se sqlite3.Error
-	sqlite := errors.As(err, &se) && (se.Code == sqlite3.ErrReadonly || se.Code == sqlite3.ErrCantOpen)
-	if sqlite || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w: %w", ErrNotWritable, err)
-	}
-	return err
-}
-
-// WriteParams are the parameters of connections that write. BEGIN IMMEDIATE takes the write
-// lock first, so that a transaction never fails midway because it read before it wrote.
-// SQLite zeroes deleted and overwritten data, so that no erased data of a buyer stays in
-// the file. A sale only adds rows, so it has almost nothing to zero.
-func WriteParams() url.Values {
-	return url.Values{"_txlock": {"immediate"}, "_synchronous": {"FULL"}, "_secure_delete": {"on"}}
-}
-
-// tryWrite begins a transaction and rolls it back, which fails if the folder or a file
-// beside the database refuses writes. It is not an error if another process holds the lock.
-func tryWrite(ctx context.Context, db *gorm.DB) error {
-	ctx, cancel := context.WithTimeout(ctx, openWait)
-	defer cancel()
-	pool, err := db.DB()
-	if err != nil {
-		return err
-	}
-	tx, err := pool.BeginTx(ctx, nil)
-	if err == nil {
-		if err = tx.Rollback(); errors.Is(err, sql.ErrTxDone) {
-			err = nil // ctx ended in between, and database/sql has rolled it back
-		}
-		return err
-	}
-	if err = notWritable(err); Transient(err) && !errors.Is(err, ErrNotWritable) {
-		return nil // the database is busy or full, which is temporary
-	}
-	return err
-}
-
-// OpenSQLite opens a pool of at most conns connections with further parameters.
-func OpenSQLite(path string, params url.Values, conns int) (*gorm.DB, error) {
-	params.Set("_journal_mode", "WAL")
-	params.Set("_busy_timeout", strconv.Itoa(lockWait))
-	// database/sql gives a connection to one goroutine at a time, so SQLite need not take
-	// its own mutex for every bound value.
-	params.Set("_mutex", "no")
-	dsn := (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: params.Encode()}).String()
-	registerDriver()
-	db, err := gorm.Open(sqlite.New(sqlite.Config{DriverName: driverName, DSN: dsn}), &gorm.Config{
-		PrepareStmt:            true,
-		SkipDefaultTransaction: true,
-		TranslateError:         true,
-		Logger:                 logger.Discard,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, notWritable(err))
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
-	}
-	pool.SetMaxOpenConns(conns)
-	pool.SetMaxIdleConns(conns)
-	return db, nil
-}
-
-// escapePath prevents '?', '#' and '%' in a path from being parsed as parts of a URI.
-func escapePath(path string) string {
-	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 }
 
 func closeDB(db *gorm.DB) error {
@@ -310,6 +206,63 @@ func soldOf(ctx context.Context, s *Store, items []string) (sold int64, err erro
 	return sold, nil
 }
 
+// ReadList runs fn, which reads a page of a list, when it is its turn. It returns once the
+// synchronous standbys have what fn has read: see Replicated. Errors: ErrTooManyLists, ErrDatabase,
+// and fn's.
+func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
+	if err := s.lists.read(ctx, operation, fn); err != nil {
+		return err
+	}
+	return s.Replicated(ctx)
+}
+
+// ErrTooManyLists says that the maximum number of lists is being read. Retry in a second.
+var ErrTooManyLists = errors.New("order: too many lists are being read")
+
+// maxLists is how many pages of long lists are read concurrently.
+const maxLists = 2
+
+// listWait is how long a list waits for another one to finish. See timeouts.Write.
+var listWait = time.Second
+
+// listPool reads the lists of all buyers' orders, payments and audit entries. It has its
+// own connections, so that no list delays a purchase or a buyer's page.
+type listPool struct {
+	db    *gorm.DB
+	turns chan struct{}
+}
+
+func newListPool() *listPool { return &listPool{turns: make(chan struct{}, maxLists)} }
+
+// read runs fn once a turn is free. Errors: ErrTooManyLists, ErrDatabase, and those of fn.
+func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
+	timer := time.NewTimer(listWait)
+	defer timer.Stop()
+	select {
+	case p.turns <- struct{}{}:
+		defer func() { <-p.turns }()
+	case <-timer.C:
+		return fmt.Errorf("%s: %w", operation, ErrTooManyLists)
+	case <-ctx.Done():
+		return Wrap(operation, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
+	defer cancel()
+	if err := fn(p.db.WithContext(ctx)); err != nil {
+		return Wrap(operation, err)
+	}
+	return nil
+}
+
+// Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
+// the connections for them.
+func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
+	return s.long.WithContext(ctx).Transaction(fn, snapshot)
+}
+
+// snapshot gives a transaction one view of the database on Postgres; SQLite always does.
+var snapshot = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
+
 // Writer returns the one writing connection, for migrations. A caller waits for the
 // running transaction.
 func (s *Store) Writer() *gorm.DB { return s.write }
@@ -345,143 +298,3 @@ func (s *Store) Dialect() string {
 
 // ReportPayment reports an outcome to the observer of [WithPayments].
 func (s *Store) ReportPayment(o order.PaymentOutcome) { s.onPayment(o) }
-
-// Epoch is the number of the current build of the state in Redis.
-func (s *Store) Epoch(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	return epochOf(s.read.WithContext(ctx))
-}
-
-func epochOf(db *gorm.DB) (int64, error) {
-	var value string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&value).Error; err != nil {
-		return 0, Wrap("read epoch", err)
-	}
-	epoch, err := strconv.ParseInt(value, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read epoch: %w", err)
-	}
-	return epoch, nil
-}
-
-// CheckPartitions records the number of partitions at the first start and returns the
-// recorded number. Redis records it too, and may lose it.
-func CheckPartitions(ctx context.Context, s *Store, n int) (int, error) {
-	// Read first: a process must be able to start while another one holds the write lock.
-	have, err := partitionsOf(s.read.WithContext(ctx))
-	if err != nil || have > 0 {
-		return have, err
-	}
-	err = s.Transition(ctx, "record partitions", func(ctx context.Context, c Conn, _ int64) error {
-		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('partitions', ?1) ON CONFLICT DO NOTHING", strconv.Itoa(n))
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return partitionsOf(s.read.WithContext(ctx))
-}
-
-// partitionsOf reads the number of partitions; 0 if none is recorded.
-func partitionsOf(db *gorm.DB) (int, error) {
-	var values []string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&values).Error; err != nil {
-		return 0, Wrap("read partitions", err)
-	}
-	if len(values) == 0 {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(values[0])
-	if err != nil {
-		return 0, fmt.Errorf("read partitions: %w", err)
-	}
-	return n, nil
-}
-
-// Order reads one order. It returns ErrNotFound if there is no such row.
-func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var rows []schema.Order
-	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return order.Order{}, Wrap("read order "+id, err)
-	}
-	if len(rows) == 0 {
-		return order.Order{}, order.ErrNotFound
-	}
-	return rows[0].Order(), s.Replicated(ctx)
-}
-
-// OrderByKey reads the order of an idempotency key. Errors: ErrNotFound.
-func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Order, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var rows []schema.Order
-	err := s.read.WithContext(ctx).
-		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
-	if err != nil {
-		return order.Order{}, Wrap("read order by key", err)
-	}
-	if len(rows) == 0 {
-		return order.Order{}, order.ErrNotFound
-	}
-	return rows[0].Order(), s.Replicated(ctx)
-}
-
-// Transient reports whether an error comes from the database's present state (busy, full,
-// unreachable) and not from the rows sent. Such a batch must be retried whole, and not
-// split.
-func Transient(err error) bool {
-	if errors.Is(err, ErrServerChanged) {
-		return true // whatever Redis or the server answered
-	}
-	if transient, known := transientPostgres(err); known {
-		return transient
-	}
-	var se sqlite3.Error
-	if !errors.As(err, &se) {
-		var network net.Error
-		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errQueueFull) ||
-			errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn) ||
-			errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) || pgconn.SafeToRetry(err)
-	}
-	switch se.Code {
-	case sqlite3.ErrBusy, sqlite3.ErrLocked, sqlite3.ErrFull, sqlite3.ErrIoErr, sqlite3.ErrReadonly,
-		sqlite3.ErrCantOpen, sqlite3.ErrNomem, sqlite3.ErrProtocol, sqlite3.ErrInterrupt,
-		sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
-		return true
-	}
-	return false
-}
-
-// Settled reads the results of those orders that are committed.
-func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
-	defer cancel()
-	var rows []schema.Order
-	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, Wrap("read orders", err)
-	}
-	out := make([]order.Notice, len(rows))
-	for i := range rows {
-		r := &rows[i]
-		out[i] = order.Notice{ID: r.ID, Outcome: order.Outcome{Status: order.Status(r.Status), Reason: r.Reason, ConfirmedAt: r.ConfirmedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt}}
-	}
-	return out, s.Replicated(ctx)
-}
-
-// Wrap adds the operation that failed, and wraps ErrDatabase if the cause is the database's
-// present state.
-func Wrap(operation string, err error) error {
-	if Transient(err) && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s: %w: %w", operation, order.ErrDatabase, err)
-	}
-	return fmt.Errorf("%s: %w", operation, err)
-}
-
-// WithPayments makes the store call fn for every recorded payment, and every refund, once
-// it is committed.
-func WithPayments(fn func(order.PaymentOutcome)) Option {
-	return func(s *Store) { s.onPayment = fn }
-}

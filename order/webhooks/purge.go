@@ -110,28 +110,38 @@ const (
 
 // forgetSecrets deletes the secrets that no longer sign.
 func forgetSecrets(ctx context.Context, s *store.Store) error {
-	return updateIfAny(ctx, s, "forget old secrets", "webhook_endpoints", "old_secret = '', old_secret_until = 0",
-		"old_secret <> '' AND old_secret_until <= ?", s.Now().UnixMilli())
+	return updateIfAny(ctx, s, "forget old secrets", update{
+		table: "webhook_endpoints", set: "old_secret = '', old_secret_until = 0",
+		where: "old_secret <> '' AND old_secret_until <= ?", args: []any{s.Now().UnixMilli()},
+	})
 }
 
 // correctDueTimes corrects due times later than any attempt can be, to now: a wrong clock wrote
 // them, and the delivery would wait for years.
 func correctDueTimes(ctx context.Context, s *store.Store) error {
 	now := s.Now()
-	return updateIfAny(ctx, s, "correct due times", "webhook_deliveries", fmt.Sprintf("next_at = %d", now.UnixMilli()),
-		whereFarOff, now.Add(longestPause).UnixMilli(), purgePage)
+	return updateIfAny(ctx, s, "correct due times", update{
+		table: "webhook_deliveries", set: fmt.Sprintf("next_at = %d", now.UnixMilli()),
+		where: whereFarOff, args: []any{now.Add(longestPause).UnixMilli(), purgePage},
+	})
 }
 
 const whereFarOff = `(endpoint_id, event_seq) IN (SELECT endpoint_id, event_seq FROM webhook_deliveries
 	WHERE endpoint_id IN (SELECT id FROM webhook_endpoints) AND state = 'pending' AND next_at > ? LIMIT ?)`
 
+// update is an UPDATE of a table; args are those of the condition.
+type update struct {
+	table, set, where string
+	args              []any
+}
+
 // updateIfAny updates the rows that match a condition. Usually there are none, and it does not
 // use the writer.
-func updateIfAny(ctx context.Context, s *store.Store, operation, table, set, where string, args ...any) error {
+func updateIfAny(ctx context.Context, s *store.Store, operation string, u update) error {
 	look, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var found bool
-	err := s.Reader().WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+table+" WHERE "+where+")", args...).Scan(&found).Error
+	err := s.Reader().WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+u.table+" WHERE "+u.where+")", u.args...).Scan(&found).Error
 	if err != nil {
 		return store.Wrap(operation, err)
 	}
@@ -139,7 +149,7 @@ func updateIfAny(ctx context.Context, s *store.Store, operation, table, set, whe
 		return nil
 	}
 	return s.Changing(ctx, operation, func(tx *gorm.DB, _ int64) error {
-		return tx.Exec("UPDATE "+table+" SET "+set+" WHERE "+where, args...).Error
+		return tx.Exec("UPDATE "+u.table+" SET "+u.set+" WHERE "+u.where, u.args...).Error
 	})
 }
 

@@ -95,11 +95,11 @@ var sabotages = []struct {
 	{
 		name: "drops the database's condition",
 		change: []alteration{
-			{file: "order/store/rows.go", from: " AND sold + ?1 <= total", to: ""},
+			{file: "order/store/statements.go", from: " AND sold + ?1 <= total", to: ""},
 			{file: "migrations/sqlite/00001_init.sql", from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
 		},
 		postgres: []alteration{
-			{file: "order/store/rows.go", from: " AND sold + ?1 <= total", to: ""},
+			{file: "order/store/statements.go", from: " AND sold + ?1 <= total", to: ""},
 			{file: postgresSchema, from: "CHECK (sold BETWEEN 0 AND total)", to: "CHECK (sold >= 0)"},
 		},
 		sell: raiseStock, found: []string{history.Oversold},

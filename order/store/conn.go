@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Conn runs statements: a transaction of the writer, or the reading connections.
@@ -12,6 +14,40 @@ type Conn interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Each calls scan for every row of a query.
+func Each(ctx context.Context, c Conn, query string, args []any, scan func(rows *sql.Rows) error) (err error) {
+	rows, err := c.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Changed returns the number of rows that a statement changed.
+func Changed(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// JSONList passes any number of ids to a statement as one value.
+func JSONList(ids ...string) string { return jsonOf(ids) }
+
+func jsonOf(list any) string {
+	b, err := json.Marshal(list)
+	if err != nil {
+		panic(fmt.Sprintf("order: a list of strings and numbers has no JSON: %v", err)) // it always has one
+	}
+	return string(b)
 }
 
 // prepared keeps the writer's statements, prepared on the only writing connection. A
@@ -55,6 +91,15 @@ func (p prepared) close() error {
 func (p prepared) in(tx *sql.Tx) preparedTx {
 	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
 }
+
+// hotTexts are the statements that the writer keeps prepared.
+var hotTexts = slices.Concat([]string{
+	setSavepoint, undoSavepoint, releaseSavepoint,
+	sellUnits, selectOrder, selectKeyTaken,
+	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
+	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
+	selectWanted, insertDeliveries,
+}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])
 
 type preparedTx struct {
 	tx    *sql.Tx

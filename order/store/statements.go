@@ -1,11 +1,8 @@
 package store
 
-import (
-	"slices"
+import "flashsale/order"
 
-	"flashsale/order"
-)
-
+// orderColumns is the number of values of insertConfirmed for one order.
 const orderColumns = 10
 
 // insertConfirmed fails if a row with the same id, or idempotency key, exists; see existed. Skipping
@@ -45,6 +42,12 @@ var addAllowed = newRowsStatement(
 const sellUnits = `UPDATE items SET sold = sold + ?1, sequence = MAX(sequence, ?3), revision = revision + 1
 	WHERE id = ?2 AND sold + ?1 <= total
 	RETURNING per_user_limit, payment_window_seconds, total, sold = total, revision`
+
+// BumpRevision increments an item's revision.
+const BumpRevision = `UPDATE items SET revision = revision + 1 WHERE id = ?1 RETURNING revision`
+
+// bumpRevisions increments the revisions of the items in a JSON list.
+const bumpRevisions = `UPDATE items SET revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id, revision`
 
 // OrdersHold selects the orders whose units are taken from the stock and count towards
 // their buyer's limit.
@@ -132,12 +135,3 @@ const returnColumns = 6
 var InsertReturns = newRowsStatement(
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
 	"text text text text bigint bigint", "")
-
-// hotTexts are the statements that the writer keeps prepared.
-var hotTexts = slices.Concat([]string{
-	setSavepoint, undoSavepoint, releaseSavepoint,
-	sellUnits, selectOrder, selectKeyTaken,
-	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
-	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])
