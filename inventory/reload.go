@@ -183,7 +183,7 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 			}
 			switch {
 			case otherType(err):
-				r.single(it) // whose load fails alone
+				r.single(it) // only its own load fails
 			case err != nil:
 				return nil, fmt.Errorf("claim sale of %s: %w: %w", it.Item, ErrUnavailable, err)
 			case n == 1:

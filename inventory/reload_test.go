@@ -276,7 +276,7 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 	})
 }
 
-// TestReload_claim_OtherType: a sale whose key has another type is loaded alone, and does not keep the others from
+// TestReload_claim_OtherType: a sale whose key has another type is loaded on its own, and does not keep the others from
 // being loaded together.
 func TestReload_claim_OtherType(t *testing.T) {
 	t.Parallel()
@@ -293,7 +293,7 @@ func TestReload_claim_OtherType(t *testing.T) {
 			t.Errorf("claimed %v, %v; want %v", claimed, err, want)
 		}
 		if !slices.Equal(r.singles, items[1:2]) {
-			t.Errorf("to be loaded alone: %v, want %v", r.singles, items[1:2])
+			t.Errorf("to be loaded on their own: %v, want %v", r.singles, items[1:2])
 		}
 	})
 }
