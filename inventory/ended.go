@@ -110,12 +110,14 @@ const (
 func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items []string) (status []FreeStatus, err error) {
 	k := keys{partitions}
 	cmds := make([]*redis.Cmd, len(items))
-	_, _ = rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+	err = pipelined(ctx, rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
 			cmds[i] = freeScript.Eval(ctx, p, []string{k.sale(item), k.idempotency(item), k.buyers(item), k.lockKey(item), k.accepted(item)}, stoppedMark)
 		}
-		return nil
 	})
+	if err != nil {
+		return nil, fmt.Errorf("remove %d ended sales: %w", len(items), err)
+	}
 	status = make([]FreeStatus, len(items))
 	for i, c := range cmds {
 		n, cerr := c.Int64()

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,22 +97,21 @@ func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 		return nil, err
 	}
 	cmds := make([]*redis.SliceCmd, len(items))
-	// An error of one command, for example a key of another type, affects only that item.
-	_, err = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	err = pipelined(ctx, v.rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), liveFields...)
 		}
-		return nil
 	})
 	lives := make([]Live, len(items))
+	read := 0
 	for i, c := range cmds {
-		if c.Err() == nil {
+		if err == nil && c.Err() == nil {
 			lives[i], _ = parseLive(c.Val(), epoch)
-			err = nil
+			read++
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, err)
+	if read == 0 && len(items) > 0 {
+		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, cmp.Or(err, cmds[0].Err()))
 	}
 	return lives, nil
 }
@@ -362,12 +362,14 @@ func parseBuyer(buyer, value string) (BuyerCount, Entry) {
 // being changed or cannot be read.
 func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 	cmds := make([]*redis.SliceCmd, len(items))
-	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+	err := pipelined(ctx, v.rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "left", "changing")
 		}
-		return nil
 	})
+	if err != nil {
+		return nil, fmt.Errorf("read stock of %d items: %w", len(items), err)
+	}
 	left := make([]int64, len(items))
 	for i, c := range cmds {
 		left[i] = -1

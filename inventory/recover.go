@@ -94,12 +94,14 @@ type Mark struct {
 // Errors: [ErrUnavailable].
 func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]Mark, error) {
 	cmds := make([]*redis.SliceCmd, len(items))
-	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+	err := pipelined(ctx, v.rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "sequence", "version", "per_user_limit")
 		}
-		return nil
 	})
+	if err != nil {
+		return nil, fmt.Errorf("read marks of %d sales: %w", len(items), err)
+	}
 	marks := make([]Mark, len(items))
 	for i, c := range cmds {
 		found, err := c.Result()
@@ -126,12 +128,14 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 // another type. Void may be called at any time. Errors: [ErrUnavailable].
 func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error {
 	cmds := make([]*redis.Cmd, len(items))
-	_, _ = v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+	err := pipelined(ctx, v.rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
 			cmds[i] = voidScript.Eval(ctx, p, []string{v.keys.sale(item)}, epoch, stoppedMark)
 		}
-		return nil
 	})
+	if err != nil {
+		return fmt.Errorf("drop sales: %w", err)
+	}
 	for _, c := range cmds {
 		if err := c.Err(); err != nil && !otherType(err) {
 			return fmt.Errorf("drop sales: %w: %w", ErrUnavailable, err)
@@ -139,10 +143,6 @@ func (v *Inventory) Void(ctx context.Context, epoch int64, items []string) error
 	}
 	return nil
 }
-
-// otherType reports whether a command failed because another program has overwritten a sale's key with a value of
-// another type. That concerns only this sale: every script fails on it, so nothing is sold from it.
-func otherType(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
 // Declare records that the data in Redis belongs to this epoch. Sales of other epochs must
 // have been dropped before. This process sells under the epoch from now on.

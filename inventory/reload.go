@@ -170,12 +170,14 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 	for from := 0; from < len(items); from += claimPage {
 		page := items[from:min(from+claimPage, len(items))]
 		cmds := make([]*redis.Cmd, len(page))
-		_, _ = r.v.rdb.Pipelined(ctx, func(p redis.Pipeliner) error { //nolint:errcheck // each command has its own error
+		err := pipelined(ctx, r.v.rdb, func(p redis.Pipeliner) {
 			for i, it := range page {
 				cmds[i] = claimScript.EvalSha(ctx, p, []string{r.v.keys.sale(it.Item)}, claim)
 			}
-			return nil
 		})
+		if err != nil {
+			return nil, fmt.Errorf("claim %d sales: %w", len(page), err)
+		}
 		for i, it := range page {
 			n, err := cmds[i].Int()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") {

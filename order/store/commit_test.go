@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -443,19 +444,28 @@ func TestStore_Commit_AfterChange(t *testing.T) {
 			breakUndo(t, s)
 		}
 		var runs int
-		batch := make(chan error, 1)
-		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
-			if runs++; runs == 1 {
-				go func() {
-					_, err := s.Commit(await.Context(t), []order.Task{first, ordertest.Bought("o2", "item", "u2", "k2", 1)})
-					batch <- err
-				}()
-				await.True(t, "the batch to wait", func() bool { n, _ := waiting(s); return n == 1 })
-			}
-			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'changed'")
-			return err
-		})
-		if err != nil {
+		begun, proceed := make(chan struct{}), make(chan struct{})
+		release := sync.OnceFunc(func() { close(proceed) })
+		t.Cleanup(release)
+		change, batch := make(chan error, 1), make(chan error, 1)
+		go func() {
+			change <- s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+				if runs++; runs == 1 {
+					close(begun)
+					<-proceed
+				}
+				_, err := c.ExecContext(ctx, "UPDATE items SET name = 'changed'")
+				return err
+			})
+		}()
+		<-begun
+		go func() {
+			_, err := s.Commit(await.Context(t), []order.Task{first, ordertest.Bought("o2", "item", "u2", "k2", 1)})
+			batch <- err
+		}()
+		await.True(t, "the batch to wait", func() bool { n, _ := waiting(s); return n == 1 })
+		release()
+		if err := <-change; err != nil {
 			t.Errorf("lost %v: the change: %v", lost, err)
 		}
 		if err := <-batch; (err != nil) != lost {

@@ -167,8 +167,9 @@ func (g *group) together(bunch []*write) (rest []*write, err error) {
 
 // runOne runs a member, and undoes its writes if it fails. The member's own error is returned
 // to its caller after the commit. runOne returns an error if the transaction is lost. A batch that is
-// the first member needs no savepoint: if it fails, the transaction is lost, but nothing else is in it. On
-// SQLite a savepoint copies each page that the batch changes, which took a tenth of a commit.
+// the first member needs no savepoint: if it fails, the transaction is lost, but nothing else is in it, and its
+// caller gets the error after the rollback. On SQLite a savepoint copies each page that the batch changes, which took a tenth
+// of a commit.
 func (g *group) runOne(one *write) error {
 	began := time.Now()
 	first := one.batch && g.changes == 0

@@ -89,7 +89,7 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 		got.outcome = unaccepted(&got.order, p, box.Now)
 	}
 	got.refusal = PaymentErrors[got.outcome]
-	payment, err := recordPayment(ctx, c, reported{Payment: p, id: known.id, orderID: id, receivedAs: got.outcome, outcome: got.outcome}, box.Now)
+	payment, err := recordPayment(ctx, c, reported{Payment: p, id: known.id, orderID: id, receivedAs: got.outcome}, box.Now)
 	if errors.Is(err, order.ErrPaymentLimit) {
 		return receipt{order: got.order, refusal: order.ErrPaymentLimit}, nil
 	}
@@ -131,14 +131,14 @@ func readReported(ctx context.Context, c Conn, reference string) (reported, erro
 	return r, nil
 }
 
-// recordPayment writes a payment and returns its id. If it has an id, it replaces the
-// mismatch with that id. Errors: ErrPaymentLimit.
+// recordPayment writes a payment and returns its id; its outcome is what it was received as. If it has an id, it
+// replaces the mismatch with that id. Errors: ErrPaymentLimit.
 func recordPayment(ctx context.Context, c Conn, r reported, now int64) (int64, error) {
 	if r.id != 0 {
-		_, err := c.ExecContext(ctx, correctPayment, r.AmountMinor, r.Currency, r.outcome, now, r.id)
+		_, err := c.ExecContext(ctx, correctPayment, r.AmountMinor, r.Currency, r.receivedAs, now, r.id)
 		return r.id, err
 	}
-	if r.outcome != order.PaymentAccepted { // an order has at most one accepted payment
+	if r.receivedAs != order.PaymentAccepted { // an order has at most one accepted payment
 		var n int
 		if err := c.QueryRowContext(ctx, CountPayments, r.orderID).Scan(&n); err != nil {
 			return 0, err
@@ -148,7 +148,7 @@ func recordPayment(ctx context.Context, c Conn, r reported, now int64) (int64, e
 		}
 	}
 	var id int64
-	err := c.QueryRowContext(ctx, insertPayment, r.Reference, r.orderID, r.AmountMinor, r.Currency, r.outcome, now).Scan(&id)
+	err := c.QueryRowContext(ctx, insertPayment, r.Reference, r.orderID, r.AmountMinor, r.Currency, r.receivedAs, now).Scan(&id)
 	return id, err
 }
 

@@ -25,7 +25,8 @@ type rowsStatement struct {
 // newRowsStatement returns a statement that begins with head and ends with tail. values are
 // those of a row: the type of one that varies, text or bigint, or a literal. With INSERT OR FAIL,
 // SQLite keeps no copies of pages to undo a statement that fails: the rows of a batch may take
-// several statements, so its transaction or savepoint must be rolled back in any case.
+// several statements, so its transaction or savepoint must be rolled back in any case. An update on
+// conflict keeps them all the same.
 func newRowsStatement(head, values, tail string) *rowsStatement {
 	s := &rowsStatement{}
 	var selected, names, arrays []string

@@ -27,14 +27,14 @@ const buyerColumns = 3
 // addToBuyers skips a buyer who would exceed the item's limit. The caller checks the number
 // of rows written.
 var addToBuyers = newRowsStatement(
-	"INSERT OR FAIL INTO buyers (item_id, user_id, quantity)", "text text bigint",
+	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
 	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity
 	WHERE buyers.quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
 
 // addAllowed does not check the limit: its orders were checked in the same transaction, some of
 // them against an earlier limit.
 var addAllowed = newRowsStatement(
-	"INSERT OR FAIL INTO buyers (item_id, user_id, quantity)", "text text bigint",
+	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
 	"ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity")
 
 // sellUnits counts units as sold if the item's total allows it, and records the sale's
