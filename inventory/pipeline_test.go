@@ -30,7 +30,7 @@ func refusingServer(t *testing.T) string {
 				return // closed
 			}
 			go func() {
-				defer c.Close() //nolint:errcheck // the client has closed it
+				defer c.Close()
 				b := make([]byte, 4096)
 				for {
 					if _, err := c.Read(b); err != nil {
