@@ -28,9 +28,6 @@ const (
 	// the same pages repeatedly: the longer the log, the more orders share one copy of such
 	// a page.
 	logBytes = 28 << 20
-	// logSkips is how many commits follow a reading of the log's length without another one, while the log is
-	// shorter than half of logBytes: a reading takes a twentieth of a commit. The largest commits add 3 MB each.
-	logSkips = 3
 	// logRest is how many bytes may be left to copy between two commits.
 	logRest = 1200 << 10
 	// logPasses bounds the consecutive concurrent checkpoints. Each copies the pages
@@ -62,8 +59,6 @@ const (
 type logGuard struct {
 	pages int64    // logBytes in pages of the database, except in tests
 	left  int64    // logRest in pages
-	skips int      // logSkips, except in tests
-	skip  int      // commits until the length of the log is read; belongs to the writer's goroutine
 	copy  *gorm.DB // the connection of concurrent checkpoints
 	// mu is held during a checkpoint that must not run concurrently with another one:
 	// SQLite refuses the second without waiting.
@@ -202,10 +197,7 @@ func checkpoint(ctx context.Context, s *Store) {
 			g.rest.Store(0)
 		}
 	default:
-		if !g.read() {
-			return
-		}
-		if left, err := checkpointed(ctx, s.write, "NOOP"); err != nil || !g.long(left) {
+		if left, err := checkpointed(ctx, s.write, "NOOP"); err != nil || left < g.pages {
 			return
 		}
 		g.copying.Store(true)
@@ -216,23 +208,6 @@ func checkpoint(ctx context.Context, s *Store) {
 			}
 		})
 	}
-}
-
-// read reports whether the length of the log must be read after this commit.
-func (g *logGuard) read() bool {
-	if g.skip > 0 {
-		g.skip--
-		return false
-	}
-	return true
-}
-
-// long reports whether a log of so many pages that are not copied needs a checkpoint.
-func (g *logGuard) long(pages int64) bool {
-	if pages < g.pages/2 {
-		g.skip = g.skips
-	}
-	return pages >= g.pages
 }
 
 // copyLog copies the log until only a short rest is left, and reports whether it has copied

@@ -22,7 +22,7 @@ func TestStore_Checkpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages, s.log.skips = 100, 0 // before the writer reads them
+	s.log.pages = 100 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	var longest int64
 	for n := range 100 {
@@ -45,7 +45,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages, s.log.skips = 50, 0 // before the writer reads them
+	s.log.pages = 50 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	n := 0
 	// The second commit returns after the check of the log that follows the first.
@@ -99,7 +99,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages, s.log.skips = 1<<40, 0 // before the writer reads them
+	s.log.pages = 1 << 40 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	ctx := await.Context(t)
 	for n := range 10 {
@@ -258,31 +258,6 @@ func readWithoutPause(ctx context.Context, s *Store) (err error) {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-	}
-}
-
-// TestLogGuard_Read: the length of a short log is read after every fourth commit, that of a longer one after each.
-func TestLogGuard_Read(t *testing.T) {
-	t.Parallel()
-	g := logGuard{pages: 100, skips: 3}
-	for i, step := range []struct {
-		read  bool
-		pages int64
-		long  bool
-	}{
-		{true, 0, false}, {read: false}, {read: false}, {read: false},
-		{true, 49, false}, {read: false}, {read: false}, {read: false},
-		{true, 50, false}, {true, 99, false}, {true, 100, true}, {true, 10, false}, {read: false},
-	} {
-		if got := g.read(); got != step.read {
-			t.Fatalf("commit %d: read %v, want %v", i, got, step.read)
-		}
-		if !step.read {
-			continue
-		}
-		if got := g.long(step.pages); got != step.long {
-			t.Errorf("commit %d, %d pages: long %v, want %v", i, step.pages, got, step.long)
 		}
 	}
 }

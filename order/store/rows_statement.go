@@ -8,13 +8,11 @@ import (
 
 // chunkSizes are the numbers of rows for which a statement is prepared on SQLite. A batch of
 // any size is split into these sizes, so that each statement is prepared once: preparing a
-// new text for every batch length took a sixth of the worker's time. Each statement of a batch
-// searches the trees again.
-var chunkSizes = [...]int{256, 128, 64, 32, 16, 8, 4, 2, 1}
+// new text for every batch length took a sixth of the worker's time.
+var chunkSizes = [...]int{256, 64, 16, 4, 1}
 
 // rowsStatement is a statement for several rows, mostly an INSERT. SQLite prepares it in several sizes; Postgres
-// gets one array for each column, so that one text serves any number of rows. A statement that fails may have
-// written some of its rows.
+// gets one array for each column, so that one text serves any number of rows.
 type rowsStatement struct {
 	columns  int
 	text     [len(chunkSizes)]string
@@ -23,10 +21,7 @@ type rowsStatement struct {
 }
 
 // newRowsStatement returns a statement that begins with head and ends with tail. values are
-// those of a row: the type of one that varies, text or bigint, or a literal. With INSERT OR FAIL,
-// SQLite keeps no copies of pages to undo a statement that fails: the rows of a batch may take
-// several statements, so its transaction or savepoint must be rolled back in any case. An update on
-// conflict keeps them all the same.
+// those of a row: the type of one that varies, text or bigint, or a literal.
 func newRowsStatement(head, values, tail string) *rowsStatement {
 	s := &rowsStatement{}
 	var selected, names, arrays []string
@@ -44,7 +39,7 @@ func newRowsStatement(head, values, tail string) *rowsStatement {
 	for i, n := range chunkSizes {
 		s.text[i] = head + " VALUES " + s.rows(n, selected) + " " + tail
 	}
-	s.postgres = strings.Replace(head, "INSERT OR FAIL", "INSERT", 1) + " SELECT " + strings.Join(selected, ", ") + " FROM unnest(" + strings.Join(arrays, ", ") + ") AS list (" +
+	s.postgres = head + " SELECT " + strings.Join(selected, ", ") + " FROM unnest(" + strings.Join(arrays, ", ") + ") AS list (" +
 		strings.Join(names, ", ") + ") " + tail
 	return s
 }

@@ -113,7 +113,7 @@ func SaleTime(s *Store, item string) time.Time {
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
 		large: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},
-		log: logGuard{skips: logSkips, high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
+		log: logGuard{high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
 		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
 	for _, set := range options {
