@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,16 +101,19 @@ func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 			cmds[i] = p.HMGet(ctx, v.keys.sale(item), liveFields...)
 		}
 	})
-	lives := make([]Live, len(items))
-	read := 0
-	for i, c := range cmds {
-		if err == nil && c.Err() == nil {
-			lives[i], _ = parseLive(c.Val(), epoch)
-			read++
-		}
+	if err != nil {
+		return nil, fmt.Errorf("read %d sales: %w", len(items), err)
 	}
-	if read == 0 && len(items) > 0 {
-		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, cmp.Or(err, cmds[0].Err()))
+	lives, failed := make([]Live, len(items)), 0
+	for i, c := range cmds {
+		if c.Err() != nil {
+			failed++
+			continue
+		}
+		lives[i], _ = parseLive(c.Val(), epoch)
+	}
+	if failed > 0 && failed == len(cmds) {
+		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, cmds[0].Err())
 	}
 	return lives, nil
 }

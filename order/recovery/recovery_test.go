@@ -228,14 +228,14 @@ func TestRecovery_OtherType(t *testing.T) {
 		if ids := sellOut(s, "v", ordertest.Long); len(ids) != 9 {
 			t.Errorf("%d units sold after the loss, want 9", len(ids))
 		}
-		p := s.Purchase("u", "k", 1, ordertest.Long)
-		p.ItemID = "overwritten"
 		if left, err := s.Stock.Left(ctx, []string{"overwritten"}); err != nil || left[0] != -1 {
 			t.Errorf("%v left, %v", left, err)
 		}
 		if was, err := rdb.GetDel(ctx, key).Result(); was != "foreign" || err != nil {
 			t.Errorf("the foreign value is %q, %v", was, err)
 		}
+		p := s.Purchase("u", "k", 1, ordertest.Long)
+		p.ItemID = "overwritten"
 		s.MustPlace(p)
 		s.Drained()
 		ordertest.AuditStore(t, s.Store)

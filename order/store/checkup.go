@@ -48,16 +48,21 @@ func Check(ctx context.Context, s *Store) (Checkup, error) {
 		if len(modes) == 1 {
 			c.JournalMode = modes[0]
 		}
-		if c.Partitions, err = partitionsOf(tx); err != nil {
-			return err
-		}
-		if c.Lineage, err = lineageOf(tx); err != nil {
-			return err
-		}
-		c.Epoch, err = epochOf(tx)
-		return err
+		return c.readMeta(tx)
 	})
 	return c, err
+}
+
+// readMeta reads what the table meta records.
+func (c *Checkup) readMeta(tx *gorm.DB) (err error) {
+	if c.Partitions, err = partitionsOf(tx); err != nil {
+		return err
+	}
+	if c.Lineage, err = lineageOf(tx); err != nil {
+		return err
+	}
+	c.Epoch, err = epochOf(tx)
+	return err
 }
 
 // checkPostgres does not search for damage: Postgres verifies its pages when it reads them, if
@@ -71,14 +76,7 @@ func checkPostgres(ctx context.Context, s *Store) (c Checkup, err error) {
 		return c, nil
 	}
 	err = s.read.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
-		if c.Partitions, err = partitionsOf(tx); err != nil {
-			return err
-		}
-		if c.Lineage, err = lineageOf(tx); err != nil {
-			return err
-		}
-		c.Epoch, err = epochOf(tx)
-		return err
+		return c.readMeta(tx)
 	}, &sql.TxOptions{ReadOnly: true})
 	return c, err
 }

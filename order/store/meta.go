@@ -17,10 +17,18 @@ func (s *Store) Epoch(ctx context.Context) (int64, error) {
 	return epochOf(s.read.WithContext(ctx))
 }
 
+// metaOf reads a value of the table meta; empty: there is none.
+func metaOf(db *gorm.DB, key string) (value string, err error) {
+	if err := db.Raw("SELECT value FROM meta WHERE key = ?", key).Scan(&value).Error; err != nil {
+		return "", Wrap("read "+key, err)
+	}
+	return value, nil
+}
+
 func epochOf(db *gorm.DB) (int64, error) {
-	var value string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'epoch'").Scan(&value).Error; err != nil {
-		return 0, Wrap("read epoch", err)
+	value, err := metaOf(db, "epoch")
+	if err != nil {
+		return 0, err
 	}
 	epoch, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
@@ -49,14 +57,11 @@ func CheckPartitions(ctx context.Context, s *Store, n int) (int, error) {
 
 // partitionsOf reads the number of partitions; 0 if none is recorded.
 func partitionsOf(db *gorm.DB) (int, error) {
-	var values []string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'partitions'").Scan(&values).Error; err != nil {
-		return 0, Wrap("read partitions", err)
+	value, err := metaOf(db, "partitions")
+	if err != nil || value == "" {
+		return 0, err
 	}
-	if len(values) == 0 {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(values[0])
+	n, err := strconv.Atoi(value)
 	if err != nil {
 		return 0, fmt.Errorf("read partitions: %w", err)
 	}
@@ -70,13 +75,7 @@ func Lineage(ctx context.Context, s *Store) (string, error) {
 	return lineageOf(s.read.WithContext(ctx))
 }
 
-func lineageOf(db *gorm.DB) (string, error) {
-	var value string
-	if err := db.Raw("SELECT value FROM meta WHERE key = 'lineage'").Scan(&value).Error; err != nil {
-		return "", Wrap("read lineage", err)
-	}
-	return value, nil
-}
+func lineageOf(db *gorm.DB) (string, error) { return metaOf(db, "lineage") }
 
 // The keys of the marks of a copied database in the table meta; see package transfer. No process
 // writes into a database on Postgres that has one.
