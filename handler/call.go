@@ -225,7 +225,10 @@ var (
 )
 
 // json writes q.out as the answer.
-func (q *call) json(status int) error {
+func (q *call) json(status int) error { return q.writeJSON(status, q.out) }
+
+// writeJSON is json for a body that is not in q.out.
+func (q *call) writeJSON(status int, body []byte) error {
 	h := q.c.Writer.Header()
 	h["Content-Type"] = contentJSON
 	if q.route.Private {
@@ -233,7 +236,7 @@ func (q *call) json(status int) error {
 	}
 	q.c.Writer.WriteHeader(status)
 	// An error means that the client has disconnected.
-	if _, err := q.c.Writer.Write(q.out); err != nil {
+	if _, err := q.c.Writer.Write(body); err != nil {
 		return errClientGone
 	}
 	return nil

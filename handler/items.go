@@ -200,15 +200,19 @@ func (q *call) writePage(p *encode.Page, now time.Time, a age) error {
 		q.c.Writer.WriteHeaderNow()
 		return nil
 	}
+	var body []byte
 	if p.Kept && len(p.Head) >= packedFrom && request.AcceptsGzip(in["Accept-Encoding"]) {
 		h["Content-Encoding"] = headerGzip
-		q.out = p.AppendPacked(q.out[:0], now)
+		body = p.Packed(q.out, now)
 	} else {
-		q.out = p.Append(q.out[:0], now)
+		body = p.Plain(q.out, now)
 	}
-	if len(q.out) >= packedFrom {
+	if p.Timed {
+		q.out = body // keeps the buffer; the bytes of any other page belong to all its readers
+	}
+	if len(body) >= packedFrom {
 		// The server sets the length of short answers automatically.
-		h["Content-Length"] = []string{strconv.Itoa(len(q.out))}
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
-	return q.json(http.StatusOK)
+	return q.writeJSON(http.StatusOK, body)
 }

@@ -180,6 +180,33 @@ func TestListItems_FrequentPagesAreEncodedOnce(t *testing.T) {
 	}
 }
 
+// Readers of a kept page share its bytes, so that slow ones need no memory for it. Answers that
+// follow on the same connection do not change them.
+func TestListItems_PagesAreShared(t *testing.T) {
+	t.Parallel()
+	s, now := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}, view: &catalog.View{Item: someItem()}})
+	for _, coding := range []string{"identity", "gzip"} {
+		page := func() string { return getPage(s, "/v1/items", "Accept-Encoding", coding).Body.String() }
+		first := page()
+		for range 10 {
+			if w := getPage(s, "/v1/items/thing"); w.Code != 200 {
+				t.Fatalf("the item: %d %s", w.Code, w.Body)
+			}
+			if page() != first {
+				t.Fatalf("%s: another answer has changed the page", coding)
+			}
+		}
+	}
+	list := &catalog.ListView{Items: manyItems(request.DefaultPage)}
+	e := &itemRoutes{cursors: sealer{[]byte("a key of the tests")}, itemNow: func(string) time.Time { return *now }}
+	p := e.listPage(list, 0, request.DefaultPage, *now)
+	for name, read := range map[string]func([]byte, time.Time) []byte{"plain": p.Plain, "packed": p.Packed} {
+		if a, b := read(nil, *now), read(nil, *now); &a[0] != &b[0] || len(a) != len(b) {
+			t.Errorf("%s: two readers have two copies", name)
+		}
+	}
+}
+
 // A page encoded for a single reader has the tag, the time and the headers of any other, but is
 // not compressed.
 func TestListItems_OtherPagesAreNotCompressed(t *testing.T) {

@@ -22,8 +22,8 @@ type Page struct {
 	Tag         []string // the ETag: the same for the same content, regardless of server_time
 
 	packing sync.Once
-	packed  []byte // the compressed head, in a form to which more can be appended
-	sum     uint32 // its CRC
+	packed  []byte // the compressed page; of a timed one the head, to which more can be appended
+	sum     uint32 // the CRC of the head
 }
 
 // Good reports whether the page shows the content as it is at the given time.
@@ -43,27 +43,29 @@ func WeakTag(sum uint64) []string {
 	return []string{`W/"` + strconv.FormatUint(sum, 36) + `"`}
 }
 
-// Append appends the page with the given server_time.
-func (p *Page) Append(b []byte, now time.Time) []byte {
-	b = append(b, p.Head...)
-	if p.Timed {
-		b = ServerTime(b, now)
+// Plain returns the page with the given server_time. A page that is not timed is the same bytes for
+// all readers, which must not be changed; a timed one is written to b from its beginning.
+func (p *Page) Plain(b []byte, now time.Time) []byte {
+	if !p.Timed {
+		return p.Head
 	}
-	return b
+	return ServerTime(append(b[:0], p.Head...), now)
 }
 
-// AppendPacked appends the compressed page. The compressed head ends at a byte boundary; the
-// time follows it in an uncompressed block.
-func (p *Page) AppendPacked(b []byte, now time.Time) []byte {
+// Packed is Plain for the compressed page.
+func (p *Page) Packed(b []byte, now time.Time) []byte {
 	p.packing.Do(p.pack)
-	b = append(b, p.packed...)
-	sum, size := p.sum, len(p.Head)
-	var tail [64]byte
-	end := tail[:0]
-	if p.Timed {
-		end = ServerTime(end, now)
-		sum, size = crc32.Update(sum, crc32.IEEETable, end), size+len(end)
+	if !p.Timed {
+		return p.packed
 	}
+	var tail [64]byte
+	end := ServerTime(tail[:0], now)
+	return endPacked(append(b[:0], p.packed...), end, crc32.Update(p.sum, crc32.IEEETable, end), len(p.Head)+len(end))
+}
+
+// endPacked appends the end of a compressed page: the rest of its content in an uncompressed block,
+// and the checksum and the size of the whole content. The compressed part ends at a byte boundary.
+func endPacked(b, end []byte, sum uint32, size int) []byte {
 	b = append(b, 1) // the last block, stored
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(end)))
 	b = binary.LittleEndian.AppendUint16(b, ^uint16(len(end)))
@@ -83,6 +85,9 @@ func (p *Page) pack() {
 	_ = w.Flush()          //nolint:errcheck // the same
 	packers.Put(w)
 	p.packed, p.sum = to.Bytes(), crc32.ChecksumIEEE(p.Head)
+	if !p.Timed {
+		p.packed = endPacked(p.packed, nil, p.sum, len(p.Head))
+	}
 }
 
 // ServerTime appends server_time and the end of the object.

@@ -21,12 +21,12 @@ func TestPage_PackedHasTheSameContent(t *testing.T) {
 	} {
 		for i := range 3 {
 			now := someTime.Add(time.Duration(i) * time.Second)
-			r, err := gzip.NewReader(bytes.NewReader(p.AppendPacked(nil, now)))
+			r, err := gzip.NewReader(bytes.NewReader(p.Packed(nil, now)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, err := io.ReadAll(r) // it checks the checksum and the length
-			if want := p.Append(nil, now); err != nil || !bytes.Equal(got, want) {
+			if want := p.Plain(nil, now); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: %v, unpacked %q\nwant %q", name, err, got, want)
 			}
 		}
