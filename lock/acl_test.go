@@ -2,9 +2,11 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -261,6 +263,20 @@ func TestREADME_Conformance(t *testing.T) {
 			if !strings.Contains(tests.String(), "func "+n[1]+"(") {
 				t.Errorf("%s does not exist", n[1])
 			}
+		}
+	}
+}
+
+// A missing permission is not reported as a key of another type.
+func TestManager_Inspect_NotPermitted(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	for i, command := range []string{"get", "zcard", "hlen", "pttl"} {
+		prefix := redistest.Prefix(t)
+		rdb := aclUser(t, server.Addr(), "user-without-"+command, prefix, aclCommands, aclChannels, "-"+command)
+		_, err := newManager(t, rdb, slow).Inspect(await.Context(t), prefix+strconv.Itoa(i))
+		if err == nil || errors.Is(err, ErrForeignKey) {
+			t.Errorf("without %s: %v", command, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -125,11 +126,13 @@ func inspectDeadWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Mana
 	if info := specInfo(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
 		t.Errorf("queue = %+v, want the waiter alive", info.Queue)
 	}
-	if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, time.Now().Add(-time.Minute).UnixMilli()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
-		t.Errorf("queue = %+v, want the waiter dead", info.Queue)
+	for _, aliveUntil := range []string{strconv.FormatInt(time.Now().Add(-time.Minute).UnixMilli(), 10), "no number"} {
+		if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, aliveUntil).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
+			t.Errorf("alive until %s: queue = %+v, want the waiter dead", aliveUntil, info.Queue)
+		}
 	}
 	mustRelease(t, l)
 }
@@ -141,8 +144,12 @@ func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manag
 	l := mustAcquire(t, m, name)
 	tokens := ghosts(t, m, name, inspectWaiters+5)
 	info := specInfo(t, reader, name)
-	if info.Waiters != inspectWaiters+5 || len(info.Queue) != inspectWaiters || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
+	if info.Waiters != inspectWaiters+5 || len(info.Queue) != 100 || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
 		t.Errorf("%d waiters, %d listed", info.Waiters, len(info.Queue))
+	}
+	// Lock.Held needs none of them.
+	if info, err := reader.store.inspect(ctx, &l.h.keys, 0); err != nil || info.Waiters != inspectWaiters+5 || len(info.Queue) != 0 {
+		t.Errorf("%d waiters, %d listed, %v", info.Waiters, len(info.Queue), err)
 	}
 	if err := rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err(); err != nil {
 		t.Fatal(err)
