@@ -112,8 +112,8 @@ func closesMS(t time.Time) int64 {
 // Change changes an item in the database and in its sale. If a process dies in between,
 // the next load of the sale brings the two into agreement. commit changes the database
 // and returns the item's version after the change; c.Version is ignored. Change holds
-// the item's lock, so nothing of the item is sold, for two seconds at the most, which
-// also bounds ctx.
+// the item's lock, so nothing of the item is sold, for [Config].HoldLimit at the most,
+// which also bounds ctx; a change that takes units back may load the sale before.
 //
 // The sale is marked before commit is called, and a marked sale sells nothing. A process
 // that finds the mark of another process that has died loads the sale from the database,

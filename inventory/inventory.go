@@ -27,15 +27,15 @@ import (
 
 // Config configures an Inventory. A zero field means its default.
 type Config struct {
-	// Partitions is the number of hash tags the items are spread over. Default 1.
+	// Partitions is the number of hash tags the items are spread over, at most 1024. Default 1.
 	Partitions int
 	// Lineage is that of the database. Redis records it, and States and Declare return
 	// ErrLineage when Redis has another. Default "": it is not recorded.
 	Lineage string
-	// MaxBatch bounds the purchases of one script. Default 256.
+	// MaxBatch bounds the purchases of one script, at most 512. Default 256.
 	MaxBatch int
 	// MaxPending bounds the requests that wait for one item's next script;
-	// beyond it Submit returns ErrOverloaded. Default 8192.
+	// beyond it Submit returns ErrOverloaded. At most 1,048,576. Default 8192.
 	MaxPending int
 	// LockIdle is how long a process keeps the lock of an item without requests. Default 5 ms.
 	LockIdle time.Duration
@@ -266,7 +266,8 @@ type Inventory struct {
 
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.
-// Errors: ErrPartitions; a configuration out of bounds; Redis or the database away.
+// Errors: ErrPartitions, ErrLayout; a configuration out of bounds; that of Config.Observe;
+// Redis or the database away.
 func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, queues []*queue.Queue, source Source, cfg Config) (*Inventory, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -336,7 +337,8 @@ func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx contex
 // Submit hands a request to the goroutine that sells its item. A refusal that
 // needs no Redis is returned immediately, and Done is then not called:
 // ErrSoldOut or a QuantityError while the item is known to be sold out, ErrOverloaded
-// when too many requests wait, ErrQuantity for a quantity that would raise the stock.
+// when too many requests wait or the Inventory is closed, ErrQuantity for a quantity that
+// would raise the stock, and an error for a payload with a line break.
 func (v *Inventory) Submit(r *Request) error {
 	if r.Quantity < 1 {
 		return ErrQuantity

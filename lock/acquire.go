@@ -34,10 +34,10 @@ func (a *attempt) notify(n news) {
 }
 
 // Acquire waits for the lock until ctx ends, in the order of arrival across all
-// processes. The errors are ErrWaitTimeout (joined with why ctx ended), ErrForeignKey,
-// ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first reply took longer than the
-// TTL), or the error of a Redis that is unreachable at the first try; once waiting, it
-// survives interruptions. It returns at the deadline of ctx whatever Redis does; it
+// processes. The errors are ErrWaitTimeout (joined with why ctx ended), ErrNested,
+// ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first reply took longer
+// than the TTL), or the error of a Redis that is unreachable at the first try; once
+// waiting, it survives interruptions. It returns at the deadline of ctx whatever Redis does; it
 // notices a cancellation during a call when the reply arrives, within
 // Config.CallTimeout. If it fails, it removes its queue entry or lock in the background,
 // which [Manager.Close] waits for. Managers made by NewQuorum keep no order.
@@ -50,7 +50,8 @@ func (m *Manager) Acquire(ctx context.Context, resource string, opts ...Option) 
 }
 
 // TryAcquire takes the lock if it is free and has no waiters. Otherwise the error is
-// ErrTaken; it can also be that of the context or any of Acquire except ErrWaitTimeout.
+// ErrTaken; it can also be that of the context or any of Acquire except ErrWaitTimeout and
+// ErrNested.
 func (m *Manager) TryAcquire(ctx context.Context, resource string, opts ...Option) (*Lock, error) {
 	l, err := m.acquire(ctx, resource, false, opts)
 	if err != nil {

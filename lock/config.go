@@ -5,36 +5,37 @@ import (
 	"time"
 )
 
-// Config holds the settings of a [Manager]. The zero value is usable.
+// Config holds the settings of a [Manager]. The zero value is usable. All durations except
+// Poll and NodeTimeout are whole milliseconds and at least 10 ms.
 type Config struct {
 	// Prefix of the keys of resources without a hash tag; default "lock:".
 	Prefix string
 	// TTL is how long a lock outlives a holder that died, and how long a holder that is
-	// cut off from Redis may continue; default 10 s, at least 10 ms, whole milliseconds.
-	// The watchdog renews the lock when a third of it has passed. WithTTL sets it for
-	// one lock.
+	// cut off from Redis may continue; default 10 s. The watchdog renews the lock when a
+	// third of it has passed. WithTTL sets it for one lock.
 	TTL time.Duration
 	// ClaimTTL is how long a waiter that was handed the lock has to claim it;
-	// default 1 s or TTL, whichever is less; at least 10 ms, at most TTL.
+	// default 1 s or TTL, whichever is less; at most TTL.
 	ClaimTTL time.Duration
-	// Liveness is the interval of a waiter's keep-alives; default 1 s, at least 10 ms. A
-	// waiter without a keep-alive for two and a half times as long is skipped.
+	// Liveness is the interval of a waiter's keep-alives; default 1 s. A waiter without a
+	// keep-alive for two and a half times as long is skipped.
 	Liveness time.Duration
 	// Poll makes waiters poll at this interval, plus or minus a half, instead of
-	// listening: for a Redis behind a proxy without publish/subscribe. At least 1 ms, and
-	// at most a third of ClaimTTL, because a waiter learns of a handover by polling.
-	// Default 0: listen. Managers that listen and managers that poll may share locks.
-	// With NewQuorum, which always polls, the default is 25 ms.
+	// listening: for a Redis behind a proxy without publish/subscribe. At least 1 ms, at
+	// most a third of ClaimTTL, because a waiter learns of a handover by polling, and at
+	// most Liveness. Default 0: listen. Managers that listen and managers that poll may
+	// share locks. With NewQuorum, which always polls, the default is 25 ms or a quarter of
+	// TTL, whichever is less.
 	Poll time.Duration
 	// Grace is the TTL given to a lock key without one, such as a program leaves that
-	// uses SETNX and may still be alive; default TTL, at least 10 ms.
+	// uses SETNX and may still be alive; default TTL.
 	Grace time.Duration
 	// CallTimeout bounds a call to Redis that continues after its caller has stopped
 	// waiting, such as a release; default 2 s.
 	CallTimeout time.Duration
-	// NodeTimeout bounds the call to each node of a quorum; default a tenth of
-	// TTL or CallTimeout, whichever is less; at most CallTimeout and a third of
-	// TTL. Only with NewQuorum.
+	// NodeTimeout bounds the call to each node of a quorum; default a tenth of TTL
+	// (at least 2.5 ms) or CallTimeout, whichever is less; at most CallTimeout and a
+	// third of TTL. Only with NewQuorum.
 	NodeTimeout time.Duration
 	// Metadata is a text of at most 512 bytes that Inspect shows for the locks and
 	// waiters of this manager, such as the host name and the process id; default "".

@@ -109,7 +109,7 @@ func (l *Lock) ValidUntil() time.Time {
 }
 
 // Held asks Redis, or a quorum of nodes, whether this lock is still held. Context
-// gives the local state without a call.
+// gives the local state without a call. The errors are those of [Manager.Inspect].
 func (l *Lock) Held(ctx context.Context) (bool, error) {
 	info, err := l.h.m.store.inspect(ctx, &l.h.keys, 0)
 	if err != nil {
@@ -120,8 +120,9 @@ func (l *Lock) Held(ctx context.Context) (bool, error) {
 
 // Extend makes the lock last at least ttl from now; it never shortens the lock. The
 // watchdog keeps renewing it. The errors are the reason for the end of the lock
-// (ErrReleased, ErrLost, ErrMaxHold) and ErrInvalid for a ttl below 10 ms; after any
-// other error the lock is unchanged.
+// (ErrReleased, ErrLost, ErrMaxHold) and ErrInvalid for a ttl below 10 ms. After any
+// other error the lock is held as before; if Redis did not answer, its key may have been
+// extended.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := l.h.extend(ctx, l, ttl.Truncate(time.Millisecond)); err != nil {
 		return opError("extend", l.h.resource, err)

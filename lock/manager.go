@@ -145,7 +145,8 @@ func (m *Manager) Waiting() int { return int(m.waiting.Load()) }
 
 // ReleaseAll releases every lock that this manager holds, with all handles, eight
 // concurrently. The error joins those of the releases; a lock that had already ended
-// is no error. Locks acquired during the call may stay held.
+// is no error. Locks acquired during the call may stay held. After Close the error is
+// ErrClosed.
 func (m *Manager) ReleaseAll(ctx context.Context) error {
 	if err := m.begin(); err != nil {
 		return opError("release all", "", err)

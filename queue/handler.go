@@ -16,6 +16,7 @@ import (
 //   - one made by [RetryIn]: retried after that time; the attempt counts
 //   - one made by [Snooze]: retried after that time; the attempt does not count
 //   - one made by [Then]: done, and its follow-up tasks are added in the same step
+//   - one made by [Split]: the same, and other tasks take its place
 //   - any other: retried after the queue's backoff, or dead after Config.MaxAttempts
 //
 // The verdict may be wrapped. A panic fails every task of the batch, with the stack
@@ -29,7 +30,7 @@ import (
 type BatchHandler func(ctx context.Context, tasks []Leased) []error
 
 // Handler processes one task and returns its verdict as a [BatchHandler] does: nil, an
-// error made by [Discard], [RetryIn], [Snooze] or [Then], or any other error.
+// error made by [Discard], [RetryIn], [Snooze], [Then] or [Split], or any other error.
 //
 // Each task has its own context, which ends like that of a batch, and with the cause
 // [ErrTimeout] after the task's Timeout.

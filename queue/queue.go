@@ -30,12 +30,15 @@ type Config struct {
 	// Prefix begins every key and includes a hash tag: "fs:{p0}:q:orders:". Required.
 	Prefix string
 	// Lease is how long a dequeued task belongs to its worker unless it is extended.
-	// Default 10 s, at least 50 ms; less than 1 s is meant for tests.
+	// Default 10 s, at least 50 ms and at most 24 h; less than 1 s is meant for tests.
 	Lease time.Duration
-	// MaxAttempts is how many times a task is delivered before it becomes a dead letter. Default 20.
+	// MaxAttempts is how many times a task is delivered before it becomes a dead letter, at
+	// most 1,000,000. Default 20.
 	MaxAttempts int
 	// BackoffBase and BackoffMax bound the delay after a failed attempt: a random
-	// time up to BackoffBase * 2^(attempt-1), at most BackoffMax. Defaults 250 ms and 1 min.
+	// time up to BackoffBase * 2^(attempt-1), at most BackoffMax. BackoffBase is at least
+	// 1 ms, default 250 ms; BackoffMax is at least BackoffBase and at most 30 days, default
+	// 1 min or BackoffBase, whichever is more.
 	BackoffBase, BackoffMax time.Duration
 	// MaxLength bounds the entries of ready, delayed and leased tasks together; an
 	// ordinary task is one entry. Default 1,000,000.

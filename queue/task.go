@@ -26,9 +26,10 @@ type Task struct {
 	Priority int
 	// Type is the kind of task, for handlers and operators; up to 64 bytes.
 	Type string
-	// MaxAttempts overrides Config.MaxAttempts for this task; 0 keeps the queue's.
+	// MaxAttempts overrides Config.MaxAttempts for this task; up to 1,000,000, and 0 keeps
+	// the queue's.
 	MaxAttempts int
-	// Timeout bounds one attempt of a [Handler], in whole milliseconds; 0 for no
+	// Timeout bounds one attempt of a [Handler], rounded up to the millisecond; 0 for no
 	// limit. A BatchHandler has no timeout.
 	Timeout time.Duration
 	// Entries is how many pieces of work the payload has, if the producer put several

@@ -66,8 +66,8 @@ func Trouble(w registry.Workers) string {
 // Snapshot is the state of all queues and workers at one moment, by the clock of Redis.
 type Snapshot struct {
 	Queues []QueueDepth
-	// Waiting is how many accepted orders are not committed: the ready, delayed and leased
-	// tasks of the queues of orders.
+	// Waiting is how many accepted orders are not committed: those of the ready, delayed and
+	// leased tasks of the queues of orders.
 	Waiting int
 	Workers registry.Workers
 }
@@ -102,7 +102,7 @@ type MonitorConfig struct {
 
 // Monitor reads the state of queues and workers at intervals, for metrics and alarms. One
 // process at a time reads them and stores the result in Redis for the others, so the cost
-// does not depend on the number of processes, except for one GET per interval of each.
+// does not depend on the number of processes, except for one MGET per interval of each.
 type Monitor struct {
 	cfg   MonitorConfig
 	limit time.Duration // of one read
@@ -280,7 +280,7 @@ func (m *Monitor) read(ctx context.Context) (*Snapshot, error) {
 				return nil, err
 			}
 			if i == 0 {
-				l.Waiting += d.Ready + d.Delayed + d.Leased
+				l.Waiting += d.Orders - d.Dead // a dead letter counts as one
 			}
 			l.Queues = append(l.Queues, d)
 		}

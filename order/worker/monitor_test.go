@@ -95,7 +95,7 @@ func put(t *testing.T, q *queue.Queue, ids ...string) {
 }
 
 // TestMonitor_Snapshot: the figures of every queue and of the workers; only orders count as
-// waiting.
+// waiting, each order of a batch, and no dead letters.
 func TestMonitor_Snapshot(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -106,6 +106,9 @@ func TestMonitor_Snapshot(t *testing.T) {
 	put(t, w.orders, "a", "b", "c", "d")
 	put(t, w.others, "e")
 	ctx := await.Context(t)
+	if _, err := w.orders.Enqueue(ctx, queue.Task{ID: "batch", Entries: 5}); err != nil {
+		t.Fatal(err)
+	}
 	f, err := w.orders.Dequeue(ctx, 2)
 	if err != nil || len(f.Tasks) != 2 {
 		t.Fatalf("%d tasks, %v", len(f.Tasks), err)
@@ -116,10 +119,10 @@ func TestMonitor_Snapshot(t *testing.T) {
 	w.join(t)
 	w.round(t, m)
 	l := m.Last()
-	if l == nil || l.Waiting != 3 || len(l.Queues) != 2 || len(l.Workers.Live) != 1 {
+	if l == nil || l.Waiting != 8 || len(l.Queues) != 2 || len(l.Workers.Live) != 1 {
 		t.Fatalf("saw %+v", l)
 	}
-	if q := l.Queues[0]; q.Name != "orders-0" || q.Ready != 2 || q.Leased != 1 || q.Dead != 1 || q.Died != 1 || q.OldestReady <= 0 {
+	if q := l.Queues[0]; q.Name != "orders-0" || q.Orders != 9 || q.Ready != 3 || q.Leased != 1 || q.Dead != 1 || q.Died != 1 || q.OldestReady <= 0 {
 		t.Errorf("orders: %+v", q)
 	}
 	if q := l.Queues[1]; q.Name != "expiries-0" || q.Ready != 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory"
 	"flashsale/queue"
 )
 
@@ -61,4 +62,26 @@ func TestDoctor_ReportsPausedQueue(t *testing.T) {
 	if s := d.queue(t.Context(), rdb, "orders-0", prefix); s.Paused {
 		t.Errorf("the queue is still paused")
 	}
+}
+
+// Orders that wait without a worker are counted, each order of a batch.
+func TestDoctor_CountsWaitingOrders(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	q, err := queue.New(rdb, queue.Config{Prefix: inventory.QueuePrefix(0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Enqueue(t.Context(), queue.Task{ID: "a"}, queue.Task{ID: "b", Entries: 3}); err != nil {
+		t.Fatal(err)
+	}
+	d := &doctor{now: time.Now}
+	d.workers(t.Context(), rdb, d.queues(t.Context(), rdb, 1))
+	const want = "4 accepted orders wait, and no worker has ever registered"
+	for _, f := range d.found {
+		if f.part == "workers" && f.level == levelFix && f.says == want {
+			return
+		}
+	}
+	t.Errorf("the doctor found %+v, want %q", d.found, want)
 }

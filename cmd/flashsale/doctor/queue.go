@@ -31,14 +31,18 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.ok("queue", "this Redis has no data of the service yet")
 		return
 	}
-	waiting := 0 // accepted orders that are not committed
+	d.workers(ctx, rdb, d.queues(ctx, rdb, partitions))
+	d.age(ctx, rdb, partitions)
+}
+
+// queues checks the task queues, and returns the number of accepted orders that are not committed.
+func (d *doctor) queues(ctx context.Context, rdb redis.UniversalClient, partitions int) (waiting int) {
 	for p := range partitions {
 		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p, partitions))
-		waiting += s.Ready + s.Delayed + s.Leased
+		waiting += s.Entries - s.Dead // a dead letter counts as one
 		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p, partitions))
 	}
-	d.workers(ctx, rdb, waiting)
-	d.age(ctx, rdb, partitions)
+	return waiting
 }
 
 // workers checks that a live worker fetches tasks. Without one, waiting orders are a problem,

@@ -65,7 +65,7 @@ func listenOps(ctx context.Context, e *env) (net.Listener, error) {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", e.settings.OpsAddr)
 	if err != nil {
-		return nil, config.FailedSetting("ops-addr", e.settings.OpsAddr, err.Error(), "choose a free address, or none")
+		return nil, config.FailedSetting("ops-addr", e.settings.OpsAddr, err.Error(), "choose a free address, or off")
 	}
 	if at, ok := l.Addr().(*net.TCPAddr); !ok || !at.IP.IsLoopback() {
 		e.log.Warn().Msgf("/metrics and /debug/pprof are served without authentication on %s, which is reachable from other machines: "+
