@@ -214,6 +214,9 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 		return cause, fix
 	}
 	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		fix = deadMasterFix
+	}
 	return "the master at " + master + ": " + cause, fix
 }
 
