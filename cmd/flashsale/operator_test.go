@@ -150,6 +150,35 @@ func squeezed(r process.Result) process.Result {
 	return r
 }
 
+// TestCommand_DoctorRefusedWrites: the doctor names the reason for which a Redis that answers
+// refuses writes, and leaves out the consequence, that no worker is seen.
+func TestCommand_DoctorRefusedWrites(t *testing.T) {
+	needProcesses(t)
+	s := newRedisShop(t)
+	c := dial(t, s.api())
+	only(t, []purchase{c.buy(s.newItem(c, 1, 1), "alice", "k", "Prefer", "respond-async")}, "202")
+	for _, q := range []struct{ setting, value, usual, cause, fix string }{
+		{"min-replicas-to-write", "1", "0", "it refuses writes because it has fewer replicas", "-> start the replicas"},
+		{"maxmemory", "1", "0", "its memory is full", "-> raise maxmemory"},
+	} {
+		if err := s.rdb.ConfigSet(t.Context(), q.setting, q.value).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r := squeezed(s.run("doctor"))
+		wantCode(t, 1, r, "fix redis", q.cause, q.fix)
+		if strings.Contains(r.Output, "start flashsale worker") {
+			t.Errorf("with %s %s the doctor blames the workers:\n%s", q.setting, q.value, r.Output)
+		}
+		if err := s.rdb.ConfigSet(t.Context(), q.setting, q.usual).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers 1 accepted orders wait", "-> start flashsale worker")
+	if n := s.rdb.Exists(t.Context(), "fs:{probe0}", "fs:{probe1}").Val(); n != 0 {
+		t.Errorf("the doctor has written %d keys", n)
+	}
+}
+
 func TestCommand_Doctor(t *testing.T) {
 	needProcesses(t)
 	needSQLite(t)

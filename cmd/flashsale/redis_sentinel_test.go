@@ -205,7 +205,7 @@ func TestRedis_SentinelFailedStart(t *testing.T) {
 		{"wrong Sentinel's password", strings.Replace(sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", redisPassword), "hunter2-of-sentinel", "hunter2-of-others", 1), "wrong password or unknown user", "before the @", 1},
 		{"no password", sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", ""), "the master at " + master.Addr() + ": the server wants a password", "add the parameters username and password", 1},
 		{"wrong password", sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", redisPassword+"x"), "the master at " + master.Addr() + ": wrong password", "correct the parameters", 1},
-		{"dead master", sentinelURL("sentinel+redis", orphans.Addrs(), name, "", ""), "the master at " + dead.Addr() + ": it does not answer: connection refused", "start it", 1},
+		{"dead master", sentinelURL("sentinel+redis", orphans.Addrs(), name, "", ""), "the master at " + dead.Addr() + ": it does not answer: connection refused", "wait until the Sentinels have promoted a replica, or start it", 1},
 		{"TLS unknown", sentinelURL("sentinel+rediss", orphans.Addrs(), name, "", ""), "does not use TLS", "write redis://", 1},
 		{"Sentinel as a server", "redis://" + orphans.Addrs()[0], "the server is a Sentinel", "write sentinel+redis://", 1},
 	} {

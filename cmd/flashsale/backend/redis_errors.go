@@ -100,6 +100,9 @@ func LineageError(s *config.Settings, err error) error {
 // of two masters, one of them has all of their slots once in 2^32 clusters.
 const probeKeys = 32
 
+// probeKey names a key that no process writes.
+func probeKey(i int) string { return fmt.Sprintf("fs:{probe%d}", i) }
+
 // RedisProblem returns what prevents the service from using the engine, and the fix; "" for
 // nothing.
 func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
@@ -130,12 +133,28 @@ func redisProblem(ctx context.Context, setting string, rdb redis.UniversalClient
 func probe(ctx context.Context, rdb redis.UniversalClient) error {
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range probeKeys {
-			p.Exists(ctx, fmt.Sprintf("fs:{probe%d}", i))
+			p.Exists(ctx, probeKey(i))
 		}
 		p.Eval(ctx, "return redis.call('exists', KEYS[1])", []string{"fs:{probe}"})
 		return nil
 	})
 	return err
+}
+
+// WritesRefused returns why a master that answers refuses writes, and the fix; "" if none does.
+// The writes change nothing, because the keys do not exist.
+func WritesRefused(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string) {
+	pipe := rdb.Pipeline()
+	for i := range probeKeys {
+		pipe.SetXX(ctx, probeKey(i), "", time.Minute)
+	}
+	replies, _ := pipe.Exec(ctx) //nolint:errcheck // each command has its error
+	for _, reply := range replies {
+		if err := reply.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return explainRedis(ctx, setting, err)
+		}
+	}
+	return "", ""
 }
 
 // wrongServer reports a replica or a Sentinel in place of the primary; "" for neither. A managed
@@ -178,6 +197,7 @@ var redisReplies = []refusal{
 	{"max number of clients reached", "the server has no connection left", "raise maxclients of the server, or set pool_size in the URL"},
 	{"OOM", "its memory is full", "raise maxmemory of the server"},
 	{"MISCONF", "it refuses writes because it cannot save its data", "see the log of the server: its disk may be full"},
+	{"NOREPLICAS", "it refuses writes because it has fewer replicas than its min-replicas-to-write wants", "start the replicas; INFO replication of the master lists those that are connected"},
 }
 
 // explainRedis returns the cause of an error of Redis, and the fix.
@@ -194,6 +214,9 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 		return cause, fix
 	}
 	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		fix = deadMasterFix
+	}
 	return "the master at " + master + ": " + cause, fix
 }
 

@@ -85,3 +85,19 @@ func TestDoctor_CountsWaitingOrders(t *testing.T) {
 	}
 	t.Errorf("the doctor found %+v, want %q", d.found, want)
 }
+
+// TestAnswering: a replica that is being copied to, or that hangs, confirms nothing.
+func TestAnswering(t *testing.T) {
+	t.Parallel()
+	for about, want := range map[string]int{
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0":     1,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=2":     1,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=3":     0,
+		"ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0": 0,
+		"": 0,
+	} {
+		if got := answering(map[string]string{"role": "master", "connected_slaves": "1", "slave0": about}); got != want {
+			t.Errorf("%q counts as %d, want %d", about, got, want)
+		}
+	}
+}

@@ -53,6 +53,11 @@ func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 		}
 	}
 	d.server(ctx, rdb, s.ConfirmReplicas)
+	if cause, fix := backend.WritesRefused(ctx, s.Redis, rdb); cause != "" {
+		// Without writes, live workers look dead.
+		d.fix("redis", config.RedactURL(s.Redis)+": "+cause, fix)
+		return
+	}
 	d.pace(ctx, rdb)
 	partitions := cmp.Or(recorded.Partitions, s.Partitions)
 	d.clock(ctx, rdb, partitions)
@@ -94,15 +99,31 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 	replicas, err := strconv.Atoi(info["connected_slaves"])
 	switch {
 	case err != nil || info["role"] != "master": // unknown
-	case replicas < confirm:
-		d.fix("confirm-replicas", fmt.Sprintf("purchases need the confirmation of %d replicas, and %d are connected", confirm, replicas),
-			"start the replicas, or lower confirm-replicas")
+	case answering(info) < confirm:
+		d.fix("confirm-replicas", fmt.Sprintf("purchases need the confirmation of %d replicas, and %d are connected and answer", confirm, answering(info)),
+			"start the replicas, and restart those that do not answer; or lower confirm-replicas")
 	case replicas > 0 && confirm == 0:
 		d.warn("confirm-replicas", "it is 0: a failover to a replica can lose orders that were answered with 202", "set it to 1")
 	}
 	if info["maxmemory"] == "0" {
 		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
 	}
+}
+
+// answering counts the replicas that have acknowledged what they received within the last
+// maxLag seconds; they do so every second.
+func answering(info map[string]string) (n int) {
+	for name, about := range info {
+		var index int
+		if _, err := fmt.Sscanf(name, "slave%d", &index); err != nil {
+			continue
+		}
+		_, lag, _ := strings.Cut(about, ",lag=")
+		if seconds, err := strconv.Atoi(lag); err == nil && seconds <= maxLag && strings.Contains(about, ",state=online,") {
+			n++
+		}
+	}
+	return n
 }
 
 // pace measures how fast Redis answers.
