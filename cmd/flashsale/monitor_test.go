@@ -82,7 +82,7 @@ func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	if r := ops(t, api, "/readyz"); r.Status != 200 || !strings.Contains(r.Body, never) {
 		t.Errorf("the same on the operators' address: %d %s", r.Status, r.Body)
 	}
-	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers 1 accepted orders wait, and no worker has ever registered", "start flashsale worker")
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers accepted orders wait (1), and no worker has ever registered", "start flashsale worker")
 	shows(t, api, `flashsale_queue_tasks{queue="orders-0",state="ready"} 1`)
 	text := metricsOf(t, api)
 	if strings.Contains(text, "flashsale_worker_last_fetch_age_seconds") || strings.Contains(text, `flashsale_queue_oldest_age_seconds{queue="orders-0"} 0`+"\n") {
@@ -123,7 +123,7 @@ func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	}
 	wantCode(t, 0, squeezed(s.run("doctor")), "warn workers no worker has fetched since 2")
 	only(t, []purchase{c.buy(item, "bob", "k", "Prefer", "respond-async")}, "202")
-	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers 1 accepted orders wait, and no worker has fetched since 2")
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers accepted orders wait (1), and no worker has fetched since 2")
 	if ttl, err := s.rdb.PTTL(t.Context(), worker.WorkersKey).Result(); err != nil || ttl <= 0 {
 		t.Errorf("the list of workers has no end: %v, %v", ttl, err)
 	}

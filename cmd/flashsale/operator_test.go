@@ -173,7 +173,7 @@ func TestCommand_DoctorRefusedWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers 1 accepted orders wait", "-> start flashsale worker")
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix workers accepted orders wait (1)", "-> start flashsale worker")
 	if n := s.rdb.Exists(t.Context(), "fs:{probe0}", "fs:{probe1}").Val(); n != 0 {
 		t.Errorf("the doctor has written %d keys", n)
 	}

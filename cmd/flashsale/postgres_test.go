@@ -197,7 +197,7 @@ func TestPostgres_DumpAndRestore(t *testing.T) {
 	only(t, []purchase{c.buy(item, "carol", "k")}, "503 sale_stopped")
 	redis := []string{"--redis", "redis://" + s.server.Addr() + "/0", "--data-dir", s.dir}
 	wantCode(t, 1, on(t, after, append([]string{"doctor"}, redis...)...), "it is older than Redis", item)
-	wantCode(t, 0, on(t, after, append([]string{"recover", "--from", "redis"}, redis...)...), "1 sales can be bought again", item)
+	wantCode(t, 0, on(t, after, append([]string{"recover", "--from", "redis"}, redis...)...), "sales recovered: 1;", item)
 	again := c.settle(item, c.buy(item, "bob", "k", untilCommitted...))
 	if again.Status != 201 && again.Status != 200 {
 		t.Errorf("the recovered order: %s", again.verdict())

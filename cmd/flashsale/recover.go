@@ -206,9 +206,9 @@ func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *re
 		err = fmt.Errorf("%w; create it again with the same id, stock and buckets, or discard its orders with --from database --item ID", err)
 	}
 	if err != nil {
-		return fmt.Errorf("%d of %d sales recovered, repeat the command for the rest; the orders concerned so far are listed in %s: %w", done, len(stopped), path, err)
+		return fmt.Errorf("sales recovered: %d of %d; repeat the command for the rest. The orders concerned so far are listed in %s: %w", done, len(stopped), path, err)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "%d sales can be bought again. %d orders concerned are listed in %s\n"+
+	_, err = fmt.Fprintf(c.OutOrStdout(), "sales recovered: %d; they can be bought again. Orders concerned: %d, listed in %s\n"+
 		"Payments and changes of items since the backup may be lost: compare payments with the payment provider.\n", done, total, path)
 	return err
 }

@@ -183,9 +183,10 @@ func TestRedis_SentinelFailedStart(t *testing.T) {
 	guarded := redistest.Sentinels(t, master, 0, redistest.SentinelConfig{
 		User: "watcher", Password: sentinelPassword, Rules: watcherUser, MasterUser: "guard", MasterPassword: redisPassword,
 	})
-	dead, other := redistest.Real(t), redistest.Real(t)
+	dead, hung, other := redistest.Real(t), redistest.Real(t), redistest.Real(t)
 	orphans := redistest.Sentinels(t, dead, 0, redistest.SentinelConfig{})
-	if err := errors.Join(dead.Kill(), rdb.Do(t.Context(), "acl", "setuser", "default", "resetpass", ">"+redisPassword).Err()); err != nil {
+	waiting := redistest.Sentinels(t, hung, 0, redistest.SentinelConfig{})
+	if err := errors.Join(dead.Kill(), hung.Pause(), rdb.Do(t.Context(), "acl", "setuser", "default", "resetpass", ">"+redisPassword).Err()); err != nil {
 		t.Fatal(err)
 	}
 	unused := []string{process.FreeAddr(t), process.FreeAddr(t)}
@@ -206,6 +207,7 @@ func TestRedis_SentinelFailedStart(t *testing.T) {
 		{"no password", sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", ""), "the master at " + master.Addr() + ": the server wants a password", "add the parameters username and password", 1},
 		{"wrong password", sentinelURL("sentinel+redis", guarded.Addrs(), name, "watcher", redisPassword+"x"), "the master at " + master.Addr() + ": wrong password", "correct the parameters", 1},
 		{"dead master", sentinelURL("sentinel+redis", orphans.Addrs(), name, "", ""), "the master at " + dead.Addr() + ": it does not answer: connection refused", "wait until the Sentinels have promoted a replica, or start it", 1},
+		{"hung master", sentinelURL("sentinel+redis", waiting.Addrs(), name, "", ""), "the master at " + hung.Addr() + ": it does not answer: timeout", "wait until the Sentinels have promoted a replica, or start it", 1},
 		{"TLS unknown", sentinelURL("sentinel+rediss", orphans.Addrs(), name, "", ""), "does not use TLS", "write redis://", 1},
 		{"Sentinel as a server", "redis://" + orphans.Addrs()[0], "the server is a Sentinel", "write sentinel+redis://", 1},
 	} {

@@ -203,7 +203,7 @@ func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 	r := newRolledBack(t, 0)
 	r.stops()
 	list := filepath.Join(r.dir, "orders.jsonl")
-	wantCode(t, 0, r.run("recover", "--from", "redis", "--list", list), "drop-1", "1 sales can be bought again", list)
+	wantCode(t, 0, r.run("recover", "--from", "redis", "--list", list), "drop-1", "sales recovered: 1;", list)
 	want := []string{r.bought[1].Order.ID, r.bought[2].Order.ID}
 	slices.Sort(want)
 	if got := listed(t, list); !slices.Equal(got["recreated"], want) || len(got) != 1 {
@@ -231,7 +231,7 @@ func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 	r.stops()
 	list := filepath.Join(r.dir, "orders.jsonl")
 	wantCode(t, 1, r.run("recover", "--from", "database", "--item", "nope", "--list", list), "the sale of nope is not stopped", "of "+r.item+" are")
-	wantCode(t, 0, r.run("recover", "--from", "database", "--item", r.item, "--list", list), "1 sales can be bought again")
+	wantCode(t, 0, r.run("recover", "--from", "database", "--item", r.item, "--list", list), "sales recovered: 1;")
 	want := []string{r.bought[1].Order.ID, r.bought[2].Order.ID}
 	slices.Sort(want)
 	if got := listed(t, list); !slices.Equal(got["discarded"], want) || len(got) != 1 {

@@ -213,7 +213,7 @@ func (h *HighWater) Err() error {
 		return nil
 	}
 	b := stopped[0]
-	return fmt.Errorf("%w: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+	return fmt.Errorf("%w: sales are stopped (%d), the first is %s (revision %d in the database, %d in Redis)",
 		errDatabaseOld, len(stopped), b.ItemID, b.Database, b.Redis)
 }
 

@@ -214,8 +214,12 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 		return cause, fix
 	}
 	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	var silent net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
 		fix = deadMasterFix
+	case errors.As(err, &silent) && silent.Timeout():
+		fix = deadMasterFix + "; check that the firewall allows the port"
 	}
 	return "the master at " + master + ": " + cause, fix
 }

@@ -198,7 +198,7 @@ var masterReplies = []refusal{
 	{"MASTERDOWN", "it is a replica, and has lost its primary", failoverFix},
 }
 
-// deadMasterFix is for a master that refuses connections: the Sentinels may be replacing it.
+// deadMasterFix is for a master that does not answer: the Sentinels may be replacing it.
 const deadMasterFix = "wait until the Sentinels have promoted a replica, or start it; SENTINEL MASTERS shows their state"
 
 const failoverFix = "start again when the failover has finished; SENTINEL MASTERS shows its state"

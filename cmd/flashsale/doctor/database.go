@@ -123,13 +123,13 @@ func (d *doctor) behind(items []store.Behind) {
 		}
 	}
 	if len(lost) > 0 {
-		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: it does not have %d items of which Redis has orders: %s",
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: it lacks items of which Redis has orders (%d): %s",
 			len(lost), strings.Join(lost[:min(len(lost), maxListed)], ", ")),
 			"create them again with the same id, stock and buckets, and then decide with flashsale recover; see docs/backup.md")
 	}
 	if len(old) > 0 {
 		b := &old[0]
-		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: %d sales are stopped, the first is %s (revision %d in the database, %d in Redis)",
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: sales are stopped (%d), the first is %s (revision %d in the database, %d in Redis)",
 			len(old), b.ItemID, b.Database, b.Redis), "decide with flashsale recover --from redis or --from database; see docs/backup.md")
 	}
 	if len(items) == 0 {

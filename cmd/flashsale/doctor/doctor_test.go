@@ -77,7 +77,7 @@ func TestDoctor_CountsWaitingOrders(t *testing.T) {
 	}
 	d := &doctor{now: time.Now}
 	d.workers(t.Context(), rdb, d.queues(t.Context(), rdb, 1))
-	const want = "4 accepted orders wait, and no worker has ever registered"
+	const want = "accepted orders wait (4), and no worker has ever registered"
 	for _, f := range d.found {
 		if f.part == "workers" && f.level == levelFix && f.says == want {
 			return

@@ -71,7 +71,7 @@ func (d *doctor) workers(ctx context.Context, rdb redis.UniversalClient, waiting
 		if len(w.Live) > 0 {
 			remedy = fmt.Sprintf("read the log of the worker on %s, and check that the database is writable", w.Live[0].Host)
 		}
-		d.fix("workers", fmt.Sprintf("%d accepted orders wait, and %s", waiting, says), remedy)
+		d.fix("workers", fmt.Sprintf("accepted orders wait (%d), and %s", waiting, says), remedy)
 	default:
 		d.warn("workers", says+"; no order waits", "start flashsale worker before the sale opens")
 	}
