@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -238,4 +239,93 @@ func TestPressure(t *testing.T) {
 		await.True(t, "the orders are done", func() bool { return !p.Late("item") })
 		await.True(t, "purchases to be admitted", func() bool { _, err := p.Admit("item"); return err == nil })
 	})
+}
+
+// failingDatabase is a database that cannot write.
+type failingDatabase struct{ err error }
+
+func (f failingDatabase) Failing() error { return f.err }
+
+// TestPressure_Database: a database that accepts no orders refuses purchases. One that is only busy
+// does not.
+func TestPressure_Database(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ failing, want error }{
+		{nil, nil}, {ordertest.ErrTest, ordertest.ErrTest}, {fmt.Errorf("probe: %w", ErrBusy), nil},
+	} {
+		p := NewPressure(PressureConfig{Queues: make([]Loader, 1), Partition: func(string) int { return 0 }, Database: failingDatabase{c.failing}})
+		if _, err := p.Admit("item"); !errors.Is(err, c.want) {
+			t.Errorf("%v: %v, want %v", c.failing, err, c.want)
+		}
+	}
+}
+
+// TestPressure_Shut: only queues that refuse purchases count as shut, and only a known queue has a
+// wait.
+func TestPressure_Shut(t *testing.T) {
+	t.Parallel()
+	p := NewPressure(PressureConfig{Queues: make([]Loader, 3), Partition: func(item string) int { return len(item) }})
+	p.of[1].state.Store(&queueState{late: true, wait: time.Second})
+	p.of[2].state.Store(&queueState{shut: true, wait: time.Minute})
+	if n := p.Shut(); n != 1 {
+		t.Errorf("%d queues shut, want 1", n)
+	}
+	for item, want := range map[string]time.Duration{"": 0, "a": time.Second, "bb": time.Minute} {
+		if wait := p.Wait(item); wait != want {
+			t.Errorf("%q: %v to wait, want %v", item, wait, want)
+		}
+	}
+}
+
+// TestPressure_Smooth: one read in which no order is done is no standstill.
+func TestPressure_Smooth(t *testing.T) {
+	t.Parallel()
+	l := newLooks(10_000)
+	l.see(60, 2000, 1000, 0)
+	if got := l.see(1, 2000, 0, 0); got.wait < 2400*time.Millisecond || got.wait > 2600*time.Millisecond {
+		t.Errorf("%v to wait, want about 2.5 s", got.wait)
+	}
+}
+
+// unstable is a queue whose next read the test sets.
+type unstable struct {
+	length int
+	err    error
+}
+
+func (u *unstable) Load(context.Context) (queue.Load, error) {
+	return queue.Load{Length: u.length, Active: u.length}, u.err
+}
+func (*unstable) MaxLength() int { return 1000 }
+
+// TestPressure_Unread: a queue that cannot be read refuses no purchase, also not by what was known of
+// it before. The error is reported, unless the process ends.
+func TestPressure_Unread(t *testing.T) {
+	t.Parallel()
+	q := &unstable{length: 1000}
+	var reported []error
+	p := NewPressure(PressureConfig{
+		Queues: []Loader{q}, Partition: func(string) int { return 0 }, OnError: func(err error) { reported = append(reported, err) },
+	})
+	p.Late("item") // a purchase: the queue is read
+	for _, c := range []struct {
+		name    string
+		length  int
+		err     error
+		refused bool
+		reports int
+	}{
+		{"full", 1000, nil, true, 0},
+		{"nearly full", 950, nil, true, 0},
+		{"not read", 1000, ordertest.ErrTest, false, 1},
+		{"nearly full after that", 950, nil, false, 1},
+		{"full again", 1000, nil, true, 1},
+		{"at the end", 1000, context.Canceled, false, 1},
+	} {
+		q.length, q.err = c.length, c.err
+		p.readAll(t.Context())
+		if _, err := p.Admit("item"); (err != nil) != c.refused || len(reported) != c.reports {
+			t.Errorf("%s: %v, reported %v", c.name, err, reported)
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package checkout
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -72,5 +74,45 @@ func TestChangeNotifier(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("received %d orders, want %d", len(got), len(want))
 	}
+	b.NoteReceivers(nil) // a batch of which nothing was published says nothing of subscribers
+	if b.quietUntil.Load() != 0 {
+		t.Error("quiet after no message at all")
+	}
 	(*ChangeNotifier)(nil).Notify(await.Context(t), "o1") // a process without notifications
+}
+
+// TestChangeNotifier_Notify: a change is published although its client has gone. An error is
+// reported, and says nothing of subscribers.
+func TestChangeNotifier_Notify(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	var reported []error
+	b := NewChangeNotifier(rdb, func(err error) { reported = append(reported, err) })
+	sub := rdb.Subscribe(await.Context(t), order.ChangedChannel)
+	defer sub.Close()
+	if _, err := sub.Receive(await.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if b.Notify(gone, "o1"); len(reported) != 0 {
+		t.Fatalf("reported %v", reported)
+	}
+	if m, err := sub.ReceiveMessage(await.Context(t)); err != nil || m.Payload != "o1" {
+		t.Fatalf("received %v, %v", m, err)
+	}
+	closed := redis.NewClient(redistest.Options(rdb.Options().Addr))
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.rdb = closed
+	b.Notify(t.Context(), "o1")
+	if len(reported) != 1 || !errors.Is(reported[0], redis.ErrClosed) {
+		t.Errorf("reported %v, want %v", reported, redis.ErrClosed)
+	}
+	failed := redis.NewIntCmd(t.Context())
+	failed.SetErr(redis.ErrClosed)
+	if b.NoteReceivers([]*redis.IntCmd{failed}); b.quietUntil.Load() != 0 {
+		t.Error("quiet although the subscribers are unknown")
+	}
 }

@@ -422,6 +422,64 @@ func TestService_Life_JustCommitted(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
+// TestService_Life_Published: a payment, a cancellation and a refund are published. Units that cannot
+// be released now are reported, and change no answer.
+func TestService_Life_Published(t *testing.T) {
+	t.Parallel()
+	s, rdb := storetest.New(t), redistest.Embedded(t)
+	storetest.MustInsert(t, s, ordertest.Asking("item", 10, 5, time.Minute))
+	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k1", 1), ordertest.Bought("o2", "item", "u", "k2", 1))
+	_, shelf := shoptest.OnShelf(t, s)
+	shelf.Set(inventory.ReleaseUnknown, ordertest.ErrTest)
+	var reported []error
+	cfg := checkout.Config{
+		Store: s, OnError: func(err error) { reported = append(reported, err) },
+		ChangeNotifier: checkout.NewChangeNotifier(rdb, func(err error) { t.Error(err) }),
+		Releases:       release.NewReleases(s, nil, 1, nil, func(error) {}),
+	}
+	cfg.Releases.Stock = shelf
+	service := checkout.NewService(cfg)
+	sub := rdb.Subscribe(await.Context(t), order.ChangedChannel)
+	defer sub.Close()
+	if _, err := sub.Receive(await.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, id string
+		call     func(ctx context.Context) (order.Order, error)
+		want     order.Status
+		reports  int
+	}{
+		{"pay", "o1", func(ctx context.Context) (order.Order, error) {
+			return service.Pay(ctx, "o1", ordertest.Money("psp", 1))
+		}, order.StatusPaid, 0},
+		{"cancel", "o2", func(ctx context.Context) (order.Order, error) {
+			return service.Cancel(ctx, "o2", order.Canceller{UserID: "u"})
+		}, order.StatusCancelled, 1},
+		{"refund", "o1", func(ctx context.Context) (order.Order, error) {
+			return service.Refund(ctx, "o1", checkout.Refund{Restock: true, By: ordertest.Root})
+		}, order.StatusRefunded, 1},
+	} {
+		reported = nil
+		if o, err := tt.call(await.Context(t)); err != nil || o.Status != tt.want || len(reported) != tt.reports {
+			t.Errorf("%s: %+v, %v, reported %v", tt.name, o, err, reported)
+		}
+		// Another order follows, so that a lost message is no wait without end.
+		cfg.ChangeNotifier.Notify(t.Context(), "end")
+		var published []string
+		for len(published) == 0 || published[len(published)-1] != "end" {
+			m, err := sub.ReceiveMessage(await.Context(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			published = append(published, m.Payload)
+		}
+		if !slices.Equal(published, []string{tt.id, "end"}) {
+			t.Errorf("%s: published %v, want %s", tt.name, published, tt.id)
+		}
+	}
+}
+
 // TestService_Cancel_Burst repeatedly reads the ledger while buyers buy and cancel: the
 // equation always holds, and no unit is lost.
 func TestService_Cancel_Burst(t *testing.T) {

@@ -1,6 +1,7 @@
 package checkout_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -391,8 +392,20 @@ func TestService_Get(t *testing.T) {
 		t.Errorf("get of a committed order: %+v, %v, %d reads of the queue", o, err, commits-2)
 	}
 	broken := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{failing{}}})
-	if _, err := broken.Get(await.Context(t), "o2"); !errors.Is(err, ordertest.ErrTest) {
-		t.Errorf("get with the queue down: %v, want its error", err)
+	if _, err := broken.Get(await.Context(t), "o2"); !errors.Is(err, ordertest.ErrTest) || !errors.Is(err, inventory.ErrUnavailable) {
+		t.Errorf("get with the queue down: %v, want its error and ErrUnavailable", err)
+	}
+	empty := between{commit: func() {}}
+	second := checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{empty, stuck{seen: func() {}}}})
+	if o, err := second.Get(await.Context(t), "o2"); err != nil || o.ID != "o2" || o.Status != order.StatusQueued {
+		t.Errorf("get of an order in the second queue: %+v, %v", o, err)
+	}
+	var reported []error
+	unreadable := checkout.NewService(checkout.Config{
+		Store: s, Tasks: []order.Queued{stuck{seen: func() {}, payload: "?"}}, OnError: func(err error) { reported = append(reported, err) },
+	})
+	if _, err := unreadable.Get(await.Context(t), "o2"); !errors.Is(err, order.ErrNotFound) || len(reported) != 1 {
+		t.Errorf("get of an unreadable task: %v, reported %v, want ErrNotFound and a report", err, reported)
 	}
 }
 
@@ -482,11 +495,12 @@ func (noStock) Left(_ context.Context, items []string) ([]int64, error) {
 // stuck is a queue in which every order waits forever.
 type stuck struct {
 	order.Queued
-	seen func()
+	seen    func()
+	payload string // empty: that of a valid task
 }
 
 func (q stuck) Find(_ context.Context, ids ...string) ([]accepted.Order, error) {
 	q.seen()
 	t := ordertest.Bought(ids[0], "item", "u", "k", 1)
-	return []accepted.Order{{OrderID: ids[0], Payload: t.Payload()}}, nil
+	return []accepted.Order{{OrderID: ids[0], Payload: cmp.Or(q.payload, t.Payload())}}, nil
 }

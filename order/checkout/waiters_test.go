@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -223,5 +224,45 @@ func TestWaiters_Shards(t *testing.T) {
 		if len(used) < waiterShards/2 {
 			t.Errorf("%s: 256 orders in %d of %d shards", name, len(used), waiterShards)
 		}
+	}
+}
+
+// TestAttempt: a request that is sent again has only the ticket of its last id, and one that is sent
+// after its wait has none.
+func TestAttempt(t *testing.T) {
+	t.Parallel()
+	w := NewWaiters()
+	a := &attempt{waiters: w}
+	a.named("first")
+	a.named("second")
+	if ids := w.ids(); !slices.Equal(ids, []string{"second"}) {
+		t.Errorf("sent twice: tickets %v, want the second", ids)
+	}
+	a.leave()
+	a.named("third")
+	if ids := w.ids(); len(ids) != 0 {
+		t.Errorf("after the wait: tickets %v, want none", ids)
+	}
+}
+
+// TestWaiters_receive: the time of a commit by the shop's clock is converted to this host's clock.
+func TestWaiters_receive(t *testing.T) {
+	t.Parallel()
+	w, shop := NewWaiters(), time.Now().Add(-time.Hour)
+	known, unknown := NewTicket(w, "known"), NewTicket(w, "unknown")
+	var message []byte
+	message = order.AppendNotice(message, &order.Notice{ID: "unknown"})
+	message = order.AppendCommittedAt(message, shop.Add(-time.Minute).UnixMicro())
+	message = order.AppendNotice(message, &order.Notice{ID: "known"})
+	before := time.Now()
+	if err := w.receive(string(message), func() time.Time { return shop }); err != nil {
+		t.Fatal(err)
+	}
+	after := time.Now()
+	if at := awaitTicket(t, "known", known).at.Add(time.Minute); at.Before(before.Add(-time.Millisecond)) || at.After(after.Add(time.Millisecond)) {
+		t.Errorf("committed a minute before %v, want between %v and %v", at, before, after)
+	}
+	if at := awaitTicket(t, "unknown", unknown).at; !at.IsZero() {
+		t.Errorf("committed at %v, want an unknown time", at)
 	}
 }

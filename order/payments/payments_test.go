@@ -1,6 +1,7 @@
 package payments
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -81,6 +82,7 @@ func TestService_Payments(t *testing.T) {
 		{order.PaymentFilter{NeedsRefund: true}, left},
 		{order.PaymentFilter{NeedsRefund: true, Outcome: order.PaymentMismatch}, pick("short", "other")},
 		{order.PaymentFilter{NeedsRefund: true, Outcome: order.PaymentAccepted}, nil},
+		{order.PaymentFilter{NeedsRefund: true, Outcome: order.PaymentRefunded}, nil},
 		{order.PaymentFilter{Reference: "twice-o1"}, []string{"twice-o1"}},
 		{order.PaymentFilter{Reference: "twice-o1", Outcome: order.PaymentRefunded}, []string{"twice-o1"}},
 		{order.PaymentFilter{Reference: "twice-o1", Outcome: order.PaymentDuplicate}, nil},
@@ -321,5 +323,21 @@ func TestService_MarkRefunded(t *testing.T) {
 	ordertest.BusyTimeout(t, s, time.Millisecond)
 	if _, err := service.MarkRefunded(await.Context(t), ids["short-o1"], ordertest.Root); !errors.Is(err, order.ErrDatabase) {
 		t.Errorf("with the database busy: %v, want ErrDatabase", err)
+	}
+}
+
+// TestService_Payments_Unread: a database that does not answer in time gives ErrDatabase.
+func TestService_Payments_Unread(t *testing.T) {
+	t.Parallel()
+	service := Service{Store: storetest.New(t)}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	_, _, list := service.Payments(ctx, order.PaymentFilter{Limit: 1})
+	_, of := service.OrderPayments(ctx, "o1")
+	_, count := service.ToRefund(ctx, 1)
+	for name, err := range map[string]error{"list": list, "payments of an order": of, "count": count} {
+		if !errors.Is(err, order.ErrDatabase) {
+			t.Errorf("%s: %v, want ErrDatabase", name, err)
+		}
 	}
 }

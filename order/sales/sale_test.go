@@ -136,8 +136,34 @@ func TestSales_Sale_Errors(t *testing.T) {
 		t.Errorf("sale of no item: %v, want ErrItemNotFound", err)
 	}
 	source = &sales.Source{Store: s, Tasks: []order.Queued{noQueue{}}, Partition: source.Partition}
-	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, ordertest.ErrTest) {
-		t.Errorf("sale with the queue down: %v, want its error", err)
+	if _, err := oneSale(await.Context(t), source, "none", func(inventory.Holding) error { return nil }); !errors.Is(err, ordertest.ErrTest) || !errors.Is(err, inventory.ErrUnavailable) {
+		t.Errorf("sale with the queue down: %v, want its error and ErrUnavailable", err)
+	}
+}
+
+// TestSales_Sale_Sequence: a sale continues after the highest sequence that the database or the queue
+// knows. Units that await payment are sold.
+func TestSales_Sale_Sequence(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.Asking("item", 10, 5, time.Hour))
+	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 3))
+	if err := s.Writer().Exec("UPDATE items SET sequence = 7").Error; err != nil {
+		t.Fatal(err)
+	}
+	source := &sales.Source{Store: s}
+	for queued, want := range map[int64]int64{0: 7, 6: 7, 8: 8} {
+		err := source.Sales(await.Context(t), []string{"item"}, map[string]inventory.Queued{"item": {Sequence: queued}},
+			func(string, inventory.Holding) error { return nil },
+			func(_ string, sale inventory.Sale) error {
+				if sale.Sequence != want || sale.Left != 7 {
+					t.Errorf("with %d in the queue: sequence %d, %d left, want %d, 7 left", queued, sale.Sequence, sale.Left, want)
+				}
+				return nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

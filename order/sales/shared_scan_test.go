@@ -144,3 +144,74 @@ func TestScanRound_Bounded(t *testing.T) {
 		t.Errorf("found %v, %v, want %s", found, err, names[2])
 	}
 }
+
+// TestSharedScan_CalledOff: a load whose orders another load was to read reads them itself, if that
+// one was cancelled or took too long.
+func TestSharedScan_CalledOff(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
+		q := ordertest.NewQueue(t, redistest.Embedded(t), queue.Config{})
+		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Bought("o1", "item", "u", "k", 1)))
+		s := &sharedScan{tasks: accepted.NewOrders(q), keep: 10, turn: make(chan struct{}, 1)}
+		s.turn <- struct{}{}
+		r := s.join([]string{"other"})
+		ended := make(chan error, 1)
+		go func() {
+			found, err := s.read(await.Context(t), []string{"item"})
+			if err == nil && len(found["item"].Orders) != 1 {
+				err = fmt.Errorf("found %+v", found)
+			}
+			ended <- err
+		}()
+		await.True(t, "the load to join", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(r.items) == 2
+		})
+		if !s.begin(r) {
+			t.Fatal("the scan has begun without its turn")
+		}
+		r.run(await.Context(t), endedScan{err: fmt.Errorf("scan: %w", cause)}, s.keep)
+		<-s.turn
+		if err := <-ended; err != nil {
+			t.Errorf("after %v of the other load: %v", cause, err)
+		}
+	}
+}
+
+// endedScan is a queue whose scans end with an error.
+type endedScan struct {
+	order.Queued
+	err error
+}
+
+func (e endedScan) Scan(context.Context, func(accepted.Order) error) error { return e.err }
+
+// TestScanRound_Sequence: the sequence of an item is the highest of its queued orders, in any order.
+func TestScanRound_Sequence(t *testing.T) {
+	t.Parallel()
+	var queued []accepted.Order
+	for i, stamp := range []string{"1.4", "1.7", "1.5"} {
+		tk := ordertest.Bought(fmt.Sprint("o", i), "item", "u", fmt.Sprint("k", i), 1)
+		queued = append(queued, accepted.Order{OrderID: tk.ID, Payload: tk.Payload(), Stamp: stamp})
+	}
+	s := &sharedScan{tasks: listedScan{orders: queued}, keep: 10, turn: make(chan struct{}, 1)}
+	if found, err := s.read(await.Context(t), []string{"item"}); err != nil || len(found["item"].Orders) != 3 || found["item"].Sequence != 7 {
+		t.Errorf("found %+v, %v, want 3 orders and the sequence 7", found, err)
+	}
+}
+
+// listedScan is a queue of these orders.
+type listedScan struct {
+	order.Queued
+	orders []accepted.Order
+}
+
+func (l listedScan) Scan(_ context.Context, fn func(accepted.Order) error) error {
+	for _, a := range l.orders {
+		if err := fn(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}

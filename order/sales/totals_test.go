@@ -1,10 +1,14 @@
 package sales_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"flashsale/internal/testing/await"
+	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/sales"
 	"flashsale/order/store/storetest"
@@ -14,6 +18,7 @@ import (
 func TestOnSale(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
+	now := storetest.SetClock(s).Load()
 	want := func(want sales.Totals) {
 		t.Helper()
 		if got, err := sales.OnSale(await.Context(t), s); err != nil || got != want {
@@ -33,13 +38,20 @@ func TestOnSale(t *testing.T) {
 	}{
 		{"control = 'paused'", all},
 		{"control = 'closed'", sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
-		{"control = 'open', closes_at = opens_at + 1", sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
-		{"closes_at = opens_at + 3600000", all},
-		{"opens_at = opens_at + 3000000", sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
+		{"control = 'open', closes_at = 2, opens_at = 1", sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
+		{fmt.Sprint("closes_at = 0, opens_at = ", now), all},
+		{fmt.Sprint("opens_at = 1, closes_at = ", now), sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
+		{fmt.Sprint("closes_at = ", now+3600000), all},
+		{fmt.Sprint("opens_at = ", now+3000000), sales.Totals{Items: 1, Units: 20, Awaiting: 3}},
 	} {
 		if err := s.Writer().Exec("UPDATE items SET " + c.change + " WHERE id = 'paid'").Error; err != nil {
 			t.Fatal(err)
 		}
 		want(c.want)
+	}
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, err := sales.OnSale(late, s); !errors.Is(err, order.ErrDatabase) {
+		t.Errorf("a database that does not answer: %v, want ErrDatabase", err)
 	}
 }

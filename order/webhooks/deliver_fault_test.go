@@ -3,6 +3,8 @@ package webhooks
 import (
 	"context"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -220,6 +222,78 @@ func TestDeliverer_Panic(t *testing.T) {
 	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 1})
 	if d := p.list(e.ID)[0]; d.LastError != errSendPanicked.Error() {
 		t.Errorf("delivery %+v", d)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.heard) != 1 || !strings.Contains(p.heard[0].Error(), "by the test") {
+		t.Errorf("reported %v, want the panic", p.heard)
+	}
+}
+
+// TestStore_record_Gone: two answers of a server that is gone disable its endpoint once.
+func TestStore_record_Gone(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	e, _ := addHook(t, p.store, "https://a.example")
+	var tries []attempted
+	for _, event := range p.tell("n", 2) {
+		j, err := job(await.Context(t), p.store, deliveryKey{e.ID, event.Seq})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tries = append(tries, attempted{job: &j, state: DeliveryDead, attempts: 1, gone: true})
+	}
+	if err := record(await.Context(t), p.store, tries); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDead: 2})
+	disabled := slices.DeleteFunc(auditOf(t, p.store), func(entry string) bool { return entry != "flashsale webhook.disable" })
+	if len(disabled) != 1 {
+		t.Errorf("disabled %d times, want once", len(disabled))
+	}
+}
+
+// TestDeliverer_Oldest: of the due deliveries of an endpoint, the one that has been due longest is
+// sent first.
+func TestDeliverer_Oldest(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{Workers: 1, PerEndpoint: 5})
+	r := newReceiver(t, nil)
+	e, _ := addHook(t, p.store, r.URL)
+	events := p.tell("n", 4)
+	if err := p.store.Writer().Exec("UPDATE webhook_deliveries SET next_at = 1000 - event_seq").Error; err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	p.awaitStates(e.ID, map[DeliveryState]int{DeliveryDelivered: 4})
+	for i, sent := range r.parcels() {
+		if want := events[len(events)-1-i].ID; sent.ID != want {
+			t.Errorf("request %d is event %s, want %s", i, sent.ID, want)
+		}
+	}
+}
+
+// TestStore_redeliver: a delivery that is requested again is as one that was never attempted.
+func TestStore_redeliver(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, DelivererConfig{})
+	e, _ := addHook(t, p.store, "https://a.example")
+	event := p.tell("n", 1)[0]
+	j, err := job(await.Context(t), p.store, deliveryKey{e.ID, event.Seq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := record(await.Context(t), p.store, []attempted{{job: &j, state: DeliveryDelivered, attempts: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if d := p.list(e.ID)[0]; d.Attempts != 3 || d.DeliveredAt.IsZero() {
+		t.Fatalf("delivered: %+v", d)
+	}
+	if err := p.admin.Redeliver(await.Context(t), e.ID, event.ID, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	if d := p.list(e.ID)[0]; d.State != DeliveryPending || d.Attempts != 0 || !d.DeliveredAt.IsZero() {
+		t.Errorf("requested again: %+v", d)
 	}
 }
 

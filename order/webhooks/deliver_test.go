@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -439,6 +440,20 @@ func TestDeliverer_judge(t *testing.T) {
 	if total < 72*time.Hour {
 		t.Errorf("all tries take %v", total)
 	}
+	// A later due time counts as the error of a wrong clock, and is corrected.
+	if longest := max(slices.Max(deliveryRetries)*6/5, maxRetryAfter); longest >= longestPause {
+		t.Errorf("a pause may take %v, want less than %v", longest, longestPause)
+	}
+	if got := d.judge(new(deliveryJob), webhook.Result{Err: errors.New(strings.Repeat("x", 2*maxDeliveryError))}); len(got.reason) != maxDeliveryError {
+		t.Errorf("a reason of %d bytes, want %d", len(got.reason), maxDeliveryError)
+	}
+	pauses := make(map[time.Duration]bool)
+	for range 100 {
+		pauses[d.judge(new(deliveryJob), webhook.Result{Status: 500}).next] = true
+	}
+	if len(pauses) == 1 {
+		t.Errorf("all deliveries pause for %v, want a random part", pauses)
+	}
 	for _, c := range []struct {
 		attempts int
 		res      webhook.Result
@@ -486,6 +501,11 @@ func TestDeliverer_Wakes(t *testing.T) {
 			}
 		},
 		func() {
+			if _, err := p.admin.TestEndpoint(await.Context(t), e.ID, order.By{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		func() {
 			if err := p.admin.Redeliver(await.Context(t), e.ID, p.list(e.ID)[0].EventID, order.By{}); err != nil {
 				t.Fatal(err)
 			}
@@ -497,5 +517,40 @@ func TestDeliverer_Wakes(t *testing.T) {
 		default:
 			t.Errorf("change %d did not wake the deliverer", i)
 		}
+	}
+}
+
+// TestClip: a reason is cut between two characters.
+func TestClip(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "abc": "abc", "abcd": "abc", "abé": "ab", "aé": "aé", "aéé": "aé"} {
+		if got := clip(text, 3); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestDeliverer_State: the state of the outbox is reported, and none once the deliverer has stopped.
+func TestDeliverer_State(t *testing.T) {
+	t.Parallel()
+	states := make(chan OutboxState, 100)
+	p := newPost(t, DelivererConfig{
+		OnState: func(s OutboxState) { states <- s },
+		Sender:  senderFunc(func(context.Context, *webhook.Message) webhook.Result { return webhook.Result{Status: 204} }),
+	})
+	addHook(t, p.store, "https://a.example")
+	p.tell("n", 2)
+	stop := p.start()
+	if s := <-states; s.Events != 2 {
+		t.Errorf("state %+v, want 2 events", s)
+	}
+	stop()
+	close(states)
+	last := OutboxState{Events: -1}
+	for s := range states {
+		last = s
+	}
+	if last != (OutboxState{}) {
+		t.Errorf("state %+v after the end, want none", last)
 	}
 }

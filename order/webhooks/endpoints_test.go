@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -185,5 +186,23 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	}
 	if err := w.Redeliver(await.Context(t), e.ID, "msg_none", order.By{}); !errors.Is(err, ErrDeliveryNotFound) {
 		t.Errorf("redelivery of an unknown event: %v", err)
+	}
+}
+
+// TestWebhooks_Unread: a database that does not answer in time gives ErrDatabase.
+func TestWebhooks_Unread(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	_, all := endpoints(ctx, s)
+	_, one := endpoint(ctx, s, "e")
+	_, found := due(ctx, s, 1)
+	_, read := job(ctx, s, deliveryKey{"e", 1})
+	_, state := outboxState(ctx, s)
+	for name, err := range map[string]error{"endpoints": all, "an endpoint": one, "due deliveries": found, "a delivery": read, "the outbox": state} {
+		if !errors.Is(err, order.ErrDatabase) {
+			t.Errorf("%s: %v, want ErrDatabase", name, err)
+		}
 	}
 }

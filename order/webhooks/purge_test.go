@@ -60,6 +60,11 @@ func TestStore_purge(t *testing.T) {
 	if err != nil || state.Events != fresh[2].Seq-old[2].Seq+1 || state.OldestPending != eventRetention+time.Millisecond {
 		t.Errorf("outbox %+v, %v", state, err)
 	}
+	c.Add(-2 * eventRetention.Milliseconds()) // a clock before the event
+	if state, err := outboxState(await.Context(t), p.store); err != nil || state.OldestPending != 0 {
+		t.Errorf("by an earlier clock: %+v, %v", state, err)
+	}
+	c.Add(2 * eventRetention.Milliseconds())
 	// Numbers are not reused, or a later event could be mistaken for an earlier one.
 	if err := p.store.Writer().Exec("DELETE FROM webhook_deliveries").Error; err != nil {
 		t.Fatal(err)
