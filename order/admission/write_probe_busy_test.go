@@ -58,7 +58,7 @@ func TestWriteProbe_Busy(t *testing.T) {
 			{time.Second, errOccupied, ErrBusy, false, 4}, // the last check has not proved the opposite
 			{time.Second, ordertest.ErrTest, ordertest.ErrTest, false, 5},
 		} {
-			time.Sleep(step.pause) // of the bubble
+			<-time.After(step.pause) // in virtual time
 			target.err = step.err
 			p.asked.Store(false)
 			p.check(t.Context())
@@ -71,7 +71,7 @@ func TestWriteProbe_Busy(t *testing.T) {
 		target.commits, target.err, target.writes = true, nil, 0
 		for pause, writes := range map[time.Duration]int{probeTrust - 1: 0, probeTrust: 1} {
 			target.writes = 0
-			time.Sleep(pause)
+			<-time.After(pause)
 			if p.check(t.Context()); target.writes != writes {
 				t.Errorf("%v after the last check: %d writes, want %d", pause, target.writes, writes)
 			}
