@@ -180,8 +180,8 @@ func TestListItems_FrequentPagesAreEncodedOnce(t *testing.T) {
 	}
 }
 
-// Readers of a kept page share its bytes, so that slow ones need no memory for it. Answers that
-// follow on the same connection do not change them.
+// Readers of a kept page share its bytes, so that slow ones need no memory for it. Later answers that
+// reuse a call's buffer do not change them.
 func TestListItems_PagesAreShared(t *testing.T) {
 	t.Parallel()
 	s, now := openPages(t, &shownItems{list: &catalog.ListView{Items: manyItems(50)}, view: &catalog.View{Item: someItem()}})

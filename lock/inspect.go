@@ -33,7 +33,7 @@ type Info struct {
 // Holder identifies a holder of a lock or a waiter.
 type Holder struct {
 	Token    string // of this holding or wait
-	Manager  string // id of the manager, which listens on lock:wake:<Manager>; begins with "~" if it polls
+	Manager  string // id of the manager; it listens on lock:wake:<Manager>, or polls if the id begins with "~"
 	Metadata string // Config.Metadata of its manager
 }
 

@@ -56,6 +56,15 @@ type Stats struct {
 	Waits Waits
 }
 
+// Pending is the number of entries of the ready, delayed and leased tasks. If there are none, it is
+// zero; otherwise a fault that removed tasks may have left it too high.
+func (s Stats) Pending() int {
+	if s.Ready+s.Delayed+s.Leased == 0 {
+		return 0
+	}
+	return s.Entries - s.Dead // a dead letter counts as one
+}
+
 // Waits is a histogram of deliveries by how long the task had been ready: since it
 // arrived, fell due, or was returned to the ready set. Each bucket counts the waits up to its
 // bound and above the one before: 1, 2, 5, 10, 20, 50, 100, 200 and 500 ms, 1, 2, 5 and

@@ -450,3 +450,21 @@ func TestQueue_Stats(t *testing.T) {
 		}
 	})
 }
+
+func TestStats_Pending(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stats queue.Stats
+		want  int
+	}{
+		"empty":           {queue.Stats{}, 0},
+		"each state":      {queue.Stats{Ready: 1, Delayed: 2, Leased: 3, Dead: 4, Entries: 25}, 21},
+		"only dead":       {queue.Stats{Dead: 4, Entries: 4}, 0},
+		"lost by a fault": {queue.Stats{Dead: 1, Entries: 5}, 0},
+		"only leased":     {queue.Stats{Leased: 1, Entries: 7}, 7},
+	} {
+		if got := tc.stats.Pending(); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}

@@ -88,7 +88,7 @@ var capacityKinds = []capacityKind{
 	{"accepted", "accepted (`202`)", http.StatusAccepted, stock, false},
 	{"committed", "committed (`201`)", http.StatusCreated, stock, false},
 	{"single", "accepted, one per script", http.StatusAccepted, stock, true},
-	{"sold_out", "sold out (`409`)", http.StatusConflict, 100, false},
+	{"sold_out", "sold out (`409`)", http.StatusConflict, soldOutUnits, false},
 }
 
 // capacityService is the service on one database.

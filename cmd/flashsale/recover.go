@@ -208,7 +208,7 @@ func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *re
 	if err != nil {
 		return fmt.Errorf("sales recovered: %d of %d; repeat the command for the rest. The orders concerned so far are listed in %s: %w", done, len(stopped), path, err)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "sales recovered: %d; they can be bought again. Orders concerned: %d, listed in %s\n"+
+	_, err = fmt.Fprintf(c.OutOrStdout(), "sales recovered: %d; orders concerned: %d, listed in %s\n"+
 		"Payments and changes of items since the backup may be lost: compare payments with the payment provider.\n", done, total, path)
 	return err
 }

@@ -541,8 +541,13 @@ func TestDeliverer_State(t *testing.T) {
 	addHook(t, p.store, "https://a.example")
 	p.tell("n", 2)
 	stop := p.start()
-	if s := <-states; s.Events != 2 {
-		t.Errorf("state %+v, want 2 events", s)
+	select {
+	case s := <-states:
+		if s.Events != 2 {
+			t.Errorf("state %+v, want 2 events", s)
+		}
+	case <-await.Context(t).Done():
+		t.Error("no state was reported")
 	}
 	stop()
 	close(states)

@@ -43,6 +43,7 @@ func NewBacklog(store *store.Store, releases *release.Releases, changes *checkou
 type QueueDepth struct {
 	Name    string
 	Orders  int // in the tasks of all states; a dead letter counts as one
+	Waiting int // orders in the ready, delayed and leased tasks
 	Ready   int // tasks waiting to be taken
 	Delayed int // not due yet, retries included
 	Leased  int // held by a worker
@@ -78,7 +79,7 @@ func (q NamedQueue) depth(ctx context.Context) (QueueDepth, error) {
 		return QueueDepth{}, unreachable(q.Name, err)
 	}
 	return QueueDepth{
-		Name: q.Name, Orders: s.Entries, Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
+		Name: q.Name, Orders: s.Entries, Waiting: s.Pending(), Ready: s.Ready, Delayed: s.Delayed, Leased: s.Leased, Dead: s.Dead, Died: s.Died,
 		OldestReady: s.OldestReady, Paused: s.Paused, Processed: s.Processed, Failed: s.Failed,
 		PerSecond: float64(s.LastMinute) / 60, WaitP50: s.Waits.Quantile(0.5), WaitP99: s.Waits.Quantile(0.99),
 	}, nil

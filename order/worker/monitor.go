@@ -102,7 +102,8 @@ type MonitorConfig struct {
 
 // Monitor reads the state of queues and workers at intervals, for metrics and alarms. One
 // process at a time reads them and stores the result in Redis for the others, so the cost
-// does not depend on the number of processes, except for one MGET per interval of each.
+// does not depend on the number of processes, except for one MGET per interval of each, unless
+// Redis refuses writes.
 type Monitor struct {
 	cfg   MonitorConfig
 	limit time.Duration // of one read
@@ -198,7 +199,8 @@ func (l *Snapshot) oldest(n int) (d time.Duration) {
 }
 
 // snapshot returns the recent result of another process, or else reads the state itself. It
-// returns nil while another process is reading.
+// returns nil while another process is reading. If Redis refuses writes, each process reads for
+// itself.
 func (m *Monitor) snapshot(ctx context.Context) (*Snapshot, error) {
 	rdb := m.cfg.Redis
 	text, err := m.shared(ctx)
@@ -214,12 +216,14 @@ func (m *Monitor) snapshot(ctx context.Context) (*Snapshot, error) {
 		}
 		return &l, nil
 	}
-	if mine, err := m.takeTurn(ctx); err != nil || !mine {
+	mine, err := m.takeTurn(ctx)
+	shares := !refusesWrites(err)
+	if shares && (err != nil || !mine) {
 		return nil, err
 	}
 	l, err := m.read(ctx)
-	if err != nil {
-		return nil, err
+	if err != nil || !shares {
+		return l, err
 	}
 	own, err := json.Marshal(l)
 	if err != nil {
@@ -232,6 +236,12 @@ func (m *Monitor) snapshot(ctx context.Context) (*Snapshot, error) {
 	}
 	m.shown = string(own)
 	return l, nil
+}
+
+// refusesWrites reports whether a master answers, but refuses writes: its memory is full, it cannot
+// save, or it has too few replicas.
+func refusesWrites(err error) bool {
+	return redis.HasErrorPrefix(err, "OOM") || redis.HasErrorPrefix(err, "MISCONF") || redis.HasErrorPrefix(err, "NOREPLICAS")
 }
 
 // takeTurn returns false while another process reads.
@@ -280,7 +290,7 @@ func (m *Monitor) read(ctx context.Context) (*Snapshot, error) {
 				return nil, err
 			}
 			if i == 0 {
-				l.Waiting += d.Orders - d.Dead // a dead letter counts as one
+				l.Waiting += d.Waiting
 			}
 			l.Queues = append(l.Queues, d)
 		}

@@ -34,13 +34,22 @@ type monitored struct {
 
 func watch(t *testing.T) *monitored {
 	t.Helper()
-	w := &monitored{server: miniredis.RunT(t)}
-	w.rdb = redis.NewClient(redistest.Options(w.server.Addr()))
+	server := miniredis.RunT(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
 	t.Cleanup(func() {
-		if err := w.rdb.Close(); err != nil {
+		if err := rdb.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	w := watchOn(t, rdb)
+	w.server = server
+	return w
+}
+
+// watchOn is watch on another Redis.
+func watchOn(t *testing.T, rdb *redis.Client) *monitored {
+	t.Helper()
+	w := &monitored{rdb: rdb}
 	w.orders, w.others = ordertest.NewQueue(t, w.rdb, queue.Config{}), ordertest.NewQueue(t, w.rdb, queue.Config{})
 	var err error
 	w.registry, err = registry.New(w.rdb, registry.Config{Key: WorkersKey, Every: 10 * time.Millisecond, Silence: time.Hour})
@@ -355,6 +364,45 @@ func TestMonitor_RedisAway(t *testing.T) {
 	}
 	w.server.SetError("")
 	await.True(t, "a read after the outage", read)
+}
+
+// TestMonitor_WritesRefused: while Redis answers but refuses writes, each process has current figures,
+// and nothing is reported as an error.
+func TestMonitor_WritesRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	rdb := redis.NewClient(redistest.Options(server.Addr()))
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := watchOn(t, rdb)
+	put(t, w.orders, "a", "b")
+	monitors := []*Monitor{NewMonitor(w.cfg), NewMonitor(w.cfg)}
+	for setting, value := range map[string]string{"min-replicas-to-write": "1", "maxmemory": "1"} {
+		if err := rdb.ConfigSet(t.Context(), setting, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range monitors {
+			m.last.Store(nil)
+			m.round(await.Context(t))
+			if l := m.Last(); l == nil || l.Waiting != 2 {
+				t.Errorf("%s, process %d: %+v", setting, i, l)
+			}
+		}
+		if err := rdb.ConfigSet(t.Context(), setting, "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := w.errs.Load(); n != 0 {
+		t.Errorf("%d errors", n)
+	}
+	// Then one of them reads for both again.
+	monitors[0].round(await.Context(t))
+	if text, err := rdb.Get(t.Context(), backlogKey).Result(); err != nil || text == "" {
+		t.Errorf("the shared result is %q, %v", text, err)
+	}
 }
 
 func TestWorkerTrouble(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 )
 
 // CheckRedis checks that the engine answers, that its user may do what the service does, and that
-// the engine accepts writes. An error names the setting, the cause and the fix.
+// it is no replica. An error names the setting, the cause and the fix.
 //
 // It waits up to 20 s for an engine that is about to serve: a cluster elects or takes back a
 // master, or a server loads its data. waits is called once if it has to wait.
@@ -197,7 +197,7 @@ var redisReplies = []refusal{
 	{"max number of clients reached", "the server has no connection left", "raise maxclients of the server, or set pool_size in the URL"},
 	{"OOM", "its memory is full", "raise maxmemory of the server"},
 	{"MISCONF", "it refuses writes because it cannot save its data", "see the log of the server: its disk may be full"},
-	{"NOREPLICAS", "it refuses writes because it has fewer replicas than its min-replicas-to-write wants", "start the replicas; INFO replication of the master lists those that are connected"},
+	{"NOREPLICAS", "it refuses writes because it has fewer replicas than its min-replicas-to-write wants", "start the replicas, and restart those whose lag in INFO replication of the master exceeds min-replicas-max-lag"},
 }
 
 // explainRedis returns the cause of an error of Redis, and the fix.
@@ -214,12 +214,11 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 		return cause, fix
 	}
 	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
-	var silent net.Error
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	switch fix {
+	case refusedFix:
 		fix = deadMasterFix
-	case errors.As(err, &silent) && silent.Timeout():
-		fix = deadMasterFix + "; check that the firewall allows the port"
+	case silentFix:
+		fix = deadMasterFix + firewallFix
 	}
 	return "the master at " + master + ": " + cause, fix
 }
@@ -269,9 +268,16 @@ func explainCertificate(err error) (cause, fix string) {
 	return "", ""
 }
 
+// The fixes for a server that does not answer.
+const (
+	refusedFix  = "start it, or correct the host and port"
+	addressFix  = "start it, or correct the address"
+	firewallFix = "; check that the firewall allows the port"
+	silentFix   = addressFix + firewallFix
+)
+
 // explainNetwork does the same for an error of the network.
 func explainNetwork(ctx context.Context, secure bool, addr string, err error) (cause, fix string) {
-	const address = "start it, or correct the address"
 	var (
 		name   *net.DNSError
 		plain  tls.RecordHeaderError
@@ -281,15 +287,15 @@ func explainNetwork(ctx context.Context, secure bool, addr string, err error) (c
 	case errors.As(err, &name):
 		return "the host " + name.Name + " cannot be resolved (" + name.Err + ")", "correct the host, or check this machine's DNS"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "it does not answer: connection refused (" + addr + ")", "start it, or correct the host and port"
+		return "it does not answer: connection refused (" + addr + ")", refusedFix
 	case errors.As(err, &plain), secure && speaksPlain(ctx, addr):
 		return "the server does not use TLS", "write redis:// instead of rediss:// (or cluster+redis:// and so on), or set tls-port on the server"
 	case !secure && speaksTLS(ctx, addr):
 		return "the server expects TLS", "write rediss:// instead of redis:// (or cluster+rediss:// and so on)"
 	case errors.As(err, &silent) && silent.Timeout(), errors.Is(err, context.DeadlineExceeded):
-		return "it does not answer: timeout (" + err.Error() + ")", address + "; check that the firewall allows the port"
+		return "it does not answer: timeout (" + err.Error() + ")", silentFix
 	default:
-		return "it does not answer (" + err.Error() + ")", address
+		return "it does not answer (" + err.Error() + ")", addressFix
 	}
 }
 

@@ -89,15 +89,24 @@ func TestDoctor_CountsWaitingOrders(t *testing.T) {
 // TestAnswering: a replica that is being copied to, or that hangs, confirms nothing.
 func TestAnswering(t *testing.T) {
 	t.Parallel()
+	const good = "ip=10.0.0.2,port=6379,state=online,offset=14,lag=0"
 	for about, want := range map[string]int{
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0":     1,
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=2":     1,
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=3":     0,
-		"ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0": 0,
-		"": 0,
+		good: 1,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=2":              1,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=3":              0,
+		"ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0":          0,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,io-thread=0":  1, // Redis 8
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,type=replica": 1, // Valkey 8
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=9,type=replica": 0,
 	} {
-		if got := answering(map[string]string{"role": "master", "connected_slaves": "1", "slave0": about}); got != want {
-			t.Errorf("%q counts as %d, want %d", about, got, want)
+		info := map[string]string{"role": "master", "connected_slaves": "2", "slave0": about, "slave1": good, "slave_expires_tracked_keys": "0"}
+		if got, known := answering(info); got != want+1 || !known {
+			t.Errorf("%q counts as %d, %v, want %d", about, got-1, known, want)
+		}
+	}
+	for connected, want := range map[string]bool{"0": true, "1": false} {
+		if got, known := answering(map[string]string{"role": "master", "connected_slaves": connected}); got != 0 || known != want {
+			t.Errorf("%s connected and not described: %d, %v", connected, got, known)
 		}
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"flashsale/queue"
 )
 
-// contents checks the service's data in Redis.
-func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int) {
+// contents checks the service's data in Redis. If Redis refuses writes, live workers look dead, so
+// they are not checked.
+func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partitions int, writable bool) {
 	switch have, err := inventory.RecordedPartitions(ctx, rdb); {
 	case errors.Is(err, inventory.ErrLayout):
 		d.fix("partitions", err.Error(), "let the earlier version commit the queued orders, then delete its keys: see docs/deployment.md")
@@ -31,7 +32,9 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.ok("queue", "this Redis has no data of the service yet")
 		return
 	}
-	d.workers(ctx, rdb, d.queues(ctx, rdb, partitions))
+	if waiting := d.queues(ctx, rdb, partitions); writable {
+		d.workers(ctx, rdb, waiting)
+	}
 	d.age(ctx, rdb, partitions)
 }
 
@@ -39,7 +42,7 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 func (d *doctor) queues(ctx context.Context, rdb redis.UniversalClient, partitions int) (waiting int) {
 	for p := range partitions {
 		s := d.queue(ctx, rdb, fmt.Sprintf("orders-%d", p), inventory.QueuePrefix(p, partitions))
-		waiting += s.Entries - s.Dead // a dead letter counts as one
+		waiting += s.Pending()
 		d.queue(ctx, rdb, fmt.Sprintf("expiries-%d", p), inventory.ExpiryQueuePrefix(p, partitions))
 	}
 	return waiting

@@ -53,16 +53,15 @@ func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 		}
 	}
 	d.server(ctx, rdb, s.ConfirmReplicas)
-	if cause, fix := backend.WritesRefused(ctx, s.Redis, rdb); cause != "" {
-		// Without writes, live workers look dead.
+	cause, fix := backend.WritesRefused(ctx, s.Redis, rdb)
+	if cause != "" {
 		d.fix("redis", config.RedactURL(s.Redis)+": "+cause, fix)
-		return
 	}
 	d.pace(ctx, rdb)
 	partitions := cmp.Or(recorded.Partitions, s.Partitions)
 	d.clock(ctx, rdb, partitions)
 	if d.lineage(ctx, rdb, recorded.Lineage) {
-		d.contents(ctx, rdb, partitions)
+		d.contents(ctx, rdb, partitions, cause == "")
 	}
 }
 
@@ -97,10 +96,14 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 		d.fix("redis", "its version is "+info["redis_version"], fmt.Sprintf("use version %d or later", minRedis))
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
+	answer, known := answering(info)
+	if !known {
+		answer = replicas
+	}
 	switch {
 	case err != nil || info["role"] != "master": // unknown
-	case answering(info) < confirm:
-		d.fix("confirm-replicas", fmt.Sprintf("purchases need the confirmation of %d replicas, and %d are connected and answer", confirm, answering(info)),
+	case answer < confirm:
+		d.fix("confirm-replicas", fmt.Sprintf("replicas that must confirm a purchase: %d; connected, and answering: %d", confirm, answer),
 			"start the replicas, and restart those that do not answer; or lower confirm-replicas")
 	case replicas > 0 && confirm == 0:
 		d.warn("confirm-replicas", "it is 0: a failover to a replica can lose orders that were answered with 202", "set it to 1")
@@ -111,19 +114,27 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 }
 
 // answering counts the replicas that have acknowledged what they received within the last
-// maxLag seconds; they do so every second.
-func answering(info map[string]string) (n int) {
+// maxLag seconds; they do so every second. known is false if the server does not describe the
+// replicas that are connected.
+func answering(info map[string]string) (n int, known bool) {
+	known = info["connected_slaves"] == "0"
 	for name, about := range info {
 		var index int
 		if _, err := fmt.Sscanf(name, "slave%d", &index); err != nil {
 			continue
 		}
-		_, lag, _ := strings.Cut(about, ",lag=")
-		if seconds, err := strconv.Atoi(lag); err == nil && seconds <= maxLag && strings.Contains(about, ",state=online,") {
+		_, after, _ := strings.Cut(about, ",lag=")
+		lag, _, _ := strings.Cut(after, ",") // newer servers append more
+		seconds, err := strconv.Atoi(lag)
+		if err != nil {
+			continue
+		}
+		known = true
+		if seconds <= maxLag && strings.Contains(about, ",state=online,") {
 			n++
 		}
 	}
-	return n
+	return n, known
 }
 
 // pace measures how fast Redis answers.
