@@ -21,7 +21,7 @@ const (
 	minDisk      = 1 << 30 // free bytes on the disk of the database
 	maxListed    = 20      // items that a finding names
 	minRedis     = 6       // the oldest major version that the scripts support
-	maxLag       = 2       // seconds since the last acknowledgement of a replica that counts
+	maxLag       = 10      // seconds since the last acknowledgement of a replica that counts, as in min-replicas-max-lag by default
 )
 
 // The levels of a finding.

@@ -92,12 +92,12 @@ func TestAnswering(t *testing.T) {
 	const good = "ip=10.0.0.2,port=6379,state=online,offset=14,lag=0"
 	for about, want := range map[string]int{
 		good: 1,
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=2":              1,
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=3":              0,
-		"ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0":          0,
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,io-thread=0":  1, // Redis 8
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,type=replica": 1, // Valkey 8
-		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=9,type=replica": 0,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=10":              1,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=11":              0,
+		"ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0":           0,
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,io-thread=0":   1, // Redis 8
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=0,type=replica":  1, // Valkey 8
+		"ip=10.0.0.2,port=6379,state=online,offset=14,lag=11,type=replica": 0,
 	} {
 		info := map[string]string{"role": "master", "connected_slaves": "2", "slave0": about, "slave1": good, "slave_expires_tracked_keys": "0"}
 		if got, known := answering(info); got != want+1 || !known {

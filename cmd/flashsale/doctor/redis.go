@@ -114,7 +114,7 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 }
 
 // answering counts the replicas that have acknowledged what they received within the last
-// maxLag seconds; they do so every second. known is false if the server does not describe the
+// maxLag seconds; they usually do so every second. known is false if the server does not describe the
 // replicas that are connected.
 func answering(info map[string]string) (n int, known bool) {
 	known = info["connected_slaves"] == "0"
