@@ -35,21 +35,20 @@ type monitored struct {
 func watch(t *testing.T) *monitored {
 	t.Helper()
 	server := miniredis.RunT(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w := watchOn(t, rdb)
+	w := watchOn(t, server.Addr())
 	w.server = server
 	return w
 }
 
-// watchOn is watch on another Redis.
-func watchOn(t *testing.T, rdb *redis.Client) *monitored {
+// watchOn is watch on the Redis at addr.
+func watchOn(t *testing.T, addr string) *monitored {
 	t.Helper()
-	w := &monitored{rdb: rdb}
+	w := &monitored{rdb: redis.NewClient(redistest.Options(addr))}
+	t.Cleanup(func() {
+		if err := w.rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	w.orders, w.others = ordertest.NewQueue(t, w.rdb, queue.Config{}), ordertest.NewQueue(t, w.rdb, queue.Config{})
 	var err error
 	w.registry, err = registry.New(w.rdb, registry.Config{Key: WorkersKey, Every: 10 * time.Millisecond, Silence: time.Hour})
@@ -370,14 +369,8 @@ func TestMonitor_RedisAway(t *testing.T) {
 // and nothing is reported as an error.
 func TestMonitor_WritesRefused(t *testing.T) {
 	t.Parallel()
-	server := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w := watchOn(t, rdb)
+	w := watchOn(t, redistest.Real(t).Addr())
+	rdb := w.rdb
 	put(t, w.orders, "a", "b")
 	monitors := []*Monitor{NewMonitor(w.cfg), NewMonitor(w.cfg)}
 	for setting, value := range map[string]string{"min-replicas-to-write": "1", "maxmemory": "1"} {
