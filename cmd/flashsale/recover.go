@@ -89,7 +89,7 @@ func (r *recoverRun) run(c *cobra.Command) (err error) {
 			err = errors.Join(err, done())
 		}
 	}()
-	if err := backend.CheckRedis(ctx, s.Redis, rdb, func(error) {}); err != nil {
+	if err := backend.CheckRedis(ctx, s.Redis, rdb, func(string) {}); err != nil {
 		return err
 	}
 	partitions, err := inventory.RecordedPartitions(ctx, rdb)

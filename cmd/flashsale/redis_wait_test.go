@@ -49,3 +49,44 @@ func TestRedis_StartWaitsForCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestRedis_StartWaitsForSentinels starts the processes while the master is down and the Sentinels
+// cannot agree on that. They wait until a replica is promoted.
+func TestRedis_StartWaitsForSentinels(t *testing.T) {
+	needProcesses(t)
+	master := redistest.Real(t, "--appendfsync", "everysec")
+	master.Replica(t)
+	sentinels := redistest.Sentinels(t, master, 1, redistest.SentinelConfig{})
+	s := newShop(t)
+	wantCode(t, 0, s.run("migrate", "up"))
+	for _, one := range sentinels.Servers[1:] {
+		if err := one.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := master.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	setting := sentinelURL("sentinel+redis", sentinels.Addrs()[:1], redistest.SentinelMaster, "", "")
+	start := func(command string) *process.P {
+		spec := s.spec(command, []string{"--redis", setting})
+		spec.NoWait = true
+		p := process.Start(t, spec)
+		eventually(t, "the "+command+" waits", soon, func() (bool, any) { return strings.Contains(p.Log(), "waiting for Redis"), p.Log() })
+		return p
+	}
+	worker, api := start("worker"), start("api")
+	for _, one := range sentinels.Servers[1:] {
+		if err := one.Continue(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(worker.WaitReady(), api.WaitReady()); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, api)
+	item := s.newItem(c, 1, 1)
+	bought := c.settle(item, c.buy(item, "alice", "k", untilCommitted...))
+	only(t, []purchase{bought}, "201")
+	s.audit(c, item, 1, []purchase{bought})
+}

@@ -18,12 +18,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/breaker"
 	"flashsale/inventory"
 )
 
 const (
 	// startLimit bounds the wait of a start. A cluster with the default timeouts replaces a
-	// master within it.
+	// master within it, and Sentinels within 10 s of noticing that it is down.
 	startLimit = 20 * time.Second
 	startPoll  = 100 * time.Millisecond
 )
@@ -31,21 +32,26 @@ const (
 // CheckRedis checks that the engine answers, that its user may do what the service does, and that
 // it is no replica. An error names the setting, the cause and the fix.
 //
-// It waits up to 20 s for an engine that is about to serve: a cluster elects or takes back a
-// master, or a server loads its data. waits is called once if it has to wait.
-func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, waits func(reply error)) error {
+// It waits up to 20 s for an engine that is about to serve: a cluster or Sentinels replace a
+// master, or a server loads its data. waits is called once, with the cause, if it has to wait.
+func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, waits func(cause string)) error {
 	limit, tick := time.NewTimer(startLimit), time.NewTicker(startPoll)
 	defer limit.Stop()
 	defer tick.Stop()
-	for first := true; ; first = false {
-		cause, fix, reply := redisProblem(ctx, setting, rdb)
+	var cause, fix string
+	for {
+		nowCause, nowFix, reply := redisProblem(ctx, setting, rdb)
 		switch {
-		case cause == "":
+		case nowCause == "":
 			return nil
-		case !passing(setting, reply):
-			return config.FailedSetting("redis", setting, cause, fix)
-		case first:
-			waits(reply)
+		case cause != "" && errors.Is(reply, breaker.ErrOpen): // it opened during the wait: what opened it is the cause
+		case !passing(setting, nowFix, reply):
+			return config.FailedSetting("redis", setting, nowCause, nowFix)
+		default:
+			if cause == "" {
+				waits(nowCause)
+			}
+			cause, fix = nowCause, nowFix
 		}
 		select {
 		case <-tick.C:
@@ -57,11 +63,18 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 	}
 }
 
-// passing reports whether an engine that gave this reply is about to serve. The nodes of a cluster
-// whose slots move may redirect a client more often than it follows.
-func passing(setting string, reply error) bool {
+// passing reports whether an engine that gave this reply, or whose problem has this fix, is about to
+// serve. The nodes of a cluster whose slots move may redirect a client more often than it follows.
+func passing(setting, fix string, reply error) bool {
 	begins := func(prefix string) bool { return redis.HasErrorPrefix(reply, prefix) }
-	return begins("CLUSTERDOWN") || begins("LOADING") || strings.HasPrefix(setting, clusterScheme) && slices.ContainsFunc(movedReplies, func(r refusal) bool { return begins(r.reply) })
+	switch {
+	case begins("CLUSTERDOWN"), begins("LOADING"):
+		return true
+	case strings.HasPrefix(setting, clusterScheme):
+		return slices.ContainsFunc(movedReplies, func(r refusal) bool { return begins(r.reply) })
+	default: // the Sentinels name a master that is down, or a replica
+		return fix == failoverFix || strings.HasPrefix(fix, deadMasterFix)
+	}
 }
 
 // clusterScheme begins the setting of a Redis Cluster.

@@ -25,11 +25,11 @@ func TestPassing(t *testing.T) {
 		{cluster, "TRYAGAIN Multiple keys request during rehashing of slot", true},
 		{cluster, "WRONGPASS invalid username-password pair or user is disabled.", false},
 	} {
-		if got := passing(c.setting, c.reply); got != c.want {
+		if got := passing(c.setting, "", c.reply); got != c.want {
 			t.Errorf("%s, %s: %v, want %v", c.setting, c.reply, got, c.want)
 		}
 	}
-	if passing(single, nil) {
+	if passing(single, refusedFix, nil) {
 		t.Error("no reply is not one to wait for")
 	}
 }

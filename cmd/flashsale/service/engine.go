@@ -63,7 +63,7 @@ func openEngine(ctx context.Context, e *env, ps *parts) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = backend.CheckRedis(ctx, s.Redis, eng.rdb, func(reply error) { e.log.Warn().Err(reply).Msg("waiting for Redis") })
+	err = backend.CheckRedis(ctx, s.Redis, eng.rdb, func(cause string) { e.log.Warn().Str("reason", cause).Msg("waiting for Redis") })
 	if err != nil {
 		return nil, err
 	}
