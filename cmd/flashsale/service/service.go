@@ -136,53 +136,53 @@ type shared struct {
 	mock      *mockPayments     // nil outside development mode
 }
 
+// newShared creates them.
+func (b *builder) newShared(ctx context.Context, e *env, eng *engine, dev *development) (*shared, error) {
+	sh := &shared{env: e, eng: eng, counters: newCounters()}
+	var err error
+	if sh.mon, err = newMonitoring(e, eng, &b.base); err != nil {
+		return nil, err
+	}
+	if sh.writes, err = newWriteProbe(e, eng.store, &b.rest); err != nil {
+		return nil, err
+	}
+	// Before anything else uses the database and Redis.
+	if sh.highWater, err = newHighWater(ctx, e, eng, &b.rest); err != nil {
+		return nil, err
+	}
+	if sh.mock, err = newMockPayments(ctx, e, eng, dev, &b.rest); err != nil {
+		return nil, err
+	}
+	if e.role.worker || e.settings.ReconcileEvery != 0 {
+		if sh.chores, err = newLeaders(e, eng.rdb, eng.clock.Now, &b.rest); err != nil {
+			return nil, err
+		}
+	}
+	if e.role.api {
+		sh.waiters = checkout.NewWaiters()
+	}
+	if sh.tracer, err = newTracer(ctx, e, &b.rest); err != nil {
+		return nil, err
+	}
+	return sh, nil
+}
+
 // addRoles adds the worker and the API of the role, and their health checks.
 func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *development) error {
 	r := e.role
 	e.registry.MustRegister(e.build.metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mon, err := newMonitoring(e, eng, &b.base)
-	if err != nil {
-		return err
-	}
 	operators, err := listenOps(ctx, e)
 	if err != nil {
 		return err
 	}
-	writes, err := newWriteProbe(e, eng.store, &b.rest)
-	if err != nil {
-		return err
-	}
-	// Before anything else uses the database and Redis.
-	highWater, err := newHighWater(ctx, e, eng, &b.rest)
-	if err != nil {
-		return err
-	}
-	mock, err := newMockPayments(ctx, e, eng, dev, &b.rest)
+	sh, err := b.newShared(ctx, e, eng, dev)
 	if err != nil {
 		return err
 	}
 	settleProcessors(r, e.settings)
-	var chores *leaders
-	if r.worker || e.settings.ReconcileEvery != 0 {
-		if chores, err = newLeaders(e, eng.rdb, eng.clock.Now, &b.rest); err != nil {
-			return err
-		}
-	}
-	var waiters *checkout.Waiters
-	if r.api {
-		waiters = checkout.NewWaiters()
-	}
-	tracer, err := newTracer(ctx, e, &b.rest)
-	if err != nil {
-		return err
-	}
-	sh := &shared{
-		env: e, eng: eng, mon: mon, writes: writes, highWater: highWater, waiters: waiters, chores: chores,
-		tracer: tracer, counters: newCounters(), mock: mock,
-	}
 	var p *pulse
 	if r.worker {
-		p = newPulse(e, mon.workers, &b.rest)
+		p = newPulse(e, sh.mon.workers, &b.rest)
 		if err := addWorker(sh, p, &b.rest); err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *develo
 		b.banner.dashboard = fmt.Sprintf("http://%s/admin", l.Addr())
 		b.banner.api = fmt.Sprintf("http://%s/v1/items", l.Addr())
 		b.banner.docs = fmt.Sprintf("http://%s/docs", l.Addr())
-		b.banner.payments = mock.addTo(&b.rest, l.Addr())
+		b.banner.payments = sh.mock.addTo(&b.rest, l.Addr())
 	} else {
 		if _, err := newFigures(sh, nil, figures.Sources{}, &b.rest); err != nil {
 			return err
@@ -208,7 +208,7 @@ func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *develo
 	}
 	if operators != nil {
 		b.banner.metrics = fmt.Sprintf("http://%s/metrics", operators.Addr())
-		b.ops.add(serveOps(e, operators, h, mon.monitor, items))
+		b.ops.add(serveOps(e, operators, h, sh.mon.monitor, items))
 	}
 	return nil
 }
