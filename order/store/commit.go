@@ -57,52 +57,64 @@ func (k soldKey) compare(other soldKey) int {
 }
 
 // commitWhole commits all tasks or none. Errors: errUneven.
-//
-// On Postgres several workers run it concurrently. Each locks the rows of buyers, then of
-// items, then of orders, and those of a table in one order, so that no two wait for each
-// other. The items come late because all buyers of an item share its row.
 func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
 	for i := range tasks {
 		if tasks[i].Quantity <= 0 {
 			return nil, errUneven
 		}
 	}
-	held := heldBy(tasks)
-	of, out, err := commitAll(ctx, c, addToBuyers, tasks, held, box)
-	if err == nil && exceeded(held, of) {
+	n := newOrdersOf(tasks)
+	err := n.commit(ctx, c, addToBuyers, box)
+	if err == nil && n.exceeded() {
 		err = errUneven
 	}
-	return out, err
+	return n.out, err
 }
 
-// heldBy sums the units of each buyer.
-func heldBy(tasks []order.Task) map[soldKey]int64 {
-	held := make(map[soldKey]int64, len(tasks))
-	for i := range tasks {
-		held[soldKey{tasks[i].ItemID, tasks[i].UserID}] += tasks[i].Quantity
-	}
-	return held
+// newOrders are orders that a transaction inserts, and what they take.
+type newOrders struct {
+	tasks []order.Task
+	held  map[soldKey]int64 // units by buyer
+	units map[string]sum    // by item
+
+	// Set by commit.
+	out []order.Outcome  // by task
+	of  map[string]terms // by item
 }
 
-// commitAll counts the units of tasks, which held has by their buyers, with a statement for the
-// buyers, inserts the rows of the orders, and adds the events. Errors: errUneven.
-func commitAll(ctx context.Context, c Conn, add *rowsStatement, tasks []order.Task, held map[soldKey]int64, box *Outbox) (map[string]terms, []order.Outcome, error) {
-	units := make(map[string]sum, 4)
+func newOrdersOf(tasks []order.Task) *newOrders {
+	n := &newOrders{tasks: tasks, held: make(map[soldKey]int64, len(tasks)), units: make(map[string]sum, 4), out: make([]order.Outcome, len(tasks))}
 	for i := range tasks {
-		units[tasks[i].ItemID] = units[tasks[i].ItemID].plus(&tasks[i])
+		t := &tasks[i]
+		n.held[soldKey{t.ItemID, t.UserID}] += t.Quantity
+		n.units[t.ItemID] = n.units[t.ItemID].plus(t)
 	}
-	of, out, err := takeAndInsert(ctx, c, add, tasks, held, units, box.Now)
-	if err != nil {
-		return nil, nil, err
+	n.of = make(map[string]terms, len(n.units))
+	return n
+}
+
+// commit counts the units, with the statement add for those of the buyers, inserts the rows of the
+// orders, and adds the events. Errors: errUneven.
+//
+// On Postgres several workers run it concurrently. Each locks the rows of buyers, then of
+// items, then of orders, and those of a table in one order, so that no two wait for each
+// other. The items come late because all buyers of an item share its row.
+func (n *newOrders) commit(ctx context.Context, c Conn, add *rowsStatement, box *Outbox) error {
+	insert := n.insert
+	if g, ok := c.(*group); ok && g.store.Postgres() {
+		insert = n.insertPostgres
 	}
-	for item, got := range of {
+	if err := insert(ctx, c, add, box.Now); err != nil {
+		return err
+	}
+	for item, got := range n.of {
 		box.revised(item, got.Revision)
 	}
-	if err := box.tasks(ctx, c, tasks, out, of); err != nil {
-		return nil, nil, err
+	if err := box.tasks(ctx, c, n.tasks, n.out, n.of); err != nil {
+		return err
 	}
 	faultpoint.Reach("order.committing")
-	return of, out, nil
+	return nil
 }
 
 // orderRows returns the values of insertConfirmed, by the ids of the orders.
@@ -116,72 +128,87 @@ func orderRows(tasks []order.Task, out []order.Outcome) []any {
 	return args
 }
 
-// takeAndInsert counts what each buyer holds and what each item has sold, and inserts the rows
-// of the orders. Errors: errUneven.
-func takeAndInsert(ctx context.Context, c Conn, add *rowsStatement, tasks []order.Task, held map[soldKey]int64, units map[string]sum, now int64) (of map[string]terms, out []order.Outcome, err error) {
-	out = make([]order.Outcome, len(tasks))
-	items := slices.Sorted(maps.Keys(units))
-	if g, ok := c.(*group); ok && g.store.Postgres() {
-		for i := range tasks {
-			window, known := g.open.windows[tasks[i].ItemID]
-			if !known {
-				return nil, nil, errUneven
-			}
-			out[i] = confirmed(now, window)
-		}
-		of, err = g.takeAndInsert(ctx, add, tasks, out, held, items, units)
-		return of, out, err
+// insert counts the units of the buyers and the items, and inserts the rows. Errors: errUneven.
+func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
+	written, err := add.Exec(ctx, c, holders(n.held))
+	if err != nil {
+		return fmt.Errorf("count buyers: %w", err)
 	}
-	if err := addHolders(ctx, c, add, held); err != nil {
-		return nil, nil, err
+	if err := n.counted(written); err != nil {
+		return err
 	}
-	of = make(map[string]terms, len(units))
-	for _, item := range items {
-		if of[item], err = sell(ctx, c, item, units[item]); err != nil {
-			return nil, nil, err
+	for _, item := range slices.Sorted(maps.Keys(n.units)) {
+		if n.of[item], err = sell(ctx, c, item, n.units[item]); err != nil {
+			return err
 		}
 	}
-	for i := range tasks {
-		out[i] = confirmed(now, of[tasks[i].ItemID].PaymentWindowSeconds)
+	for i := range n.tasks {
+		n.out[i] = confirmed(now, n.of[n.tasks[i].ItemID].PaymentWindowSeconds)
 	}
-	_, err = insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
+	_, err = insertConfirmed.Exec(ctx, c, orderRows(n.tasks, n.out))
 	switch {
 	case existed(err):
-		return nil, nil, errUneven
+		return errUneven
 	case err != nil:
-		return nil, nil, fmt.Errorf("insert orders: %w", err)
+		return fmt.Errorf("insert orders: %w", err)
 	}
-	return of, out, nil
+	return nil
 }
 
-// takeAndInsert does so in one round trip.
-func (g *group) takeAndInsert(ctx context.Context, add *rowsStatement, tasks []order.Task, out []order.Outcome, held map[soldKey]int64, items []string, units map[string]sum) (map[string]terms, error) {
-	of := make(map[string]terms, len(items))
+// insertPostgres does so in one round trip. c is a group.
+func (n *newOrders) insertPostgres(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
+	g := c.(*group)
+	for i := range n.tasks {
+		window, known := g.open.windows[n.tasks[i].ItemID]
+		if !known {
+			return errUneven
+		}
+		n.out[i] = confirmed(now, window)
+	}
 	// pgx takes an error of these functions for one of the statements, and forgets them.
 	var uneven error
 	err := g.pipeline(ctx, func(b *pgx.Batch) {
-		b.Queue(add.postgres, add.arrays(holders(held))...).Exec(func(tag pgconn.CommandTag) error {
-			uneven = counted(tag.RowsAffected(), held)
+		b.Queue(add.postgres, add.arrays(holders(n.held))...).Exec(func(tag pgconn.CommandTag) error {
+			uneven = n.counted(tag.RowsAffected())
 			return nil
 		})
-		for _, item := range items {
-			n := units[item]
-			b.Queue(translate(sellUnits), n.units, item, n.sequence).QueryRow(func(row pgx.Row) (err error) {
-				if of[item], err = sold(item, n, row); errors.Is(err, errUneven) {
+		for _, item := range slices.Sorted(maps.Keys(n.units)) {
+			units := n.units[item]
+			b.Queue(translate(sellUnits), units.units, item, units.sequence).QueryRow(func(row pgx.Row) (err error) {
+				if n.of[item], err = sold(item, units, row); errors.Is(err, errUneven) {
 					uneven, err = err, nil
 				}
 				return err
 			})
 		}
-		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(tasks, out))...)
+		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(n.tasks, n.out))...)
 	})
 	switch {
 	case existed(err):
-		return nil, errUneven
+		return errUneven
 	case err != nil:
-		return nil, fmt.Errorf("count buyers and items, and insert orders: %w", err)
+		return fmt.Errorf("count buyers and items, and insert orders: %w", err)
 	}
-	return of, uneven
+	return uneven
+}
+
+// counted checks the number of rows of buyers that were written. Errors: errUneven.
+func (n *newOrders) counted(written int64) error {
+	if written != int64(len(n.held)) {
+		return errUneven
+	}
+	return nil
+}
+
+// exceeded reports whether a buyer gets more than the limit at once. A buyer's first row
+// conflicts with no other, so the statement addToBuyers does not see that.
+func (n *newOrders) exceeded() bool {
+	for k, units := range n.held {
+		if units > n.of[k.item].PerUserLimit {
+			return true
+		}
+	}
+	return false
 }
 
 // existed reports whether an insert failed because a row with the same key exists.
@@ -256,16 +283,6 @@ func sold(item string, n sum, row interface{ Scan(dest ...any) error }) (terms, 
 	return t, nil
 }
 
-// addHolders counts what each buyer holds, with addToBuyers if the limit allows it (P5). It does
-// not check the quantity of a buyer's first row; see exceeded.
-func addHolders(ctx context.Context, c Conn, add *rowsStatement, held map[soldKey]int64) error {
-	written, err := add.Exec(ctx, c, holders(held))
-	if err != nil {
-		return fmt.Errorf("count buyers: %w", err)
-	}
-	return counted(written, held)
-}
-
 // holders returns the values of addToBuyers and addAllowed, in the order in which every transaction locks the
 // rows.
 func holders(held map[soldKey]int64) []any {
@@ -274,25 +291,6 @@ func holders(held map[soldKey]int64) []any {
 		args = append(args, k.item, k.user, held[k])
 	}
 	return args
-}
-
-// counted checks the number of rows of buyers that were written. Errors: errUneven.
-func counted(written int64, held map[soldKey]int64) error {
-	if written != int64(len(held)) {
-		return errUneven
-	}
-	return nil
-}
-
-// exceeded reports whether a buyer gets more than the limit at once. A buyer's first row
-// conflicts with no other, so the statement of addHolders does not see that.
-func exceeded(held map[soldKey]int64, of map[string]terms) bool {
-	for k, n := range held {
-		if n > of[k.item].PerUserLimit {
-			return true
-		}
-	}
-	return false
 }
 
 // commitUneven commits tasks of which some exist or are refused. An order that exists already
@@ -317,12 +315,12 @@ func commitUneven(ctx context.Context, g *group, tasks []order.Task, box *Outbox
 		return nil, err
 	}
 	if len(allowed) > 0 {
-		_, done, err := commitAll(ctx, g, addAllowed, allowed, heldBy(allowed), box)
-		if err != nil {
+		n := newOrdersOf(allowed)
+		if err := n.commit(ctx, g, addAllowed, box); err != nil {
 			return nil, err
 		}
 		for i := range allowed {
-			known[allowed[i].ID] = done[i]
+			known[allowed[i].ID] = n.out[i]
 		}
 	}
 	args := make([]any, 0, len(refusals)*insertRejected.columns)

@@ -24,7 +24,7 @@ var insertRejected = newRowsStatement(
 
 const buyerColumns = 3
 
-// addToBuyers skips a buyer who would exceed the item's limit. The caller checks the number
+// addToBuyers skips a buyer who would exceed the item's limit (P5). The caller checks the number
 // of rows written.
 var addToBuyers = newRowsStatement(
 	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
