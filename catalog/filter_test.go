@@ -371,3 +371,18 @@ func TestKeys(t *testing.T) {
 		}
 	}
 }
+
+// An error of the generation's read does not speak of an item that has no id.
+func TestRemote_Announce_NamesWhatFailed(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{})
+	if err := rdb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := newRemote(Config{Redis: rdb, RedisTimeout: time.Second})
+	for id, want := range map[string]string{"": "read the generation of the items", "new-1": "announce the new item new-1"} {
+		if _, err := r.announce(t.Context(), id); err == nil || !strings.HasPrefix(err.Error(), want+": ") {
+			t.Errorf("id %q: %v, want %q", id, err, want)
+		}
+	}
+}

@@ -137,13 +137,17 @@ func (r *remote) invalidate(ctx context.Context, id string, version int64) error
 // id it returns the present generation.
 func (r *remote) announce(ctx context.Context, id string) (string, error) {
 	// A new word for each call: a word that is used twice could identify two counts.
+	what := "announce the new item " + id
+	if id == "" {
+		what = "read the generation of the items"
+	}
 	v, err := r.call(ctx, announceScript, generationKey, rand.Text(), itemsChannel, id)
 	if err != nil {
-		return "", fmt.Errorf("announce the new item %q: %w", id, err)
+		return "", fmt.Errorf("%s: %w", what, err)
 	}
 	generation, ok := v.(string)
 	if !ok {
-		return "", fmt.Errorf("announce the new item %q: answer is %T", id, v)
+		return "", fmt.Errorf("%s: answer is %T", what, v)
 	}
 	return generation, nil
 }

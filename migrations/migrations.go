@@ -26,7 +26,12 @@ var (
 	ErrNewer = errors.New("migrations: the schema is newer than this program")
 	// ErrForeign means that the database has tables of another application and no shop.
 	ErrForeign = errors.New("migrations: the database belongs to another application")
+	// ErrDivided means that the step before buckets cannot be restored.
+	ErrDivided = errors.New("migrations: an item is divided into buckets, which the schema before them cannot hold")
 )
+
+// bucketsVersion is the step that divides items.
+const bucketsVersion = 13
 
 // Step is one migration and whether the database has it.
 type Step struct {
@@ -91,7 +96,7 @@ func (m *Migrator) Up(ctx context.Context) (int, error) {
 }
 
 // Down undoes the newest migration. It reports false when there was none.
-// Errors: ErrForeign, ErrNewer.
+// Errors: ErrForeign, ErrNewer, ErrDivided.
 func (m *Migrator) Down(ctx context.Context) (bool, error) {
 	if err := m.known(ctx); err != nil {
 		return false, err
@@ -104,9 +109,22 @@ func (m *Migrator) Down(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("migrate down: %w", err)
+		return false, fmt.Errorf("migrate down: %w", m.explain(ctx, err))
 	}
 	return true, nil
+}
+
+// explain names the cause of an undo that failed, where the SQL can only break a condition.
+func (m *Migrator) explain(ctx context.Context, err error) error {
+	var stopped *goose.PartialError
+	if !errors.As(err, &stopped) || stopped.Failed == nil || stopped.Failed.Source.Version != bucketsVersion {
+		return err
+	}
+	var divided bool
+	if m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM items WHERE buckets > 1)").Scan(&divided) == nil && divided {
+		return ErrDivided
+	}
+	return err
 }
 
 // known refuses a database of another application or of a newer version of this program.

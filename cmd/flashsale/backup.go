@@ -43,10 +43,13 @@ func newBackup() *cobra.Command {
 	return config.Reads(c, databaseSettings...)
 }
 
-// oneFile requires exactly one argument.
+// oneFile requires exactly one argument, the name of a file.
 func oneFile(c *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
+	switch {
+	case len(args) != 1:
 		return config.Usage(fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
+	case args[0] == "":
+		return config.Usage(errors.New("argument FILE: value \"\": it is empty; name a file"))
 	}
 	return nil
 }

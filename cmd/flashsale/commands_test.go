@@ -184,6 +184,14 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
 		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
+		{[]string{"backup", ""}, "empty"}, {[]string{"restore", ""}, "empty"},
+		{[]string{"item", "restock", "a", "--quantity", "1", "--reason", "r", "--key", ""}, "--key"},
+		{[]string{"item", "create", "--payment-window", "none", "--id", "a", "--name", "A", "--stock", "1", "--price-minor", "1", "--closes-at", ""}, "--closes-at"},
+		{[]string{"queue", "discard", "--all", "--yes", "--before", ""}, "--before"}, {[]string{"queue", "retry", "--all", "--group", ""}, "--group"},
+		{[]string{"queue", "dead", "--group", ""}, "--group"}, {[]string{"payment", "list", "--outcome", ""}, "--outcome"},
+		{[]string{"recover", "--from", "database", "--redis", "redis://127.0.0.1:1", "--item", ""}, "--item"},
+		{[]string{"help", "nonsense"}, "nonsense"}, {[]string{"help", "item", "nonsense"}, "nonsense"},
+		{[]string{"completion"}, "completion"}, {[]string{"completion", "nonsense"}, "nonsense"},
 		{[]string{"backup"}, "FILE"}, {[]string{"backup", "a", "b"}, "FILE"}, {[]string{"restore"}, "FILE"}, {[]string{"restore", "a", "b"}, "FILE"},
 		{[]string{"backup", "a", "--db", "postgres://shop@127.0.0.1/shop"}, "pg_dump"},
 		{[]string{"restore", "a", "--db", "postgresql://shop@127.0.0.1/shop"}, "pg_restore"},
@@ -226,6 +234,15 @@ func TestCommand_Migrate(t *testing.T) {
 	p := s.serve()
 	c := dial(t, p)
 	s.audit(c, s.newItem(c, 1, 1), 1, nil)
+	wantCode(t, 1, s.run("migrate", "down", "--yes"), "another process serves this database", "stop every flashsale")
+	wantCode(t, 0, s.run("migrate", "status"), "applied")
+	if a := c.admin("POST", "/v1/admin/items", map[string]any{
+		"id": "divided", "name": "Thing", "price_minor": 1, "currency": "EUR", "stock": 2, "buckets": 2,
+	}); a.Status != 201 {
+		t.Fatalf("create a divided item: %d %s", a.Status, a.Body)
+	}
+	p.Stop()
+	wantCode(t, 1, s.run("migrate", "down", "--yes"), "divided into buckets", "keep this version")
 }
 
 // A database of a newer version or of another application is refused by every command that opens

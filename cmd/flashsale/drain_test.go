@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/process"
 )
 
@@ -18,6 +20,22 @@ func term(t *testing.T, p *process.P) {
 	t.Helper()
 	if code := p.Stop(); code != 0 {
 		t.Errorf("after SIGTERM the exit code is %d:\n%s", code, p.Log())
+	}
+}
+
+// TestDrain_ClosedTerminal: SIGHUP stops a process in order, like SIGTERM.
+func TestDrain_ClosedTerminal(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	p := newShop(t).serve()
+	if err := syscall.Kill(p.Pid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := p.Wait(await.Context(t)); err != nil || code != 0 {
+		t.Errorf("after SIGHUP: exit code %d, %v", code, err)
+	}
+	if !strings.Contains(p.Log(), `"message":"stopped"`) {
+		t.Errorf("after SIGHUP the log lacks the end of the drain:\n%s", p.Log())
 	}
 }
 

@@ -34,13 +34,23 @@ func main() {
 	}
 	// Durations in the log are numbers of milliseconds; their fields end in _ms.
 	zerolog.DurationFieldUnit, zerolog.DurationFieldFormat = time.Millisecond, zerolog.DurationFormatFloat
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	// After the first signal the handler is removed, so that a second one ends the process at
 	// once.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// stopSignals are the signals that stop the program in order. A terminal that is closed sends
+// SIGHUP; under nohup it is ignored and stays so.
+func stopSignals() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 func run(ctx context.Context, args []string) int {

@@ -22,17 +22,54 @@ func migration(create bool, fn func(c *cobra.Command, m *migrations.Migrator) er
 		if err != nil {
 			return err
 		}
-		store, err := backend.OpenDatabase(c.Context(), s, create)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, store.Close()) }()
-		m, err := backend.Migrator(store)
-		if err != nil {
-			return err
-		}
-		return backend.SchemaError(s, fn(c, m))
+		return migrate(c, s, create, fn)
 	}
+}
+
+func migrate(c *cobra.Command, s *config.Settings, create bool, fn func(c *cobra.Command, m *migrations.Migrator) error) (err error) {
+	store, err := backend.OpenDatabase(c.Context(), s, create)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	m, err := backend.Migrator(store)
+	if err != nil {
+		return err
+	}
+	return backend.SchemaError(s, fn(c, m))
+}
+
+// undo undoes the newest migration. No process may use the database meanwhile: it would lose
+// columns that its statements name.
+func undo(c *cobra.Command) (err error) {
+	s, err := config.Load(c.Flags())
+	if err != nil {
+		return err
+	}
+	// A wrong name must not leave a lock file behind.
+	if err := backend.NeedDatabase(s); err != nil {
+		return err
+	}
+	unlock, err := lockDatabase(c.Context(), s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return migrate(c, s, false, func(c *cobra.Command, m *migrations.Migrator) error {
+		undone, err := m.Down(c.Context())
+		switch {
+		case errors.Is(err, migrations.ErrDivided):
+			return config.FailedSetting("db", s.DB, err.Error(), "keep this version, or restore a backup that has no such item")
+		case err != nil:
+			return err
+		}
+		text := "undone 1"
+		if !undone {
+			text = "nothing to undo"
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), text)
+		return err
+	})
 }
 
 func newMigrate() *cobra.Command {
@@ -46,26 +83,13 @@ func newMigrate() *cobra.Command {
 			return err
 		})}
 	var yes bool
-	undo := migration(false, func(c *cobra.Command, m *migrations.Migrator) error {
-		undone, err := m.Down(c.Context())
-		if err != nil {
-			return err
-		}
-		text := "undone 1"
-		if !undone {
-			text = "nothing to undo"
-		}
-		_, err = fmt.Fprintln(c.OutOrStdout(), text)
-		return err
-	})
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data", Args: config.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data; the service must be stopped", Args: config.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
 			if !yes {
 				return config.Usage(errors.New("migrate down drops the newest migration's tables and all their data, orders included; " +
 					"stop every process, back up the database, and add --yes"))
-
 			}
-			return undo(c, args)
+			return undo(c)
 		}}
 	down.Flags().BoolVar(&yes, "yes", false, "drop the data")
 	var asJSON bool

@@ -54,6 +54,9 @@ func newRecover() *cobra.Command {
 				return config.BadSetting("redis", s.Redis, "the embedded engine keeps no data across a restart, so no database is older than it",
 					"name the Redis of the service")
 			}
+			if err := config.NoEmpty(c, "item", "list"); err != nil {
+				return err
+			}
 			r := &recoverRun{settings: s, decision: decision, item: item, list: list, now: time.Now}
 			return r.run(c)
 		},

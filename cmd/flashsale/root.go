@@ -31,6 +31,32 @@ func newRoot() *cobra.Command {
 		newMigrate(), admin.Item(), admin.Order(), admin.Payment(), admin.Queue(), admin.Reconcile(), admin.Top(), newToken(), newConfig(), newDoctor(),
 		newBackup(), newRestore(), newRecover(),
 	)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run, c.RunE = nil, help
+		case "completion":
+			c.RunE = config.NeedCommand
+			for _, shell := range append(c.Commands(), c) {
+				shell.Args = config.NoArgs
+			}
+		}
+	}
 	config.ShowReads(root)
 	return root
+}
+
+// help shows the help of the command that the arguments name. The library's own shows that of
+// the root for an unknown one.
+func help(c *cobra.Command, args []string) error {
+	named, rest, err := c.Root().Find(args)
+	if err != nil {
+		return config.Usage(err)
+	}
+	if len(rest) > 0 {
+		return config.NoArgs(named, rest)
+	}
+	return named.Help()
 }

@@ -109,9 +109,13 @@ func checkDestination(path, file string, force bool) error {
 	return nil
 }
 
+// LockSuffix ends the name of the file beside a database that its processes lock. If it were
+// replaced, further processes would lock another file and start beside them.
+const LockSuffix = ".serve.lock"
+
 // isDatabase reports whether a file is the database or one of the files that belong to it.
 func isDatabase(path string, info fs.FileInfo) bool {
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal", LockSuffix} {
 		if used, err := os.Stat(path + suffix); err == nil && os.SameFile(used, info) {
 			return true
 		}

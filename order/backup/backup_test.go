@@ -288,6 +288,7 @@ func TestTake_Refused(t *testing.T) {
 		}
 		return path
 	}
+	lock := put("shop.db.serve.lock", "")
 	used := put("used.db", "")
 	put("used.db-wal", "x")
 	text := put("notes.txt", strings.Repeat("no database ", 1000))
@@ -303,6 +304,7 @@ func TestTake_Refused(t *testing.T) {
 	}{
 		{s.path, s.path, false, "the database itself"},
 		{s.path, s.path + "-wal", false, "the database itself"},
+		{s.path, lock, false, "the database itself"},
 		{s.path, used, false, "used.db-wal exists"},
 		{s.path, link, false, "not a regular file"},
 		{s.path, folder, false, "not a regular file"},

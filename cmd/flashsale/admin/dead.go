@@ -51,6 +51,9 @@ func newQueueDead(api *access) *cobra.Command {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
+			if err := config.NoEmpty(c, "group"); err != nil {
+				return err
+			}
 			if groups && group != "" || len(args) > 0 && (groups || group != "") {
 				return config.Usage(fmt.Errorf("use one of TASK, --groups and --group; see %s --help", c.CommandPath()))
 			}
@@ -222,6 +225,9 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 		Use: verb + " [TASK or ORDER ...]", Short: short,
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --group 3f2a91c07be4d815\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
+			if err := config.NoEmpty(c, "group", "before"); err != nil {
+				return err
+			}
 			ways := 0
 			for _, chosen := range []bool{o.all, o.group != "", len(tasks) > 0} {
 				if chosen {

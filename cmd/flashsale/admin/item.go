@@ -60,6 +60,9 @@ func newItemCreate(api *access) *cobra.Command {
 					return config.Usage(fmt.Errorf("item create needs --%s; see %s --help", name, c.CommandPath()))
 				}
 			}
+			if err := config.NoEmpty(c, "opens-at", "closes-at"); err != nil {
+				return err
+			}
 			r, err := api.dial(c, true)
 			if err != nil {
 				return err

@@ -53,6 +53,9 @@ func newItemRestock(api *access) *cobra.Command {
 			if quantity == 0 || reason == "" {
 				return config.Usage(errors.New("item restock needs --quantity, not 0, and --reason; see flashsale item restock --help"))
 			}
+			if err := config.NoEmpty(c, "key"); err != nil {
+				return err
+			}
 			r, err := api.dial(c, true)
 			if err != nil {
 				return err

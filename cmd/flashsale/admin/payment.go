@@ -48,6 +48,9 @@ func newPaymentList(api *access) *cobra.Command {
 			if limit < 0 {
 				return config.Usage(fmt.Errorf("--limit %d: use 0 (all) or more", limit))
 			}
+			if err := config.NoEmpty(c, "outcome"); err != nil {
+				return err
+			}
 			r, err := api.dial(c, true)
 			if err != nil {
 				return err

@@ -35,7 +35,7 @@ func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
 		return nil, err
 	}
 	path := strings.TrimPrefix(s.DB, "sqlite:")
-	lock := path + ".serve.lock"
+	lock := path + backup.LockSuffix
 	unlock, err := lockFile(lock, exclusive)
 	switch {
 	case errors.Is(err, ErrServed):

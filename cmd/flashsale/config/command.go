@@ -25,15 +25,18 @@ func NoArgs(c *cobra.Command, args []string) error {
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short,
-		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return NoArgs(c, args)
-			}
-			return Usage(fmt.Errorf("%s needs a command; see %s --help", c.CommandPath(), c.CommandPath()))
-		},
+		RunE: NeedCommand,
 	}
 	c.AddCommand(commands...)
 	return c
+}
+
+// NeedCommand refuses a command that only has subcommands and was called without one of them.
+func NeedCommand(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return NoArgs(c, args)
+	}
+	return Usage(fmt.Errorf("%s needs a command; see %s --help", c.CommandPath(), c.CommandPath()))
 }
 
 // FlagError converts a command-line error to a usage error. It explains a malformed value in
@@ -49,4 +52,15 @@ func FlagError(c *cobra.Command, err error) error {
 		return BadSetting(name, value, cause, fix)
 	}
 	return Usage(fmt.Errorf("--%s %q: %s; %s", name, value, cause, fix))
+}
+
+// NoEmpty refuses flags that are given without a value, as in --item "$ITEM" when ITEM is not set.
+// Without this, such a command would act on everything, or on a default that nobody chose.
+func NoEmpty(c *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return Usage(fmt.Errorf("--%s \"\": it is empty; write a value, or omit the flag", name))
+		}
+	}
+	return nil
 }

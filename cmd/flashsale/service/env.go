@@ -65,17 +65,24 @@ func (e *env) server(h http.Handler) *http.Server {
 	return srv
 }
 
-func newLogger(s *config.Settings) zerolog.Logger {
-	var w io.Writer = os.Stderr
-	if s.LogFormat == "console" {
-		plain := os.Getenv("NO_COLOR") != "" || !term.IsTerminal(os.Stderr.Fd())
-		w = zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.RFC3339, NoColor: plain}
-	}
+// newLogger returns the log of the process, and a function that ends it and writes what is queued.
+func newLogger(s *config.Settings) (zerolog.Logger, func()) {
 	level, err := zerolog.ParseLevel(s.LogLevel)
 	if err != nil {
 		level = zerolog.InfoLevel // validated before
 	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	to := func(w io.Writer) zerolog.Logger {
+		if s.LogFormat == "console" {
+			plain := os.Getenv("NO_COLOR") != "" || !term.IsTerminal(os.Stderr.Fd())
+			w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: plain}
+		}
+		return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	}
+	direct := to(os.Stderr)
+	q := newLogQueue(os.Stderr, func(dropped int) {
+		direct.Warn().Int("dropped", dropped).Msg("lines of the log were dropped: its reader was too slow")
+	})
+	return to(q), func() { q.flush(time.After(logFlush)) }
 }
 
 // settleProcessors limits a process that only writes to SQLite to one processor. It has a

@@ -41,7 +41,8 @@ var (
 // Run builds the process, runs it until ctx ends, and drains it. out gets what the start
 // prints.
 func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer) error {
-	log := newLogger(s)
+	log, flush := newLogger(s)
+	defer flush()
 	life, err := build(ctx, &env{
 		settings: s, role: r, build: b, log: log, out: out, registry: prometheus.NewRegistry(), now: time.Now,
 	})

@@ -1,0 +1,76 @@
+package service
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+)
+
+// A reader that has stopped blocks neither the writers nor the stop. When it reads again it gets
+// the lines that were kept, in order, and the number of the others.
+func TestLogQueue_ReaderStopped(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe()
+	q := newLogQueue(w, func(n int) { fmt.Fprintf(w, "dropped %d\n", n) })
+	line := make([]byte, 0, 32)
+	const extra = 10
+	// The queue's goroutine may or may not have taken the first line.
+	for i := range logLines + 1 + extra {
+		line = fmt.Appendf(line[:0], "line %d\n", i)
+		if n, err := q.Write(line); n != len(line) || err != nil {
+			t.Fatalf("write line %d: %d, %v", i, n, err)
+		}
+	}
+	gone := make(chan time.Time)
+	close(gone)
+	q.flush(gone) // returns although nobody reads
+	in := bufio.NewScanner(r)
+	next := func() string {
+		if !in.Scan() {
+			t.Fatalf("the log ends: %v", in.Err())
+		}
+		return in.Text()
+	}
+	if got := next(); got != "line 0" {
+		t.Errorf("the first line is %q", got)
+	}
+	var dropped int
+	if _, err := fmt.Sscanf(next(), "dropped %d", &dropped); err != nil || dropped < extra || dropped > extra+1 {
+		t.Errorf("%d lines are reported as dropped (%v), want %d or %d", dropped, err, extra, extra+1)
+	}
+	for i := 1; i < logLines+1+extra-dropped; i++ {
+		if got, want := next(), fmt.Sprintf("line %d", i); got != want {
+			t.Fatalf("line %q, want %q", got, want)
+		}
+	}
+	<-q.done
+}
+
+// A flush waits for the lines that were written before.
+func TestLogQueue_Flush(t *testing.T) {
+	t.Parallel()
+	r, w := io.Pipe()
+	q := newLogQueue(w, func(n int) { t.Errorf("%d lines were dropped", n) })
+	read := make(chan string)
+	go func() {
+		var all []byte
+		for in := bufio.NewScanner(r); in.Scan(); {
+			all = append(all, in.Bytes()...)
+		}
+		read <- string(all)
+	}()
+	for _, line := range []string{"a\n", "b\n", "c\n"} {
+		if _, err := io.WriteString(q, line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.flush(nil)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != "abc" {
+		t.Errorf("the log has %q", got)
+	}
+}
