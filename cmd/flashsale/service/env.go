@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/charmbracelet/x/term"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -63,26 +62,6 @@ func (e *env) server(h http.Handler) *http.Server {
 	srv := server.New(h)
 	srv.ErrorLog = server.ErrorLog(e.log)
 	return srv
-}
-
-// newLogger returns the log of the process, and a function that ends it and writes what is queued.
-func newLogger(s *config.Settings) (zerolog.Logger, func()) {
-	level, err := zerolog.ParseLevel(s.LogLevel)
-	if err != nil {
-		level = zerolog.InfoLevel // validated before
-	}
-	to := func(w io.Writer) zerolog.Logger {
-		if s.LogFormat == "console" {
-			plain := os.Getenv("NO_COLOR") != "" || !term.IsTerminal(os.Stderr.Fd())
-			w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: plain}
-		}
-		return zerolog.New(w).Level(level).With().Timestamp().Logger()
-	}
-	direct := to(os.Stderr)
-	q := newLogQueue(os.Stderr, func(dropped int) {
-		direct.Warn().Int("dropped", dropped).Msg("lines of the log were dropped: its reader was too slow")
-	})
-	return to(q), func() { q.flush(time.After(logFlush)) }
 }
 
 // settleProcessors limits a process that only writes to SQLite to one processor. It has a

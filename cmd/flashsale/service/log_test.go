@@ -13,7 +13,7 @@ import (
 func TestLogQueue_ReaderStopped(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()
-	q := newLogQueue(w, func(n int) { fmt.Fprintf(w, "dropped %d\n", n) })
+	q := newLogQueue(w, func(n int64) { fmt.Fprintf(w, "dropped %d\n", n) })
 	line := make([]byte, 0, 32)
 	const extra = 10
 	// The queue's goroutine may or may not have taken the first line.
@@ -52,7 +52,7 @@ func TestLogQueue_ReaderStopped(t *testing.T) {
 func TestLogQueue_Flush(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()
-	q := newLogQueue(w, func(n int) { t.Errorf("%d lines were dropped", n) })
+	q := newLogQueue(w, func(n int64) { t.Errorf("%d lines were dropped", n) })
 	read := make(chan string)
 	go func() {
 		var all []byte
