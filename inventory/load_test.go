@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestInventory_Load_BuyerDamaged(t *testing.T) {
 func TestPurchase_FurtherOrders(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		s := newShop(t, rdb, open(100, 5), 0)
+		s := newShop(t, rdb, open(1000, 5), 0)
 		v := s.inventory(t, Config{})
 		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
@@ -97,8 +98,20 @@ func TestPurchase_FurtherOrders(t *testing.T) {
 		send("RRKALL", s.request("a", "k1", 1), s.request("a", "k2", 2), s.request("a", "k2", 1), s.request("a", "k3", 2),
 			s.request("a", "k4", 1), s.request("b", "k2", 1))
 		send("RRR", s.request("a", "k3", 2), s.request("a", "k1", 1), s.request("b", "k1", 5))
-		if st := s.audit(t); st.left(t) != 90 {
-			t.Errorf("left is %d, want 90", st.left(t))
+		// More buyers than the script passes to one command.
+		const many = 150
+		crowd := func(key string) (all []*Request) {
+			for i := range many {
+				all = append(all, s.request(fmt.Sprint("u", i), key, 1))
+			}
+			return all
+		}
+		for _, key := range []string{"k1", "k2"} {
+			send(strings.Repeat("A", many), crowd(key)...)
+		}
+		send(strings.Repeat("R", many), crowd("k2")...)
+		if st := s.audit(t); st.left(t) != 990-2*many {
+			t.Errorf("left is %d, want %d", st.left(t), 990-2*many)
 		}
 	})
 }
