@@ -557,3 +557,40 @@ func TestUnload(t *testing.T) {
 		}
 	})
 }
+
+// TestLoadScript_LateSteps: a page that is sent twice counts once, as does an order that is twice in
+// it, and a later build keeps nothing of an earlier one and ignores its steps.
+func TestLoadScript_LateSteps(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventory(t, Config{})
+		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(want error, step, build string, args ...any) {
+			t.Helper()
+			if err := v.loadStep(await.Context(t), l, s.item, step, append([]any{build}, args...)...); !errors.Is(err, want) {
+				t.Errorf("%s of build %s: %v, want %v", step, build, err, want)
+			}
+		}
+		page := withKeyHashes([]any{"u", "k 1", 1, "id1", "1", "u", "k2", 2, "id2", "1", "u", "k 1", 1, "id1", "1", "u", "k2", 2, "id2", "1"})
+		step(nil, "begin", "1")
+		for range 2 {
+			step(nil, "orders", "1", page...)
+		}
+		if st := s.state(t); st.buyers["u"] != "3" || len(st.idempotency) != 2 {
+			t.Errorf("buyers %v, orders %v, want 3 units in 2 orders", st.buyers, st.idempotency)
+		}
+		step(nil, "begin", "2")
+		step(errDropped, "orders", "1", page...)
+		if st := s.state(t); len(st.buyers)+len(st.idempotency)+len(st.accepted) != 0 {
+			t.Errorf("the second build has %v, %v and %v of the first", st.buyers, st.idempotency, st.accepted)
+		}
+		step(nil, "open", "2", 1, 10, 5, 0, 0, "open", 1, 0, "channel", s.item)
+		if fence := s.state(t).sale["fence"]; fence != fmt.Sprint(l.Fence()) {
+			t.Errorf("fence %s, want %d", fence, l.Fence())
+		}
+	})
+}
