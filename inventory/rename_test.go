@@ -154,32 +154,40 @@ func TestInventory_Rename_Fails(t *testing.T) {
 }
 
 // TestInventory_Rename_KeyOnLastPage: the key in the buyer's value is renamed, whichever call
-// has it, and its order can be released under the new names.
+// has it, and its order can be released under the new names. The last call removes the mark.
 func TestInventory_Rename_KeyOnLastPage(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const orders = renamePage + 1
-		s := newShop(t, rdb, open(orders, orders), 0)
-		v := s.inventory(t, Config{})
-		first := s.request("old", fmt.Sprint("k", orders-1), 1)
-		mustBuy(t, v, first)
-		for i := range orders - 1 {
-			mustBuy(t, v, s.request("old", fmt.Sprint("k", i), 1))
-		}
-		if err := v.Rename(await.Context(t), s.item, renaming(orders), func(context.Context) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
-		st := s.state(t)
-		if st.idempotency[fmt.Sprint("new id", orders-1)] != "1:"+first.OrderID || len(st.idempotency) != orders {
-			t.Errorf("%d orders, and the first is not under its new name", len(st.idempotency))
-		}
-		status, _, err := Release(await.Context(t), rdb, 1, 1, s.item, []Released{
-			{Buyer: "new", IdempotencyKey: fmt.Sprint("id", orders-1), OrderID: first.OrderID, Quantity: 1},
-		})
-		if err != nil || status[0] != ReleaseDone {
-			t.Errorf("released with %v, %v", status, err)
+		for _, orders := range []int{renamePage, renamePage + 1} {
+			renameKeyOnLastPage(t, rdb, orders)
 		}
 	})
+}
+
+func renameKeyOnLastPage(t *testing.T, rdb *redis.Client, orders int) {
+	s := newShop(t, rdb, open(int64(orders), int64(orders)), 0)
+	v := s.inventory(t, Config{})
+	first := s.request("old", fmt.Sprint("k", orders-1), 1)
+	mustBuy(t, v, first)
+	for i := range orders - 1 {
+		mustBuy(t, v, s.request("old", fmt.Sprint("k", i), 1))
+	}
+	if err := v.Rename(await.Context(t), s.item, renaming(orders), func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	st := s.state(t)
+	if mark, marked := st.sale["changing"]; marked {
+		t.Errorf("after %d orders the sale is still marked: %s", orders, mark)
+	}
+	if st.idempotency[fmt.Sprint("new id", orders-1)] != "1:"+first.OrderID || len(st.idempotency) != orders {
+		t.Errorf("%d orders, and the first is not under its new name", len(st.idempotency))
+	}
+	status, _, err := Release(await.Context(t), rdb, 1, 1, s.item, []Released{
+		{Buyer: "new", IdempotencyKey: fmt.Sprint("id", orders-1), OrderID: first.OrderID, Quantity: 1},
+	})
+	if err != nil || status[0] != ReleaseDone {
+		t.Errorf("released with %v, %v", status, err)
+	}
 }
 
 // TestInventory_Rename_Merged: the orders and units of both names are kept if the new name has some.
