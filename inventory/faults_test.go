@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/subscription"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 )
 
 // TestInventory_UnknownOutcome cuts the connection around the purchase script.
@@ -124,6 +125,63 @@ func TestInventory_UnknownOutcome_ThenMore(t *testing.T) {
 		}
 		if st := s.audit(t); len(st.queue) != 3 || st.left(t) != 0 {
 			t.Errorf("%d orders are queued, %d left, want 3 and 0", len(st.queue), st.left(t))
+		}
+	})
+}
+
+// TestPurchaseScript_SentAgain: a batch that has accepted an order accepts no other under its task,
+// whatever has happened to the order since, since that would replace the task.
+func TestPurchaseScript_SentAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for what, c := range map[string]struct {
+			then func(t *testing.T, s *shop, first *Request)
+			want string
+		}{
+			"Queued":    {func(*testing.T, *shop, *Request) {}, "AU"},
+			"Processed": {func(t *testing.T, s *shop, _ *Request) { s.take(t, 1) }, "AU"},
+			"Released": {func(t *testing.T, s *shop, r *Request) {
+				s.take(t, 1)
+				wantStatus(t, s.give(t, r), ReleaseDone)
+			}, "AU"},
+			"Lost": {func(t *testing.T, s *shop, _ *Request) {
+				if err := rdb.Del(await.Context(t), keys{1}.buyers(s.item)).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}, "UU"},
+		} {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t, rdb, open(1, 1), 0)
+				v := s.inventory(t, Config{})
+				if err := v.Open(await.Context(t), s.item); err != nil {
+					t.Fatal(err)
+				}
+				l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
+				if err != nil {
+					t.Fatal(err)
+				}
+				taskID, err := accepted.NewTaskID()
+				if err != nil {
+					t.Fatal(err)
+				}
+				batch := []*Request{s.request("a", "k", 1), s.request("b", "k", 1)}
+				name(batch, taskID)
+				send := func() string { return sendAs(t, v, s, l.GuardValue(), l.Fence(), batch...).verdicts }
+				if got := send(); got != "AS" {
+					t.Fatalf("verdicts %s, want AS", got)
+				}
+				s.audit(t)
+				c.then(t, s, batch[0])
+				if err := rdb.HSet(await.Context(t), v.keys.sale(s.item), "left", 1).Err(); err != nil {
+					t.Fatal(err)
+				}
+				before := s.state(t)
+				if got := send(); got != c.want {
+					t.Errorf("verdicts %s, want %s", got, c.want)
+				}
+				same(t, before, s.state(t))
+			})
 		}
 	})
 }

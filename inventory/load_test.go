@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestInventory_Load_BuyerDamaged(t *testing.T) {
 func TestPurchase_FurtherOrders(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		s := newShop(t, rdb, open(100, 5), 0)
+		s := newShop(t, rdb, open(1000, 5), 0)
 		v := s.inventory(t, Config{})
 		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
 		if err != nil {
@@ -97,8 +98,20 @@ func TestPurchase_FurtherOrders(t *testing.T) {
 		send("RRKALL", s.request("a", "k1", 1), s.request("a", "k2", 2), s.request("a", "k2", 1), s.request("a", "k3", 2),
 			s.request("a", "k4", 1), s.request("b", "k2", 1))
 		send("RRR", s.request("a", "k3", 2), s.request("a", "k1", 1), s.request("b", "k1", 5))
-		if st := s.audit(t); st.left(t) != 90 {
-			t.Errorf("left is %d, want 90", st.left(t))
+		// More buyers than the script passes to one command.
+		const many = 150
+		crowd := func(key string) (all []*Request) {
+			for i := range many {
+				all = append(all, s.request(fmt.Sprint("u", i), key, 1))
+			}
+			return all
+		}
+		for _, key := range []string{"k1", "k2"} {
+			send(strings.Repeat("A", many), crowd(key)...)
+		}
+		send(strings.Repeat("R", many), crowd("k2")...)
+		if st := s.audit(t); st.left(t) != 990-2*many {
+			t.Errorf("left is %d, want %d", st.left(t), 990-2*many)
 		}
 	})
 }
@@ -541,6 +554,43 @@ func TestUnload(t *testing.T) {
 		mustBuy(t, v, s.request("x", "k", 1))
 		if st := s.audit(t); st.left(t) != 7 {
 			t.Errorf("left is %d, want 7", st.left(t))
+		}
+	})
+}
+
+// TestLoadScript_LateSteps: a page that is sent twice counts once, as does an order that is twice in
+// it, and a later build keeps nothing of an earlier one and ignores its steps.
+func TestLoadScript_LateSteps(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		v := s.inventory(t, Config{})
+		l, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item))
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := func(want error, step, build string, args ...any) {
+			t.Helper()
+			if err := v.loadStep(await.Context(t), l, s.item, step, append([]any{build}, args...)...); !errors.Is(err, want) {
+				t.Errorf("%s of build %s: %v, want %v", step, build, err, want)
+			}
+		}
+		page := withKeyHashes([]any{"u", "k 1", 1, "id1", "1", "u", "k2", 2, "id2", "1", "u", "k 1", 1, "id1", "1", "u", "k2", 2, "id2", "1"})
+		step(nil, "begin", "1")
+		for range 2 {
+			step(nil, "orders", "1", page...)
+		}
+		if st := s.state(t); st.buyers["u"] != "3" || len(st.idempotency) != 2 {
+			t.Errorf("buyers %v, orders %v, want 3 units in 2 orders", st.buyers, st.idempotency)
+		}
+		step(nil, "begin", "2")
+		step(errDropped, "orders", "1", page...)
+		if st := s.state(t); len(st.buyers)+len(st.idempotency)+len(st.accepted) != 0 {
+			t.Errorf("the second build has %v, %v and %v of the first", st.buyers, st.idempotency, st.accepted)
+		}
+		step(nil, "open", "2", 1, 10, 5, 0, 0, "open", 1, 0, "channel", s.item)
+		if fence := s.state(t).sale["fence"]; fence != fmt.Sprint(l.Fence()) {
+			t.Errorf("fence %s, want %d", fence, l.Fence())
 		}
 	})
 }

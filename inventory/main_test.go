@@ -350,6 +350,7 @@ type state struct {
 	sale        map[string]string
 	idempotency map[string]string // the orders, by buyer and key
 	buyers      map[string]string // the units of the buyers who hold any
+	accepted    map[string]string // the accepted keys
 	queue       []sold            // in the order of arrival
 }
 
@@ -380,6 +381,14 @@ func (s *shop) state(t testing.TB) state {
 		if st.buyers[buyer] = strconv.FormatInt(count.Units, 10); count.Units == 0 {
 			delete(st.buyers, buyer)
 		}
+	}
+	hashes, err := s.rdb.Get(ctx, k.accepted(s.item)).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	st.accepted = map[string]string{}
+	for hash := range slices.Chunk([]byte(hashes), keyHashSize) {
+		st.accepted[fmt.Sprintf("%x", hash)] = "accepted"
 	}
 	queueKeys := s.queue.EnqueueKeys()
 	ids, err := s.rdb.ZRange(ctx, queueKeys[0], 0, -1).Result()
@@ -445,7 +454,14 @@ func (s *shop) audit(t testing.TB) state {
 		}
 		counts[buyer] = strconv.FormatInt(n, 10)
 	}
-	for what, m := range map[string][2]map[string]string{"units per buyer": {st.buyers, counts}, "orders per key": {st.idempotency, known}} {
+	hashes := map[string]string{}
+	for field := range known {
+		buyer, key, _ := strings.Cut(field, " ")
+		hashes[fmt.Sprintf("%08x", keyHashOf(buyer, key))] = "accepted"
+	}
+	for what, m := range map[string][2]map[string]string{
+		"units per buyer": {st.buyers, counts}, "orders per key": {st.idempotency, known}, "accepted keys": {st.accepted, hashes},
+	} {
 		if d := differences(m[0], m[1]); d != "" {
 			t.Errorf("%s: %s", what, d)
 		}

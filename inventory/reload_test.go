@@ -276,6 +276,28 @@ func TestInventory_ReloadAll_Refused(t *testing.T) {
 	})
 }
 
+// TestPagesOf: every item is on one page, and the pages keep their bounds.
+func TestPagesOf(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, pageItems, pageItems + 1, 2 * pageItems} {
+		for _, orders := range []int64{0, 1, pageOrders / 2, pageOrders/2 + 1, pageOrders} {
+			var items, paged []Loadable
+			for i := range n {
+				items = append(items, Loadable{fmt.Sprint("item", i), orders})
+			}
+			for _, page := range pagesOf(items) {
+				if len(page) == 0 || len(page) > pageItems || int64(len(page))*orders > pageOrders {
+					t.Errorf("a page of %d items with %d orders each", len(page), orders)
+				}
+				paged = append(paged, page...)
+			}
+			if !slices.Equal(paged, items) {
+				t.Errorf("%d of %d items with %d orders each are on pages", len(paged), n, orders)
+			}
+		}
+	}
+}
+
 // TestReload_claim_OtherType: a sale whose key has another type is loaded on its own, and does not keep the others from
 // being loaded together.
 func TestReload_claim_OtherType(t *testing.T) {

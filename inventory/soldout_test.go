@@ -446,7 +446,7 @@ func TestInventory_SoldOutMark_Pages(t *testing.T) {
 func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := newShop(t, rdb, open(3, 1), 0)
+		s := newShop(t, rdb, open(3, 2), 0)
 		v := s.inventory(t, Config{MarkLife: forEver})
 		awaitListening(t, s, v)
 		first := s.request("first", "k", 1)
@@ -454,9 +454,8 @@ func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 		if err := rdb.Del(await.Context(t), keys{1}.accepted(s.item)).Err(); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 2 {
-			mustBuy(t, v, s.request(fmt.Sprintf("next%d", i), "k", 1))
-		}
+		mustBuy(t, v, s.request("first", "k2", 1))
+		mustBuy(t, v, s.request("next", "k", 1))
 		for i := range 3 {
 			mustRefuse(t, v, s.request(fmt.Sprintf("stranger%d", i), "k", 1), ErrSoldOut)
 			if fromMemory(t, s, v) {
@@ -465,6 +464,10 @@ func TestInventory_SoldOutMark_Incomplete(t *testing.T) {
 		}
 		if o := buy(t, v, s.request("first", "k", 1)); o != (Outcome{ReplayOf: first.OrderID}) {
 			t.Errorf("repeat: %+v", o)
+		}
+		missing := string(appendKeyHashes(nil, []*Request{first}))
+		if err := rdb.Append(await.Context(t), keys{1}.accepted(s.item), missing).Err(); err != nil {
+			t.Fatal(err)
 		}
 		s.audit(t)
 	})
