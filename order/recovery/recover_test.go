@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"path/filepath"
@@ -312,8 +313,16 @@ func TestRecover_Changes(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := restore(s, old)
+			before, err := s.Store.Epoch(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if _, _, err := recoverItem(s, h, from, stops(s, h), nil); err != nil {
 				t.Fatal(err)
+			}
+			// Only this decision makes the data of the processes invalid.
+			if epoch, err := s.Store.Epoch(ctx); err != nil || epoch > before != (from == RecoverFromDatabase) {
+				t.Errorf("epoch %d after %d, %v", epoch, before, err)
 			}
 			if row := ordertest.ItemOf(t, s.Store, s.Item); row.Total != want.total || row.PerUserLimit != want.limit {
 				t.Errorf("total %d, limit %d, want %+v", row.Total, row.PerUserLimit, want)
@@ -321,6 +330,67 @@ func TestRecover_Changes(t *testing.T) {
 			resumes(s, h)
 		})
 	}
+}
+
+// noScripts is a Redis that refuses scripts.
+type noScripts struct{ redis.Hook }
+
+var errNoScripts = errors.New("no scripts")
+
+func (noScripts) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (noScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (noScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			return errNoScripts
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// TestRecover_LastSteps: a sale resumes only after the database is valid, and a recovery that cannot
+// resume it says so.
+func TestRecover_LastSteps(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	stop := s.Work()
+	old := backup(s)
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	h := restore(s, old)
+	stopped := stops(s, h)
+	stays := func() {
+		t.Helper()
+		if mark := s.Rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.Item, "changing").Val(); mark != "stopped" {
+			t.Errorf("the sale has the mark %q, want it stopped", mark)
+		}
+	}
+	for _, from := range []RecoverFrom{RecoverFromDatabase, RecoverFromRedis} {
+		broken := errors.New("the disk is full")
+		if _, _, err := recoverItem(s, h, from, stopped, func() error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("from %s with a list that is not durable: %v, want %v", from, err, broken)
+		}
+		stays()
+	}
+	mustRun(s, "ALTER TABLE audit RENAME TO audit_away")
+	if done, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err == nil || done.ItemID != "" {
+		t.Errorf("recovered %+v, %v, want the error of the database", done, err)
+	}
+	stays()
+	mustRun(s, "ALTER TABLE audit_away RENAME TO audit")
+	rdb := s.Rdb
+	s.Rdb = redis.NewClient(rdb.Options())
+	t.Cleanup(func() { _ = s.Rdb.Close() })
+	s.Rdb.AddHook(noScripts{})
+	if done, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); !errors.Is(err, errNoScripts) || done.ItemID != "" {
+		t.Errorf("recovered %+v, %v, want %v", done, err, errNoScripts)
+	}
+	s.Rdb = rdb
+	stays()
 }
 
 // TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
@@ -474,10 +544,10 @@ func TestRecover_Incomplete(t *testing.T) {
 	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
 	s.Drained()
 	stop()
-	// The state after a load that was killed after its first step.
+	// The state after a load that was killed while it wrote the orders.
 	ctx, key := await.Context(t), "fs:{p0}:"
 	if _, err := s.Rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Del(ctx, key+"sale:"+s.Item, key+"idempotency:"+s.Item, key+"buyers:"+s.Item)
+		p.Del(ctx, key+"sale:"+s.Item, key+"buyers:"+s.Item)
 		p.HSet(ctx, key+"sale:"+s.Item, "building", "x")
 		return nil
 	}); err != nil {
@@ -486,6 +556,9 @@ func TestRecover_Incomplete(t *testing.T) {
 	h := restore(s, old)
 	if _, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); !errors.Is(err, inventory.ErrIncomplete) {
 		t.Errorf("from Redis: %v, want %v", err, inventory.ErrIncomplete)
+	}
+	if rows := ordertest.AllRows(t, s.Store); len(rows) != 0 {
+		t.Errorf("%d orders were recovered from an incomplete record", len(rows))
 	}
 	if _, _, err := recoverItem(s, h, RecoverFromDatabase, stops(s, h), nil); err != nil {
 		t.Errorf("from the database: %v", err)
