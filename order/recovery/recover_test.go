@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -295,14 +296,18 @@ func TestRecover_Interrupted(t *testing.T) {
 // interrupted.
 func TestRecover_Changes(t *testing.T) {
 	t.Parallel()
-	for from, want := range map[RecoverFrom]struct{ total, limit int64 }{RecoverFromRedis: {6, 3}, RecoverFromDatabase: {2, 1}} {
-		t.Run(string(from), func(t *testing.T) {
+	for _, want := range []struct {
+		from                RecoverFrom
+		added, total, limit int64
+	}{{RecoverFromRedis, 4, 6, 3}, {RecoverFromRedis, -1, 1, 3}, {RecoverFromDatabase, 4, 2, 1}, {RecoverFromDatabase, -1, 2, 1}} {
+		from := want.from
+		t.Run(fmt.Sprint(from, want.added), func(t *testing.T) {
 			t.Parallel()
 			s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 2, 1))
 			s.HighWater()
 			old := backup(s)
 			ctx := await.Context(t)
-			if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+			if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: want.added, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{PerUserLimit: ordertest.Ptr(int64(3))}, order.By{}); err != nil {
@@ -329,6 +334,35 @@ func TestRecover_Changes(t *testing.T) {
 			}
 			resumes(s, h)
 		})
+	}
+}
+
+// TestRecover_Releases: the units of closed orders count once, whether Redis has released them or not.
+func TestRecover_Releases(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 5, 1))
+	s.HighWater()
+	stop := s.Work()
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	released := s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit)).Order
+	s.Drained()
+	if _, err := s.Service.Cancel(await.Context(t), released.ID, order.Canceller{UserID: "u2"}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the units in Redis", func() bool { return s.Rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.Item, "left").Val() == "4" })
+	stop()
+	mustRun(s, "UPDATE orders SET status = 'cancelled', closed_at = 1 WHERE status = 'confirmed'")
+	mustRun(s, "UPDATE items SET sold = 0")
+	mustRun(s, `INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)
+		SELECT id, item_id, user_id, idempotency_key, quantity, 1 FROM orders WHERE id NOT IN (SELECT order_id FROM releases)`)
+	old := backup(s)
+	if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	h := restore(s, old)
+	done, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil)
+	if err != nil || done.TotalAfter != 9 || done.Cancelled != 0 {
+		t.Errorf("recovered %+v, %v, want a total of 9, and no order cancelled", done, err)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/sales"
 	"flashsale/order/shoptest"
+	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -284,4 +285,37 @@ func TestRecovery_Restart_NotCompared(t *testing.T) {
 		fail = true // once is enough
 		s.MustPlace(s.Purchase("b", "k", 1, 0))
 	})
+}
+
+// olderAt is a Redis in which the sale of one item is older than its row.
+type olderAt struct {
+	Sellable
+	item string
+}
+
+func (o olderAt) Marks(_ context.Context, _ int64, items []string) ([]inventory.Mark, error) {
+	marks := make([]inventory.Mark, len(items))
+	for i, item := range items {
+		marks[i] = inventory.Mark{Loaded: item == o.item}
+	}
+	return marks, nil
+}
+
+// TestRecovery_Behind_Pages: each check compares the next page of sales, and one of all compares every page.
+func TestRecovery_Behind_Pages(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("a", 1, 1))
+	mustExec(t, s, fmt.Sprintf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= %d)
+		INSERT INTO items (id, name, price_minor, currency, initial, total, per_user_limit, opens_at, created_at, updated_at, version, sequence)
+		SELECT 'b' || (1000 + i), name, price_minor, currency, initial, total, per_user_limit, opens_at, created_at, updated_at, version, 7 FROM n, items WHERE id = 'a'`, markPage))
+	r := NewRecovery(Config{Store: s, Stock: olderAt{item: fmt.Sprint("b", 1000+markPage)}})
+	for n, want := range []bool{false, true} {
+		if found, err := r.behind(await.Context(t), 1, false); err != nil || (found != "") != want {
+			t.Errorf("check %d: %q, %v", n+1, found, err)
+		}
+	}
+	if found, err := r.behind(await.Context(t), 1, true); err != nil || found == "" {
+		t.Errorf("the check of all: %q, %v", found, err)
+	}
 }
