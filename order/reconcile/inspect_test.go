@@ -354,6 +354,10 @@ func TestInspection_Drifts_Unread(t *testing.T) {
 	if d := i.drifts(); kinds(d) != "holds" {
 		t.Errorf("%+v, want the wrong record", d)
 	}
+	i.seen.row.Total, i.seen.row.Sold, i.deep = 1, 2, nil
+	if d := i.drifts(); kinds(d) != "oversold" {
+		t.Errorf("%+v, want one unit oversold", d)
+	}
 }
 
 // listsTwice is a queue whose first read lists every task twice.

@@ -581,7 +581,7 @@ func TestRecover_Incomplete(t *testing.T) {
 	// The state after a load that was killed while it wrote the orders.
 	ctx, key := await.Context(t), "fs:{p0}:"
 	if _, err := s.Rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Del(ctx, key+"sale:"+s.Item, key+"buyers:"+s.Item)
+		p.Del(ctx, key+"sale:"+s.Item)
 		p.HSet(ctx, key+"sale:"+s.Item, "building", "x")
 		return nil
 	}); err != nil {
