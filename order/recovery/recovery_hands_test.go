@@ -310,7 +310,9 @@ func (o *olderAt) Void(_ context.Context, _ int64, items []string) error {
 	return nil
 }
 func (o *olderAt) Declare(context.Context, int64) error {
-	o.declared = o.voided
+	if o.declared = o.voided; o.declared == 0 {
+		return ordertest.ErrTest
+	}
 	return nil
 }
 
