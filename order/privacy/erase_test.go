@@ -231,6 +231,10 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("between the checks: %v", err)
 		}
+		late.Queued = laterPage{newService(s).Queued}
+		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
+			t.Errorf("on a later page: %v", err)
+		}
 		if _, err := s.Queue.RunNow(await.Context(t), ordertest.TaskOf(t, s.Queue, queued.ID)); err != nil {
 			t.Fatal(err)
 		}
@@ -259,6 +263,16 @@ func (b *blindOnce) Orders(ctx context.Context, buyer, before string, limit int,
 		return "", nil
 	}
 	return b.BuyersQueued.Orders(ctx, buyer, before, limit, fn)
+}
+
+// laterPage is a log of queued orders whose first page has none of the buyer's.
+type laterPage struct{ order.BuyersQueued }
+
+func (l laterPage) Orders(ctx context.Context, buyer, before string, limit int, fn func(accepted.Order) bool) (string, error) {
+	if before == "" {
+		return "later", nil
+	}
+	return l.BuyersQueued.Orders(ctx, buyer, "", limit, fn)
 }
 
 // unreadable is a log of queued orders that cannot be read.

@@ -103,7 +103,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 	}
 	began := time.Now()
 	report := Report{StartedAt: r.Store.Now().UTC(), Deep: o.Deep, Repair: o.Repair, Balanced: true}
-	ids := []string{""}
+	var ids []string
 	if o.ItemID != "" {
 		rows, err := store.Buckets(ctx, r.Store, o.ItemID)
 		if err != nil {
@@ -111,11 +111,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 		}
 		ids = bucket.IDs(o.ItemID, len(rows))
 	}
-	for after := ""; len(ids) > 0; {
+	for after := ""; ; {
 		if o.ItemID == "" {
 			var err error
-			if ids, err = r.Store.ItemIDs(ctx, after, itemsPage); err != nil || len(ids) == 0 {
+			if ids, err = r.Store.ItemIDs(ctx, after, itemsPage); err != nil {
 				return report, err
+			}
+			if len(ids) == 0 {
+				break
 			}
 			after = ids[len(ids)-1]
 		}

@@ -185,7 +185,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 		r.OnRepair = func(item string, d Drift) { heard = append(heard, item+" "+string(d.Kind)) }
 		for _, deep := range []bool{true, false} {
 			report, err := r.Reconcile(await.Context(t), Options{Deep: deep})
-			if err != nil || report.Examined != 3 || report.Failed != 1 || report.Differing != 1 || report.Balanced || len(report.Items) != 3 {
+			if err != nil || report.Examined != 3 || report.Failed != 1 || report.Differing != 1 || report.Balanced || len(report.Items) != 3 || report.Took <= 0 {
 				t.Fatalf("deep %v: %+v, %v", deep, report, err)
 			}
 			if report.Items[0].Err != nil || report.Items[1].Err == nil || kinds(report.Items[2].Drifts) != "left" {
@@ -193,7 +193,7 @@ func TestReconciler_BrokenItem(t *testing.T) {
 			}
 		}
 		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
-		if err != nil || report.Repaired != 1 || report.Failed != 1 || !report.Items[2].Clean() || !slices.Equal(heard, []string{ids[2] + " left"}) {
+		if err != nil || report.Repaired != 1 || report.Failed != 1 || report.Balanced || !report.Items[2].Clean() || !slices.Equal(heard, []string{ids[2] + " left"}) {
 			t.Errorf("repair: %+v, %v; reported %v", report, err, heard)
 		}
 	})

@@ -175,6 +175,10 @@ func TestReconciler_Run_Once(t *testing.T) {
 		}
 		s.Hset("sale", "left", 8)
 		rounds(5, true, 1)
+		report, err := r.Reconcile(await.Context(t), Options{ItemID: s.Item, Repair: RepairSales})
+		if err != nil || report.Balanced || report.Repaired != 0 {
+			t.Errorf("a rebuild that does not help: %+v, %v", report, err)
+		}
 		s.Hset("sale", "left", 10)
 		rounds(2, true, 0)
 		s.Exec("UPDATE items SET sold = 1 WHERE id = ?", s.Item)

@@ -100,6 +100,10 @@ func TestRecover_ItemLostForGood(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s, h, _, _, queued := loseItem(t, rdb)
+		broken := errors.New("the disk is full")
+		if _, _, err := recoverItem(s, h, RecoverFromDatabase, stopsLost(s, h), func() error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("a list that is not durable: %v, want %v", err, broken)
+		}
 		done, actions, err := recoverItem(s, h, RecoverFromDatabase, stopsLost(s, h), nil)
 		if err != nil || done.Discarded != 1 || actions[recoverDiscarded] != 1 {
 			t.Fatalf("recovered %+v, listed %v, %v, want one order discarded", done, actions, err)

@@ -2,8 +2,10 @@ package recovery
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -294,14 +296,18 @@ func TestRecover_Interrupted(t *testing.T) {
 // interrupted.
 func TestRecover_Changes(t *testing.T) {
 	t.Parallel()
-	for from, want := range map[RecoverFrom]struct{ total, limit int64 }{RecoverFromRedis: {6, 3}, RecoverFromDatabase: {2, 1}} {
-		t.Run(string(from), func(t *testing.T) {
+	for _, want := range []struct {
+		from                RecoverFrom
+		added, total, limit int64
+	}{{RecoverFromRedis, 4, 6, 3}, {RecoverFromRedis, -1, 1, 3}, {RecoverFromDatabase, 4, 2, 1}, {RecoverFromDatabase, -1, 2, 1}} {
+		from := want.from
+		t.Run(fmt.Sprint(from, want.added), func(t *testing.T) {
 			t.Parallel()
 			s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 2, 1))
 			s.HighWater()
 			old := backup(s)
 			ctx := await.Context(t)
-			if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+			if _, _, err := s.Sales.Restock(ctx, s.Item, items.Restock{Quantity: want.added, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{PerUserLimit: ordertest.Ptr(int64(3))}, order.By{}); err != nil {
@@ -312,8 +318,16 @@ func TestRecover_Changes(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := restore(s, old)
+			before, err := s.Store.Epoch(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if _, _, err := recoverItem(s, h, from, stops(s, h), nil); err != nil {
 				t.Fatal(err)
+			}
+			// Only this decision makes the data of the processes invalid.
+			if epoch, err := s.Store.Epoch(ctx); err != nil || epoch > before != (from == RecoverFromDatabase) {
+				t.Errorf("epoch %d after %d, %v", epoch, before, err)
 			}
 			if row := ordertest.ItemOf(t, s.Store, s.Item); row.Total != want.total || row.PerUserLimit != want.limit {
 				t.Errorf("total %d, limit %d, want %+v", row.Total, row.PerUserLimit, want)
@@ -321,6 +335,96 @@ func TestRecover_Changes(t *testing.T) {
 			resumes(s, h)
 		})
 	}
+}
+
+// TestRecover_Releases: the units of closed orders count once, whether Redis has released them or not.
+func TestRecover_Releases(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 5, 1))
+	s.HighWater()
+	stop := s.Work()
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	released := s.MustPlace(s.Purchase("u2", "k", 1, ordertest.Limit)).Order
+	s.Drained()
+	if _, err := s.Service.Cancel(await.Context(t), released.ID, order.Canceller{UserID: "u2"}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the units in Redis", func() bool { return s.Rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.Item, "left").Val() == "4" })
+	stop()
+	mustRun(s, "UPDATE orders SET status = 'cancelled', closed_at = 1 WHERE status = 'confirmed'")
+	mustRun(s, "UPDATE items SET sold = 0")
+	mustRun(s, `INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)
+		SELECT id, item_id, user_id, idempotency_key, quantity, 1 FROM orders WHERE id NOT IN (SELECT order_id FROM releases)`)
+	old := backup(s)
+	if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 4, Reason: "r", IdempotencyKey: "r1"}, order.By{}); err != nil {
+		t.Fatal(err)
+	}
+	h := restore(s, old)
+	done, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil)
+	if err != nil || done.TotalAfter != 9 || done.Cancelled != 0 {
+		t.Errorf("recovered %+v, %v, want a total of 9, and no order cancelled", done, err)
+	}
+}
+
+// noScripts is a Redis that refuses scripts.
+type noScripts struct{ redis.Hook }
+
+var errNoScripts = errors.New("no scripts")
+
+func (noScripts) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (noScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (noScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			return errNoScripts
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// TestRecover_LastSteps: a sale resumes only after the database is valid, and a recovery that cannot
+// resume it says so.
+func TestRecover_LastSteps(t *testing.T) {
+	t.Parallel()
+	s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 3, 1))
+	s.HighWater()
+	stop := s.Work()
+	old := backup(s)
+	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
+	s.Drained()
+	stop()
+	h := restore(s, old)
+	stopped := stops(s, h)
+	stays := func() {
+		t.Helper()
+		if mark := s.Rdb.HGet(await.Context(t), "fs:{p0}:sale:"+s.Item, "changing").Val(); mark != "stopped" {
+			t.Errorf("the sale has the mark %q, want it stopped", mark)
+		}
+	}
+	for _, from := range []RecoverFrom{RecoverFromDatabase, RecoverFromRedis} {
+		broken := errors.New("the disk is full")
+		if _, _, err := recoverItem(s, h, from, stopped, func() error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("from %s with a list that is not durable: %v, want %v", from, err, broken)
+		}
+		stays()
+	}
+	mustRun(s, "ALTER TABLE audit RENAME TO audit_away")
+	if done, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); err == nil || done.ItemID != "" {
+		t.Errorf("recovered %+v, %v, want the error of the database", done, err)
+	}
+	stays()
+	mustRun(s, "ALTER TABLE audit_away RENAME TO audit")
+	rdb := s.Rdb
+	s.Rdb = redis.NewClient(rdb.Options())
+	t.Cleanup(func() { _ = s.Rdb.Close() })
+	s.Rdb.AddHook(noScripts{})
+	if done, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); !errors.Is(err, errNoScripts) || done.ItemID != "" {
+		t.Errorf("recovered %+v, %v, want %v", done, err, errNoScripts)
+	}
+	s.Rdb = rdb
+	stays()
 }
 
 // TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the
@@ -474,10 +578,10 @@ func TestRecover_Incomplete(t *testing.T) {
 	s.MustPlace(s.Purchase("u1", "k", 1, ordertest.Limit))
 	s.Drained()
 	stop()
-	// The state after a load that was killed after its first step.
+	// The state after a load that was killed while it wrote the orders.
 	ctx, key := await.Context(t), "fs:{p0}:"
 	if _, err := s.Rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Del(ctx, key+"sale:"+s.Item, key+"idempotency:"+s.Item, key+"buyers:"+s.Item)
+		p.Del(ctx, key+"sale:"+s.Item)
 		p.HSet(ctx, key+"sale:"+s.Item, "building", "x")
 		return nil
 	}); err != nil {
@@ -486,6 +590,9 @@ func TestRecover_Incomplete(t *testing.T) {
 	h := restore(s, old)
 	if _, _, err := recoverItem(s, h, RecoverFromRedis, stops(s, h), nil); !errors.Is(err, inventory.ErrIncomplete) {
 		t.Errorf("from Redis: %v, want %v", err, inventory.ErrIncomplete)
+	}
+	if rows := ordertest.AllRows(t, s.Store); len(rows) != 0 {
+		t.Errorf("%d orders were recovered from an incomplete record", len(rows))
 	}
 	if _, _, err := recoverItem(s, h, RecoverFromDatabase, stops(s, h), nil); err != nil {
 		t.Errorf("from the database: %v", err)

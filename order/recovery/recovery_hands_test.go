@@ -19,6 +19,7 @@ import (
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/sales"
 	"flashsale/order/shoptest"
+	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 	"flashsale/queue"
 )
@@ -284,4 +285,67 @@ func TestRecovery_Restart_NotCompared(t *testing.T) {
 		fail = true // once is enough
 		s.MustPlace(s.Purchase("b", "k", 1, 0))
 	})
+}
+
+// olderAt is a Redis in which the sale of one item is older than its row.
+type olderAt struct {
+	Sellable
+	item     string
+	sequence int64
+	voided   int
+	declared int // sales that were invalid when the epoch was declared
+}
+
+func (o *olderAt) Marks(_ context.Context, _ int64, items []string) ([]inventory.Mark, error) {
+	marks := make([]inventory.Mark, len(items))
+	for i, item := range items {
+		marks[i] = inventory.Mark{Loaded: item == o.item, Sequence: o.sequence}
+	}
+	return marks, nil
+}
+
+func (o *olderAt) Adopt(int64) {}
+func (o *olderAt) Void(_ context.Context, _ int64, items []string) error {
+	o.voided += len(items)
+	return nil
+}
+func (o *olderAt) Declare(context.Context, int64) error {
+	if o.declared = o.voided; o.declared == 0 {
+		return ordertest.ErrTest
+	}
+	return nil
+}
+
+// TestRecovery_Pages: each check compares the next page of sales, and one of all compares every page. A loss
+// makes the sales of every page invalid, and those that have not ended are loaded again.
+func TestRecovery_Pages(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("a", 1, 1))
+	mustExec(t, s, fmt.Sprintf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= %d)
+		INSERT INTO items (id, name, price_minor, currency, initial, total, per_user_limit, opens_at, created_at, updated_at, version, sequence)
+		SELECT 'b' || (1000 + i), name, price_minor, currency, initial, total, per_user_limit, opens_at, created_at, updated_at, version, 7 FROM n, items WHERE id = 'a'`, markPage))
+	ctx := await.Context(t)
+	stock := &olderAt{item: fmt.Sprint("b", 1000+markPage)}
+	r := NewRecovery(Config{Store: s, Stock: stock})
+	for n, want := range []bool{false, true} {
+		if found, err := r.behind(ctx, 1, false); err != nil || (found != "") != want {
+			t.Errorf("check %d: %q, %v", n+1, found, err)
+		}
+	}
+	for _, stock.sequence = range []int64{0, 7} { // then only its version is older
+		if found, err := r.behind(ctx, 1, true); err != nil || found == "" {
+			t.Errorf("the check of all at sequence %d: %q, %v", stock.sequence, found, err)
+		}
+	}
+	const all = markPage + 2
+	if err := r.void(ctx, loss{}); err != nil || stock.voided != all || stock.declared != all {
+		t.Errorf("%d sales are invalid, %d when the epoch was declared, want %d; %v", stock.voided, stock.declared, all, err)
+	}
+	for closes, want := range map[int64]int{1: all - 1, s.Now().Add(time.Hour).UnixMilli(): all} {
+		mustExec(t, s, fmt.Sprintf("UPDATE items SET opens_at = 0, closes_at = %d WHERE id = 'a'", closes))
+		if sales, err := onSale(ctx, s); err != nil || len(sales) != want {
+			t.Errorf("%d sales to load, want %d; %v", len(sales), want, err)
+		}
+	}
 }
