@@ -67,6 +67,8 @@ func TestStore_commitWhole(t *testing.T) {
 		"twice the same":   {append(ordertest.Distinct("n", "item", 3), ordertest.Distinct("n", "item", 1)...), true},
 		"key of another":   {append(ordertest.Distinct("n", "item", 3), ordertest.Bought("b", "item", "regular", "k", 1)), true},
 		"over the limit":   {append(ordertest.Distinct("n", "item", 3), ordertest.Bought("a", "item", "u", "1", 3)), true},
+		"id of another":    {append(ordertest.Distinct("n", "item", 3), ordertest.Bought("old", "item", "u", "1", 1)), true},
+		"up to the limit":  {[]order.Task{ordertest.Bought("b", "item", "regular", "2", 1)}, false},
 		"limit in sum":     {append(ordertest.Distinct("n", "item", 3), ordertest.Bought("b", "item", "regular", "2", 2)), true},
 		"limit within":     {[]order.Task{ordertest.Bought("a", "item", "u", "1", 2), ordertest.Bought("b", "item", "u", "2", 1)}, true},
 		"over the total":   {ordertest.Distinct("n", "item", 40), true},
@@ -529,6 +531,50 @@ func TestStore_commit_Mixed(t *testing.T) {
 	}
 	if sold := ordertest.ItemOf(t, s, "item").Sold; sold != 42 {
 		t.Errorf("%d units sold, want 42", sold)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestStore_Commit_EarlierLimit: an order counts against the highest limit since it was accepted, whatever the order of a
+// batch. A change at the time of its acceptance may have come later.
+func TestStore_Commit_EarlierLimit(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
+	const ms = 1_790_000_000_000
+	err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+		return WriteAudit(ctx, c,
+			&AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":3}`, After: `{"per_user_limit":2}`},
+			&AuditRow{At: ms + 10, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refused = ordertest.RejectedPrefix + order.ReasonUserLimit
+	batch, want := []order.Task{}, []string{}
+	for _, c := range []struct {
+		at, quantity int64
+		want         string
+	}{{ms + 11, 2, refused}, {ms + 11, 1, "confirmed"}, {ms + 10, 2, "confirmed"}, {ms + 1, 3, refused}, {ms, 3, "confirmed"}} {
+		name := fmt.Sprint("o", len(batch))
+		o := ordertest.Bought(name, "item", name, "k", c.quantity)
+		o.CreatedAt = c.at
+		batch, want = append(batch, o), append(want, c.want)
+	}
+	ordertest.WantVerdicts(t, mustCommit(t, s, batch...), want...)
+}
+
+// TestStore_Commit_RefusalFails: if the row of a refused order cannot be written, nothing of the batch is committed.
+func TestStore_Commit_RefusalFails(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 1, 1))
+	ordertest.Refuse(t, s, "INSERT", "orders", "NEW.status = 'rejected'")
+	if out, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 2)); err == nil {
+		t.Errorf("committed: %v", ordertest.Verdicts(out))
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 0 {
+		t.Errorf("%d rows", n)
 	}
 	ordertest.AuditStore(t, s)
 }

@@ -40,13 +40,19 @@ func TestHighWater_Expiry(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	h.stopped.Store(&map[string]Behind{"i": {ItemID: "i", Database: 1, Redis: 2}})
-	stand, owed, err := s.Expire(ctx, []string{"o1"})
-	if err != nil || len(owed) != 0 || stand["o1"].Status != order.StatusConfirmed || stand["o1"].In <= 0 {
-		t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)
+	none := map[string]Behind{}
+	for _, stop := range []func(){
+		func() { h.stopped.Store(&map[string]Behind{"i": {ItemID: "i", Database: 1, Redis: 2}}) },
+		func() { h.stopped.Store(&none); h.urgent.Store(&map[string]bool{"i": true}) }, // found before the first write
+	} {
+		stop()
+		stand, owed, err := s.Expire(ctx, []string{"o1"})
+		if err != nil || len(owed) != 0 || stand["o1"].Status != order.StatusConfirmed || stand["o1"].In <= 0 {
+			t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)
+		}
 	}
-	h.stopped.Store(&map[string]Behind{})
-	stand, owed, err = s.Expire(ctx, []string{"o1"})
+	h.urgent.Store(nil)
+	stand, owed, err := s.Expire(ctx, []string{"o1"})
 	if err != nil || len(owed) != 1 || stand["o1"].Status != order.StatusExpired {
 		t.Errorf("expiry afterwards: %+v, %d returned, %v", stand["o1"], len(owed), err)
 	}

@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,6 +60,102 @@ func TestHighWater_Run_Repeated(t *testing.T) {
 	<-ended
 	if failures.Load() == 0 {
 		t.Error("no check has failed")
+	}
+}
+
+// TestHighWater_Pending: the revisions of committed transactions wait to be recorded, the highest of each item, also after
+// Redis has failed. Those of a transaction that was rolled back, and of items that do not exist, would stop sales.
+func TestHighWater_Pending(t *testing.T) {
+	t.Parallel()
+	ordertest.NeedSQLite(t)
+	s := newStore(t)
+	faults := BreakCommits(t, s)
+	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	rdb := redistest.Redis(t)
+	h, err := NewHighWater(await.Context(t), HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(name string, want map[string]int64) {
+		t.Helper()
+		if got := h.Take(); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	faults.Strike(CommitFault{false, io.ErrUnexpectedEOF})
+	if _, err := s.Commit(await.Context(t), ordertest.Distinct("o", "item", 1)); err == nil {
+		t.Error("a commit that failed: no error")
+	}
+	want("rolled back", nil)
+	mustCommit(t, s, ordertest.Bought("o", "item", "u", "k", 1), ordertest.Bought("n", "none", "u", "k", 1))
+	want("committed", map[string]int64{"item": 1})
+	want("taken", nil)
+	h.Commit(map[string]int64{"item": 5, "other": 1})
+	h.Commit(map[string]int64{"item": 4})
+	rdb.AddHook(new(failsOnce))
+	h.Note(await.Context(t))
+	want("Redis failed", map[string]int64{"item": 5, "other": 1})
+}
+
+// TestHighWater_Check_Pages: each check compares a page of items, from the first one again after the last. An item of
+// another page stays stopped, and an item that is found behind during a check of all is stopped after it.
+func TestHighWater_Check_Pages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var all sync.WaitGroup
+	for i := range revisionPage + 1 {
+		all.Go(func() { // many in one transaction
+			if _, err := s.InsertItem(await.Context(t), ordertest.NewItem(fmt.Sprintf("item-%03d", i), 10, 5)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	rdb := redistest.Redis(t)
+	ctx := await.Context(t)
+	h, err := NewHighWater(ctx, HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(ctx); err != nil || h.Any() || h.All() {
+		t.Fatalf("stopped: %v, %v", h.Stopped(), err)
+	}
+	mark := func(id string) {
+		t.Helper()
+		if err := s.Writer().Exec("UPDATE items SET behind = 9 WHERE id = ?", id).Error; err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark("item-000")
+	for i := range 4 {
+		if err := h.check(ctx, false); err != nil || len(h.Stopped()) != 1 {
+			t.Errorf("check %d: stopped %v, %v, want the first item", i, h.Stopped(), err)
+		}
+	}
+	mark("item-001")
+	for range 2 {
+		if err := h.check(ctx, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !h.IsStopped("item-001") || h.All() {
+		t.Errorf("stopped: %v, want the second item, too", h.Stopped())
+	}
+	rdb.AddHook(&during{do: func() { h.urgent.Store(&map[string]bool{"item-002": true}) }})
+	if err := h.Check(ctx); err != nil || !h.IsStopped("item-002") {
+		t.Errorf("an item that was found during the check is not stopped, %v", err)
+	}
+}
+
+// during is a hook of a Redis client that calls a function in each pipeline.
+type during struct{ do func() }
+
+func (d *during) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (d *during) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (d *during) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		d.do()
+		return next(ctx, cmds)
 	}
 }
 

@@ -177,6 +177,7 @@ func TestWriter_Bounds(t *testing.T) {
 func TestWriter_MemberFails(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
+	events := ordertest.SubscribeAll(t, s)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 20)...)
 	ordertest.Refuse(t, s, "INSERT", "payments", "NEW.order_id = 'o0007'")
@@ -200,11 +201,17 @@ func TestWriter_MemberFails(t *testing.T) {
 			panic("on purpose")
 		})
 	})
+	c.add(func() error {
+		return s.TransitionWithEvents(await.Context(t), "test", func(_ context.Context, _ Conn, box *Outbox) error {
+			box.Closed(order.EventCancelled, []order.Order{{ID: "o0000", ItemID: "item"}})
+			return ordertest.ErrTest
+		})
+	})
 	release()
 	for i, err := range c.results() {
 		switch {
 		case i == 7 && (err == nil || Transient(err)), i == 20 && !errors.Is(err, order.ErrNotFound),
-			i == 21 && err.Error() != "panicked: on purpose", i < 20 && i != 7 && err != nil:
+			i == 21 && err.Error() != "panicked: on purpose", i == 22 && !errors.Is(err, ordertest.ErrTest), i < 20 && i != 7 && err != nil:
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
@@ -214,6 +221,9 @@ func TestWriter_MemberFails(t *testing.T) {
 	}
 	if raised := ordertest.ItemOf(t, s, "item").Revision - before; raised != 1 {
 		t.Errorf("the revision rose by %d, want 1 for one transaction", raised)
+	}
+	if n := events(); n != 20+19 {
+		t.Errorf("%d events, want one for each order and each payment that was made", n)
 	}
 	ordertest.AuditStore(t, s)
 }
@@ -268,6 +278,132 @@ func TestWriter_PaymentsTogether(t *testing.T) {
 	if got := ordertest.PaymentsOf(t, s); len(got) != 7 || got["psp-1"] != "o0001 accepted" || got["psp-2"] != "o0001 duplicate" ||
 		got["psp-4"] != "o0004 accepted" || got["psp-6"] != "o0006 accepted" || got[odd.Reference] != "o0005 accepted" {
 		t.Errorf("payments are %v", got)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// TestWriter_PaymentsTogether_Refused: payments that may not pay their orders are refused, made together or one by one:
+// for the state of the order, the time, the amount or the currency.
+func TestWriter_PaymentsTogether_Refused(t *testing.T) {
+	t.Parallel()
+	for _, together := range []bool{true, false} {
+		clock := ordertest.NewClock()
+		s := openStore(t, ordertest.NewDatabase(t), WithClock(clock))
+		mustInsert(t, s, ordertest.NewItem("plain", 1000, 1000))
+		mustInsert(t, s, ordertest.Asking("asking", 1000, 1000, time.Minute))
+		for _, id := range []string{"paid", "cancelled", "currency", "amount", "reused"} {
+			mustCommit(t, s, ordertest.Bought(id, "plain", "u", id, 2))
+		}
+		mustCommit(t, s, ordertest.Bought("due", "asking", "u", "k", 2))
+		if _, _, err := s.Cancel(await.Context(t), "cancelled", order.Canceller{Admin: true}); err != nil {
+			t.Fatal(err)
+		}
+		wrong := ordertest.Money("wrong", 3)
+		if _, err := s.Pay(await.Context(t), "reused", wrong); !errors.Is(err, order.ErrAmountMismatch) {
+			t.Fatal(err)
+		}
+		clock.Add(time.Minute.Milliseconds())
+		list := []struct {
+			id   string
+			p    order.Payment
+			want error
+		}{
+			{"paid", ordertest.Money("psp-0", 2), nil},
+			{"cancelled", ordertest.Money("psp-1", 2), order.ErrOrderExpired},
+			{"currency", order.Payment{Reference: "psp-2", AmountMinor: 2 * 1999, Currency: "USD"}, order.ErrAmountMismatch},
+			{"amount", ordertest.Money("psp-3", 1), order.ErrAmountMismatch},
+			{"due", ordertest.Money("psp-4", 2), order.ErrOrderExpired},
+			{"amount", ordertest.Money(wrong.Reference, 2), order.ErrReferenceReused}, // the reference of another order's payment
+		}
+		c := &calls{t: t, s: s}
+		release := func() {}
+		if together {
+			release = holdConnection(t, s)
+		}
+		errs := make([]error, len(list))
+		for i, one := range list {
+			pay := func() error { _, errs[i] = s.Pay(await.Context(t), one.id, one.p); return nil }
+			if together {
+				c.add(pay)
+			} else if err := pay(); err != nil {
+				t.Error(err)
+			}
+		}
+		release()
+		c.succeeded()
+		for i, err := range errs {
+			if !errors.Is(err, list[i].want) || (err == nil) != (list[i].want == nil) {
+				t.Errorf("together %v, payment %d of %s: %v, want %v", together, i, list[i].id, err, list[i].want)
+			}
+		}
+		if n := paidOrders(t, s); n != 1 {
+			t.Errorf("together %v: %d orders are paid, want 1", together, n)
+		}
+		ordertest.AuditStore(t, s)
+	}
+}
+
+// TestWriter_alike: changes of the same kind are taken up to a number. Those whose callers have left stay, and the
+// callers of the others cannot leave any more.
+func TestWriter_alike(t *testing.T) {
+	t.Parallel()
+	pay := func() *write { return &write{pay: new(payment)} }
+	left := pay()
+	left.left = true
+	changes := []*write{left, pay(), {cancel: new(cancellation)}, {}, pay(), pay()}
+	w := &writer{changes: slices.Clone(changes)}
+	if more := w.alike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
+		t.Errorf("%d changes were taken, want the two oldest payments", len(more))
+	}
+	if want := []*write{left, changes[2], changes[3], changes[5]}; !slices.Equal(w.changes, want) {
+		t.Errorf("%d changes wait, want %d", len(w.changes), len(want))
+	}
+	if w.withdraw(changes[1]) || !w.withdraw(changes[5]) {
+		t.Error("a caller left a change that had begun, or could not leave one that waits")
+	}
+}
+
+// TestWriter_each_NoConnection: if no transaction can begin, all writes that were to run one by one get the error.
+func TestWriter_each_NoConnection(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.writer.stop()
+	rest := make([]*write, 3)
+	for i := range rest {
+		rest[i] = &write{done: make(chan struct{})}
+	}
+	s.writer.each(slices.Clone(rest))
+	for i, one := range rest {
+		select {
+		case <-one.done:
+			if one.err == nil {
+				t.Errorf("write %d succeeded", i)
+			}
+		default:
+			t.Errorf("write %d has no answer", i)
+		}
+	}
+}
+
+// TestWriter_EventsFail: without its events, no change is committed.
+func TestWriter_EventsFail(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	events := ordertest.SubscribeAll(t, s)
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 2)...)
+	before := events()
+	ordertest.Refuse(t, s, "INSERT", "webhook_events", "NEW.order_id = 'o0000'")
+	release := holdConnection(t, s)
+	c := &calls{t: t, s: s}
+	c.cancel("o0000")
+	c.cancel("o0001")
+	release()
+	if errs := c.results(); errs[0] == nil || errs[1] != nil {
+		t.Errorf("cancelled with %v, want the first to fail", errs)
+	}
+	if rows := ordertest.AllRows(t, s); rows["o0000"].Status != string(order.StatusConfirmed) || events()-before != 1 {
+		t.Errorf("the order without its event is %s, %d events", rows["o0000"].Status, events()-before)
 	}
 	ordertest.AuditStore(t, s)
 }

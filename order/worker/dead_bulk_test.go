@@ -246,29 +246,91 @@ func TestBacklog_RetryMany(t *testing.T) {
 	})
 }
 
-// TestBacklog_RetryMany_Full: a full queue ends a call; the next continues with the letter that had no room, and one that
-// can retry nothing is refused.
+// TestBacklog_RetryMany_Full: a full queue ends a call, within a page of letters or after one; the next call continues with
+// the letter that had no room, and one that can retry nothing is refused. The bound of a selection is never in the future.
 func TestBacklog_RetryMany_Full(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := ordertest.NewQueue(t, rdb, queue.Config{MaxLength: 10})
+		for _, room := range []int{10, worker.RetryPage} {
+			q := ordertest.NewQueue(t, rdb, queue.Config{MaxLength: room})
+			b := worker.NewBacklog(nil, nil, nil, worker.NamedQueue{Name: "one", Queue: q})
+			die(t, q, always("x"), plainTasks("a", room)...)
+			die(t, q, always("x"), plainTasks("b", 5)...)
+			r, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: time.Now().Add(time.Hour)}, worker.BulkPlace{})
+			if err != nil || len(r.Done) != room || r.Matched != room || r.Next == nil || r.Remaining != 5 || !errors.Is(r.Err, inventory.ErrOverloaded) {
+				t.Fatalf("room for %d: %+v, %v", room, r, err)
+			}
+			if r.Before.After(time.Now().Add(time.Minute)) {
+				t.Errorf("the bound of the selection is %v", r.Before)
+			}
+			if _, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: r.Before}, *r.Next); !errors.Is(err, inventory.ErrOverloaded) {
+				t.Errorf("with a full queue: %v", err)
+			}
+			if _, err := q.Empty(await.Context(t), queue.StateReady); err != nil {
+				t.Fatal(err)
+			}
+			r, err = b.RetryMany(await.Context(t), worker.DeadSelection{Before: r.Before}, *r.Next)
+			if err != nil || len(r.Done) != 5 || r.Next != nil {
+				t.Errorf("room for %d: %+v, %v", room, r, err)
+			}
+		}
+	})
+}
+
+// TestBacklog_DiscardMany_Kept: letters whose orders cannot be rejected stay. So does one whose orders cannot be read; a
+// parcel stays for any of its orders, and a letter with an impossible order goes.
+func TestBacklog_DiscardMany_Kept(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := storetest.New(t)
+		storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 10))
+		f, shelf := shoptest.OnShelf(t, s)
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
+		b := worker.NewBacklog(s, f.Releases, nil, worker.NamedQueue{Name: "one", Queue: q})
+		die(t, q, always("x"), ordertest.Parcel("parcel", ordertest.Distinct("o", "item", 3)...))
+		exec := func(statement string) {
+			t.Helper()
+			if err := s.Writer().Exec(statement).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec("ALTER TABLE orders RENAME TO away")
+		if r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.BulkPlace{}); err != nil || r.Err == nil || r.Failed != 1 || len(r.Done) != 0 {
+			t.Errorf("without orders to read: %+v, %v, want the letter to stay", r, err)
+		}
+		exec("ALTER TABLE away RENAME TO orders")
+		wantDead(t, q, 1)
+		die(t, q, always("x"), purchaseTasks([]order.Task{ordertest.Bought("zero", "item", "u", "k", 0)})...)
+		allow := ordertest.Refuse(t, s, "INSERT", "orders", "NEW.id = 'o0000'")
+		r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.BulkPlace{})
+		if err != nil || len(r.Done) != 1 || r.Done[0].ID != "zero" || r.Failed != 1 || r.Err == nil {
+			t.Errorf("with an order that is refused: %+v, %v", r, err)
+		}
+		wantDead(t, q, 1)
+		allow()
+		if sum, _ := bulk(t, b.DiscardMany, worker.DeadSelection{}); len(sum.Done) != 1 || sum.Err != nil || len(shelf.Units) != 3 {
+			t.Errorf("afterwards: %+v, units of %d orders returned", sum, len(shelf.Units))
+		}
+		wantDead(t, q, 0)
+	})
+}
+
+// TestBacklog_DiscardMany_Group: a group of more letters than a page is discarded to its end.
+func TestBacklog_DiscardMany_Group(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
 		b := worker.NewBacklog(nil, nil, nil, worker.NamedQueue{Name: "one", Queue: q})
-		die(t, q, always("x"), plainTasks("a", 10)...)
-		die(t, q, always("x"), plainTasks("b", 5)...)
-		r, err := b.RetryMany(await.Context(t), worker.DeadSelection{}, worker.BulkPlace{})
-		if err != nil || len(r.Done) != 10 || r.Matched != 10 || r.Next == nil || r.Remaining != 5 || !errors.Is(r.Err, inventory.ErrOverloaded) {
-			t.Fatalf("%+v, %v", r, err)
+		die(t, q, always("x"), plainTasks("a", 600)...)
+		die(t, q, always("y"), plainTasks("b", 2)...)
+		g, err := b.Groups(await.Context(t))
+		if err != nil || len(g.Groups) != 2 || g.Groups[0].Count != 600 {
+			t.Fatalf("%+v, %v", g, err)
 		}
-		if _, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: r.Before}, *r.Next); !errors.Is(err, inventory.ErrOverloaded) {
-			t.Errorf("with a full queue: %v", err)
+		if sum, _ := bulk(t, b.DiscardMany, worker.DeadSelection{Group: g.Groups[0].ID}); len(sum.Done) != 600 {
+			t.Errorf("discarded %d of 600", len(sum.Done))
 		}
-		if _, err := q.Empty(await.Context(t), queue.StateReady); err != nil {
-			t.Fatal(err)
-		}
-		r, err = b.RetryMany(await.Context(t), worker.DeadSelection{Before: r.Before}, *r.Next)
-		if err != nil || len(r.Done) != 5 || r.Next != nil {
-			t.Errorf("%+v, %v", r, err)
-		}
+		wantDead(t, q, 2)
 	})
 }
 

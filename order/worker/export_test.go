@@ -7,6 +7,7 @@ import "flashsale/order/release"
 const (
 	FreePage       = freePage
 	IdlePages      = idlePages
+	RetryPage      = retryPage
 	SelectFreeable = selectFreeable
 	StrangeAfter   = strangeAfter
 	SweepPage      = sweepPage

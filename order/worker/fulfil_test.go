@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
@@ -246,6 +248,51 @@ func TestFulfiller_Handle_Distrust(t *testing.T) {
 	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("reported %v", err) })
 	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
 		t.Errorf("with Redis back: %v", err)
+	}
+}
+
+// TestFulfiller_Handle_Stopped: of a batch with orders of a stopped sale, only the others are committed.
+func TestFulfiller_Handle_Stopped(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("stopped", 10, 1))
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	rdb := redistest.Embedded(t)
+	h, err := store.NewHighWater(await.Context(t), store.HighWaterConfig{Store: s, Redis: rdb, Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Writer().Exec("UPDATE items SET behind = 9 WHERE id = 'stopped'").Error; err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(await.Context(t)); err != nil || !h.IsStopped("stopped") || h.IsStopped("item") {
+		t.Fatalf("stopped: %+v, %v", h.Stopped(), err)
+	}
+	f := NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
+	errs := f.Handle(await.Context(t), ordertest.Leased(ordertest.Bought("a", "stopped", "u", "k", 1), ordertest.Bought("b", "item", "u", "k", 1)))
+	if d, snoozed := queue.Snoozed(errs[0]); !snoozed || d <= 0 || errs[1] != nil {
+		t.Errorf("verdicts %v, want the first order to wait", errs)
+	}
+	if rows := ordertest.AllRows(t, s); len(rows) != 1 || rows["b"].Status != string(order.StatusConfirmed) {
+		t.Errorf("rows %v", rows)
+	}
+}
+
+// TestPurchaseTask_verdict: the orders of a task expire together, at the time of the first, and one that fails is split off.
+func TestPurchaseTask_verdict(t *testing.T) {
+	t.Parallel()
+	orders := ordertest.Distinct("o", "item", 4)
+	parcel := ordertest.Parcel("p", orders[1:]...)
+	task := purchaseTask{leased: &queue.Leased{ID: "p"}, from: 1, to: 4, accepted: accepted.OrdersOf("p", parcel.Payload)}
+	results := []orderResult{{}, {expiresAt: 30}, {expiresAt: 20}, {expiresAt: 40}}
+	want := queue.Then(order.ExpiryTask("p", "item", 20, "o0001", "o0002", "o0003"))
+	if got := task.verdict(orders, results); !reflect.DeepEqual(got, want) {
+		t.Errorf("verdict %+v, want %+v", got, want)
+	}
+	results[3] = orderResult{poison: ordertest.ErrTest}
+	want = queue.Split([]queue.Task{single(task.accepted[2])}, order.ExpiryTask("p", "item", 20, "o0001", "o0002"))
+	if got := task.verdict(orders, results); !reflect.DeepEqual(got, want) {
+		t.Errorf("verdict with a failed order %+v, want %+v", got, want)
 	}
 }
 
