@@ -417,14 +417,17 @@ func TestRecover_LastSteps(t *testing.T) {
 	stays()
 	mustRun(s, "ALTER TABLE audit_away RENAME TO audit")
 	rdb := s.Rdb
-	s.Rdb = redis.NewClient(rdb.Options())
-	t.Cleanup(func() { _ = s.Rdb.Close() })
-	s.Rdb.AddHook(noScripts{})
+	refusing := redis.NewClient(rdb.Options())
+	refusing.AddHook(noScripts{})
+	s.Rdb = refusing
 	if done, _, err := recoverItem(s, h, RecoverFromRedis, stopped, nil); !errors.Is(err, errNoScripts) || done.ItemID != "" {
 		t.Errorf("recovered %+v, %v, want %v", done, err, errNoScripts)
 	}
 	s.Rdb = rdb
 	stays()
+	if err := refusing.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRecover_DeadLetter: the units of a dead letter whose order was rejected after the

@@ -55,7 +55,7 @@ func FlagError(c *cobra.Command, err error) error {
 }
 
 // NoEmpty refuses flags that are given without a value, as in --item "$ITEM" when ITEM is not set.
-// Without this, such a command would act on everything, or on a default that nobody chose.
+// Without this, such a command would act on everything, or on a default instead of the value.
 func NoEmpty(c *cobra.Command, names ...string) error {
 	for _, name := range names {
 		if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "" {

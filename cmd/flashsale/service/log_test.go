@@ -25,7 +25,7 @@ func TestLogQueue_ReaderStopped(t *testing.T) {
 	}
 	gone := make(chan time.Time)
 	close(gone)
-	q.flush(gone) // returns although nobody reads
+	q.flush(gone) // returns although the reader has stopped
 	in := bufio.NewScanner(r)
 	next := func() string {
 		if !in.Scan() {
