@@ -5,6 +5,8 @@ package main_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,13 +25,19 @@ func term(t *testing.T, p *process.P) {
 	}
 }
 
-// TestDrain_ClosedTerminal: SIGHUP stops a process in order, like SIGTERM.
+// TestDrain_ClosedTerminal: SIGHUP stops a process in order, like SIGTERM, also when it comes twice.
 func TestDrain_ClosedTerminal(t *testing.T) {
 	needProcesses(t)
 	needSQLite(t)
+	// A child inherits an ignored signal, as under nohup, and not one that is handled.
+	handled := make(chan os.Signal, 1)
+	signal.Notify(handled, syscall.SIGHUP)
+	defer signal.Stop(handled)
 	p := newShop(t).serve()
-	if err := syscall.Kill(p.Pid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if err := syscall.Kill(p.Pid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if code, err := p.Wait(await.Context(t)); err != nil || code != 0 {
 		t.Errorf("after SIGHUP: exit code %d, %v", code, err)

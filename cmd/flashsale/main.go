@@ -36,8 +36,11 @@ func main() {
 	zerolog.DurationFieldUnit, zerolog.DurationFieldFormat = time.Millisecond, zerolog.DurationFormatFloat
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	// After the first signal the handler is removed, so that a second one ends the process at
-	// once.
-	context.AfterFunc(ctx, stop)
+	// once. A closed terminal may send SIGHUP twice.
+	context.AfterFunc(ctx, func() {
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	})
 	code := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
