@@ -188,6 +188,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"item", "restock", "a", "--quantity", "1", "--reason", "r", "--key", ""}, "--key"},
 		{[]string{"item", "create", "--payment-window", "none", "--id", "a", "--name", "A", "--stock", "1", "--price-minor", "1", "--closes-at", ""}, "--closes-at"},
 		{[]string{"queue", "discard", "--all", "--yes", "--before", ""}, "--before"}, {[]string{"queue", "retry", "--all", "--group", ""}, "--group"},
+		{[]string{"queue", "discard", "--all", "--yes", "--server", ""}, "--server"}, {[]string{"item", "list", "--token", ""}, "--token"},
 		{[]string{"queue", "dead", "--group", ""}, "--group"}, {[]string{"payment", "list", "--outcome", ""}, "--outcome"},
 		{[]string{"recover", "--from", "database", "--redis", "redis://127.0.0.1:1", "--item", ""}, "--item"},
 		{[]string{"help", "nonsense"}, "nonsense"}, {[]string{"help", "item", "nonsense"}, "nonsense"},
@@ -201,6 +202,16 @@ func TestCommand_WrongUsage(t *testing.T) {
 		if strings.Contains(r.Output, "goroutine") {
 			t.Errorf("%v panicked:\n%s", q.args, r.Output)
 		}
+	}
+}
+
+// The help of a command is the same by both ways.
+func TestCommand_Help(t *testing.T) {
+	s := newShop(t)
+	by, flag := s.run("help", "item", "create"), s.run("item", "create", "--help")
+	wantCode(t, 0, by, "--price-minor")
+	if by.Output != flag.Output {
+		t.Errorf("help item create prints\n%s\nand item create --help\n%s", by.Output, flag.Output)
 	}
 }
 

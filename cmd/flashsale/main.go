@@ -65,10 +65,26 @@ func run(ctx context.Context, args []string) int {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &usage):
-		fmt.Fprintf(os.Stderr, "flashsale: %v\n", err)
+		report(err)
 		return exitUsage
 	default:
-		fmt.Fprintf(os.Stderr, "flashsale: %v\n", err)
+		report(err)
 		return exitFailed
+	}
+}
+
+// reportLimit bounds the wait for whatever reads standard error, which may have stopped.
+const reportLimit = time.Second
+
+// report prints an error.
+func report(err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fmt.Fprintf(os.Stderr, "flashsale: %v\n", err)
+	}()
+	select {
+	case <-done:
+	case <-time.After(reportLimit):
 	}
 }

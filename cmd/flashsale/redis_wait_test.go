@@ -71,11 +71,12 @@ func TestRedis_StartWaitsForSentinels(t *testing.T) {
 	start := func(command string) *process.P {
 		spec := s.spec(command, []string{"--redis", setting})
 		spec.NoWait = true
-		p := process.Start(t, spec)
-		eventually(t, "the "+command+" waits", soon, func() (bool, any) { return strings.Contains(p.Log(), "waiting for Redis"), p.Log() })
-		return p
+		return process.Start(t, spec)
 	}
 	worker, api := start("worker"), start("api")
+	for _, p := range []*process.P{worker, api} {
+		eventually(t, "the process waits", soon, func() (bool, any) { return strings.Contains(p.Log(), "waiting for Redis"), p.Log() })
+	}
 	for _, one := range sentinels.Servers[1:] {
 		if err := one.Continue(); err != nil {
 			t.Fatal(err)

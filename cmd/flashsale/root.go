@@ -58,5 +58,7 @@ func help(c *cobra.Command, args []string) error {
 	if len(rest) > 0 {
 		return config.NoArgs(named, rest)
 	}
+	named.InitDefaultHelpFlag()
+	named.InitDefaultVersionFlag()
 	return named.Help()
 }

@@ -330,7 +330,7 @@ func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 		}
 		_, queued := x.queued[e.OrderID]
 		switch {
-		case e.OrderID == "" || queued:
+		case e.OrderID == "" || queued && !known:
 		case !known, e.Returned && held:
 			differ = append(differ, contradiction{*e, known})
 		}

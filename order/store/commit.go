@@ -100,11 +100,13 @@ func newOrdersOf(tasks []order.Task) *newOrders {
 // items, then of orders, and those of a table in one order, so that no two wait for each
 // other. The items come late because all buyers of an item share its row.
 func (n *newOrders) commit(ctx context.Context, c Conn, add *rowsStatement, box *Outbox) error {
-	insert := n.insert
+	var err error
 	if g, ok := c.(*group); ok && g.store.Postgres() {
-		insert = n.insertPostgres
+		err = n.insertPostgres(ctx, g, add, box.Now)
+	} else {
+		err = n.insert(ctx, c, add, box.Now)
 	}
-	if err := insert(ctx, c, add, box.Now); err != nil {
+	if err != nil {
 		return err
 	}
 	for item, got := range n.of {
@@ -155,9 +157,8 @@ func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now 
 	return nil
 }
 
-// insertPostgres does so in one round trip. c is a group.
-func (n *newOrders) insertPostgres(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
-	g := c.(*group)
+// insertPostgres is insert in one round trip.
+func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsStatement, now int64) error {
 	for i := range n.tasks {
 		window, known := g.open.windows[n.tasks[i].ItemID]
 		if !known {

@@ -138,6 +138,9 @@ func (a *access) flags(f *pflag.FlagSet, token string) {
 // says.
 func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	server, token := a.server, a.token
+	if err := config.NoEmpty(c, "server", "token"); err != nil {
+		return nil, err
+	}
 	s, err := config.Load(c.Flags())
 	if err != nil {
 		return nil, err

@@ -35,8 +35,9 @@ const (
 // It waits up to 20 s for an engine that is about to serve: a cluster or Sentinels replace a
 // master, or a server loads its data. waits is called once, with the cause, if it has to wait.
 func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, waits func(cause string)) error {
-	limit, tick := time.NewTimer(startLimit), time.NewTicker(startPoll)
-	defer limit.Stop()
+	wait, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
 	var cause, fix string
 	for {
@@ -44,7 +45,8 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 		switch {
 		case nowCause == "":
 			return nil
-		case cause != "" && errors.Is(reply, breaker.ErrOpen): // it opened during the wait: what opened it is the cause
+		case cause != "" && (ctx.Err() != nil || errors.Is(reply, breaker.ErrOpen)):
+			// The call was cut short, or not sent because the breaker has opened: the cause is the earlier one.
 		case !passing(setting, nowFix, reply):
 			return config.FailedSetting("redis", setting, nowCause, nowFix)
 		default:
@@ -55,11 +57,11 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 		}
 		select {
 		case <-tick.C:
-			continue
-		case <-limit.C:
-		case <-ctx.Done():
+		case <-wait.Done():
 		}
-		return config.FailedSetting("redis", setting, cause, fix)
+		if wait.Err() != nil {
+			return config.FailedSetting("redis", setting, cause, fix)
+		}
 	}
 }
 
@@ -228,7 +230,7 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 	}
 	cause, fix = explainReply(ctx, slices.Concat(masterReplies, redisReplies), secure, master, err)
 	switch fix {
-	case refusedFix:
+	case refusedFix, addressFix:
 		fix = deadMasterFix
 	case silentFix:
 		fix = deadMasterFix + firewallFix

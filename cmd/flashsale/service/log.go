@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/charmbracelet/x/term"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"flashsale/cmd/flashsale/config"
@@ -21,7 +22,7 @@ const (
 )
 
 // newLogger returns the log of the process, and a function that ends it and writes what is queued.
-func newLogger(s *config.Settings) (zerolog.Logger, func()) {
+func newLogger(s *config.Settings, registry prometheus.Registerer) (zerolog.Logger, func()) {
 	level, err := zerolog.ParseLevel(s.LogLevel)
 	if err != nil {
 		level = zerolog.InfoLevel // validated before
@@ -37,6 +38,10 @@ func newLogger(s *config.Settings) (zerolog.Logger, func()) {
 	q := newLogQueue(os.Stderr, func(dropped int64) {
 		direct.Warn().Int64("dropped", dropped).Msg("lines of the log were dropped: its reader was too slow")
 	})
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "flashsale_log_lines_dropped_total",
+		Help: "Lines of the log that were dropped because its reader was too slow.",
+	}, func() float64 { return float64(q.dropped.Load()) }))
 	return to(q), func() { q.flush(time.After(logFlush)) }
 }
 
@@ -52,7 +57,8 @@ type logQueue struct {
 	done    chan struct{} // closed when all is written
 }
 
-// newLogQueue starts a queue of lines for to. report writes to it that lines were dropped.
+// newLogQueue starts a queue of lines for to. report writes to it how many lines were dropped, once
+// those that waited are written.
 func newLogQueue(to io.Writer, report func(dropped int64)) *logQueue {
 	q := &logQueue{lines: make(chan []byte, logLines), end: make(chan struct{}), done: make(chan struct{})}
 	go q.run(to, report)
@@ -71,10 +77,12 @@ func (q *logQueue) Write(line []byte) (int, error) {
 
 func (q *logQueue) run(to io.Writer, report func(dropped int64)) {
 	defer close(q.done)
+	reported := int64(0)
 	write := func(line []byte) {
 		_, _ = to.Write(line) //nolint:errcheck // an error of the log has no better place to go
-		if n := q.dropped.Swap(0); n > 0 {
-			report(n)
+		if n := q.dropped.Load(); n > reported && len(q.lines) == 0 {
+			report(n - reported)
+			reported = n
 		}
 	}
 	for {

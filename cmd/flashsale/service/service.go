@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,10 +43,13 @@ var (
 // Run builds the process, runs it until ctx ends, and drains it. out gets what the start
 // prints.
 func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer) error {
-	log, flush := newLogger(s)
+	// The reader of the log may end first, as when a terminal is closed; the process drains all the same.
+	signal.Ignore(syscall.SIGPIPE)
+	registry := prometheus.NewRegistry()
+	log, flush := newLogger(s, registry)
 	defer flush()
 	life, err := build(ctx, &env{
-		settings: s, role: r, build: b, log: log, out: out, registry: prometheus.NewRegistry(), now: time.Now,
+		settings: s, role: r, build: b, log: log, out: out, registry: registry, now: time.Now,
 	})
 	if err != nil {
 		return err
