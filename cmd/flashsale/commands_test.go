@@ -206,7 +206,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 }
 
 // The help of a command is the same by both ways.
-func TestCommand_Help(t *testing.T) {
+func TestCommand_HelpFlag(t *testing.T) {
 	s := newShop(t)
 	by, flag := s.run("help", "item", "create"), s.run("item", "create", "--help")
 	wantCode(t, 0, by, "--price-minor")
