@@ -210,11 +210,16 @@ func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 	}
 }
 
-// TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published.
+// TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published, and its revision is
+// recorded later.
 func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	h, err := store.NewHighWater(await.Context(t), store.HighWaterConfig{Store: s, Redis: redistest.Embedded(t), Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	rdb := redis.NewClient(redistest.Options("127.0.0.1:1"))
 	defer rdb.Close()
 	heard := make(chan error, 10)
@@ -230,10 +235,13 @@ func TestFulfiller_Handle_RedisAway(t *testing.T) {
 	if n := len(ordertest.AllRows(t, s)); n != 3 {
 		t.Errorf("%d rows, want 3", n)
 	}
+	if revisions := h.Take(); len(revisions) != 1 || revisions["item"] == 0 {
+		t.Errorf("revisions to record: %v, want that of the item", revisions)
+	}
 }
 
 // TestFulfiller_Handle_Distrust: the task of an order that the database refused is not done
-// before its item's sale has been dropped.
+// before its item's sale has been dropped, unless it was rejected as a dead letter before.
 func TestFulfiller_Handle_Distrust(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
@@ -248,6 +256,13 @@ func TestFulfiller_Handle_Distrust(t *testing.T) {
 	f := NewFulfiller(s, redistest.Embedded(t), nil, func(err error) { t.Errorf("reported %v", err) })
 	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
 		t.Errorf("with Redis back: %v", err)
+	}
+	if err := s.Writer().Exec("UPDATE orders SET reason = ? WHERE status = 'rejected'", order.ReasonFailed).Error; err != nil {
+		t.Fatal(err)
+	}
+	f = NewFulfiller(s, away, nil, func(error) {})
+	if err := errors.Join(f.Handle(await.Context(t), tasks[1:])...); err != nil {
+		t.Errorf("of an order that was a dead letter, with Redis down: %v", err)
 	}
 }
 
