@@ -210,7 +210,10 @@ func (r *run) writable(ctx context.Context, s *span) {
 	r.over()
 	since := time.Now()
 	r.recovered(ctx)
-	r.eventually(ctx, "orders are committed again", func() bool { return r.rows(ctx) > rows })
+	r.eventually(ctx, "orders are committed again", func() bool {
+		r.load.allow()
+		return r.rows(ctx) > rows
+	})
 	r.notef("committed again after %.2f s", time.Since(since).Seconds())
 }
 
