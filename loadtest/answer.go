@@ -72,6 +72,8 @@ func (a *answer) readOrder(body []byte, want expected) {
 		ItemID   string `json:"item_id"`
 		UserID   string `json:"user_id"`
 		Quantity int64  `json:"quantity"`
+		Price    int64  `json:"unit_price_minor"`
+		Currency string `json:"currency"`
 		Status   string `json:"status"`
 		Reason   string `json:"reason"`
 	}
@@ -89,6 +91,8 @@ func (a *answer) readOrder(body []byte, want expected) {
 	case o.ItemID != want.item || o.UserID != want.buyer || o.Quantity != want.quantity:
 		a.fault = fmt.Sprintf("answer %d has order %s for %d of %q by %q, asked were %d of %q by %q",
 			a.status, o.ID, o.Quantity, o.ItemID, o.UserID, want.quantity, want.item, want.buyer)
+	case o.Price != priceMinor || o.Currency != currency:
+		a.fault = fmt.Sprintf("answer %d has order %s at %d %s a unit, the price is %d %s", a.status, o.ID, o.Price, o.Currency, priceMinor, currency)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func TestRead(t *testing.T) {
 	t.Parallel()
 	want := expected{"shoe", "b1", 2}
-	order := `{"id":"o1","item_id":"shoe","user_id":"b1","quantity":2,"status":"confirmed"}`
+	order := `{"id":"o1","item_id":"shoe","user_id":"b1","quantity":2,"unit_price_minor":990,"currency":"EUR","status":"confirmed"}`
 	tests := []struct {
 		name   string
 		status int
@@ -32,6 +32,8 @@ func TestRead(t *testing.T) {
 		{"no order", 201, "", `<html>`, answer{kind: kindAccepted, status: 201, fault: "*"}},
 		{"no id", 201, "", `{}`, answer{kind: kindAccepted, status: 201, fault: "*"}},
 		{"other quantity", 201, "", strings.Replace(order, ":2", ":1", 1), answer{kind: kindAccepted, status: 201, order: "o1", fault: "*"}},
+		{"other price", 201, "", strings.Replace(order, "990", "989", 1), answer{kind: kindAccepted, status: 201, order: "o1", fault: "*"}},
+		{"other currency", 201, "", strings.Replace(order, "EUR", "CNY", 1), answer{kind: kindAccepted, status: 201, order: "o1", fault: "*"}},
 		{"sold out", 409, "", `{"title":"no","code":"sold_out"}`, answer{kind: kindRefused, status: 409, code: "sold_out"}},
 		{"spaced", 409, "", `{ "code" : "user_limit" }`, answer{kind: kindRefused, status: 409, code: "user_limit"}},
 		{"escaped", 409, "", `{"detail":"\"code\":\"x\"","code":"a\u0062"}`, answer{kind: kindRefused, status: 409, code: "ab"}},

@@ -126,7 +126,7 @@ type itemState struct {
 func (a *api) openSale(ctx context.Context, p *plan, timeout time.Duration) (time.Time, error) {
 	item := map[string]any{
 		"id": p.item, "name": "Load test", "description": "Created by the load test.",
-		"price_minor": 990, "currency": "EUR", "stock": p.stock, "per_user_limit": p.limit,
+		"price_minor": priceMinor, "currency": currency, "stock": p.stock, "per_user_limit": p.limit,
 	}
 	if p.buckets > 1 {
 		item["buckets"] = p.buckets

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -37,7 +38,7 @@ type fake struct {
 	wrongBuyer  bool  // answers with another buyer's order
 	refuseAgain bool  // answers a repeat of a key with sold_out
 	devTokens   bool  // answers POST /dev/tokens
-	busyFirst   bool  // answers the first request of each key 503
+	first       int   // status of the answer to the first request of each key, if not 0
 	cutFirst    bool  // cuts the connection after the first purchase of each key
 	queued      bool  // answers 202
 	slowLedger  int   // returns so many ledgers that lag behind
@@ -45,6 +46,10 @@ type fake struct {
 	tooSlow     bool  // opens a little later than it states
 	noPage      bool  // answers readers of the item's page 503 once it is open
 	hostile     bool  // refuses with a code that is HTML
+	mute        bool  // cuts the connection of each buyer for whom nothing is left
+	forbid      bool  // refuses with 403 if nothing is left
+	cheap       bool  // answers with another price
+	cheapRows   bool  // writes another price
 
 	t       testing.TB
 	db      *sql.DB
@@ -87,7 +92,7 @@ func (f *fake) serve(t testing.TB) *fake {
 	f.db = db
 	// No unique index on the idempotency key, because some fakes store a key twice.
 	if _, err := db.ExecContext(t.Context(), `CREATE TABLE orders (id TEXT PRIMARY KEY, item_id TEXT NOT NULL, user_id TEXT NOT NULL,
-		quantity INTEGER NOT NULL, status TEXT NOT NULL, idempotency_key TEXT NOT NULL)`); err != nil {
+		quantity INTEGER NOT NULL, unit_price_minor INTEGER NOT NULL, status TEXT NOT NULL, idempotency_key TEXT NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
@@ -240,9 +245,9 @@ func (f *fake) buy(w http.ResponseWriter, r *http.Request) {
 		f.problem(w, 409, "sale_not_open")
 		return
 	}
-	if f.busyFirst && f.seen[key] == 1 {
+	if f.first > 0 && f.seen[key] == 1 {
 		w.Header().Set("Retry-After", "0")
-		f.problem(w, 503, "overloaded")
+		f.problem(w, f.first, "first")
 		return
 	}
 	if o := f.byKey[key]; o != nil && !f.twoIDs {
@@ -264,17 +269,17 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 		f.problem(w, 409, "user_limit")
 		return
 	case f.sold+quantity > f.stock+f.oversell, f.stopAt > 0 && f.sold+quantity > f.stopAt:
-		if f.hostile {
-			f.problem(w, 409, hostileCode)
-			return
-		}
-		f.problem(w, 409, "sold_out")
+		f.refuse(w)
 		return
 	}
 	f.sold += quantity
 	f.byBuyer[buyer] += quantity
 	f.orders++
-	o := map[string]any{"id": fmt.Sprintf("order-%d", f.orders), "item_id": r.PathValue("item"), "user_id": buyer, "quantity": quantity, "status": "confirmed"}
+	o := map[string]any{"id": fmt.Sprintf("order-%d", f.orders), "item_id": r.PathValue("item"), "user_id": buyer, "quantity": quantity,
+		"unit_price_minor": priceMinor, "currency": currency, "status": "confirmed"}
+	if f.cheap {
+		o["unit_price_minor"] = priceMinor - 1
+	}
 	f.byKey[key] = o
 	if f.loseEvery == 0 || f.orders%f.loseEvery != 0 {
 		status := "confirmed"
@@ -298,7 +303,8 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 		panic(http.ErrAbortHandler)
 	}
 	if f.wrongBuyer {
-		o = map[string]any{"id": o["id"], "item_id": o["item_id"], "user_id": "somebody", "quantity": quantity, "status": "confirmed"}
+		o = maps.Clone(o)
+		o["user_id"] = "somebody"
 	}
 	if f.queued {
 		f.answer(w, 202, o)
@@ -307,8 +313,26 @@ func (f *fake) decide(w http.ResponseWriter, r *http.Request, buyer, key string,
 	f.answer(w, 201, o)
 }
 
+// refuse answers a buyer for whom nothing is left. The fake's lock is held.
+func (f *fake) refuse(w http.ResponseWriter) {
+	switch {
+	case f.mute:
+		panic(http.ErrAbortHandler)
+	case f.forbid:
+		f.problem(w, 403, "forbidden")
+	case f.hostile:
+		f.problem(w, 409, hostileCode)
+	default:
+		f.problem(w, 409, "sold_out")
+	}
+}
+
 func (f *fake) insert(id, item, buyer, key, status string, quantity int64) {
-	if _, err := f.db.ExecContext(context.WithoutCancel(f.t.Context()), `INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?)`, id, item, buyer, quantity, status, key); err != nil {
+	price := priceMinor
+	if f.cheapRows {
+		price--
+	}
+	if _, err := f.db.ExecContext(context.WithoutCancel(f.t.Context()), `INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, ?)`, id, item, buyer, quantity, price, status, key); err != nil {
 		f.t.Errorf("fake: insert: %v", err)
 	}
 }
@@ -331,7 +355,7 @@ func (f *fake) ledger(w http.ResponseWriter, r *http.Request) {
 // list pages through the orders, a few at a time so that cursors matter.
 func (f *fake) list(w http.ResponseWriter, r *http.Request) {
 	const page = 7
-	rows, err := f.db.QueryContext(r.Context(), `SELECT id, item_id, user_id, quantity, status FROM orders WHERE item_id = ? AND id > ? ORDER BY id LIMIT ?`,
+	rows, err := f.db.QueryContext(r.Context(), `SELECT id, item_id, user_id, quantity, unit_price_minor, status FROM orders WHERE item_id = ? AND id > ? ORDER BY id LIMIT ?`,
 		r.URL.Query().Get("item_id"), r.URL.Query().Get("cursor"), page)
 	if err != nil {
 		f.t.Errorf("fake: list: %v", err)
@@ -346,12 +370,12 @@ func (f *fake) list(w http.ResponseWriter, r *http.Request) {
 	next := ""
 	for rows.Next() {
 		var id, item, user, status string
-		var quantity int64
-		if err := rows.Scan(&id, &item, &user, &quantity, &status); err != nil {
+		var quantity, price int64
+		if err := rows.Scan(&id, &item, &user, &quantity, &price, &status); err != nil {
 			f.t.Errorf("fake: list: %v", err)
 			return
 		}
-		orders = append(orders, map[string]any{"id": id, "item_id": item, "user_id": user, "quantity": quantity, "status": status})
+		orders = append(orders, map[string]any{"id": id, "item_id": item, "user_id": user, "quantity": quantity, "unit_price_minor": price, "status": status})
 		next = id
 	}
 	if err := rows.Err(); err != nil {

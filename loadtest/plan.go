@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// The price of the item.
+const (
+	priceMinor = 990
+	currency   = "EUR"
+)
+
 // plan is the whole load, fixed before the first request is sent. The same
 // options and seed make the same plan, apart from the run's id in its names.
 type plan struct {

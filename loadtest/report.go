@@ -135,9 +135,11 @@ var checkMeanings = []setting{
 	{"duplicated", "keys with more than one order"},
 	{"over_limit", "buyers with more units than the limit"},
 	{"unsold", "units left that buyers wanted"},
-	{"invented", "rows of no purchase"},
+	{"invented", "rows of no purchase, or with another quantity or price"},
 	{"contradicted", "refused purchases that have an order"},
 	{"malformed", "acknowledgements that do not match the purchase"},
+	{"unexpected", "answers that no buyer of an open sale should get"},
+	{"unanswered", "buyers who gave up without an order or a refusal"},
 	{"ledger", "ledgers that do not balance or disagree with the rows"},
 }
 

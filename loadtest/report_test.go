@@ -79,11 +79,11 @@ func TestReport(t *testing.T) {
 	}{
 		{"one buyer", &fake{}, exitPassed, []string{"--buyers", "1", "--stock", "1"}, []string{"PASS accepted=1", "Nothing was refused."}},
 		{"zero accepted", &fake{oversell: -1000}, exitFailed, []string{"--timeout", "1s"}, []string{"FAIL accepted=0", `class="bad">FAILED`, "What broke", "50 units could have been sold, 0 were"}},
-		{"busy", &fake{busyFirst: true}, exitPassed, nil, []string{"503 overloaded", "busy or no answer"}},
+		{"busy", &fake{first: 503}, exitPassed, nil, []string{"503 first", "busy or no answer"}},
 		{"cut", &fake{cutFirst: true}, exitPassed, nil, []string{"no answer: connection_cut"}},
 		{"steady", &fake{}, exitPassed, []string{"--profile", "steady", "--rate", "2000"}, []string{"2,000 requests/s", "stated by the item&#39;s page"}},
 		{"page down", &fake{noPage: true}, exitPassed, nil, []string{noAnswer, "shaded in the charts", `class="down"`, "The service did not state its queue."}},
-		{"hostile", &fake{hostile: true}, exitPassed, nil, []string{"&lt;/script&gt;"}},
+		{"hostile", &fake{hostile: true}, exitFailed, nil, []string{"&lt;/script&gt;"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

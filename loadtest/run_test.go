@@ -47,7 +47,7 @@ func TestRun_Honest(t *testing.T) {
 		{"a ledger that lags", &fake{slowLedger: 3}, nil, "PASS accepted=50 persisted=50 "},
 		{"late rows", &fake{queued: true, late: true}, []string{"--async"}, "PASS accepted=50 persisted=50 "},
 		{"late rows of lost answers", &fake{cutFirst: true, late: true}, nil, "PASS accepted=50 persisted=50 "},
-		{"busy at first", &fake{busyFirst: true}, nil, "PASS accepted=50 persisted=50 "},
+		{"busy at first", &fake{first: 503}, nil, "PASS accepted=50 persisted=50 "},
 		{"cut connections", &fake{cutFirst: true}, nil, "PASS accepted=50 persisted=50 "},
 		{"steady", &fake{}, []string{"--profile", "steady", "--rate", "2000"}, "PASS accepted=50 persisted=50 "},
 		{"ramp", &fake{}, []string{"--profile", "ramp", "--rate", "2000"}, "PASS accepted=50 persisted=50 "},
@@ -85,6 +85,11 @@ func TestRun_Dishonest(t *testing.T) {
 		{"leaving units unsold", &fake{stopAt: 45}, nil, []string{"persisted=45", "unsold=5", "oversold=0"}},
 		{"unbalanced ledger", &fake{badLedger: true}, nil, []string{"persisted=50", "ledger=unbalanced"}},
 		{"another buyer's order", &fake{wrongBuyer: true}, nil, []string{"malformed=50"}},
+		{"another price", &fake{cheap: true}, nil, []string{"malformed=50"}},
+		{"another price in the database", &fake{cheapRows: true}, nil, []string{"persisted=50", "invented=50"}},
+		{"failing at first", &fake{first: 500}, nil, []string{"persisted=50", "unexpected=200"}},
+		{"forbidding", &fake{forbid: true}, nil, []string{"persisted=50", "unexpected=150"}},
+		{"not answering", &fake{mute: true}, nil, []string{"persisted=50", "unanswered=150"}},
 		{"refusing a replay", &fake{refuseAgain: true}, []string{"--duplicates", "1", "--buyers", "20"}, []string{"accepted=20", "contradicted=20"}},
 	}
 	for _, tt := range tests {
@@ -118,6 +123,7 @@ func TestRun_ThroughTheAPI(t *testing.T) {
 		{"overselling", &fake{oversell: 5}, exitFailed, []string{"oversold=5"}},
 		{"losing", &fake{loseEvery: 10}, exitFailed, []string{"lost=5"}},
 		{"two rows for a key", &fake{twoRows: true}, exitFailed, []string{"duplicated=50"}},
+		{"another price", &fake{cheapRows: true}, exitFailed, []string{"invented=50"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

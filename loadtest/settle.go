@@ -109,7 +109,7 @@ func units(rows []row) (n int64) {
 
 // observe groups the crowd's answers by purchase.
 func observe(p *plan, r *result) *observations {
-	o := &observations{stock: p.stock, limit: p.limit, quantity: p.quantity, wishes: make([]wish, len(p.purchases))}
+	o := &observations{stock: p.stock, limit: p.limit, quantity: p.quantity, wishes: make([]wish, len(p.purchases)), answers: r.counts()}
 	for i := range p.purchases {
 		o.wishes[i] = wish{buyer: p.buyers[p.purchases[i].buyer], key: p.purchases[i].key}
 	}
@@ -125,7 +125,9 @@ func observe(p *plan, r *result) *observations {
 			if w.refused == "" {
 				w.refused = "refused"
 			}
-		case kindBusy, kindUnknown:
+		case kindUnknown:
+			w.unanswered = answerCount{Status: a.status, Code: a.code}.Name()
+		case kindBusy:
 			// Given up: the outcome is unknown, so nothing can be checked.
 		}
 		if a.fault != "" {
@@ -189,14 +191,14 @@ func (s *sqlSource) count(ctx context.Context, item string) (n int64, err error)
 }
 
 func (s *sqlSource) rows(ctx context.Context, item string) (out []row, err error) {
-	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, status, idempotency_key FROM orders WHERE `+ofItem, item)
+	found, err := s.db.QueryContext(ctx, `SELECT id, user_id, quantity, unit_price_minor, status, idempotency_key FROM orders WHERE `+ofItem, item)
 	if err != nil {
 		return nil, fmt.Errorf("read orders: %w", err)
 	}
 	defer func() { err = errors.Join(err, found.Close()) }()
 	for found.Next() {
 		var r row
-		if err := found.Scan(&r.ID, &r.UserID, &r.Quantity, &r.Status, &r.Key); err != nil {
+		if err := found.Scan(&r.ID, &r.UserID, &r.Quantity, &r.Price, &r.Status, &r.Key); err != nil {
 			return nil, fmt.Errorf("read orders: %w", err)
 		}
 		out = append(out, r)

@@ -180,14 +180,23 @@ func summarize(o *options, p *plan, r *result) *summary {
 		lastOrder = max(lastOrder, at)
 	}
 	s.AcceptedPerSecond = rate(int64(len(orders)), lastOrder-p.opening)
-	for k, n := range r.answers {
-		s.Answers = append(s.Answers, answerCount{k.status, k.code, n})
-		s.Attempts += n
+	s.Answers = r.counts()
+	for _, a := range s.Answers {
+		s.Attempts += a.Count
 	}
-	slices.SortFunc(s.Answers, func(a, b answerCount) int {
+	return s
+}
+
+// counts returns the answers in order.
+func (r *result) counts() []answerCount {
+	counts := make([]answerCount, 0, len(r.answers))
+	for k, n := range r.answers {
+		counts = append(counts, answerCount{k.status, k.code, n})
+	}
+	slices.SortFunc(counts, func(a, b answerCount) int {
 		return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Code, b.Code))
 	})
-	return s
+	return counts
 }
 
 func rate(n int64, d time.Duration) float64 {
@@ -212,6 +221,18 @@ func (s *summary) conclude(v verdict, end *settled, checkedIn string) {
 func (s *summary) fail(name string, f finding) {
 	s.Verdict.Failures = append(s.Verdict.Failures, failure{name, f.count, f.examples})
 	s.Pass, s.Line = false, s.Verdict.line()
+}
+
+// expected reports whether the answer is one that a buyer of the sale can get: an order, a refusal, a request to come back
+// later, or none, for which the buyer's last attempt decides. Gateways answer 502 and 504 while a process is away.
+func (a answerCount) expected() bool {
+	switch {
+	case a.Status == 0, a.Status >= 200 && a.Status < 300:
+		return true
+	case a.Status == 409:
+		return slices.Contains([]string{"sold_out", "user_limit", "sale_paused", "sale_closed", codeNotOpen}, a.Code)
+	}
+	return slices.Contains([]int{408, 429, 502, 503, 504}, a.Status)
 }
 
 // Name of the answer for people: "201", "409 sold_out", "no answer: timeout".

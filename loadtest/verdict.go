@@ -13,6 +13,7 @@ type observations struct {
 	limit    int64 // units a buyer may have
 	quantity int64 // units of each purchase
 	wishes   []wish
+	answers  []answerCount // of all attempts
 }
 
 // wish is one purchase and all answers to the requests for it.
@@ -22,6 +23,8 @@ type wish struct {
 	orders  []string // distinct ids of acknowledged orders
 	refused string   // code of a definite refusal, or empty
 	fault   string   // what was wrong with an acknowledgement, or empty
+	// unanswered is the last answer to a request whose outcome stayed unknown, or empty.
+	unanswered string
 }
 
 // row is one order as the service stores it.
@@ -29,6 +32,7 @@ type row struct {
 	ID       string `json:"id"`
 	UserID   string `json:"user_id"`
 	Quantity int64  `json:"quantity"`
+	Price    int64  `json:"unit_price_minor"`
 	Status   string `json:"status"`
 	// Key is empty if the rows were read through the API, which does not return it.
 	Key string `json:"-"`
@@ -129,6 +133,8 @@ func judge(o *observations, rows []row, l *ledger) verdict {
 		{"invented", j.invented(), nil},
 		{"contradicted", j.contradicted(), nil},
 		{"malformed", j.malformed(), nil},
+		{"unexpected", j.unexpected(), nil},
+		{"unanswered", j.unanswered(), nil},
 		{"ledger", ledgerFinding(l, o.stock, v.Persisted), nil},
 	} {
 		if f.count != nil {
@@ -289,7 +295,7 @@ func (j *judgement) overLimit() (f finding) {
 	return f
 }
 
-// invented finds rows that belong to no purchase.
+// invented finds rows that belong to no purchase, or have another quantity or price.
 func (j *judgement) invented() (f finding) {
 	for _, r := range j.strays {
 		f.add(1, "order %s of %s matches no purchase", r.ID, r.UserID)
@@ -298,6 +304,8 @@ func (j *judgement) invented() (f finding) {
 		for _, r := range j.owned[&j.o.wishes[i]] {
 			if r.Quantity != j.o.quantity {
 				f.add(1, "order %s of %s is for %d units, asked were %d", r.ID, r.UserID, r.Quantity, j.o.quantity)
+			} else if r.Price != priceMinor {
+				f.add(1, "order %s of %s has the price %d, the item's is %d", r.ID, r.UserID, r.Price, priceMinor)
 			}
 		}
 	}
@@ -336,6 +344,27 @@ func (j *judgement) malformed() (f finding) {
 			if other := j.byOrder[id]; other != w {
 				f.add(1, "order %s was acknowledged for key %s and for key %s", id, w.key, other.key)
 			}
+		}
+	}
+	return f
+}
+
+// unexpected finds answers that no buyer of an open sale should get.
+func (j *judgement) unexpected() (f finding) {
+	for _, a := range j.o.answers {
+		if !a.expected() {
+			f.add(a.Count, "%d requests were answered %s", a.Count, a.Name())
+		}
+	}
+	return f
+}
+
+// unanswered finds purchases whose buyers gave up without an order or a refusal. A buyer whose last answer was 429 or
+// 503 has one.
+func (j *judgement) unanswered() (f finding) {
+	for i := range j.o.wishes {
+		if w := &j.o.wishes[i]; w.unanswered != "" {
+			f.add(1, "buyer %s gave up key %s; the last attempt: %s", w.buyer, w.key, w.unanswered)
 		}
 	}
 	return f

@@ -16,7 +16,7 @@ func honest(n, stock int) (*observations, []row, *ledger) {
 		w := wish{buyer: fmt.Sprintf("b%d", i), key: fmt.Sprintf("k%d", i)}
 		if i < stock {
 			w.orders = []string{fmt.Sprintf("o%d", i)}
-			rows = append(rows, row{ID: w.orders[0], UserID: w.buyer, Quantity: 1, Status: "confirmed", Key: w.key})
+			rows = append(rows, row{ID: w.orders[0], UserID: w.buyer, Quantity: 1, Price: priceMinor, Status: "confirmed", Key: w.key})
 		} else {
 			w.refused = "sold_out"
 		}
@@ -66,7 +66,7 @@ func TestVerdict_PassesARunThatKeptItsPromises(t *testing.T) {
 	checkVerdicts(t, []verdictCase{
 		{"honest", func(*verdictRun) {}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
 		{"a rejected row holds nothing", func(w *verdictRun) {
-			w.rows = append(w.rows, row{ID: "o15", UserID: "b15", Quantity: 1, Status: "rejected", Key: "k15"})
+			w.rows = append(w.rows, row{ID: "o15", UserID: "b15", Quantity: 1, Price: priceMinor, Status: "rejected", Key: "k15"})
 		}, "PASS accepted=10 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0"},
 		{"an answer lost on the way is no failure", func(w *verdictRun) {
 			w.o.wishes[3].orders = nil
@@ -79,7 +79,7 @@ func TestVerdict_CountsBrokenPromises(t *testing.T) {
 	checkVerdicts(t, []verdictCase{
 		{"oversold", func(w *verdictRun) {
 			w.o.wishes[10].orders, w.o.wishes[10].refused = []string{"o10"}, ""
-			w.rows = append(w.rows, row{ID: "o10", UserID: "b10", Quantity: 1, Status: "confirmed", Key: "k10"})
+			w.rows = append(w.rows, row{ID: "o10", UserID: "b10", Quantity: 1, Price: priceMinor, Status: "confirmed", Key: "k10"})
 			w.l.Left, w.l.Sold = -1, 11
 		}, "FAIL accepted=11 persisted=11 oversold=1 lost=0 duplicated=0 over_limit=0 unsold=0 ledger=unbalanced"},
 		{"lost", func(w *verdictRun) {
@@ -91,7 +91,7 @@ func TestVerdict_CountsBrokenPromises(t *testing.T) {
 			w.l.Left, w.l.Sold = 1, 9
 		}, "FAIL accepted=10 persisted=9 oversold=0 lost=1 duplicated=0 over_limit=0 unsold=1"},
 		{"two rows for a key", func(w *verdictRun) {
-			w.rows[9] = row{ID: "o0-again", UserID: "b0", Quantity: 1, Status: "confirmed", Key: "k0"}
+			w.rows[9] = row{ID: "o0-again", UserID: "b0", Quantity: 1, Price: priceMinor, Status: "confirmed", Key: "k0"}
 			w.o.wishes[9].orders = nil
 		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=1 over_limit=1 unsold=0"},
 		{"a key answered with two ids", func(w *verdictRun) {
@@ -123,7 +123,7 @@ func TestVerdict_FindsRowsThatContradictTheAnswers(t *testing.T) {
 	t.Parallel()
 	checkVerdicts(t, []verdictCase{
 		{"a row nobody asked for", func(w *verdictRun) {
-			w.rows[9] = row{ID: "x", UserID: "stranger", Quantity: 1, Status: "confirmed", Key: "kx"}
+			w.rows[9] = row{ID: "x", UserID: "stranger", Quantity: 1, Price: priceMinor, Status: "confirmed", Key: "kx"}
 			w.o.wishes[9].orders = nil
 		}, "FAIL accepted=9 persisted=10 oversold=0 lost=0 duplicated=0 over_limit=0 unsold=0 invented=1"},
 		{"a row for another quantity", func(w *verdictRun) {
