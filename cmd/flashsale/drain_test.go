@@ -47,6 +47,23 @@ func TestDrain_ClosedTerminal(t *testing.T) {
 	}
 }
 
+// TestDrain_Starting: a signal stops a process that waits for Redis at its start. It is no failure.
+func TestDrain_Starting(t *testing.T) {
+	needProcesses(t)
+	dir := t.TempDir()
+	args := []string{"--db", "sqlite:" + dir + "/shop.db", "--data-dir", dir}
+	wantCode(t, 0, process.Run(t, process.Spec{Command: "migrate", Args: append([]string{"up"}, args...)}))
+	loading := fakeRedis(t, "-LOADING Redis is loading the dataset in memory\r\n")
+	p := process.Start(t, process.Spec{
+		Command: "worker", Args: append([]string{"--redis", "redis://" + loading}, args...), Env: []string{"FLASHSALE_JWT_SECRET=" + secret}, NoWait: true,
+	})
+	eventually(t, "it waits for Redis", soon, func() (bool, any) { return strings.Contains(p.Log(), "waiting for Redis"), p.Log() })
+	term(t, p)
+	if log := p.Log(); !strings.Contains(log, "stopped before it was ready") || !strings.Contains(log, "still loading its data") {
+		t.Errorf("the log of a start that was stopped:\n%s", log)
+	}
+}
+
 // TestDrain_AnswersRequestsInFlight stops an API while requests wait for their commit: each is
 // answered first. The test blocks the commits until the process has received the signal, so
 // that all requests are in progress then.

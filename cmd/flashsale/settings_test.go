@@ -237,6 +237,9 @@ func TestSettings_InvalidValuesAreExplained(t *testing.T) {
 		if !strings.Contains(r.Output, b.setting) || !strings.Contains(r.Output, value) {
 			t.Errorf("%s %q as %s: the message does not name both:\n%s", b.setting, b.value, how, r.Output)
 		}
+		if n := strings.Count(r.Output, "setting "+b.setting+" ("); n > 1 {
+			t.Errorf("%s %q as %s: the message has %d errors:\n%s", b.setting, b.value, how, n, r.Output)
+		}
 		// The cause, then the fix.
 		if _, mend, found := strings.Cut(r.Output, "; "); !found || len(strings.TrimSpace(mend)) < 8 {
 			t.Errorf("%s %q as %s: the message does not say what to do:\n%s", b.setting, b.value, how, r.Output)

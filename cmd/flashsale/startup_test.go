@@ -43,6 +43,14 @@ func TestServe_Banner(t *testing.T) {
 	wantBanner(t, s.worker().Log(), "metrics database engine")
 }
 
+// TestServe_OneAddressTwice: the error names the other setting that has the address.
+func TestServe_OneAddressTwice(t *testing.T) {
+	needProcesses(t)
+	addr := process.FreeAddr(t)
+	r := process.Run(t, process.Spec{Args: []string{"--addr", addr, "--ops-addr", addr}})
+	wantCode(t, 1, r, "setting addr (FLASHSALE_ADDR)", addr, "choose another address than that of ops-addr")
+}
+
 // isLog reports whether a line of a process's output belongs to its log: it begins with a
 // date or is JSON.
 func isLog(line string) bool {

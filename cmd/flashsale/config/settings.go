@@ -378,8 +378,9 @@ func (s *Settings) Validate() error {
 	s.validateIdentity(check)
 	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
 	check(s.Partitions >= 1 && s.Partitions <= 1024, "partitions", "it is out of range", "use 1 to 1024")
-	check(s.ConfirmReplicas >= 0 && s.ConfirmReplicas <= maxReplicas, "confirm-replicas", "it is out of range", "use 0 to 100")
-	check(s.ConfirmReplicas == 0 || s.Redis != EmbeddedRedis, "confirm-replicas", "the embedded engine has no replicas", "set redis to a server, or confirm-replicas to 0")
+	confirm := s.ConfirmReplicas >= 0 && s.ConfirmReplicas <= maxReplicas
+	check(confirm, "confirm-replicas", "it is out of range", "use 0 to 100")
+	check(!confirm || s.ConfirmReplicas == 0 || s.Redis != EmbeddedRedis, "confirm-replicas", "the embedded engine has no replicas", "set redis to a server, or confirm-replicas to 0")
 	check(s.RateAddress >= 0, "rate-address", "it is negative", "use 0 for no limit, or more")
 	check(s.RateBuyer != 0, "rate-buyer", "it would refuse everyone", "use more than 0, or -1 for no limit")
 	check(s.QueueLimit >= 1, "queue-limit", "it is out of range", "use 1 or more")

@@ -74,7 +74,11 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return nil, nil, config.FailedSetting("addr", s.Addr, err.Error(), "choose a free address")
+		fix := "choose a free address"
+		if s.Addr == s.OpsAddr {
+			fix = "choose another address than that of ops-addr"
+		}
+		return nil, nil, config.FailedSetting("addr", s.Addr, err.Error(), fix)
 	}
 	// The server does not wait for streams, because it has handed over their connections. The
 	// wait for their last bytes comes after its drain, so that both share the time.

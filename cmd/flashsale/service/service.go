@@ -51,6 +51,10 @@ func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer
 	life, err := build(ctx, &env{
 		settings: s, role: r, build: b, log: log, out: out, registry: registry, now: time.Now,
 	})
+	if err != nil && ctx.Err() != nil {
+		log.Info().AnErr("reason", err).Msg("stopped before it was ready")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
