@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -45,6 +46,32 @@ func TestDrain_ClosedTerminal(t *testing.T) {
 	if !strings.Contains(p.Log(), `"message":"stopped"`) {
 		t.Errorf("after SIGHUP the log lacks the end of the drain:\n%s", p.Log())
 	}
+}
+
+// TestDrain_Nohup: a process that was started with SIGHUP ignored, as by nohup, serves on when its terminal is
+// closed.
+func TestDrain_Nohup(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	s := newShop(t)
+	spec := s.spec("serve", []string{"--demo=false"})
+	nohup := filepath.Join(t.TempDir(), "nohup.sh")
+	script := "#!/bin/sh\ntrap '' HUP\nexec '" + spec.Binary + "' \"$@\"\n"
+	if err := os.WriteFile(nohup, []byte(script), 0o700); err != nil { //nolint:gosec // it is executed
+		t.Fatal(err)
+	}
+	spec.Binary = nohup
+	p := process.Start(t, spec)
+	if err := syscall.Kill(p.Pid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, p)
+	for range 3 {
+		if r := c.get("/readyz", "u"); r.Status != 200 {
+			t.Fatalf("after SIGHUP under nohup: %d %s", r.Status, r.Body)
+		}
+	}
+	term(t, p)
 }
 
 // TestDrain_Starting: a signal stops a process that waits for Redis at its start. It is no failure.
