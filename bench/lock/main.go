@@ -2,7 +2,7 @@
 // Go, side by side in one run on one redis-server of its own, and prints tables
 // and bars:
 //
-//	BAR lock_uncontended_1/fastest 1.12 1.00 met
+//	BAR lock_uncontended_1/fastest 1.12 0.95 met
 //
 // The contenders take turns within each round, each round begins with another
 // one, and medians over the rounds are printed, for the machine's speed drifts.

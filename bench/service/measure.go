@@ -34,6 +34,36 @@ type figures struct {
 	embedded                            []float64            // committed on the embedded engine
 	polling                             map[string][]float64 // one lock per request, by interval
 	drained                             []float64            // seconds after the accepted phase until nothing was queued
+	// cpu is the processor time per request in each phase, in microseconds, by phase and process.
+	cpu map[string]map[string][]float64
+}
+
+// spent notes the processor time per request of a process in a phase.
+func (f *figures) spent(phase, process string, us float64) {
+	if f.cpu == nil {
+		f.cpu = make(map[string]map[string][]float64)
+	}
+	if f.cpu[phase] == nil {
+		f.cpu[phase] = make(map[string][]float64)
+	}
+	f.cpu[phase][process] = append(f.cpu[phase][process], us)
+}
+
+// cpuTargets are the targets for the processor time of an accepted order, relative to that of the empty
+// handler: 19, 4.5 and 5 us where that took 15.1.
+var cpuTargets = []struct {
+	process string
+	most    float64
+}{{"api", 19 / 15.1}, {"worker", 4.5 / 15.1}, {"redis", 5 / 15.1}}
+
+// printCPU prints the processor time of an accepted order, relative to that of the empty handler.
+func (f *figures) printCPU(out io.Writer) {
+	empty := median(f.cpu["empty"]["empty"])
+	for _, t := range cpuTargets {
+		if used := f.cpu["accepted"][t.process]; empty > 0 && len(used) > 0 {
+			targets.AtMost(out, "accepted_cpu_"+t.process+"/empty", median(used)/empty, t.most)
+		}
+	}
 }
 
 func measure(ctx context.Context, o options, out io.Writer) (err error) {
@@ -125,6 +155,7 @@ func (m *meter) printRatios() {
 	targets.AtLeast(out, "sold_out/empty", median(f.soldOut)/empty, 0.92)
 	targets.AtLeast(out, "embedded_committed/empty", median(f.embedded)/empty, 0.45)
 	targets.AtMost(out, "drained_s", median(f.drained), drainedTarget)
+	f.printCPU(out)
 	if !m.o.skipPolling {
 		for _, interval := range slices.Sorted(maps.Keys(f.polling)) {
 			targets.AtLeast(out, "accepted/polling_lock_"+interval, median(f.accepted)/median(f.polling[interval]), 50)
@@ -265,7 +296,9 @@ func (m *meter) phase(ctx context.Context, name, addr, item string, async bool, 
 	}
 	for i, p := range parts {
 		if used := p.CPU() - before[i]; used > 0 && total > 0 {
-			fmt.Fprintf(m.out, " %s %.1fus", p.Name, float64(used.Microseconds())/float64(total))
+			each := float64(used.Microseconds()) / float64(total)
+			m.figures.spent(name, p.Name, each)
+			fmt.Fprintf(m.out, " %s %.1fus", p.Name, each)
 		}
 	}
 	fmt.Fprintln(m.out)

@@ -40,7 +40,7 @@ const (
 
 // shop is a database with the committing half of the service.
 type shop struct {
-	store   *store.Store
+	stores  []*store.Store
 	service *checkout.Service
 	worker  *worker.Fulfiller
 	next    atomic.Int64 // the number of the next order
@@ -50,19 +50,26 @@ type shop struct {
 }
 
 // measurePayers measures how fast batches of orders are committed, with payers and without
-// them, and how fast the payers are. It measures only the database, without Redis and HTTP.
-func measurePayers(ctx context.Context, sz *sizes) (err error) {
+// them, and how fast the payers are: in one process, as serve is, and in two, an API that takes the
+// payments and a worker. It measures only the database, without Redis and HTTP.
+func measurePayers(ctx context.Context, sz *sizes) error {
+	return errors.Join(sz.payers(ctx, "payers", 1), sz.payers(ctx, "payers_split", 2))
+}
+
+// payers is measurePayers for one or two processes. The second one is a second Store on the same file: it has a
+// writer and connections of its own, as another process has.
+func (sz *sizes) payers(ctx context.Context, name string, processes int) (err error) {
 	out := sz.out
 	dir, err := os.MkdirTemp("", "bench-payers-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s, err := openShop(ctx, filepath.Join(dir, "bench.db"))
+	s, err := openShop(ctx, filepath.Join(dir, "bench.db"), processes)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.store.Close()) }()
+	defer func() { err = errors.Join(err, s.close()) }()
 	var alone, beside, paid, slow []float64
 	for range payersRounds {
 		quiet, err := s.phase(ctx, 0)
@@ -73,30 +80,49 @@ func measurePayers(ctx context.Context, sz *sizes) (err error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "payers        %6.0f orders/s without payers, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
-			quiet.orders, quantile(quiet.batches, 90), payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99))
+		fmt.Fprintf(out, "%-13s %6.0f orders/s without payers, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
+			name, quiet.orders, quantile(quiet.batches, 90), payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99))
 		alone, beside, paid = append(alone, quiet.orders), append(beside, busy.orders), append(paid, busy.payments)
 		slow = append(slow, float64(quantile(busy.batches, 90).Microseconds())/1000)
 	}
-	targets.AtLeast(out, "payers_orders/alone", median(beside)/median(alone), payersShare)
-	targets.AtLeast(out, "payers_payments_per_s", median(paid), payersRate)
-	fmt.Fprintf(out, "payers        batch p90 beside them %.1f ms\n", median(slow))
+	targets.AtLeast(out, name+"_orders/alone", median(beside)/median(alone), payersShare)
+	targets.AtLeast(out, name+"_payments_per_s", median(paid), payersRate)
+	fmt.Fprintf(out, "%-13s batch p90 beside them %.1f ms\n", name, median(slow))
 	return nil
 }
 
-// openShop makes a database with a few items on sale.
-func openShop(ctx context.Context, path string) (*shop, error) {
-	store, err := store.Open(ctx, "sqlite:"+path)
-	if err != nil {
-		return nil, err
+// openShop makes a database with a few items on sale, and opens it for one process or two.
+func openShop(ctx context.Context, path string, processes int) (s *shop, err error) {
+	s = &shop{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for n := range processes {
+		one, err := store.Open(ctx, "sqlite:"+path)
+		if err != nil {
+			return nil, err
+		}
+		s.stores = append(s.stores, one)
+		if n > 0 {
+			continue
+		}
+		if err := fillShop(ctx, one); err != nil {
+			return nil, err
+		}
 	}
-	if err := fillShop(ctx, store); err != nil {
-		return nil, errors.Join(err, store.Close())
+	s.worker = worker.NewFulfiller(s.stores[0], nil, nil, func(error) {})
+	s.service = &checkout.Service{Config: checkout.Config{Store: s.stores[processes-1], OnError: func(error) {}}}
+	return s, nil
+}
+
+func (s *shop) close() error {
+	var errs []error
+	for _, one := range s.stores {
+		errs = append(errs, one.Close())
 	}
-	return &shop{
-		store: store, service: &checkout.Service{Config: checkout.Config{Store: store, OnError: func(error) {}}},
-		worker: worker.NewFulfiller(store, nil, nil, func(error) {}),
-	}, nil
+	return errors.Join(errs...)
 }
 
 func fillShop(ctx context.Context, store *store.Store) error {
