@@ -52,31 +52,31 @@ type shop struct {
 // measurePayers measures how fast batches of orders are committed, with payers and without
 // them, and how fast the payers are: in one process, as serve is, and in two, an API that takes the
 // payments and a worker. It measures only the database, without Redis and HTTP.
-func measurePayers(ctx context.Context, sz *sizes) error {
-	return errors.Join(sz.payers(ctx, "payers", 1), sz.payers(ctx, "payers_split", 2))
+func measurePayers(ctx context.Context, s *sizes) error {
+	return errors.Join(s.payers(ctx, "payers", 1), s.payers(ctx, "payers_split", 2))
 }
 
 // payers is measurePayers for one or two processes. The second one is a second Store on the same file: it has a
 // writer and connections of its own, as another process has.
-func (sz *sizes) payers(ctx context.Context, name string, processes int) (err error) {
-	out := sz.out
+func (s *sizes) payers(ctx context.Context, name string, processes int) (err error) {
+	out := s.out
 	dir, err := os.MkdirTemp("", "bench-payers-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s, err := openShop(ctx, filepath.Join(dir, "bench.db"), processes)
+	p, err := openShop(ctx, filepath.Join(dir, "bench.db"), processes)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() { err = errors.Join(err, p.close()) }()
 	var alone, beside, paid, slow []float64
 	for range payersRounds {
-		quiet, err := s.phase(ctx, 0)
+		quiet, err := p.phase(ctx, 0)
 		if err != nil {
 			return err
 		}
-		busy, err := s.phase(ctx, payerCount)
+		busy, err := p.phase(ctx, payerCount)
 		if err != nil {
 			return err
 		}
