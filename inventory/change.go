@@ -218,7 +218,7 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	v.settle(ctx, item, "", c)
 	v.dropMark(item)
 	if wasEnded {
-		v.reopen(ctx, item)
+		v.reopen(item)
 	}
 	return nil
 }
@@ -357,16 +357,9 @@ func (v *Inventory) leftInSource(ctx context.Context, item string) (left int64, 
 }
 
 // reopen loads the sale of an item that had ended, if a change has moved its end into the
-// future. It does not wait for the load. If the load fails, the next purchase loads the
-// sale.
-func (v *Inventory) reopen(ctx context.Context, item string) {
-	ended, err := v.ended(ctx, item)
-	if err != nil {
-		v.cfg.OnError(err) // the next purchase checks again
-	}
-	if err != nil || ended {
-		return
-	}
+// future. It does not wait for the load, nor is the load bound to the short time that a change
+// has after its commit. If the load fails, the next purchase loads the sale.
+func (v *Inventory) reopen(item string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
@@ -375,8 +368,12 @@ func (v *Inventory) reopen(ctx context.Context, item string) {
 	v.background.Go(func() {
 		ctx, cancel := context.WithTimeout(v.life, rebuildLimit)
 		defer cancel()
-		if err := v.Reload(ctx, item); err != nil && v.life.Err() == nil {
-			v.cfg.OnError(fmt.Errorf("reopen: %w", err))
+		ended, err := v.ended(ctx, item)
+		if err == nil && !ended {
+			err = v.Reload(ctx, item)
+		}
+		if err != nil && v.life.Err() == nil {
+			v.cfg.OnError(fmt.Errorf("reopen %s: %w", item, err))
 		}
 	})
 }

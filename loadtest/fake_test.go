@@ -76,10 +76,11 @@ type fake struct {
 // hostileCode ends a script, an attribute and an element if it is not escaped.
 const hostileCode = `</script><script>alert(1)</script>'><b x=`
 
-// serve starts the fake.
+// serve starts the fake, without what it sold before.
 func (f *fake) serve(t testing.TB) *fake {
 	t.Helper()
-	f.t = t
+	f.workers.Wait()
+	f.t, f.sold, f.orders, f.pages = t, 0, 0, 0
 	f.byKey, f.byBuyer = map[string]map[string]any{}, map[string]int64{}
 	f.seen, f.prefer = map[string]int{}, map[string]int{}
 	path := filepath.Join(t.TempDir(), "a shop?.db") // a name that must be escaped in a DSN
@@ -153,9 +154,6 @@ func (f *fake) create(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	f.item.ID, f.stock, f.limit, f.opens = item.ID, item.Stock, item.PerUserLimit, item.Opens
 	f.answer(w, 201, f.page())
-	if f.tooSlow {
-		f.opens = f.opens.Add(200 * time.Millisecond)
-	}
 }
 
 // page is the item as readers see it. The fake's lock is held.
@@ -240,6 +238,9 @@ func (f *fake) buy(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	f.prefer[r.Header.Get("Prefer")]++
 	f.seen[key]++
+	if f.tooSlow && len(f.seen) == 1 && f.seen[key] == 1 {
+		f.opens = time.Now().Add(200 * time.Millisecond) // however late the first purchase comes
+	}
 	if time.Now().Before(f.opens) {
 		w.Header().Set("Retry-After", "1")
 		f.problem(w, 409, "sale_not_open")

@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"flashsale/internal/testing/freeport"
 )
@@ -68,6 +70,25 @@ func TestRun_Honest(t *testing.T) {
 	}
 }
 
+// wantVerdict runs the load test against a fake, checks the exit code and the parts of the verdict line, and
+// returns the output. A run waits in vain for orders that the fake loses, so its --timeout is short. On a busy
+// machine it may be too short for the purchases; then the run is repeated with a longer one.
+func wantVerdict(t *testing.T, f *fake, wantCode int, want []string, args func(*fake) []string) (out string) {
+	t.Helper()
+	for limit := time.Second; ; limit *= 4 {
+		f.serve(t)
+		code, out, errs := against(t, f, append(args(f), "--timeout", limit.String())...)
+		line := lastLine(out)
+		lacks := slices.DeleteFunc(slices.Clone(want), func(part string) bool { return strings.Contains(line+" ", " "+part+" ") })
+		if code == wantCode && len(lacks) == 0 {
+			return out
+		}
+		if limit > 10*time.Second {
+			t.Fatalf("exit %d, want %d; %s lacks %v\n%s", code, wantCode, line, lacks, errs)
+		}
+	}
+}
+
 func TestRun_Dishonest(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -95,16 +116,9 @@ func TestRun_Dishonest(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := tt.fake.serve(t)
-			code, out, errs := against(t, f, append(tt.args, "--db", f.dsn, "--timeout", "1s")...)
-			line := lastLine(out)
-			if code != exitFailed || !strings.HasPrefix(line, "FAIL ") {
-				t.Fatalf("exit %d, %s\n%s", code, line, errs)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(line+" ", " "+want+" ") {
-					t.Errorf("%s lacks %s", line, want)
-				}
+			out := wantVerdict(t, tt.fake, exitFailed, tt.want, func(f *fake) []string { return append(tt.args, "--db", f.dsn) })
+			if line := lastLine(out); !strings.HasPrefix(line, "FAIL ") {
+				t.Errorf("the verdict is %s", line)
 			}
 		})
 	}
@@ -128,17 +142,7 @@ func TestRun_ThroughTheAPI(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := tt.fake.serve(t)
-			code, out, errs := against(t, f, "--timeout", "1s")
-			line := lastLine(out)
-			if code != tt.code {
-				t.Fatalf("exit %d, %s\n%s", code, line, errs)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(line+" ", " "+want+" ") {
-					t.Errorf("%s lacks %s", line, want)
-				}
-			}
+			out := wantVerdict(t, tt.fake, tt.code, tt.want, func(*fake) []string { return nil })
 			if !strings.Contains(out, "checked in the API") {
 				t.Errorf("does not say where it was checked:\n%s", out)
 			}

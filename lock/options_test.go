@@ -260,10 +260,15 @@ func TestWithMaxHold(t *testing.T) {
 		})
 		t.Run("ReleasedBefore", func(t *testing.T) {
 			// Given a lock released in time, then its maximum does not affect the next holder.
-			const limit = 500 * time.Millisecond
-			name := resource(t)
+			name, limit := resource(t), 500*time.Millisecond
 			l := specWith(t, m, name, WithMaxHold(limit))
-			mustRelease(t, l)
+			for err := l.Release(ctx); err != nil; err = l.Release(ctx) { // a busy machine was too slow
+				specIs(t, err, ErrNotHeld, ErrMaxHold)
+				if limit *= 4; limit > patience {
+					t.Fatal("never released in time")
+				}
+				l = specWith(t, m, name, WithMaxHold(limit))
+			}
 			specCause(t, l, ErrReleased)
 			next := mustAcquire(t, m, name)
 			over, cancel := context.WithTimeout(ctx, 2*limit)

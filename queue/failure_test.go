@@ -157,9 +157,7 @@ func TestRun_Denied(t *testing.T) {
 		opt.Username, opt.Password = login[0], login[1]
 		rdb := redis.NewClient(opt)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		ctx, cancel := context.WithTimeout(await.Context(t), 3*time.Second)
-		err := q.Run(ctx, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
-		cancel()
+		err := q.Run(await.Context(t), func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
 		closeClient(t, rdb)
 		if !errors.Is(err, queue.ErrDenied) {
 			t.Errorf("%q: Run ended with %v, want ErrDenied", login, err)

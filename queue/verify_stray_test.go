@@ -210,7 +210,7 @@ func TestRun_StraysLater(t *testing.T) {
 		once.Do(func() {
 			select {
 			case <-began:
-			case <-time.After(5 * time.Second):
+			case <-time.After(limit):
 				t.Error("the handler began only after the check")
 			}
 		})

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"flashsale/internal/testing/await"
 )
 
 // patience bounds waits for expected events. It is long because it only delays a failure.
@@ -209,28 +211,39 @@ func TestClient_Send_Err(t *testing.T) {
 	s.Start()
 	defer end() // before the server waits for its handlers
 	for path, delivered := range map[string]bool{"/silent": false, "/reset": false, "/header": false, "/endless": true, "/stuck": true} {
-		c := newClient(t, Config{Policy: local, Timeout: time.Second})
+		limit := time.Second
 		if path == "/endless" {
-			c = newClient(t, Config{Policy: local, Timeout: 3 * patience}) // so that the timeout does not end it
+			limit = 3 * patience // so that the timeout does not end it
 		}
-		ended := make(chan Result, 1)
 		m := message(s.URL + path + "?token=hush")
-		go func() { ended <- c.Send(t.Context(), m) }()
-		select {
-		case res := <-ended:
-			if res.Delivered() != delivered || (res.Err == nil) != delivered {
-				t.Errorf("%s: %+v", path, res)
-			}
-			if res.Err != nil && (strings.Contains(res.Err.Error(), "hush") || strings.Contains(res.Err.Error(), m.Secrets[0])) {
-				t.Errorf("%s: the error contains internal data: %v", path, res.Err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: no end", path)
+		res := sendWithin(t, Config{Policy: local, Timeout: limit}, m)
+		if delivered && !res.Delivered() { // a busy machine may be slower than the limit
+			res = sendWithin(t, Config{Policy: local, Timeout: 20 * limit}, m)
+		}
+		if res.Delivered() != delivered || (res.Err == nil) != delivered {
+			t.Errorf("%s: %+v", path, res)
+		}
+		if res.Err != nil && (strings.Contains(res.Err.Error(), "hush") || strings.Contains(res.Err.Error(), m.Secrets[0])) {
+			t.Errorf("%s: the error contains internal data: %v", path, res.Err)
 		}
 	}
 	m := message(s.URL, "whsec_!hush!")
 	if res := newClient(t, Config{Policy: local}).Send(t.Context(), m); res.Err == nil || strings.Contains(res.Err.Error(), "hush") {
 		t.Errorf("a broken secret: %v", res.Err)
+	}
+}
+
+// sendWithin sends a message with a client of its own. It fails the test if the client does not return.
+func sendWithin(t *testing.T, cfg Config, m *Message) Result {
+	t.Helper()
+	c, ended := newClient(t, cfg), make(chan Result, 1)
+	go func() { ended <- c.Send(t.Context(), m) }()
+	select {
+	case res := <-ended:
+		return res
+	case <-time.After(patience):
+		t.Fatalf("%s: no end", m.URL)
+		return Result{}
 	}
 }
 
@@ -466,14 +479,12 @@ func TestClient_Send_DeadConnectionIsClosed(t *testing.T) {
 		Policy: Policy{Allow: prefixes("127.0.0.1/32")}, TLS: &tls.Config{RootCAs: roots}, Timeout: 3 * time.Second,
 	})
 	m := message("https://" + between.Addr().String())
-	for range 2 {
-		if res := c.Send(t.Context(), m); !res.Delivered() {
-			t.Fatalf("result %+v", res)
-		}
-	}
-	if n := between.made.Load(); n != 1 {
-		t.Fatalf("%d connections", n)
-	}
+	// On a busy machine a time-out may end a connection.
+	await.True(t, "two messages over one connection", func() bool {
+		first := c.Send(t.Context(), m)
+		n := between.made.Load()
+		return first.Delivered() && c.Send(t.Context(), m).Delivered() && between.made.Load() == n
+	})
 	between.fail()
 	for end := time.Now().Add(patience); ; {
 		res := c.Send(t.Context(), m)

@@ -148,8 +148,11 @@ func TestPostgres_Durability(t *testing.T) {
 	}
 	r := squeezed(on(t, db+"&synchronous_commit=off", "doctor"))
 	wantCode(t, 1, r, "fix database Postgres: fsync is off", "warn database Postgres: synchronous_commit is off", "warn database Postgres: full_page_writes is off", "ok clock")
-	if strings.Contains(p.Log(), "failed, retrying") {
-		t.Errorf("something fails:\n%s", p.Log())
+	for line := range strings.Lines(p.Log()) {
+		late := strings.Contains(line, "i/o timeout") || strings.Contains(line, "deadline exceeded") // a busy machine
+		if strings.Contains(line, "failed, retrying") && !late {
+			t.Errorf("something fails:\n%s", line)
+		}
 	}
 }
 

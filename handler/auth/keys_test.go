@@ -202,7 +202,7 @@ func TestOpenKeys_fileChanges(t *testing.T) {
 	replace([]byte("broken"), time.Minute)
 	select {
 	case <-failed: //nolint:errcheck // that it failed is enough
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Limit):
 		t.Fatal("a broken file is not reported")
 	}
 	if _, err := v.Verify(old); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flashsale/handler/server"
+	"flashsale/internal/testing/await"
 )
 
 // Serve runs a handler on a real server until the test ends, and returns its address. change may
@@ -53,7 +54,7 @@ type Conn struct {
 	In *bufio.Reader
 }
 
-// Dial connects to a server. Every wait for it ends after 20 seconds.
+// Dial connects to a server. Every wait for it ends after [await.Limit].
 func Dial(t *testing.T, addr string) *Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -61,7 +62,7 @@ func Dial(t *testing.T, addr string) *Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() }) //nolint:errcheck // usually already closed by the server
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(await.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	tcp, ok := c.(*net.TCPConn)

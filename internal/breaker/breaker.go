@@ -134,13 +134,14 @@ func (n *node) trips(c gobreaker.Counts) bool {
 // changed handles a change of the state. gobreaker does not call it concurrently.
 func (n *node) changed(_ string, from, to gobreaker.State) {
 	n.since.Store(0)
-	n.closed.Store(to == gobreaker.StateClosed)
 	switch {
 	case from == gobreaker.StateClosed:
 		n.set.open.Add(1)
 	case to == gobreaker.StateClosed:
 		n.set.open.Add(-1)
 	}
+	// Last, so that Open already counts a state that a caller has seen.
+	n.closed.Store(to == gobreaker.StateClosed)
 }
 
 // call sends a call or refuses it with ErrOpen.

@@ -289,14 +289,18 @@ func OwedOf(t testing.TB, s Database) []string {
 // Root is the author of the changes of these tests.
 var Root = order.By{Actor: "root", RequestID: "r-1"}
 
+// Busy reports whether a call failed because the machine is busy, so that it can be repeated.
+func Busy(err error) bool {
+	return errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, order.ErrDatabase)
+}
+
 // Retried repeats a call that failed because the machine is busy.
 func Retried[T any](t testing.TB, what func() (T, error)) (T, error) {
 	t.Helper()
 	ctx := await.Context(t)
 	for {
 		v, err := what()
-		busy := errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, order.ErrDatabase)
-		if !busy || !pause.For(ctx, 5*time.Millisecond) {
+		if !Busy(err) || !pause.For(ctx, 5*time.Millisecond) {
 			return v, err
 		}
 	}

@@ -136,13 +136,7 @@ func TestEnded_Reopened(t *testing.T) {
 		if _, err := s.Sales.ChangeItem(await.Context(t), s.Item, items.Change{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "the sale to be loaded", func() bool {
-			left, err := s.Stock.Left(await.Context(t), []string{s.Item})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return left[0] == 3
-		})
+		s.AwaitLoaded(3)
 		if placed := s.MustPlace(s.Purchase("alice", "k1", 2, ordertest.Long)); placed.Order.ID != first.ID || !placed.Replayed {
 			t.Errorf("a repeat: %+v", placed)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -211,6 +212,33 @@ func (s *Shop) Load() {
 	if err := s.Stock.Reload(await.Context(s.T), s.Item); err != nil {
 		s.T.Fatal(err)
 	}
+}
+
+// AwaitLoaded waits until a change has loaded the sale, with this number of units left. A change
+// that could not load it on a busy machine has reported that; then the next purchase would load the
+// sale, and here AwaitLoaded does.
+func (s *Shop) AwaitLoaded(units int64) {
+	s.T.Helper()
+	ctx := await.Context(s.T)
+	await.True(s.T, "the sale to be loaded", func() bool {
+		left, err := s.Stock.Left(ctx, []string{s.Item})
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		if left[0] == units {
+			return true
+		}
+		s.Mu.Lock()
+		late := slices.ContainsFunc(s.Errors, func(err error) bool {
+			return errors.Is(err, context.DeadlineExceeded) || ordertest.Busy(err)
+		})
+		s.Mu.Unlock()
+		if late {
+			s.T.Log("the change could not load the sale in time")
+			s.Load()
+		}
+		return false
+	})
 }
 
 // Shelf is a Releaser that records releases by order. It accepts an order only once, as the

@@ -93,10 +93,7 @@ func TestSweeper_KeepEnded_Changed(t *testing.T) {
 		if _, err := s.Sales.ChangeItem(ctx, s.Item, items.Change{ClosesAt: &later}, order.By{Actor: "admin"}); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, "the sale to be loaded", func() bool {
-			left, err := s.Stock.Left(ctx, []string{s.Item})
-			return err == nil && left[0] == 10
-		})
+		s.AwaitLoaded(10)
 		shoptest.MustSweep(t, sweeper, worker.Swept{})
 		// A page that a sweeper has read before the change neither removes the sale nor
 		// records it as removed.

@@ -33,14 +33,14 @@ func TestPort_NeverTwice(t *testing.T) {
 // TestPort_SkipsPortsInUse listens on the port that would be next. It is not parallel, because
 // other tests would take that port.
 func TestPort_SkipsPortsInUse(t *testing.T) {
-	next := port(t) + 1
-	if next == first+count {
-		next = first
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(next)))
-	if err == nil { // otherwise another process listens there
-		defer l.Close()
-	}
+	var next int
+	l := untilFree(func() (net.Listener, error) {
+		if next = port(t) + 1; next == first+count {
+			next = first
+		}
+		return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(next)))
+	})
+	defer l.Close()
 	if p := port(t); p == next {
 		t.Errorf("port %d was given while it is in use", p)
 	}
@@ -48,16 +48,27 @@ func TestPort_SkipsPortsInUse(t *testing.T) {
 
 // TestPort_SkipsClaimedBlocks claims the block that would be next, as another process does.
 func TestPort_SkipsClaimedBlocks(t *testing.T) {
-	port(t)
-	claimed.mu.Lock()
-	base := first + (claimed.start+claimed.tried)%(count/block)*block
-	claimed.next = claimed.end
-	claimed.mu.Unlock()
-	l, err := listen(base)
-	if err == nil { // otherwise another process has it
-		defer l.Close()
-	}
+	var base int
+	l := untilFree(func() (net.Listener, error) {
+		port(t)
+		claimed.mu.Lock()
+		defer claimed.mu.Unlock()
+		base = first + (claimed.start+claimed.tried)%(count/block)*block
+		claimed.next = claimed.end
+		return listen(base)
+	})
+	defer l.Close()
 	if p := port(t); p >= base && p < base+block {
 		t.Errorf("port %d is in the claimed block of %d", p, base)
+	}
+}
+
+// untilFree repeats take until it gets its port. One that another process has may be free again
+// when Port checks it, and be given rightly.
+func untilFree(take func() (net.Listener, error)) net.Listener {
+	for {
+		if l, err := take(); err == nil {
+			return l
+		}
 	}
 }

@@ -174,7 +174,8 @@ func TestStart_ErrContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("interrupted")
 	cancel(cause)
-	s := &Server{port: 1, dir: t.TempDir(), args: []string{"--port", "0"}} // it listens nowhere
+	// It does not listen on its port. Without any address it would end on its own.
+	s := &Server{port: 1, dir: t.TempDir(), args: []string{"--port", "0", "--unixsocket", "redis.sock"}}
 	if err := s.Start(ctx); !errors.Is(err, cause) {
 		t.Errorf("Start returned %v, want %v", err, cause)
 	}

@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/testing/await"
 )
@@ -238,6 +239,7 @@ func TestProxy_DropReplies(t *testing.T) {
 	receives(t, server, "question")
 	send(t, server, "lost")
 	receivesNothing(t, client)
+	await.True(t, "it is dropped", func() bool { return p.Strikes() == 1 })
 	if p.Connections() != 1 {
 		t.Errorf("%d connections, want 1: it stays open", p.Connections())
 	}
@@ -382,15 +384,15 @@ func TestProxy_DeliversLateRequests(t *testing.T) {
 	t.Parallel()
 	s := Real(t)
 	p := NewProxy(t, s.Addr())
-	rdb, sure, ctx := client(t, p.Addr()), client(t, s.Addr()), await.Context(t)
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	sure, ctx := client(t, s.Addr()), await.Context(t)
+	// The client gives up by its ReadTimeout, which begins once the request is sent.
+	o := Options(p.Addr())
+	o.ReadTimeout, o.WriteTimeout = 500*time.Millisecond, replyWithin
+	rdb := redis.NewClient(o)
+	closeAtEnd(t, rdb)
+	await.True(t, "the client is connected", func() bool { return rdb.Ping(ctx).Err() == nil })
 	p.Blackhole(true)
-	// Long enough for a busy machine to send the request.
-	brief, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if err := rdb.Set(brief, "late", "1", 0).Err(); err == nil {
+	if err := rdb.Set(ctx, "late", "1", 0).Err(); err == nil {
 		t.Fatal("a reply through a black hole")
 	}
 	if n := sure.Exists(ctx, "late").Val(); n != 0 {
