@@ -134,7 +134,10 @@ func wantInTime(t *testing.T, path string, shop func(brief time.Duration) http.H
 		if err != nil && brief < 4*time.Second {
 			continue
 		}
-		if err != nil || resp.StatusCode != 200 {
+		if err != nil {
+			t.Fatalf("from a server with limits of %v: %v", brief, err)
+		}
+		if err := resp.Body.Close(); err != nil || resp.StatusCode != 200 {
 			t.Errorf("from a server with limits of %v: %+v, %v", brief, resp, err)
 		}
 		return

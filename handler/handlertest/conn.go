@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"flashsale/handler/server"
-	"flashsale/internal/testing/await"
 )
 
 // Serve runs a handler on a real server until the test ends, and returns its address. change may
@@ -54,7 +53,7 @@ type Conn struct {
 	In *bufio.Reader
 }
 
-// Dial connects to a server. Every wait for it ends after [await.Limit].
+// Dial connects to a server. Every wait for it ends after five minutes.
 func Dial(t *testing.T, addr string) *Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -62,7 +61,7 @@ func Dial(t *testing.T, addr string) *Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() }) //nolint:errcheck // usually already closed by the server
-	if err := c.SetDeadline(time.Now().Add(await.Limit)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	tcp, ok := c.(*net.TCPConn)

@@ -115,7 +115,7 @@ const LockSuffix = ".serve.lock"
 
 // isDatabase reports whether a file is the database or one of the files that belong to it.
 func isDatabase(path string, info fs.FileInfo) bool {
-	for _, suffix := range []string{"", "-wal", "-shm", "-journal", LockSuffix} {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal", "-turn", LockSuffix} {
 		if used, err := os.Stat(path + suffix); err == nil && os.SameFile(used, info) {
 			return true
 		}

@@ -107,7 +107,7 @@ func sold(t *testing.T, path string) (items, orders int64) {
 	return items, orders
 }
 
-// names lists the files of a folder.
+// names lists the files of a folder, without the lock file that a database keeps beside it.
 func names(t *testing.T, folder string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -116,7 +116,9 @@ func names(t *testing.T, folder string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		out = append(out, e.Name())
+		if !strings.HasSuffix(e.Name(), "-turn") {
+			out = append(out, e.Name())
+		}
 	}
 	return out
 }
@@ -305,6 +307,7 @@ func TestTake_Refused(t *testing.T) {
 		{s.path, s.path, false, "the database itself"},
 		{s.path, s.path + "-wal", false, "the database itself"},
 		{s.path, lock, false, "the database itself"},
+		{s.path, s.path + "-turn", false, "the database itself"},
 		{s.path, used, false, "used.db-wal exists"},
 		{s.path, link, false, "not a regular file"},
 		{s.path, folder, false, "not a regular file"},

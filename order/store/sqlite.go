@@ -17,6 +17,8 @@ import (
 	"gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
+
+	"flashsale/internal/pause"
 )
 
 // driverName is the SQLite driver with settings that the connection string does not
@@ -112,6 +114,7 @@ func (d sqliteDriver) Open(name string) (driver.Conn, error) {
 		if err := conn.writable(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
+		conn.writes, conn.turn = true, openTurn(conn.GetFilename("main"))
 	}
 	return conn, nil
 }
@@ -139,6 +142,8 @@ func (c *sqliteConn) writable() error {
 
 type sqliteConn struct {
 	*sqlite3.SQLiteConn
+	writes bool  // its transactions begin with the write lock
+	turn   *turn // nil: it has none
 	// unusable makes database/sql close the connection and open another one. A connection
 	// belongs to one goroutine at a time, so the field needs no lock.
 	unusable bool
@@ -161,8 +166,8 @@ func (c *sqliteConn) note(err error) {
 	}
 }
 
-// BeginTx waits for another process's lock at most until ctx ends. SQLite's own wait cannot
-// be interrupted, and would add to the wait for the connection.
+// BeginTx waits for the write lock at most until ctx ends. SQLite's own wait cannot be
+// interrupted, would add to the wait for the connection, and is not fair; see turn.
 func (c *sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.begin(ctx, opts)
 	if err != nil {
@@ -173,15 +178,13 @@ func (c *sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver
 }
 
 func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	deadline, ok := ctx.Deadline()
-	left := time.Until(deadline).Milliseconds()
-	if !ok || left >= lockWait {
+	if !c.writes {
 		return c.SQLiteConn.BeginTx(ctx, opts)
 	}
-	if err := c.wait(max(left, 0)); err != nil {
+	if err := c.wait(0); err != nil {
 		return nil, err
 	}
-	tx, err := c.SQLiteConn.BeginTx(ctx, opts)
+	tx, err := c.lock(ctx, opts)
 	if werr := c.wait(lockWait); werr != nil {
 		err = errors.Join(err, werr)
 		if tx != nil {
@@ -191,6 +194,24 @@ func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 	}
 	return tx, err
 }
+
+// lock begins a transaction that has the write lock.
+func (c *sqliteConn) lock(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	until := time.Now().Add(lockWait * time.Millisecond)
+	if c.turn.take(ctx) {
+		defer c.turn.giveBack()
+	}
+	for {
+		tx, err := c.SQLiteConn.BeginTx(ctx, opts)
+		var se sqlite3.Error
+		if !errors.As(err, &se) || se.Code != sqlite3.ErrBusy || !time.Now().Before(until) || !pause.For(ctx, turnEvery) {
+			return tx, err
+		}
+	}
+}
+
+// Close closes the connection.
+func (c *sqliteConn) Close() error { return errors.Join(c.SQLiteConn.Close(), c.turn.close()) }
 
 // wait sets how long the connection waits for another process's lock.
 func (c *sqliteConn) wait(ms int64) error {
