@@ -6,7 +6,6 @@ const (
 	LargeLoad   = largeLoad
 	LargeLoads  = largeLoads
 	Loaders     = loaders
-	LockWait    = lockWait
 	LongReaders = longReaders
 	Readers     = readers
 )

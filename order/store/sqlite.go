@@ -77,7 +77,7 @@ func Peek(path string, fn func(*sql.DB) error) error {
 // time of a commit, and it is never needed after the statement.
 var registerDriver = sync.OnceFunc(func() {
 	sql.Register(driverName, sqliteDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		size, err := pageSizeOf(c)
+		size, err := settingOf(c, "page_size")
 		if err != nil {
 			return err
 		}
@@ -86,16 +86,16 @@ var registerDriver = sync.OnceFunc(func() {
 	}}})
 })
 
-// pageSizeOf returns the size in bytes of the database's pages.
-func pageSizeOf(c *sqlite3.SQLiteConn) (size int64, err error) {
-	rows, err := c.Query("PRAGMA page_size", nil)
+// settingOf returns the value of a numeric setting of a connection.
+func settingOf(c *sqlite3.SQLiteConn, name string) (value int64, err error) {
+	rows, err := c.Query("PRAGMA "+name, nil)
 	if err != nil {
-		return 0, fmt.Errorf("read the page size: %w", err)
+		return 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	row := make([]driver.Value, 1)
 	err = errors.Join(rows.Next(row), rows.Close())
 	if err != nil {
-		return 0, fmt.Errorf("read the page size: %w", err)
+		return 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	return row[0].(int64), nil
 }
@@ -181,11 +181,15 @@ func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 	if !c.writes {
 		return c.SQLiteConn.BeginTx(ctx, opts)
 	}
-	if err := c.wait(0); err != nil {
+	ms, err := settingOf(c.SQLiteConn, "busy_timeout")
+	if err == nil {
+		err = c.wait(0)
+	}
+	if err != nil {
 		return nil, err
 	}
-	tx, err := c.lock(ctx, opts)
-	if werr := c.wait(lockWait); werr != nil {
+	tx, err := c.lock(ctx, opts, time.Duration(ms)*time.Millisecond)
+	if werr := c.wait(ms); werr != nil {
 		err = errors.Join(err, werr)
 		if tx != nil {
 			err = errors.Join(err, tx.Rollback())
@@ -195,9 +199,9 @@ func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 	return tx, err
 }
 
-// lock begins a transaction that has the write lock.
-func (c *sqliteConn) lock(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	until := time.Now().Add(lockWait * time.Millisecond)
+// lock begins a transaction that has the write lock, for which it waits at most for limit.
+func (c *sqliteConn) lock(ctx context.Context, opts driver.TxOptions, limit time.Duration) (driver.Tx, error) {
+	until := time.Now().Add(limit)
 	if c.turn.take(ctx) {
 		defer c.turn.giveBack()
 	}
