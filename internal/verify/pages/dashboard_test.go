@@ -134,6 +134,7 @@ func TestDashboard_Views(t *testing.T) {
 			p := dashboardPage(t, s, admin, "/admin", o)
 			check := func() {
 				t.Helper()
+				p.WaitTrue(`!document.querySelector('[aria-busy="true"]')`) // what is loading is pale
 				p.CheckAxe()
 				p.WaitTrue("document.documentElement.scrollWidth <= innerWidth")
 			}
