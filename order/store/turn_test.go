@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,22 +19,28 @@ func writers(t *testing.T, n int) (path string, pools []*sql.DB) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "shop.db")
 	for range n {
-		db, err := OpenSQLite(path, WriteParams(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool, err := db.DB()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := pool.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		pools = append(pools, pool)
+		pools = append(pools, writerOf(t, path))
 	}
 	return path, pools
+}
+
+// writerOf opens a pool with one writing connection.
+func writerOf(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := OpenSQLite(path, WriteParams(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return pool
 }
 
 func beginOn(t *testing.T, ctx context.Context, pool *sql.DB) *sql.Tx { //nolint:revive // t first, as everywhere in tests
@@ -147,26 +154,23 @@ func TestTurn_Ended(t *testing.T) {
 	}
 }
 
-// TestTurn_NoFile: a process that cannot open the file writes without turns.
+// TestTurn_NoFile: a process that cannot open the file, or finds a link in its place, writes without turns.
 func TestTurn_NoFile(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "shop.db")
-	if err := os.Mkdir(path+turnSuffix, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if openTurn(path) != nil {
-		t.Error("a folder was opened as the file")
-	}
-	db, err := OpenSQLite(path, WriteParams(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rollBack(t, beginOn(t, await.Context(t), pool))
-	if err := pool.Close(); err != nil {
-		t.Error(err)
+	for what, put := range map[string]func(file string) error{
+		"folder": func(file string) error { return os.Mkdir(file, 0o700) },
+		"link": func(file string) error {
+			other := file + ".other"
+			return errors.Join(os.WriteFile(other, nil, 0o600), os.Symlink(other, file))
+		},
+	} {
+		path := filepath.Join(t.TempDir(), "shop.db")
+		if err := put(path + turnSuffix); err != nil {
+			t.Fatal(err)
+		}
+		if openTurn(path) != nil {
+			t.Errorf("a %s was opened as the file", what)
+		}
+		rollBack(t, beginOn(t, await.Context(t), writerOf(t, path)))
 	}
 }

@@ -14,17 +14,25 @@ type turnFile struct{ *os.File }
 // openTurn returns a connection's place at a database. It is nil if the file cannot be opened,
 // because a process can do without.
 func openTurn(path string) *turn {
-	f, err := os.OpenFile(path+turnSuffix, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	const flags = os.O_RDWR | syscall.O_NOFOLLOW // a link could name any file of root's
+	f, err := os.OpenFile(path+turnSuffix, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		giveToOwner(f, path)
+	} else if f, err = os.OpenFile(path+turnSuffix, flags, 0); err != nil {
 		return nil
 	}
-	// A file that belongs to root would exclude the service.
-	if info, err := os.Stat(path); err == nil && os.Geteuid() == 0 {
-		if of, ok := info.Sys().(*syscall.Stat_t); ok {
-			_ = f.Chown(int(of.Uid), int(of.Gid)) //nolint:errcheck // without it, the service does without
-		}
-	}
 	return &turn{file: turnFile{f}}
+}
+
+// giveToOwner gives a new file to the owner of the database: one of root's would exclude the service.
+func giveToOwner(f *os.File, path string) {
+	info, err := os.Stat(path)
+	if err != nil || os.Geteuid() != 0 {
+		return
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); ok {
+		_ = f.Chown(int(of.Uid), int(of.Gid)) //nolint:errcheck // the service can do without the file
+	}
 }
 
 func (f turnFile) tryLock() bool {
