@@ -55,11 +55,11 @@ func (c *Catalog) withStock(ctx context.Context, r *record, now time.Time) *View
 	}
 	if age < stockMax {
 		if r.stock.wanted.CompareAndSwap(false, true) {
-			c.wantStock(r)
+			c.wantStock(r, now)
 		}
 		return r.view.Load()
 	}
-	q := c.wantStock(r)
+	q := c.wantStock(r, now)
 	if q != nil {
 		select {
 		case <-q.done:
@@ -69,11 +69,18 @@ func (c *Catalog) withStock(ctx context.Context, r *record, now time.Time) *View
 	return r.view.Load()
 }
 
-// wantStock adds a record to the next round; nil says that the process is ending.
-func (c *Catalog) wantStock(r *record) *round {
+// wantStock adds a record to the next round. It returns nil if a round has just read the
+// record or the process is ending.
+func (c *Catalog) wantStock(r *record, now time.Time) *round {
 	s := &c.stocks
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A caller that was slow to get here may have seen the stock as it was before a round
+	// that has ended by now.
+	if now.UnixNano()-r.stock.asOf.Load() < int64(stockSoon) {
+		r.stock.wanted.Store(false)
+		return nil
+	}
 	if s.next == nil {
 		s.next = &round{records: make(map[string]*record), done: make(chan struct{})}
 	}
