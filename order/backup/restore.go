@@ -315,7 +315,7 @@ func GiveToOwner(file, path string) error {
 	if !known || os.Geteuid() != 0 {
 		return nil
 	}
-	return os.Chown(file, uid, gid)
+	return os.Lchown(file, uid, gid)
 }
 
 // swap replaces the old database with the verified copy.

@@ -21,7 +21,7 @@ func LockDataDir(s *config.Settings) (func() error, error) {
 	case errors.Is(err, ErrServed):
 		return nil, config.FailedSetting("data-dir", s.DataDir, "another flashsale serve is using it", "stop that one, or name another")
 	case err != nil:
-		return nil, config.FailedSetting("data-dir", s.DataDir, err.Error(), config.WritableFolder)
+		return nil, lockFault("data-dir", s.DataDir, err)
 	}
 	return unlock, nil
 }
@@ -41,12 +41,24 @@ func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
 	case errors.Is(err, ErrServed):
 		return nil, err
 	case err != nil:
-		return nil, config.FailedSetting("db", s.DB, err.Error(), config.WritableFolder)
+		return nil, lockFault("db", s.DB, err)
 	}
 	if err := backup.GiveToOwner(lock, path); err != nil {
 		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())
 	}
 	return unlock, nil
+}
+
+// errLink says that a lock file is a symbolic link, which could name any file of root's.
+var errLink = errors.New("is a symbolic link")
+
+// lockFault is the error for a lock file that cannot be opened.
+func lockFault(setting, value string, err error) error {
+	fix := config.WritableFolder
+	if errors.Is(err, errLink) {
+		fix = "remove the link"
+	}
+	return config.FailedSetting(setting, value, err.Error(), fix)
 }
 
 // ErrServed says that a process that excludes this one has the lock.

@@ -12,7 +12,11 @@ import (
 // lockFile locks a file until the returned function is called; the kernel releases the lock when
 // the process dies, for any reason. The error is ErrServed if another process excludes this one.
 func lockFile(path string, exclusive bool) (func() error, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	const flags = os.O_CREATE | os.O_RDWR | syscall.O_NOFOLLOW
+	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%s %w", path, errLink)
+	}
 	if err != nil {
 		return nil, err
 	}
