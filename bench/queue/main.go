@@ -1,7 +1,7 @@
 // Command queue compares the task queue of this repository with asynq, side by
 // side in one run on one redis-server of its own, and prints tables and bars:
 //
-//	BAR queue_batch64/asynq 9.10 8.00 met
+//	BAR queue_batch64/asynq 21.30 20.00 met
 //
 // The contenders take turns within each round, each round begins with another
 // one, and medians over the rounds are printed, for the machine's speed drifts.

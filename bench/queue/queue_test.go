@@ -203,7 +203,7 @@ func TestResults_Bars(t *testing.T) {
 			r.noteEnqueued(name, n, enqueued{Usage: second, tasks: []int64{10, 45 + int64(n), 7}[i]})
 		}
 	}
-	for name, tasks := range map[string]int{"ours-batch1": 30, "ours-batch64": 159, "asynq": 20, "asynq-tuned": 19} {
+	for name, tasks := range map[string]int{"ours-batch1": 400, "ours-batch64": 399, "asynq": 20, "asynq-tuned": 19} {
 		r.of[name].endToEnd = []endToEnd{{Usage: second, tasks: tasks}}
 	}
 	best := r.of["ours-batch64"]
@@ -215,8 +215,8 @@ func TestResults_Bars(t *testing.T) {
 	var out bytes.Buffer
 	r.bars(&out)
 	want := `BAR queue_enqueue_batched/one_by_one 4.60 5.00 missed
-BAR queue_batch1/asynq 1.50 1.50 met
-BAR queue_batch64/asynq 7.95 8.00 missed
+BAR queue_batch1/asynq 20.00 20.00 met
+BAR queue_batch64/asynq 19.95 20.00 missed
 BAR queue_empty_p99_ms 6.00 5.00 missed
 BAR queue_recovery_s 1.50 2.00 met
 BAR queue_1M/1k_pending 0.899 0.90 missed
