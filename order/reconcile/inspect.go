@@ -47,6 +47,7 @@ type inspector struct {
 	tasks    []order.Queued // one per partition
 	releases *release.Releases
 	hold     time.Duration // timeouts.Inspect
+	repeat   time.Duration // repeatLimit
 }
 
 func (x *inspector) tasksOf(item string) order.Queued { return x.tasks[x.stock.Partition(item)] }
@@ -240,14 +241,20 @@ func (i *inspection) open() bool {
 	return i.queued < 0 && i.seen.live.Loaded && i.room() != i.seen.live.Left
 }
 
-// maxQueueReads bounds the reads of a queue for items that change meanwhile, or differ.
-const maxQueueReads = 3
+const (
+	// maxQueueReads bounds the reads of a queue for items that change meanwhile, or differ.
+	maxQueueReads = 3
+	// repeatLimit is how long after the first read an item that has changed is read again. A
+	// read that took longer would find an item that is being sold changed every time.
+	repeatLimit = 10 * time.Second
+)
 
 // countQueued reads the queued units of the items from the queues: once for all items, and again
-// for those that differ or have changed meanwhile. A queue with more than most tasks is not
-// read, unless most is 0.
+// for those that differ or, within repeatLimit, have changed meanwhile. A queue with more than
+// most tasks is not read, unless most is 0.
 func (x *inspector) countQueued(ctx context.Context, list []*inspection, most int) error {
 	list = slices.DeleteFunc(list, func(i *inspection) bool { return i.err != nil || i.seen.live.Damaged })
+	until := time.Now().Add(x.repeat)
 	for range maxQueueReads {
 		byQueue := make(map[int]map[string]*inspection)
 		for _, i := range list {
@@ -259,7 +266,7 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 		}
 		list = nil
 		for p, items := range byQueue {
-			again, err := x.countQueue(ctx, x.tasks[p], items, most)
+			again, err := x.countQueue(ctx, x.tasks[p], items, most, until)
 			if err != nil {
 				return err
 			}
@@ -272,8 +279,9 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 	return nil
 }
 
-// countQueue reads one queue, and returns the items for which it must be read again.
-func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int) (again []*inspection, err error) {
+// countQueue reads one queue, and returns the items for which it must be read again; after until,
+// only those that differ.
+func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int, until time.Time) (again []*inspection, err error) {
 	st, err := q.Stats(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
@@ -315,7 +323,7 @@ func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[st
 		was := before[item]
 		if !x.again(ctx, i) {
 			i.queued = -1
-			if i.err == nil {
+			if i.err == nil && time.Now().Before(until) {
 				again = append(again, i)
 			}
 			continue

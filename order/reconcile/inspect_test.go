@@ -392,3 +392,44 @@ func TestInspection_ListedTwice(t *testing.T) {
 		t.Errorf("%d reads: %+v, %v", scans, report, err)
 	}
 }
+
+// sellsMeanwhile is a queue during whose reads the item is sold.
+type sellsMeanwhile struct {
+	order.Queued
+	sell func()
+}
+
+func (q sellsMeanwhile) Scan(ctx context.Context, fn func(accepted.Order) error) error {
+	q.sell()
+	return q.Queued.Scan(ctx, fn)
+}
+
+// TestInspection_SellsMeanwhile: all records of an item that is being sold are read again only if a
+// read is short; otherwise it would take three times as long, for the same result.
+func TestInspection_SellsMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		repeat time.Duration
+		want   int
+	}{{0, 1}, {time.Hour, maxQueueReads}} {
+		t.Run(c.repeat.String(), func(t *testing.T) {
+			t.Parallel()
+			s := shoptest.New(t, redistest.Embedded(t), false, ordertest.NewItem("", 10, 5))
+			s.MustPlace(s.Purchase("u", "k", 1, 0))
+			r := ReconcilerOf(s)
+			r.repeat = c.repeat
+			reads := 0
+			r.tasks = []order.Queued{sellsMeanwhile{r.tasks[0], func() {
+				reads++
+				s.MustPlace(s.Purchase(fmt.Sprint("u", reads), "k", 1, 0))
+			}}}
+			report, err := r.Reconcile(await.Context(t), Options{Deep: true})
+			if err != nil || len(report.Items) != 1 || !report.Items[0].Partial || !report.Balanced {
+				t.Errorf("%+v, %v, want a partial report without differences", report, err)
+			}
+			if reads != c.want {
+				t.Errorf("the item was read %d times, want %d", reads, c.want)
+			}
+		})
+	}
+}

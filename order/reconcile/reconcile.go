@@ -55,7 +55,7 @@ func NewReconciler(cfg Config) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, releases: cfg.Releases, hold: timeouts.Inspect}
+	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, releases: cfg.Releases, hold: timeouts.Inspect, repeat: repeatLimit}
 	return &Reconciler{Config: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 
