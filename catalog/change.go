@@ -3,12 +3,9 @@ package catalog
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/bucket"
 	"flashsale/internal/pause"
@@ -128,40 +125,18 @@ func (c *Catalog) forget(id string, version int64) {
 	})
 }
 
-// The pauses between attempts to subscribe.
-const (
-	listenPauseMin = 10 * time.Millisecond
-	listenPauseMax = time.Second
-)
-
 // listen receives messages of created and changed items until ctx ends.
 func (c *Catalog) listen(ctx context.Context) {
-	for wait := listenPauseMin; ; wait = min(2*wait, listenPauseMax) {
-		confirmed, err := c.listenOnce(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		c.cfg.OnError(fmt.Errorf("listen for changed items: %w", err))
-		if confirmed {
-			wait = listenPauseMin
-		}
-		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
-			return
-		}
-	}
-}
-
-func (c *Catalog) listenOnce(ctx context.Context) (confirmed bool, err error) {
-	err = subscription.Receive(ctx, c.remote.rdb, func(msg any) {
-		switch m := msg.(type) {
-		case *redis.Subscription:
-			confirmed = true
+	l := subscription.Listener{
+		Redis: c.remote.rdb, Channels: []string{itemsChannel}, Name: "changed items",
+		OnSubscribed: func() error {
 			c.resubscribed()
-		case *redis.Message:
-			c.handle(m.Payload)
-		}
-	}, itemsChannel)
-	return confirmed, err
+			return nil
+		},
+		OnMessage: c.handle,
+		OnError:   c.cfg.OnError,
+	}
+	l.Run(ctx)
 }
 
 // resubscribed is called for a new subscription, because earlier messages were missed.

@@ -1,19 +1,13 @@
 package inventory
 
 import (
-	"context"
 	"encoding/binary"
-	"fmt"
 	"math/bits"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/internal/fnv1a"
-	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 )
 
@@ -201,49 +195,28 @@ func probes(hash uint32) (at, step uint32) {
 	return uint32(z), uint32(z>>32) | 1 //nolint:gosec // both halves
 }
 
-// listenPauseMax bounds the pause between tries to subscribe.
-const listenPauseMax = time.Second
-
-// listen receives messages of returned stock and changed terms until the Inventory ends.
+// listen receives messages of returned stock and changed terms, from every partition's channel,
+// until the Inventory ends.
 func (v *Inventory) listen() {
-	for wait := resendMin; ; wait = min(2*wait, listenPauseMax) {
-		confirmed, err := v.listenOnce(v.life)
-		if v.life.Err() != nil {
-			return
-		}
-		v.cfg.OnError(fmt.Errorf("listen for returned stock: %w", err))
-		if confirmed {
-			wait = resendMin
-		}
-		if !pause.For(v.life, wait/2+rand.N(wait/2)) {
-			return
-		}
-	}
-}
-
-// listenOnce subscribes to every partition's channel and handles its messages until the
-// connection fails. confirmed says whether the subscription was confirmed.
-func (v *Inventory) listenOnce(ctx context.Context) (confirmed bool, err error) {
 	channels := make([]string, v.cfg.Partitions)
 	for p := range channels {
 		channels[p] = v.keys.stockChannel(p)
 	}
-	// Marks are not used without the subscription.
-	defer v.subscribed.Store(false)
-	err = subscription.Receive(ctx, v.rdb, func(msg any) {
-		switch m := msg.(type) {
-		case *redis.Subscription:
-			if m.Count == len(channels) {
-				confirmed = true
-				v.dropMarks() // messages before this one were missed
-				v.subscribed.Store(true)
-			}
-		case *redis.Message:
-			v.dropMark(m.Payload)
-			v.observers.OnChange(m.Payload)
-		}
-	}, channels...)
-	return confirmed, err
+	l := subscription.Listener{
+		Redis: v.rdb, Channels: channels, Name: "returned stock",
+		OnSubscribed: func() error {
+			v.dropMarks() // messages before this subscription were missed
+			v.subscribed.Store(true)
+			return nil
+		},
+		OnMessage: func(item string) {
+			v.dropMark(item)
+			v.observers.OnChange(item)
+		},
+		OnLost:  func() { v.subscribed.Store(false) }, // marks are not used without the subscription
+		OnError: v.cfg.OnError,
+	}
+	l.Run(v.life)
 }
 
 // Returned drops this process's sold-out mark of the item. Call it after [Release]: the

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 	"flashsale/inventory"
 	"flashsale/order"
@@ -25,9 +24,6 @@ type Waiters struct {
 }
 
 const waiterShards = 64
-
-// listenPause is the pause before a subscription that has ended is tried again.
-const listenPause = 100 * time.Millisecond
 
 type waiterShard struct {
 	mu sync.Mutex
@@ -119,36 +115,18 @@ func (w *Waiters) ids() []string {
 // Listen receives the workers' messages until ctx ends. After each new subscription it
 // reads from the database what was committed before.
 func (w *Waiters) Listen(ctx context.Context, rdb redis.UniversalClient, store *store.Store, onError func(error)) error {
-	for {
-		err := w.listenOnce(ctx, rdb, store, onError)
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the error is only that of the ended ctx
-		}
-		onError(fmt.Errorf("listen for commits: %w", err))
-		pause.For(ctx, listenPause)
-	}
-}
-
-// listenOnce subscribes and handles messages until the connection fails.
-func (w *Waiters) listenOnce(ctx context.Context, rdb redis.UniversalClient, store *store.Store, onError func(error)) error {
-	caughtUp := true
-	return subscription.Receive(ctx, rdb, func(msg any) {
-		switch m := msg.(type) {
-		case *redis.Subscription:
-			caughtUp = false
-		case *redis.Message:
-			if err := w.receive(m.Payload, store.Now); err != nil {
+	l := subscription.Listener{
+		Redis: rdb, Channels: []string{order.ChannelOf(w.origin)}, Name: "commits",
+		OnSubscribed: func() error { return w.catchUp(ctx, store) },
+		OnMessage: func(message string) {
+			if err := w.receive(message, store.Now); err != nil {
 				onError(err)
 			}
-		}
-		if !caughtUp {
-			if err := w.catchUp(ctx, store); err != nil {
-				onError(err) // retried at the next message or ping
-			} else {
-				caughtUp = true
-			}
-		}
-	}, order.ChannelOf(w.origin))
+		},
+		OnError: onError,
+	}
+	l.Run(ctx)
+	return nil
 }
 
 // receive settles the orders of a message. now is the shop's clock.
@@ -171,7 +149,7 @@ func (w *Waiters) catchUp(ctx context.Context, store *store.Store) error {
 		n := min(len(ids), 256)
 		found, err := store.Settled(ctx, ids[:n])
 		if err != nil {
-			return fmt.Errorf("catch up on commits: %w", err)
+			return fmt.Errorf("catch up: %w", err)
 		}
 		for _, f := range found {
 			w.Settle(f, time.Time{})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/pause"
 	"flashsale/internal/subscription"
 	"flashsale/order"
 	"flashsale/order/store"
@@ -26,9 +25,6 @@ var (
 	// one.
 	ErrClosed = errors.New("order: feed closed")
 )
-
-// resubscribePause is the pause before a subscription that has ended is tried again.
-const resubscribePause = 100 * time.Millisecond
 
 // Config configures a Feed. Store, Redis and Orders are required.
 type Config struct {
@@ -295,12 +291,14 @@ func (f *Feed) work(ctx context.Context) {
 
 // listen receives the ids of changed orders until ctx ends.
 func (f *Feed) listen(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := subscription.Receive(ctx, f.cfg.Redis, f.receive, order.ChangedChannel)
-		if ctx.Err() != nil {
-			return
-		}
-		f.cfg.OnError(fmt.Errorf("listen for changed orders: %w", err))
-		pause.For(ctx, resubscribePause)
+	l := subscription.Listener{
+		Redis: f.cfg.Redis, Channels: []string{order.ChangedChannel}, Name: "changed orders",
+		OnSubscribed: func() error {
+			f.changedAll()
+			return nil
+		},
+		OnMessage: f.receive,
+		OnError:   f.cfg.OnError,
 	}
+	l.Run(ctx)
 }

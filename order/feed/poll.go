@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -28,22 +26,29 @@ const (
 )
 
 // receive records the orders that a message names.
-func (f *Feed) receive(msg any) {
+func (f *Feed) receive(message string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch m := msg.(type) {
-	case *redis.Subscription:
-		// Messages sent before the subscription were missed: read all orders.
-		for id := range f.followed {
+	for id := range strings.SplitSeq(message, " ") {
+		if f.followed[id] != nil {
 			f.changed[id] = struct{}{}
 		}
-	case *redis.Message:
-		for id := range strings.SplitSeq(m.Payload, " ") {
-			if f.followed[id] != nil {
-				f.changed[id] = struct{}{}
-			}
-		}
 	}
+	f.notify()
+}
+
+// changedAll records all followed orders after a new subscription: messages sent before it were missed.
+func (f *Feed) changedAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.followed {
+		f.changed[id] = struct{}{}
+	}
+	f.notify()
+}
+
+// notify has the changed orders read. The caller holds the feed's mutex.
+func (f *Feed) notify() {
 	if len(f.changed) > 0 {
 		signal(f.notified)
 	}
