@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -74,6 +75,33 @@ func TestClaimScript(t *testing.T) {
 			if err := rdb.Del(await.Context(t), key).Err(); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// TestNoteRevisions_Expires: the first revisions of a lineage expire, although no process keeps them, and
+// later ones keep them for longer.
+func TestNoteRevisions_Expires(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, lineage, item := await.Context(t), t.Name(), "item"
+		key := keys{1}.committed(item, lineage)
+		for round := range int64(2) {
+			pipe := rdb.Pipeline()
+			NoteRevisions(ctx, pipe, 1, lineage, map[string]int64{item: round})
+			if _, err := pipe.Exec(ctx); err != nil {
+				t.Fatal(err)
+			}
+			left, err := rdb.TTL(ctx, key).Result()
+			if err != nil || left <= revisionsLife-time.Hour || left > revisionsLife {
+				t.Errorf("round %d: the key expires in %v, %v; want about %v", round, left, err, revisionsLife)
+			}
+			if err := rdb.Expire(ctx, key, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if revisions, err := Revisions(ctx, rdb, 1, lineage, []string{item}); err != nil || revisions[0] != 1 {
+			t.Errorf("revisions %v, %v, want 1", revisions, err)
 		}
 	})
 }
