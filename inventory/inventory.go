@@ -251,7 +251,7 @@ type Inventory struct {
 
 	mu        sync.RWMutex
 	sellers   map[string]*seller
-	floors    map[string]int64 // by item: the floor of its last seller; see seller.floor
+	floors    floors // of sellers that have ended
 	closed    bool
 	running   sync.WaitGroup
 	observers Observers
@@ -278,8 +278,8 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 	}
 	v := &Inventory{
 		cfg: cfg, keys: keys{cfg.Partitions}, rdb: rdb, locks: locks, queues: queues, source: source,
-		sellers: make(map[string]*seller), floors: make(map[string]int64),
-		clocks: make([]scriptClock, cfg.Partitions),
+		sellers: make(map[string]*seller),
+		clocks:  make([]scriptClock, cfg.Partitions),
 	}
 	if err := CheckPartitions(ctx, rdb, cfg.Partitions); err != nil {
 		return nil, err
@@ -400,7 +400,7 @@ func (v *Inventory) seller(item string) (*seller, error) {
 		return s, nil
 	}
 	s = newSeller(v, item)
-	s.floor.Store(v.floors[item])
+	s.floor.Store(v.floors.take(item))
 	v.sellers[item] = s
 	v.running.Add(1)
 	go s.run()

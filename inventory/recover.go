@@ -209,5 +209,5 @@ func (v *Inventory) floor(item string) int64 {
 	if s := v.sellers[item]; s != nil {
 		return s.floor.Load()
 	}
-	return v.floors[item]
+	return v.floors.of[item].sequence
 }

@@ -232,9 +232,7 @@ func (s *seller) done(idle bool) bool {
 	}
 	s.retired = true
 	delete(s.v.sellers, s.item)
-	if floor := s.floor.Load(); floor > 0 {
-		s.v.floors[s.item] = floor
-	}
+	s.v.floors.keep(s.item, s.floor.Load(), time.Now())
 	return true
 }
 

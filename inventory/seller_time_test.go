@@ -161,7 +161,7 @@ func inOwnTime(t *testing.T, cfg Config, sale Sale, test func(t *testing.T, st *
 			v := &Inventory{
 				clocks: make([]scriptClock, 1), observers: Observers{}.withDefaults(),
 				cfg: cfg, keys: keys{1}, rdb: rdb, locks: newLocks(t, rdb, polling), queues: []*queue.Queue{st.queue},
-				source: st.source, sellers: make(map[string]*seller), floors: make(map[string]int64),
+				source: st.source, sellers: make(map[string]*seller),
 			}
 			v.epoch.Store(1)
 			v.life, v.stop = context.WithCancel(t.Context())
