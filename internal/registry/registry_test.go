@@ -108,10 +108,11 @@ func TestRegistry(t *testing.T) {
 		await.True(t, "the registry changes", func() bool { return !listed(t, r).FetchedAt.IsZero() })
 		await.True(t, "the registry changes", func() bool { return listed(t, r).Live[0].SeenAt.After(one.SeenAt) })
 		other := join(t, r.Register("b", ""), refuse(t))
-		await.True(t, "the registry changes", func() bool { return len(listed(t, r).Live) == 2 })
-		if w := listed(t, r); w.Live[0].ID != one.ID || w.Live[1].Host != "b" || w.Live[1].Version != "" {
-			t.Errorf("the oldest is first: %+v", w.Live)
-		}
+		// A heartbeat that is slow to reach Redis makes its worker look younger until the next one.
+		await.True(t, "the oldest is first", func() bool {
+			live := listed(t, r).Live
+			return len(live) == 2 && live[0].ID == one.ID && live[1].Host == "b" && live[1].Version == ""
+		})
 		leave()
 		w := listed(t, r)
 		if len(w.Live) != 1 || w.Live[0].Host != "b" {
