@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order"
+	"flashsale/order/ordertest"
 	"flashsale/order/store/storetest"
 )
 
@@ -55,7 +56,7 @@ func TestWaiters_Listen_Silent(t *testing.T) {
 		if !errors.Is(err, subscription.ErrSilent) {
 			t.Errorf("reported %v, want ErrSilent", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(ordertest.Limit):
 		t.Error("the silence was not noticed")
 	}
 	if err := process.Signal(syscall.SIGCONT); err != nil {
