@@ -124,7 +124,8 @@ func (f *Feed) subscribed(t *testing.T, s *store.Store) {
 func TestFeed_EveryTransition(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, 4*time.Second)) // long enough to be paid in
+		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, time.Second))
+		release := storetest.HoldClock(s.Store) // until two orders are paid and cancelled
 		s.Service.ChangeNotifier = checkout.NewChangeNotifier(rdb, s.CollectError)
 		f := newFeed(t, Config{Store: s.Store, Redis: rdb, Orders: s.Service, Poll: never})
 		f.subscribed(t, s.Store)
@@ -150,6 +151,7 @@ func TestFeed_EveryTransition(t *testing.T) {
 		if _, err := s.Service.Cancel(await.Context(t), ids[order.StatusCancelled], order.Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
+		release()
 		for want, last := range map[order.Status][]order.Status{
 			order.StatusPaid:      {order.StatusPaid},
 			order.StatusCancelled: {order.StatusCancelled},

@@ -315,6 +315,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.Asking("", 9, 3, time.Second))
+		release := storetest.HoldClock(s.Store) // until two orders are paid and cancelled
 		worker.RunWorker(t, s.Fulfiller, s.Queue, idle)
 		// Redis would refuse it, too, if it had not lost its count.
 		refused := ordertest.Bought("refused", s.Item, "x", "k", 10)
@@ -335,6 +336,7 @@ func TestService_Get_EndsFinal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		release()
 		for id, want := range ids {
 			await.True(t, "order to be "+string(want), func() bool {
 				o := s.MustGet(id)

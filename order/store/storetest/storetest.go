@@ -2,7 +2,9 @@
 package storetest
 
 import (
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"flashsale/internal/testing/await"
 	"flashsale/order"
@@ -50,6 +52,20 @@ func SetClock(s *store.Store) *ordertest.Clock {
 	c := ordertest.NewClock()
 	store.WithClock(c)(s)
 	return c
+}
+
+// HoldClock stops the store's clock at the present time until release is called. Meanwhile no
+// order expires, however slow the machine is.
+func HoldClock(s *store.Store) (release func()) {
+	held := time.Now()
+	var runs atomic.Bool
+	store.WithClock(ordertest.ClockFunc(func() time.Time {
+		if runs.Load() {
+			return time.Now()
+		}
+		return held
+	}))(s)
+	return func() { runs.Store(true) }
 }
 
 // MustCommit commits tasks as one batch.
