@@ -125,7 +125,7 @@ func (s *Shop) start() {
 	if s.Stock, err = inventory.New(ctx, s.Rdb, locks, []*queue.Queue{s.Queue}, source, cfg); err != nil {
 		s.T.Fatal(err)
 	}
-	if s.Items, err = catalog.New(ctx, s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit}); err != nil {
+	if s.Items, err = catalog.New(ctx, s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit, Wait: ordertest.Limit}); err != nil {
 		s.T.Fatal(err)
 	}
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
