@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"flashsale/handler/auth"
-	"flashsale/handler/handlertest"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/privacy"
@@ -148,32 +147,24 @@ func TestExportBuyer_FailureClosesTheConnection(t *testing.T) {
 // An export and an erasure may take longer than the server allows for a purchase.
 func TestBuyers_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
-	const brief = 500 * time.Millisecond
-	s, b := withBuyers(t)
-	b.export = func(_ string, to privacy.BuyerRecords) error {
-		<-time.After(3 * brief)
-		return to.Holdings("thing", 2)
+	shop := func(brief time.Duration) http.Handler {
+		s, b := withBuyers(t)
+		b.export = func(_ string, to privacy.BuyerRecords) error {
+			<-time.After(3 * brief)
+			return to.Holdings("thing", 2)
+		}
+		b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
+			<-time.After(3 * brief)
+			return privacy.Erased{Pseudonym: "erased-1", Orders: 1}, nil
+		}
+		return s
 	}
-	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
-		<-time.After(3 * brief)
-		return privacy.Erased{Pseudonym: "erased-1", Orders: 1}, nil
-	}
-	addr := serveShort(t, s, brief)
 	const reason = `{"reason":"asked"}`
 	for request, want := range map[string]string{
 		"GET /v1/admin/buyers/alice HTTP/1.1\r\n%s\r\n": `"quantity":2`,
 		"POST /v1/admin/buyers/alice/erase HTTP/1.1\r\n%sContent-Type: application/json\r\n" + withLength(reason) + "\r\n" + reason: `"orders":1`,
 	} {
-		w := handlertest.Dial(t, addr)
-		w.Send(t, fmt.Sprintf(request, "Host: x\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\n"))
-		resp := w.Answer(t)
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
-			t.Errorf("%d %s, %v", resp.StatusCode, body, err)
-		}
-		if err := resp.Body.Close(); err != nil {
-			t.Error(err)
-		}
+		wantInTime(t, fmt.Sprintf(request, "Host: x\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\n"), want, shop)
 	}
 }
 

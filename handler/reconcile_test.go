@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,7 +112,8 @@ func TestReconcile_Refused(t *testing.T) {
 // A reconciliation may take longer than the server allows for a purchase.
 func TestReconcile_MayExceedTheServersTimeLimits(t *testing.T) {
 	t.Parallel()
-	wantInTime(t, reconcilePath, func(brief time.Duration) http.Handler {
+	request := "POST " + reconcilePath + " HTTP/1.1\r\nHost: shop\r\nAuthorization: " + bearer(t, "root", auth.RoleAdmin) + "\r\nContent-Length: 0\r\n\r\n"
+	wantInTime(t, request, `"balanced":true`, func(brief time.Duration) http.Handler {
 		return open(t, reconciling(func(ctx context.Context, _ reconcile.Options) (reconcile.Report, error) {
 			select {
 			case <-ctx.Done():
@@ -122,14 +125,14 @@ func TestReconcile_MayExceedTheServersTimeLimits(t *testing.T) {
 	})
 }
 
-// wantInTime posts to a server with short limits, and wants a 200. On a busy machine the server may
-// run out of time to read the request; then it is repeated with longer limits.
-func wantInTime(t *testing.T, path string, shop func(brief time.Duration) http.Handler) {
+// wantInTime sends a request to a server with short limits, and wants a 200 and that text. On a busy
+// machine the server may run out of time to read the request; then it is repeated with longer limits.
+func wantInTime(t *testing.T, request, want string, shop func(brief time.Duration) http.Handler) {
 	t.Helper()
 	for brief := 500 * time.Millisecond; ; brief *= 2 {
 		addr := handlertest.Serve(t, shop(brief), func(srv *http.Server) { srv.ReadTimeout, srv.WriteTimeout = brief, brief })
 		w := handlertest.Dial(t, addr)
-		w.Send(t, "POST "+path+" HTTP/1.1\r\nHost: shop\r\nAuthorization: "+bearer(t, "root", auth.RoleAdmin)+"\r\nContent-Length: 0\r\n\r\n")
+		w.Send(t, request)
 		resp, err := w.TryAnswer()
 		if err != nil && brief < 4*time.Second {
 			continue
@@ -137,8 +140,9 @@ func wantInTime(t *testing.T, path string, shop func(brief time.Duration) http.H
 		if err != nil {
 			t.Fatalf("from a server with limits of %v: %v", brief, err)
 		}
-		if err := resp.Body.Close(); err != nil || resp.StatusCode != 200 {
-			t.Errorf("from a server with limits of %v: %+v, %v", brief, resp, err)
+		body, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("from a server with limits of %v: %d %s, %v", brief, resp.StatusCode, body, err)
 		}
 		return
 	}

@@ -27,9 +27,8 @@ func TestServer_SlowClientsAreCutOff(t *testing.T) {
 	for name, part := range map[string]string{"request line": "POST /v1/ite", "header name": "GET /healthz HTTP/1.1\r\nHost: shop\r\nAcce"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := handlertest.Dial(t, handlertest.Serve(t, open(t), handlertest.ReadWithin(200*time.Millisecond)))
-			w.Send(t, part)
-			wantProblem(t, w.Answer(t), 408, "request_timeout")
+			w, resp := answerWithin(t, part, func(time.Duration) http.Handler { return open(t) })
+			wantProblem(t, resp, 408, "request_timeout")
 			w.WantEnd(t)
 		})
 	}
