@@ -40,6 +40,7 @@ func LeaseEnd(l Leased) time.Time { return *l.end }
 // RaiseLimits lets commands take as long as a busy machine needs. Call it before any test.
 func RaiseLimits() {
 	recallLimit, fetchLimit, defaultPatience = time.Minute, time.Minute, time.Minute
+	cancelGrace = 2 * time.Second // some tests wait for it
 }
 
 // SeekStrays checks for strays once, as after a fetch that counted one, and returns the

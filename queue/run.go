@@ -68,9 +68,11 @@ type RunConfig struct {
 // worker. Tests raise it, as they do recallLimit.
 var fetchLimit = 3 * time.Second
 
+// cancelGrace is how long a handler may take to return after its context has ended. Tests raise
+// it, too.
+var cancelGrace = 250 * time.Millisecond
+
 const (
-	// cancelGrace is how long a handler may take to return after its context has ended.
-	cancelGrace = 250 * time.Millisecond
 	// These bound the pause before a failed command is repeated.
 	redisBackoffBase = 50 * time.Millisecond
 	redisBackoffMax  = time.Second
