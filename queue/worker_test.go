@@ -69,9 +69,12 @@ func TestWorker_Abandoned(t *testing.T) {
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, handedBack := range []bool{true, false} {
 			prefix := redistest.Prefix(t)
-			cfg := queue.Config{Prefix: prefix, Lease: 2 * time.Second}
+			cfg := queue.Config{Prefix: prefix, Lease: time.Hour}
 			admin := newQueue(t, rdb, cfg)
 			load(t, admin)
+			if !handedBack {
+				cfg.Lease = 2 * time.Second // the test waits for its end
+			}
 			rejects := refusal{hash: queue.RejectHash}
 			rejects.on.Store(!handedBack)
 			enqueue(t, admin, queue.Task{ID: "a"}, queue.Task{ID: "b"})
