@@ -71,7 +71,7 @@ func TestAPI_ListQueued(t *testing.T) {
 	}
 
 	s.worker()
-	eventually(t, "the orders to be committed", time.Minute, func() (bool, any) {
+	eventually(t, "the orders to be committed", soon, func() (bool, any) {
 		l := c.list("alice", "")
 		for _, o := range l.Orders {
 			if o.Status != "confirmed" {

@@ -41,7 +41,7 @@ func needProcesses(t *testing.T) {
 const (
 	// soon bounds the wait for events that take a moment. It is far longer than necessary, so
 	// that a busy machine does not fail a test.
-	soon = 20 * time.Second
+	soon = 2 * time.Minute
 	// lookEvery is the pause between two checks of a condition.
 	lookEvery = 15 * time.Millisecond
 )

@@ -423,7 +423,7 @@ func TestStart_DiesWithTheTestBinary(t *testing.T) {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
