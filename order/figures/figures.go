@@ -56,6 +56,8 @@ type Config struct {
 	Every time.Duration
 	// OnError receives the first of several consecutive errors. Default: not called.
 	OnError func(error)
+	// roundLimit is the constant; only tests set it.
+	roundLimit time.Duration
 }
 
 // Process describes this process to operators.
@@ -151,6 +153,9 @@ func New(cfg Config) (*Figures, error) {
 	}
 	if cfg.MaxWatchers == 0 {
 		cfg.MaxWatchers = defaultWatchers
+	}
+	if cfg.roundLimit == 0 {
+		cfg.roundLimit = roundLimit
 	}
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}

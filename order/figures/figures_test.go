@@ -38,6 +38,8 @@ func join(t *testing.T, rdb redis.UniversalClient, kind string, change ...func(*
 		Redis: rdb, Counters: m.counters, Wanted: m.wanted, Every: every,
 		Process: Process{Kind: kind, Host: "host:1", Version: "v1"},
 		OnError: func(err error) { t.Errorf("%s: %v", kind, err) },
+		// A busy machine may need longer for a round than a service's events can wait.
+		roundLimit: await.Limit,
 	}
 	for _, f := range change {
 		f(&cfg)

@@ -53,7 +53,7 @@ func (f *Figures) work(ctx context.Context) {
 // process has watchers. The error is that of Redis; the event is then sent with what this
 // process knows.
 func (f *Figures) round(ctx context.Context, d *deployment, now time.Time) (watched bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.roundLimit)
 	defer cancel()
 	r := f.cfg.Counters.report(&f.cfg.Process, now.Sub(f.started))
 	sent := r.withUnsent(f.unsent)
@@ -216,7 +216,7 @@ func (one *item) describe(known *catalog.Item, left int64, now time.Time) {
 // withdraw removes this process's report, so that the others do not wait for the next one. The
 // end of ctx does not cancel it.
 func (f *Figures) withdraw(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.cfg.roundLimit)
 	defer cancel()
 	// If it fails, the report expires.
 	_, _, _, err := f.exchange(ctx, nil, false)
