@@ -140,12 +140,14 @@ func process(t *testing.T, s *shoptest.Shop, rdb *redis.Client) *checkout.Servic
 	}
 	t.Cleanup(func() { s.End(locks.Close) })
 	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
-	stock, err := inventory.New(await.Context(t), own, locks, []*queue.Queue{s.Queue}, source, inventory.Config{Patience: 20 * time.Second, OnError: s.CollectError})
+	stock, err := inventory.New(await.Context(t), own, locks, []*queue.Queue{s.Queue}, source, inventory.Config{
+		Patience: 20 * time.Second, HoldLimit: ordertest.Limit, OnError: s.CollectError,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.End(stock.Close) })
-	cat, err := catalog.New(await.Context(t), s.Store, stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit})
+	cat, err := catalog.New(await.Context(t), s.Store, stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit, Wait: ordertest.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}
