@@ -477,7 +477,9 @@ func (s *Shop) Backlog() *worker.Backlog {
 // HighWater returns a new one for the shop, as that of another process.
 func (s *Shop) HighWater() *store.HighWater {
 	s.T.Helper()
-	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.CollectError})
+	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{
+		Store: s.Store, Redis: s.Rdb, Partitions: 1, NoteTimeout: ordertest.Limit, OnError: s.CollectError,
+	})
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type HighWaterConfig struct {
 	// OnChange is called when the set of stopped items has changed, with all of them,
 	// ordered by id. Default: nothing.
 	OnChange func(stopped []Behind)
+	// NoteTimeout bounds the recording of a transaction's revisions. Default 1 s.
+	NoteTimeout time.Duration
 	// OnError receives errors of background work. Default: they are dropped.
 	OnError func(error)
 }
@@ -122,7 +125,7 @@ func (h *HighWater) Add(ctx context.Context, p redis.Pipeliner, revisions map[st
 	}
 }
 
-// noteTimeout bounds the recording of revisions.
+// noteTimeout is the default of HighWaterConfig.NoteTimeout.
 const noteTimeout = time.Second
 
 // Note records committed revisions. After a failure, the next transaction or check records
@@ -132,7 +135,7 @@ func (h *HighWater) Note(ctx context.Context) {
 	if len(revisions) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(h.NoteTimeout, noteTimeout))
 	defer cancel()
 	_, err := h.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		h.Add(ctx, p, revisions)

@@ -31,12 +31,13 @@ type Backlog struct {
 	store          *store.Store
 	releases       *release.Releases
 	queues         []NamedQueue
+	bulkTime       time.Duration // the constant; only tests set another
 }
 
 // NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
 func NewBacklog(store *store.Store, releases *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, releases: releases, ChangeNotifier: changes, queues: queues}
+	return &Backlog{store: store, releases: releases, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime}
 }
 
 // QueueDepth is the state and the counters of one queue.

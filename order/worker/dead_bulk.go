@@ -106,7 +106,7 @@ func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at BulkPlace, act
 	if !sel.Before.IsZero() && sel.Before.Before(r.Before) {
 		r.Before = sel.Before.Add(time.Millisecond - 1).Truncate(time.Millisecond).UTC()
 	}
-	until := time.Now().Add(bulkTime)
+	until := time.Now().Add(b.bulkTime)
 	for examined := 0; at.Queue < len(b.queues) && r.Matched < bulkLetters && examined < bulkExamined && time.Now().Before(until); {
 		p, err := b.bulkPage(ctx, &r, sel.Group, at, action)
 		if r.Err == nil {

@@ -254,6 +254,7 @@ func TestBacklog_RetryMany_Full(t *testing.T) {
 		for _, room := range []int{10, worker.RetryPage} {
 			q := ordertest.NewQueue(t, rdb, queue.Config{MaxLength: room})
 			b := worker.NewBacklog(nil, nil, nil, worker.NamedQueue{Name: "one", Queue: q})
+			b.SetBulkTime(await.Limit) // which would end a call too
 			die(t, q, always("x"), plainTasks("a", room)...)
 			die(t, q, always("x"), plainTasks("b", 5)...)
 			r, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: time.Now().Add(time.Hour)}, worker.BulkPlace{})

@@ -1,6 +1,10 @@
 package worker
 
-import "flashsale/order/release"
+import (
+	"time"
+
+	"flashsale/order/release"
+)
 
 // What only the external tests of this package use.
 
@@ -26,6 +30,9 @@ type FreeableItem = freeableItem
 func NewFreeableItem(id string, version int64) FreeableItem {
 	return FreeableItem{id: id, version: version}
 }
+
+// SetBulkTime sets how long a call of a bulk operation may take.
+func (b *Backlog) SetBulkTime(d time.Duration) { b.bulkTime = d }
 
 // BacklogReleases returns what releases the units of discarded orders.
 func (b *Backlog) BacklogReleases() *release.Releases { return b.releases }
