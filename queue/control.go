@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,27 +45,29 @@ func (q *Queue) DeleteDead(ctx context.Context, ids ...string) ([]Status, error)
 }
 
 // RunNow makes delayed tasks and dead letters ready, in the given order and up to 512
-// in one step. The attempts of a dead letter are reset. Per task: StatusOK,
-// StatusMissing if it is neither delayed nor dead, or StatusFull for a dead letter
-// for which the queue has no room.
+// in one step. The attempts of a dead letter are reset. If by is not zero, tasks that are
+// due or died later, to the millisecond, stay as they are: a letter that has died again
+// since it was listed is not retried again. Per task: StatusOK, StatusMissing if it stays
+// or is neither delayed nor dead, or StatusFull for a dead letter for which the queue has
+// no room.
 // Errors: ErrFull with at least one StatusFull, and those of Redis, with StatusUnknown
 // from the failing step on.
-func (q *Queue) RunNow(ctx context.Context, ids ...string) ([]Status, error) {
-	return q.runNow(ctx, "run now", "", ids)
-}
-
-// RetryDead is [Queue.RunNow] for dead letters that died no later than by: it leaves delayed
-// tasks, and letters that died again meanwhile, as they are. Their status is StatusMissing.
-func (q *Queue) RetryDead(ctx context.Context, by time.Time, ids ...string) ([]Status, error) {
-	return q.runNow(ctx, "retry dead", by.UnixMilli(), ids)
-}
-
-func (q *Queue) runNow(ctx context.Context, op string, by any, ids []string) ([]Status, error) {
-	status, err := byID(ctx, q, op, runNowScript, []any{q.cfg.MaxLength, by}, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
+func (q *Queue) RunNow(ctx context.Context, by time.Time, ids ...string) ([]Status, error) {
+	const op = "run now"
+	args := []any{q.cfg.MaxLength, millis(by)}
+	status, err := byID(ctx, q, op, runNowScript, args, ids, map[byte]Status{'K': StatusOK, 'M': StatusMissing, 'F': StatusFull})
 	if err == nil {
 		err = refused(op, status)
 	}
 	return status, err
+}
+
+// millis is an argument of a script: a time in milliseconds, or "" for the zero time.
+func millis(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return strconv.FormatInt(t.UnixMilli(), 10)
 }
 
 // byID runs a script on the tasks with these ids.

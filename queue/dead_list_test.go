@@ -137,21 +137,23 @@ func TestQueue_ListDead_DiedBy(t *testing.T) {
 	})
 }
 
-// TestQueue_RetryDead leaves delayed tasks and letters that died later as they are.
-func TestQueue_RetryDead(t *testing.T) {
+// TestQueue_RunNowBy leaves tasks that are due later, and letters that died later, as they are.
+func TestQueue_RunNowBy(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		q := newQueue(t, rdb, queue.Config{MaxLength: 3})
+		q := newQueue(t, rdb, queue.Config{MaxLength: 4})
 		bury(t, q, "early", "late", "full")
 		diedAt(t, rdb, q, 1000, "early", "full")
 		diedAt(t, rdb, q, 1001, "late")
+		enqueue(t, q, queue.Task{ID: "due", Due: time.Now().Add(time.Hour)})
+		must(rdb.ZAddXX(await.Context(t), q.Prefix()+"delayed", redis.Z{Score: 1000.5, Member: "due"}).Err())
 		enqueue(t, q, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "ready"})
-		status, err := q.RetryDead(await.Context(t), time.UnixMilli(1000), "late", "delayed", "early", "ready", "full")
-		want := []queue.Status{queue.StatusMissing, queue.StatusMissing, queue.StatusOK, queue.StatusMissing, queue.StatusFull}
+		status, err := q.RunNow(await.Context(t), time.UnixMilli(1000), "late", "delayed", "early", "ready", "full", "due")
+		want := []queue.Status{queue.StatusMissing, queue.StatusMissing, queue.StatusOK, queue.StatusMissing, queue.StatusFull, queue.StatusOK}
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("%v, %v; want %v and ErrFull", status, err, want)
 		}
-		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 2})
+		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Dead: 2})
 		wantClean(t, q)
 	})
 }

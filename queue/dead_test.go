@@ -36,7 +36,7 @@ func TestQueue_DeadFates(t *testing.T) {
 			}
 		}
 		enqueue(t, q, queue.Task{ID: "alive"})
-		status, err := q.RunNow(ctx, "d", "alive", "b", "never", "b")
+		status, err := q.RunNow(ctx, time.Time{}, "d", "alive", "b", "never", "b")
 		wantStatus(t, status, err, queue.StatusOK, queue.StatusMissing, queue.StatusOK, queue.StatusMissing, queue.StatusMissing)
 		for i, l := range take(t, q, "alive", "d", "b") {
 			if l.Attempt != 1 || i > 0 && string(l.Payload) != "body of "+l.ID {
@@ -99,7 +99,7 @@ func TestQueue_RunNowFull(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
 		bury(t, q, "dead 1", "dead 2")
 		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		status, err := q.RunNow(await.Context(t), "dead 1", "dead 2", "later")
+		status, err := q.RunNow(await.Context(t), time.Time{}, "dead 1", "dead 2", "later")
 		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusOK}
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("%v, %v; want %v and ErrFull", status, err, want)

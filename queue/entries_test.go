@@ -118,7 +118,7 @@ func TestQueue_Entries_Removed(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: l, Dead: true})
 		}
 		wantEntries(t, "with the last of two dead letters", q, 1)
-		if _, err := q.RunNow(ctx, "dead1"); err != nil {
+		if _, err := q.RunNow(ctx, time.Time{}, "dead1"); err != nil {
 			t.Fatal(err)
 		}
 		wantEntries(t, "retried", q, 8)

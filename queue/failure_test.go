@@ -262,7 +262,7 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 		note(err)
 		_, err = q.Reject(ctx, queue.Rejection{Task: f.Tasks[3], Dead: true}, queue.Rejection{Task: f.Tasks[4], Delay: time.Hour}, queue.Rejection{Task: f.Tasks[5]})
 		note(err)
-		_, err = q.RunNow(ctx, f.Tasks[3].ID, "later")
+		_, err = q.RunNow(ctx, time.Time{}, f.Tasks[3].ID, "later")
 		note(err)
 	}
 	note(q.Pause(ctx))
@@ -276,8 +276,6 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 		note(err)
 	}
 	_, err = q.CountDead(ctx, queue.DeadPlace{}, later)
-	note(err)
-	_, err = q.RetryDead(ctx, later, "none")
 	note(err)
 	_, err = q.Get(ctx, "later", "none")
 	note(err)

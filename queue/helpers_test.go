@@ -204,7 +204,7 @@ func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 
 func runNow(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
-	status, err := q.RunNow(await.Context(t), ids...)
+	status, err := q.RunNow(await.Context(t), time.Time{}, ids...)
 	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
 }
 

@@ -76,7 +76,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 				return err == nil && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"run now": func() bool {
-				status, err := q.RunNow(await.Context(t), "dead")
+				status, err := q.RunNow(await.Context(t), time.Time{}, "dead")
 				return errors.Is(err, queue.ErrFull) && slices.Equal(status, []queue.Status{queue.StatusFull})
 			},
 			"script": func() bool {

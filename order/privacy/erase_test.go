@@ -235,7 +235,7 @@ func TestService_EraseBuyer_InFlight(t *testing.T) {
 		if _, err := late.EraseBuyer(await.Context(t), "alice", erasure); !errors.Is(err, ErrOrdersInFlight) {
 			t.Errorf("on a later page: %v", err)
 		}
-		if _, err := s.Queue.RunNow(await.Context(t), ordertest.TaskOf(t, s.Queue, queued.ID)); err != nil {
+		if _, err := s.Queue.RunNow(await.Context(t), time.Time{}, ordertest.TaskOf(t, s.Queue, queued.ID)); err != nil {
 			t.Fatal(err)
 		}
 		s.Work()

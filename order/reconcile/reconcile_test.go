@@ -101,7 +101,7 @@ func TestReconciler_InFlight(t *testing.T) {
 		if after := s.RedisState(); after != before {
 			t.Errorf("Redis was changed from\n%s to\n%s", before, after)
 		}
-		if _, err := s.Queue.RunNow(await.Context(t), f.Tasks[0].ID); err != nil {
+		if _, err := s.Queue.RunNow(await.Context(t), time.Time{}, f.Tasks[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range f.Tasks[1:] { // their workers died

@@ -96,7 +96,7 @@ func unreachable(name string, err error) error {
 // inventory.ErrOverloaded if the queue is full, inventory.ErrUnavailable.
 func (b *Backlog) Retry(ctx context.Context, id string) (DeadLetter, error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
-		status, err := q.RunNow(ctx, info.ID)
+		status, err := q.RunNow(ctx, time.Time{}, info.ID)
 		return first(status), err
 	})
 }

@@ -260,7 +260,7 @@ func idsOf(letters []queue.TaskInfo) []string {
 
 func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, by time.Time) ([]letterResult, error) {
 	results := make([]letterResult, len(letters))
-	status, err := q.Queue.RetryDead(ctx, by, idsOf(letters)...)
+	status, err := q.Queue.RunNow(ctx, by, idsOf(letters)...)
 	for i, s := range status {
 		if s == queue.StatusOK {
 			results[i] = resultDone

@@ -291,7 +291,7 @@ func TestSweeper_Buried(t *testing.T) {
 			t.Errorf("the committed order became %+v", o)
 		}
 		// If it is retried after all, it keeps the result that the buyer got.
-		if _, err := s.Queue.RunNow(await.Context(t), dead.ID); err != nil {
+		if _, err := s.Queue.RunNow(await.Context(t), time.Time{}, dead.ID); err != nil {
 			t.Fatal(err)
 		}
 		s.Work()

@@ -1,24 +1,20 @@
 -- Makes delayed tasks and dead letters ready now. A dead letter's attempts are forgotten.
 --
 -- KEYS  those of fragment_common.lua
--- ARGV  1 max_length, 2 '' or, to leave delayed tasks and later dead letters as they are, the latest time of death in ms,
---       then ids
--- Returns a string with one letter per id: K done, M neither delayed nor dead, or left, F a dead letter, and the queue is full
+-- ARGV  1 max_length, 2 the latest due time or time of death in ms ('': any), then ids
+-- Returns a string with one letter per id: K done, M neither delayed nor dead, or later, F a dead letter, and the queue is full
 -- Atomic because the task leaves one set and enters the other as one step.
 
 local room, now_us = queue_room(0, tonumber(ARGV[1])), queue_now()
-local by = tonumber(ARGV[2])
+local by = tonumber(ARGV[2]) or math.huge
 local status, ready = {}, false
 for i = 3, #ARGV do
   local id = ARGV[i]
-  local set
-  if by then
-    local died = redis.call('ZSCORE', KEYS[10], id)
-    set = died and tonumber(died) <= by and 10
-  else
-    set = redis.call('ZSCORE', KEYS[2], id) and 2 or redis.call('ZSCORE', KEYS[10], id) and 10
+  local set, at = 2, redis.call('ZSCORE', KEYS[2], id)
+  if not at then
+    set, at = 10, redis.call('ZSCORE', KEYS[10], id)
   end
-  if not set then
+  if not at or math.floor(tonumber(at)) > by then
     status[i - 2] = 'M'
   else
     local _, priority, _, reason, options = queue_parse(redis.call('HGET', KEYS[5], id))
