@@ -3,7 +3,6 @@ package handler
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -32,9 +31,9 @@ type deadLetters interface {
 	// and returns it. Errors: worker.ErrTaskNotFound.
 	Discard(ctx context.Context, id string) (worker.DeadLetter, error)
 	// RetryMany retries a part of the selected letters. Errors: inventory.ErrOverloaded.
-	RetryMany(ctx context.Context, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error)
+	RetryMany(ctx context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error)
 	// DiscardMany discards a part of the selected letters. Errors: order.ErrDatabase.
-	DiscardMany(ctx context.Context, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error)
+	DiscardMany(ctx context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error)
 }
 
 // dead answers GET /v1/admin/dead.
@@ -60,7 +59,7 @@ func (rs *queueRoutes) dead(q *call) error {
 	b := encode.List(append(q.out[:0], `{"dead":[`...), letters, appendDeadLetter)
 	cursor := ""
 	if next != nil {
-		cursor = strconv.Itoa(next.Queue) + "." + strconv.Itoa(next.Offset)
+		cursor = placeCursor(next)
 	}
 	q.out = append(encode.TextField(append(b, ']'), `,"next_cursor":`, cursor), '}')
 	return q.json(200)
@@ -83,19 +82,35 @@ func appendLetterFields(b []byte, l *worker.DeadLetter) []byte {
 	return encode.TextField(b, `,"group":`, l.Group)
 }
 
-// maxPlace bounds the numbers in a place in the list of dead letters.
-const maxPlace = 1 << 30
-
-// readPlace reads a cursor of the dead letters. It need not be authenticated, because an admin
-// may see all of them.
-func readPlace(cursor string) (worker.DeadPlace, error) {
-	first, second, ok := strings.Cut(cursor, ".")
-	n, err1 := strconv.ParseUint(first, 10, 32)
-	offset, err2 := strconv.ParseUint(second, 10, 32)
-	if !ok || err1 != nil || err2 != nil || n > maxPlace || offset > maxPlace {
-		return worker.DeadPlace{}, request.ErrCursor
+// placeCursor is the cursor of a place in the dead letters: the number of the queue, the time
+// of death and the id.
+func placeCursor(p *worker.DeadPlace) string {
+	died := ""
+	if !p.DiedAt.IsZero() {
+		died = strconv.FormatInt(p.DiedAt.UnixMilli(), 10)
 	}
-	return worker.DeadPlace{Queue: int(n), Offset: int(offset)}, nil
+	return strings.Join([]string{strconv.Itoa(p.Queue), died, base64.RawURLEncoding.EncodeToString([]byte(p.ID))}, ".")
+}
+
+// readPlace reads such a cursor. It need not be authenticated, because an admin may see and
+// decide about all letters.
+func readPlace(cursor string) (at worker.DeadPlace, err error) {
+	f := strings.Split(cursor, ".")
+	if len(f) != 3 {
+		return at, request.ErrCursor
+	}
+	n, err1 := strconv.ParseUint(f[0], 10, 30)
+	id, err2 := base64.RawURLEncoding.DecodeString(f[2])
+	if err1 != nil || err2 != nil || len(id) > 255 || (f[1] == "") != (len(id) == 0) {
+		return at, request.ErrCursor
+	}
+	at.Queue, at.ID = int(n), string(id)
+	if f[1] != "" {
+		if at.DiedAt, err = readMillis(f[1]); err != nil {
+			return at, request.ErrCursor
+		}
+	}
+	return at, nil
 }
 
 // validTaskID reports whether id is a valid task id.
@@ -183,7 +198,7 @@ var problemNotAll = problem.New(503, "unavailable", "Dead letters not handled",
 	"The part of this call may not have been handled. Repeat the request; it continues where it stopped.").Among(1)
 
 // decideMany answers the routes that decide about many dead letters.
-func (rs *queueRoutes) decideMany(decide func(taskService, context.Context, worker.DeadSelection, worker.BulkPlace) (worker.BulkResult, error), state string) endpoint {
+func (rs *queueRoutes) decideMany(decide func(taskService, context.Context, worker.DeadSelection, worker.DeadPlace) (worker.BulkResult, error), state string) endpoint {
 	return func(q *call) error {
 		sel, at, err := readSelection(q.in, state)
 		if err != nil {
@@ -225,7 +240,7 @@ func validGroup(id string) bool {
 }
 
 // readSelection reads and checks the body of a call about many dead letters.
-func readSelection(body []byte, state string) (sel worker.DeadSelection, at worker.BulkPlace, err error) {
+func readSelection(body []byte, state string) (sel worker.DeadSelection, at worker.DeadPlace, err error) {
 	f := request.ReadFields(body)
 	all, hasAll := f.Bool("all", false)
 	sel.Group = f.Text("group", false)
@@ -273,40 +288,22 @@ func bulkCursor(state, group string, r *worker.BulkResult) string {
 	if group == "" {
 		group = everyGroup
 	}
-	after := ""
-	if !r.Next.DiedAt.IsZero() {
-		after = strconv.FormatInt(r.Next.DiedAt.UnixMilli(), 10)
-	}
-	return strings.Join([]string{state, group, strconv.FormatInt(r.Before.UnixMilli(), 10), strconv.Itoa(r.Next.Queue), after,
-		base64.RawURLEncoding.EncodeToString([]byte(r.Next.ID))}, ".")
+	return strings.Join([]string{state, group, strconv.FormatInt(r.Before.UnixMilli(), 10), placeCursor(r.Next)}, ".")
 }
 
-var errBulkCursor = errors.New("handler: not a cursor of this selection")
-
-// readBulkCursor reads the cursor of a selection. It need not be authenticated, because an
-// admin may decide about all letters.
-func readBulkCursor(cursor, state, group string) (before time.Time, at worker.BulkPlace, err error) {
+// readBulkCursor reads the cursor of a selection.
+func readBulkCursor(cursor, state, group string) (before time.Time, at worker.DeadPlace, err error) {
 	if group == "" {
 		group = everyGroup
 	}
 	rest, ok := strings.CutPrefix(cursor, state+"."+group+".")
-	f := strings.Split(rest, ".")
-	if !ok || len(f) != 4 {
-		return before, at, errBulkCursor
+	until, place, _ := strings.Cut(rest, ".")
+	before, err1 := readMillis(until)
+	at, err2 := readPlace(place)
+	if !ok || err1 != nil || err2 != nil {
+		return before, at, request.ErrCursor
 	}
-	until, err1 := readMillis(f[0])
-	n, err2 := strconv.ParseUint(f[1], 10, 30)
-	id, err3 := base64.RawURLEncoding.DecodeString(f[3])
-	if err := errors.Join(err1, err2, err3); err != nil || len(id) > 255 || (f[2] == "") != (len(id) == 0) {
-		return before, at, errBulkCursor
-	}
-	at.Queue, at.ID = int(n), string(id)
-	if f[2] != "" {
-		if at.DiedAt, err = readMillis(f[2]); err != nil {
-			return before, at, errBulkCursor
-		}
-	}
-	return until, at, nil
+	return before, at, nil
 }
 
 // readMillis reads a time in milliseconds since 1970, before the year 3000.

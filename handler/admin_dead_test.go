@@ -33,25 +33,25 @@ func (f *fakeTasks) Letter(_ context.Context, id string) (worker.DeadLetter, wor
 	}, f.err
 }
 
-func (f *fakeTasks) many(what string, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error) {
+func (f *fakeTasks) many(what string, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error) {
 	before := ""
 	if !sel.Before.IsZero() {
 		before = sel.Before.Format(time.RFC3339Nano)
 	}
 	f.say("%s %s %s %d %s", what, sel.Group, before, at.Queue, at.ID)
 	r := worker.BulkResult{Matched: 4, Done: []worker.DeadLetter{{ID: "a", Orders: 2}, {ID: "b", Orders: 1}}, Failed: 1, Remaining: 7, Before: someTime,
-		Next: &worker.BulkPlace{Queue: 1, DiedAt: someTime, ID: "x/é"}, Err: inventory.ErrUnavailable}
+		Next: &worker.DeadPlace{Queue: 1, DiedAt: someTime, ID: "x/é"}, Err: inventory.ErrUnavailable}
 	if at.Queue > 0 {
 		r = worker.BulkResult{Remaining: -1, Before: sel.Before}
 	}
 	return r, f.err
 }
 
-func (f *fakeTasks) RetryMany(_ context.Context, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error) {
+func (f *fakeTasks) RetryMany(_ context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error) {
 	return f.many("retry", sel, at)
 }
 
-func (f *fakeTasks) DiscardMany(_ context.Context, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error) {
+func (f *fakeTasks) DiscardMany(_ context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error) {
 	return f.many("discard", sel, at)
 }
 

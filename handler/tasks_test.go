@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"strings"
@@ -32,12 +33,15 @@ func (f *fakeTasks) Depths(context.Context) ([]worker.QueueDepth, error) {
 	}, f.err
 }
 
+// deadCursor is the cursor of the place that Dead returns.
+var deadCursor = fmt.Sprintf("1.%d.%s", someTime.UnixMilli(), base64.RawURLEncoding.EncodeToString([]byte("x/é")))
+
 func (f *fakeTasks) Dead(_ context.Context, group string, at worker.DeadPlace, limit int) ([]worker.DeadLetter, *worker.DeadPlace, error) {
-	f.say("dead %s%d.%d %d", group, at.Queue, at.Offset, limit)
+	f.say("dead %s%d %s %d", group, at.Queue, at.ID, limit)
 	return []worker.DeadLetter{
 		{Queue: "one", ID: "a", Type: "purchase", Orders: 1, OrderID: someOrderID, ItemID: "thing", Attempts: 3, DiedAt: someTime, Reason: "<no>", Group: someGroup},
 		{Queue: "one", ID: "b", Group: someGroup},
-	}, &worker.DeadPlace{Queue: 1, Offset: 7}, f.err
+	}, &worker.DeadPlace{Queue: 1, DiedAt: someTime, ID: "x/é"}, f.err
 }
 
 func (f *fakeTasks) Verify(_ context.Context, repair bool) ([]worker.QueueCheck, error) {
@@ -67,11 +71,11 @@ func TestTasks(t *testing.T) {
 			`"per_second":1.25,"wait_p50_ms":1.000,"wait_p99_ms":2.000,"paused":true},` +
 			`{"name":"two","orders":10,"ready":10,"delayed":0,"leased":0,"dead":0,"oldest_age_ms":1000.000,"processed":0,"failed_attempts":0,` +
 			`"per_second":0.00,"wait_p50_ms":0.000,"wait_p99_ms":0.000,"paused":false}]}`},
-		{"GET", "/v1/admin/dead", "dead 0.0 20", `{"dead":[{"task":"a","queue":"one","type":"purchase","orders":1,"order_id":"` + someOrderID + `",` +
+		{"GET", "/v1/admin/dead", "dead 0  20", `{"dead":[{"task":"a","queue":"one","type":"purchase","orders":1,"order_id":"` + someOrderID + `",` +
 			`"item_id":"thing","attempts":3,"died_at":"2030-01-02T03:04:05.678Z","reason":"\u003cno\u003e","group":"` + someGroup + `"},` +
-			`{"task":"b","queue":"one","type":"","orders":0,"attempts":0,"died_at":"0001-01-01T00:00:00.000Z","reason":"","group":"` + someGroup + `"}],"next_cursor":"1.7"}`},
-		{"GET", "/v1/admin/dead?cursor=1.7&limit=3", "dead 1.7 3", ""},
-		{"GET", "/v1/admin/dead?group=" + someGroup, "dead " + someGroup + "0.0 20", ""},
+			`{"task":"b","queue":"one","type":"","orders":0,"attempts":0,"died_at":"0001-01-01T00:00:00.000Z","reason":"","group":"` + someGroup + `"}],"next_cursor":"` + deadCursor + `"}`},
+		{"GET", "/v1/admin/dead?cursor=" + deadCursor + "&limit=3", "dead 1 x/é 3", ""},
+		{"GET", "/v1/admin/dead?group=" + someGroup, "dead " + someGroup + "0  20", ""},
 		{"POST", "/v1/admin/queue/verify", "verify false", `{"queues":[{"name":"one","tasks":9,"lost":1,"doubled":2,"bodiless":3,` +
 			`"repaired":false},{"name":"two","tasks":0,"lost":0,"doubled":0,"bodiless":0,"repaired":false}],"clean":false}`},
 		{"POST", "/v1/admin/queue/verify?repair=true", "verify true", ""},
@@ -132,8 +136,11 @@ func TestTasks_Err(t *testing.T) {
 		{"/v1/admin/dead?limit=1&limit=2", 400, "parameter_invalid", "limit"},
 		{"/v1/admin/dead?cursor=", 400, "cursor_invalid", "cursor"},
 		{"/v1/admin/dead?cursor=1", 400, "cursor_invalid", "cursor"},
-		{"/v1/admin/dead?cursor=1.-1", 400, "cursor_invalid", "cursor"},
-		{"/v1/admin/dead?cursor=4294967295.1", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=-1..", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=4294967295..", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=1.2.", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=1..YQ", 400, "cursor_invalid", "cursor"},
+		{"/v1/admin/dead?cursor=1.z.YQ", 400, "cursor_invalid", "cursor"},
 		{"/v1/admin/dead?user_id=1", 400, "unknown_parameter", "user_id"},
 	} {
 		body := wantProblem(t, s.get(t, q.path, "root", auth.RoleAdmin).Result(), q.status, q.code)

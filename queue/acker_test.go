@@ -191,8 +191,7 @@ func TestAcker_ThenNoRoom(t *testing.T) {
 			return errs
 		}, queue.RunConfig{Batch: 1, OnError: func(err error) { t.Error(err) }})
 		waitFor(t, func() bool {
-			found, err := q.Get(await.Context(t), "b")
-			return err == nil && found[0].State != "" && stats(t, q) == queue.Stats{Delayed: 2}
+			return lookUp(t, q, "b")[0].State != "" && stats(t, q) == queue.Stats{Delayed: 2}
 		})
 		stop()
 		wantGone(t, q, "a")

@@ -48,18 +48,20 @@ func TestQueue_ListDead_Places(t *testing.T) {
 				slices.Reverse(want)
 			}
 			var got []string
-			var place queue.DeadPlace
+			letters := queue.Query{State: queue.StateDead, Limit: c.limit, Reverse: !c.up, Fields: queue.BriefFields}
 			for {
-				page, err := q.List(await.Context(t), queue.StateDead, queue.Page{After: place, Limit: c.limit, Reverse: !c.up, Brief: true})
+				page, err := q.List(await.Context(t), letters)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(page) == 0 {
+				got = append(got, infoNames(page.Tasks)...)
+				last := &page.Tasks[len(page.Tasks)-1]
+				if page.More != len(want)-len(got) || page.More > 0 && page.Next != last.Place() {
+					t.Fatalf("%d letters behind %+v, want %d behind %+v", page.More, page.Next, len(want)-len(got), last.Place())
+				}
+				if letters.After = page.Next; page.More == 0 {
 					break
 				}
-				got = append(got, infoNames(page)...)
-				last := &page[len(page)-1]
-				place = last.Place()
 				runNow(t, q, last.ID)
 			}
 			if !slices.Equal(got, want) {
@@ -77,14 +79,17 @@ func TestQueue_ListDead_Brief(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "a", Type: "t", Entries: 7, Payload: []byte("p")})
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Dead: true, Reason: "x" + strings.Repeat("é", 3000)})
 		diedAt(t, rdb, q, 1000, "a")
-		found, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 5, Brief: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := []queue.TaskInfo{{ID: "a", State: queue.StateDead, At: time.UnixMilli(1000).UTC(), Attempt: 1,
-			Reason: "x" + strings.Repeat("é", 255), Options: queue.Options{Type: "t", Entries: 7}}}
-		if !reflect.DeepEqual(found, want) {
-			t.Errorf("%+v, want %+v", found, want)
+		for _, letters := range []queue.Query{{State: queue.StateDead, Limit: 5}, {IDs: []string{"a"}}, {Limit: 5}} {
+			letters.Fields = queue.BriefFields
+			found, err := q.List(await.Context(t), letters)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []queue.TaskInfo{{ID: "a", State: queue.StateDead, At: time.UnixMilli(1000).UTC(), Attempt: 1,
+				Reason: "x" + strings.Repeat("é", 255), Options: queue.Options{Type: "t", Entries: 7}}}
+			if !reflect.DeepEqual(found.Tasks, want) {
+				t.Errorf("%+v: %+v, want %+v", letters, found, want)
+			}
 		}
 	})
 }
@@ -97,41 +102,40 @@ func TestQueue_ListDead_DiedBy(t *testing.T) {
 		bury(t, q, "a", "b", "c")
 		diedAt(t, rdb, q, 1000, "a", "b")
 		diedAt(t, rdb, q, 2000, "c")
-		atA := queue.DeadPlace{At: time.UnixMilli(1000), ID: "a"}
+		atA := queue.Place{At: time.UnixMilli(1000), ID: "a"}
 		for _, c := range []struct {
-			place    queue.DeadPlace
+			place    queue.Place
 			by       int64
-			skip     int
 			up, down string
 		}{
-			{queue.DeadPlace{}, 999, 0, "", ""},
-			{queue.DeadPlace{}, 1000, 0, "a b", "b a"},
-			{queue.DeadPlace{}, 1999, 1, "b", "a"},
-			{queue.DeadPlace{}, 2000, 0, "a b c", "c b a"},
-			{queue.DeadPlace{}, 2000, 3, "", ""},
-			{atA, 1999, 0, "b", ""},
-			{atA, 9000, 1, "c", ""},
-			{atA, 500, 0, "", ""},
-			{queue.DeadPlace{At: time.UnixMilli(2000), ID: "c"}, 9000, 0, "", "b a"},
-			{queue.DeadPlace{At: time.UnixMilli(2000), ID: "c"}, 999, 0, "", ""},
-			{queue.DeadPlace{At: time.UnixMilli(2000)}, 9000, 0, "c", "b a"},
+			{queue.Place{}, 999, "", ""},
+			{queue.Place{}, 1000, "a b", "b a"},
+			{queue.Place{}, 1999, "a b", "b a"},
+			{queue.Place{}, 2000, "a b c", "c b a"},
+			{atA, 1999, "b", ""},
+			{atA, 9000, "b c", ""},
+			{atA, 500, "", ""},
+			{queue.Place{At: time.UnixMilli(2000), ID: "c"}, 9000, "", "b a"},
+			{queue.Place{At: time.UnixMilli(2000), ID: "c"}, 999, "", ""},
+			{queue.Place{At: time.UnixMilli(2000)}, 9000, "c", "b a"},
 			// The letter at the place was retried and has died again.
-			{queue.DeadPlace{At: time.UnixMilli(1000), ID: "c"}, 9000, 0, "c", "b a"},
+			{queue.Place{At: time.UnixMilli(1000), ID: "c"}, 9000, "c", "b a"},
 		} {
 			for _, reverse := range []bool{false, true} {
-				p := queue.Page{After: c.place, DiedBy: time.UnixMilli(c.by), Skip: c.skip, Limit: 5, Reverse: reverse}
-				found, err := q.List(await.Context(t), queue.StateDead, p)
+				p := queue.Query{State: queue.StateDead, After: c.place, DiedBy: time.UnixMilli(c.by), Limit: 5, Reverse: reverse}
+				found, err := q.List(await.Context(t), p)
 				want := c.up
 				if reverse {
 					want = c.down
 				}
-				if got := strings.Join(infoNames(found), " "); err != nil || got != want {
+				if got := strings.Join(infoNames(found.Tasks), " "); err != nil || got != want {
 					t.Errorf("%+v: %q, %v; want %q", p, got, err, want)
 				}
-			}
-			n, err := q.CountDead(await.Context(t), c.place, time.UnixMilli(c.by))
-			if err != nil || n.After != c.skip+len(strings.Fields(c.up)) || n.Total != 3 || n.Now.IsZero() {
-				t.Errorf("%+v: %+v, %v", c, n, err)
+				p.Limit = 0
+				none, err := q.List(await.Context(t), p)
+				if err != nil || len(none.Tasks) != 0 || none.Next != (queue.Place{}) || none.More != len(strings.Fields(want)) {
+					t.Errorf("%+v: %+v, %v; want only a number", p, none, err)
+				}
 			}
 		}
 	})

@@ -103,9 +103,9 @@ func ExampleQueue_List_dead() {
 			must(err)
 		}
 	}
-	dead, err := q.List(ctx, queue.StateDead, queue.Page{Limit: 10})
+	dead, err := q.List(ctx, queue.Query{State: queue.StateDead, Limit: 10})
 	must(err)
-	for _, d := range dead {
+	for _, d := range dead.Tasks {
 		fmt.Println("dead:", d.ID, "after attempt", d.Attempt, "-", d.Reason)
 	}
 	// Output:

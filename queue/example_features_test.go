@@ -91,14 +91,15 @@ func ExampleQueue_List() {
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "mail"}, queue.Task{ID: "2", Type: "mail"}, queue.Task{ID: "3", Type: "invoice"})
 	must(err)
-	for offset := 0; ; offset += 2 {
-		page, err := q.List(ctx, queue.StateReady, queue.Page{Skip: offset, Limit: 2})
+	ready := queue.Query{State: queue.StateReady, Limit: 2}
+	for {
+		page, err := q.List(ctx, ready)
 		must(err)
-		if len(page) == 0 {
-			return
-		}
-		for _, t := range page {
+		for _, t := range page.Tasks {
 			fmt.Println(t.ID, t.Type)
+		}
+		if ready.After = page.Next; page.More == 0 {
+			return
 		}
 	}
 	// Output:
@@ -168,9 +169,9 @@ func ExampleQueue_RunEach() {
 	}, queue.RunConfig{Workers: 3}))
 	s, err := q.Stats(context.Background())
 	must(err)
-	found, err := q.Get(context.Background(), "2")
+	found, err := q.List(context.Background(), queue.Query{IDs: []string{"2"}})
 	must(err)
-	fmt.Println(s.Ready, s.Leased, s.Dead, found[0].Reason)
+	fmt.Println(s.Ready, s.Leased, s.Dead, found.Tasks[0].Reason)
 	// Output:
 	// 0 0 1 no such user
 }

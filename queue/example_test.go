@@ -55,11 +55,11 @@ func Example() {
 	if err := q.Run(ctx, send, queue.RunConfig{}); err != nil {
 		panic(err)
 	}
-	dead, err := q.List(context.Background(), queue.StateDead, queue.Page{Limit: 10})
+	dead, err := q.List(context.Background(), queue.Query{State: queue.StateDead, Limit: 10})
 	if err != nil {
 		panic(err)
 	}
-	for _, d := range dead {
+	for _, d := range dead.Tasks {
 		fmt.Printf("dead: %s, %s\n", d.ID, d.Reason)
 	}
 	// Output:

@@ -268,18 +268,19 @@ func everything(t *testing.T, rdb *redis.Client, prefix string) error {
 	note(q.Pause(ctx))
 	note(q.Resume(ctx))
 	for _, state := range []queue.State{queue.StateReady, queue.StateDead} {
-		_, err = q.List(ctx, state, queue.Page{Limit: 10, Reverse: state == queue.StateReady})
+		_, err = q.List(ctx, queue.Query{State: state, Limit: 10, Reverse: state == queue.StateReady})
 		note(err)
 	}
 	for _, reverse := range []bool{true, false} {
-		_, err = q.List(ctx, queue.StateDead, queue.Page{After: queue.DeadPlace{At: later, ID: "x"}, DiedBy: later, Limit: 10, Reverse: reverse})
+		_, err = q.List(ctx, queue.Query{State: queue.StateDead, After: queue.Place{At: later, ID: "x"}, DiedBy: later, Limit: 10, Reverse: reverse})
 		note(err)
 	}
-	_, err = q.CountDead(ctx, queue.DeadPlace{}, later)
-	note(err)
-	_, err = q.Get(ctx, "later", "none")
-	note(err)
-	note(q.Scan(ctx, func(string, []byte) error { return nil }))
+	for _, fields := range []queue.Fields{queue.AllFields, queue.PayloadField} {
+		_, err = q.List(ctx, queue.Query{IDs: []string{"later", "none"}, Fields: fields})
+		note(err)
+		_, err = q.List(ctx, queue.Query{Limit: 10, Fields: fields})
+		note(err)
+	}
 	_, err = q.Stats(ctx)
 	note(err)
 	_, err = q.Load(ctx)

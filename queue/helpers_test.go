@@ -134,20 +134,29 @@ func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
 	wantStatus(t, status, err, queue.StatusOK)
 }
 
+// lookUp lists tasks by their ids.
+func lookUp(t testing.TB, q *queue.Queue, ids ...string) []queue.TaskInfo {
+	t.Helper()
+	page, err := q.List(await.Context(t), queue.Query{IDs: ids})
+	if err != nil || len(page.Tasks) != len(ids) || page.More != 0 || page.Next != (queue.Place{}) {
+		t.Fatalf("list %d ids: %d tasks, %d more, %v", len(ids), len(page.Tasks), page.More, err)
+	}
+	return page.Tasks
+}
+
 func get(t testing.TB, q *queue.Queue, id string) queue.TaskInfo {
 	t.Helper()
-	found, err := q.Get(await.Context(t), id)
-	if err != nil || len(found) != 1 || found[0].State == "" {
-		t.Fatalf("get %s: %+v, %v", id, found, err)
+	info := lookUp(t, q, id)[0]
+	if info.State == "" {
+		t.Fatalf("get %s: %+v", id, info)
 	}
-	return found[0]
+	return info
 }
 
 func wantGone(t testing.TB, q *queue.Queue, id string) {
 	t.Helper()
-	found, err := q.Get(await.Context(t), id)
-	if err != nil || len(found) != 1 || found[0].State != "" {
-		t.Fatalf("task %s: %+v, %v; want none", id, found, err)
+	if info := lookUp(t, q, id)[0]; info.State != "" {
+		t.Fatalf("task %s: %+v; want none", id, info)
 	}
 }
 

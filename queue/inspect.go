@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,157 +10,215 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Get returns tasks by their ids, up to 512 in one step and in the order of the ids.
-// The State is empty for an unknown id. A task that a fault has left in no state
-// still has a Payload, see [Queue.Verify]. Errors: those of Redis.
-func (q *Queue) Get(ctx context.Context, ids ...string) ([]TaskInfo, error) {
+// stateKeys are the numbers of the keys of the states; see newKeys.
+var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 10}
+
+// Query selects the tasks of a page of [Queue.List]: those with some ids, those of one
+// state, or, without both, all tasks.
+type Query struct {
+	// IDs selects tasks by their ids. They are all on one page, in this order; an id that is
+	// not in the queue has a TaskInfo with an empty State. Only Fields may be set too.
+	IDs []string
+	// State selects the tasks of one state: ready and delayed tasks in the order in which
+	// they will run, leased tasks by the end of the lease, dead letters by the time of death.
+	//
+	// Without State and IDs, tasks are listed in no order, whatever state they are in or
+	// change to. A task that is in the queue from the first page to the last is on at least
+	// one of them. Pages may be somewhat larger than Limit, and empty ones may precede others.
+	State State
+	// Limit is the maximum number of tasks of a page, 0 to 512. A page of a state is shorter
+	// if its payloads exceed 4 MiB, and has at least one task.
+	Limit int
+	// After continues behind a page: its Next. The zero value is the start.
+	After Place
+	// Reverse lists the last tasks of a state first.
+	Reverse bool
+	// DiedBy leaves out dead letters that died later, to the millisecond. Zero: none.
+	DiedBy time.Time
+	// Fields is how much of each task is read.
+	Fields Fields
+}
+
+// Fields is how much of each task a Query reads.
+type Fields uint8
+
+const (
+	// AllFields reads all of a task.
+	AllFields Fields = iota
+	// BriefFields leaves out the payload, and all of a reason after its first [BriefReason]
+	// bytes.
+	BriefFields
+	// PayloadField reads the ID and the payload. Other fields may be empty. By ids it costs
+	// Redis a tenth of AllFields.
+	PayloadField
+)
+
+// BriefReason is how many bytes of a reason a task has at most with [BriefFields].
+const BriefReason = 512
+
+// Place is where a page ends: Page.Next, or the Place of a dead letter. Dead letters that
+// are removed between pages do not shift the pages that follow, even if the letter at the
+// place is one of them. Other tasks that enter or leave a state between pages shift them.
+type Place struct {
+	// At and ID are those of a dead letter. Letters are ordered by time of death, then by id.
+	At time.Time
+	ID string
+
+	number uint64 // how many tasks of another state precede, or the cursor over all tasks
+}
+
+// Place is the place of a dead letter.
+func (t *TaskInfo) Place() Place { return Place{At: t.At, ID: t.ID} }
+
+// Page is a part of the tasks that a Query selects.
+type Page struct {
+	Tasks []TaskInfo
+	// Next is where the next page begins; zero if there is none.
+	Next Place
+	// More is how many tasks of the state follow those of this page. With a Limit of 0,
+	// these are all from Query.After on.
+	More int
+}
+
+// List returns a page of tasks. The cost depends only on the page, not on how many tasks
+// there are. Errors: ErrConfig for a Query with fields out of bounds or that exclude each
+// other, and those of Redis.
+func (q *Queue) List(ctx context.Context, s Query) (page Page, err error) {
+	if err := s.validate(); err != nil {
+		return Page{}, err
+	}
+	switch {
+	case len(s.IDs) > 0:
+		page.Tasks, err = q.lookUp(ctx, s.IDs, s.Fields)
+	case s.State != "":
+		page, err = q.pageOf(ctx, s)
+	case s.Limit > 0:
+		page, err = q.scan(ctx, s)
+	}
+	if err != nil {
+		return Page{}, fmt.Errorf("list tasks: %w", err)
+	}
+	return page, nil
+}
+
+func (s *Query) validate() error {
+	died := Place{At: s.After.At, ID: s.After.ID} // of a dead letter
+	ofDead := died != Place{} || !s.DiedBy.IsZero()
+	switch {
+	case s.Limit < 0 || s.Limit > chunkTasks:
+		return fmt.Errorf("list tasks: %w: Limit %d, want 0 to %d", ErrConfig, s.Limit, chunkTasks)
+	case s.State != "" && stateKeys[s.State] == 0:
+		return fmt.Errorf("list tasks: %w: State %q", ErrConfig, s.State)
+	case ofDead && s.State != StateDead || s.Reverse && s.State == "":
+		return fmt.Errorf("list tasks: %w: a place, DiedBy or Reverse that State %q does not have", ErrConfig, s.State)
+	case len(s.IDs) > 0 && (s.State != "" || s.Limit > 0 || s.After != Place{}):
+		return fmt.Errorf("list tasks: %w: IDs with State, Limit or After", ErrConfig)
+	}
+	return nil
+}
+
+// lookUp reads tasks by their ids, up to 512 in one step.
+func (q *Queue) lookUp(ctx context.Context, ids []string, fields Fields) ([]TaskInfo, error) {
 	out := make([]TaskInfo, 0, len(ids))
-	for chunk := range slices.Chunk(ids, chunkTasks) {
-		found, err := infos(q.run(ctx, getScript, idArgs(nil, chunk)...))
-		if err == nil && len(found) != len(chunk) {
+	for len(out) < len(ids) {
+		chunk := ids[len(out):min(len(out)+chunkTasks, len(ids))]
+		if fields == PayloadField {
+			bodies, err := q.rdb.HMGet(ctx, q.keys.body, chunk...).Result()
+			if err != nil {
+				return nil, err
+			}
+			for i, body := range bodies {
+				t := TaskInfo{ID: chunk[i]}
+				if text, ok := body.(string); ok {
+					t.Payload = []byte(text) // never nil
+				}
+				out = append(out, t)
+			}
+			continue
+		}
+		_, found, err := infos(fields, q.run(ctx, getScript, idArgs([]any{maxFetched, fields.clip()}, chunk)...))
+		if err == nil && (len(found) == 0 || len(found) > len(chunk)) {
 			err = fmt.Errorf("%w: %d tasks", ErrReply, len(found))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("get %d tasks: %w", len(chunk), err)
+			return nil, err
 		}
 		out = append(out, found...)
 	}
 	return out, nil
 }
 
-// Payloads returns the payloads of tasks in any state, in the order of the ids; nil for
-// an unknown id. It costs Redis a tenth of [Queue.Get]. Errors: those of Redis.
-func (q *Queue) Payloads(ctx context.Context, ids ...string) ([][]byte, error) {
-	out := make([][]byte, 0, len(ids))
-	for chunk := range slices.Chunk(ids, chunkTasks) {
-		bodies, err := q.rdb.HMGet(ctx, q.keys.body, chunk...).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read payloads of %d tasks: %w", len(chunk), err)
-		}
-		for _, body := range bodies {
-			if text, ok := body.(string); ok {
-				out = append(out, []byte(text)) // never nil
-			} else {
-				out = append(out, nil)
-			}
-		}
+// pageOf reads a page of a state.
+func (q *Queue) pageOf(ctx context.Context, s Query) (Page, error) {
+	at, reverse := int64(-1), "0"
+	if s.After.ID != "" || !s.After.At.IsZero() {
+		at = s.After.At.UnixMilli()
 	}
-	return out, nil
-}
-
-// stateKeys are the numbers of the keys of the states; see newKeys.
-var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 10}
-
-// Page selects tasks of one state for [Queue.List].
-type Page struct {
-	// Limit is the maximum number of tasks, 1 to 512. Required.
-	Limit int
-	// Skip is how many tasks of the state, or behind After, are left out. Tasks that enter
-	// or leave the state between calls shift the pages.
-	Skip int
-	// Reverse lists the last tasks first.
-	Reverse bool
-	// Brief leaves out the payloads, and all of a reason after its first [BriefReason]
-	// bytes.
-	Brief bool
-	// After continues a list of dead letters behind this place, in the direction of the
-	// list. Letters that are removed between pages do not shift such pages, even if the
-	// letter at the place is one of them. The zero value is the start of the list.
-	After DeadPlace
-	// DiedBy leaves out letters that died later, to the millisecond. Zero: none.
-	DiedBy time.Time
-}
-
-// DeadPlace is a position in the dead letters of a queue, which are ordered by time of
-// death and then by id.
-type DeadPlace struct {
-	At time.Time
-	ID string
-}
-
-// args are the arguments that name the place in a script.
-func (p DeadPlace) args() (at int64, id string) {
-	if p == (DeadPlace{}) {
-		return -1, ""
-	}
-	return p.At.UnixMilli(), p.ID
-}
-
-// Place is the place of a dead letter.
-func (t *TaskInfo) Place() DeadPlace { return DeadPlace{At: t.At, ID: t.ID} }
-
-// BriefReason is how many bytes of a reason a task of a brief [Page] has at most.
-const BriefReason = 512
-
-// List returns a page of the tasks of a state: ready and delayed tasks in the order in
-// which they will run, leased tasks by the end of the lease, dead letters by the time of
-// death. The cost depends only on the page. Errors: ErrConfig for a page out of bounds or
-// an unknown state, and those of Redis.
-func (q *Queue) List(ctx context.Context, state State, p Page) ([]TaskInfo, error) {
-	key, known := stateKeys[state]
-	ofDead := p.After != DeadPlace{} || !p.DiedBy.IsZero()
-	if !known || p.Skip < 0 || p.Limit < 1 || p.Limit > chunkTasks || ofDead && state != StateDead {
-		return nil, fmt.Errorf("list %q tasks: %w: skip %d, limit %d, want a state, at least 0, and 1 to %d; After and DiedBy are for dead ones",
-			state, ErrConfig, p.Skip, p.Limit, chunkTasks)
-	}
-	at, id := p.After.args()
-	reverse, by, clip := "0", "", ""
-	if p.Reverse {
+	if s.Reverse {
 		reverse = "1"
 	}
-	if !p.DiedBy.IsZero() {
-		by = strconv.FormatInt(p.DiedBy.UnixMilli(), 10)
+	more, found, err := infos(s.Fields, q.run(ctx, listScript, stateKeys[s.State], string(s.State), reverse, at, s.After.ID,
+		millis(s.DiedBy), s.After.number, s.Limit, maxFetched, s.Fields.clip()))
+	page := Page{Tasks: found, More: more}
+	switch n := len(found); {
+	case more == 0 || n == 0:
+	case s.State == StateDead:
+		page.Next = found[n-1].Place()
+	default:
+		page.Next.number = s.After.number + uint64(n)
 	}
-	if p.Brief {
-		clip = strconv.Itoa(BriefReason)
-	}
-	found, err := infos(q.run(ctx, listScript, key, string(state), reverse, at, id, by, p.Skip, p.Limit, clip))
+	return page, err
+}
+
+// scan reads a page of all tasks.
+func (q *Queue) scan(ctx context.Context, s Query) (Page, error) {
+	pairs, next, err := q.rdb.HScan(ctx, q.keys.body, s.After.number, "", int64(s.Limit)).Result()
+	page := Page{Next: Place{number: next}}
 	if err != nil {
-		return nil, fmt.Errorf("list %s tasks: %w", state, err)
+		return Page{}, err
 	}
-	if p.Brief {
-		for i := range found {
-			found[i].Reason = strings.ToValidUTF8(found[i].Reason, "") // cut within a character
-		}
+	ids := make([]string, 0, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		ids = append(ids, pairs[i])
+		page.Tasks = append(page.Tasks, TaskInfo{ID: pairs[i], Payload: []byte(pairs[i+1])})
 	}
-	return found, nil
+	if s.Fields != PayloadField {
+		page.Tasks, err = q.lookUp(ctx, ids, s.Fields)
+	}
+	return page, err
 }
 
-// DeadCount is how many dead letters a queue has.
-type DeadCount struct {
-	After int       // those after the place that died no later than the given time
-	Total int       // all
-	Now   time.Time // when they were counted, by the clock of Redis and to the millisecond
-}
-
-// CountDead counts the dead letters of the queue, and those after a place that died no later
-// than by. The cost does not depend on their number. Errors: those of Redis.
-func (q *Queue) CountDead(ctx context.Context, place DeadPlace, by time.Time) (DeadCount, error) {
-	at, id := place.args()
-	n, err := numbers(q.run(ctx, deadCountScript, at, id, by.UnixMilli()), 3)
-	if err != nil {
-		return DeadCount{}, fmt.Errorf("count dead tasks: %w", err)
+// clip is an argument of get.lua and list.lua.
+func (f Fields) clip() string {
+	if f == BriefFields {
+		return strconv.Itoa(BriefReason)
 	}
-	return DeadCount{After: int(n[0]), Total: int(n[1]), Now: time.UnixMilli(n[2]).UTC()}, nil
+	return ""
 }
 
-// infos reads the reply of get.lua or list.lua.
-func infos(cmd *redis.Cmd) ([]TaskInfo, error) {
+// infos reads the reply of get.lua or list.lua: how many tasks follow, and the tasks.
+func infos(read Fields, cmd *redis.Cmd) (more int, found []TaskInfo, err error) {
 	const fields = 10
 	reply, err := cmd.StringSlice()
-	if err == nil && len(reply)%fields != 0 {
+	if err == nil && len(reply)%fields != 1 {
 		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	out := make([]TaskInfo, len(reply)/fields)
-	for i := range out {
-		if err := out[i].parse(reply[i*fields : (i+1)*fields]); err != nil {
-			return nil, err
+	if more, err = strconv.Atoi(reply[0]); err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", ErrReply, err)
+	}
+	found = make([]TaskInfo, len(reply)/fields)
+	for i := range found {
+		if err := found[i].parse(reply[1+i*fields : 1+(i+1)*fields]); err != nil {
+			return 0, nil, err
+		}
+		if read == BriefFields {
+			found[i].Reason = strings.ToValidUTF8(found[i].Reason, "") // cut within a character
 		}
 	}
-	return out, nil
+	return more, found, nil
 }
 
 // parse reads the fields state, id, score, attempt, priority, tag, text, options, presence
@@ -194,30 +251,6 @@ func (t *TaskInfo) parse(fields []string) (err error) {
 // ageing is the waiting time that one level of priority counts for; queue_age_us in the
 // scripts.
 const ageing = time.Minute
-
-// scanPage is how many payloads one step of a scan reads, about a megabyte of large ones.
-const scanPage = 128
-
-// Scan calls fn for every task with a payload, in any state, dead letters included.
-// It may miss tasks that are added or removed during the scan, and may visit a task
-// twice. It stops at the first error of fn. Errors: fn's, and those of Redis.
-func (q *Queue) Scan(ctx context.Context, fn func(id string, payload []byte) error) error {
-	var cursor uint64
-	for {
-		pairs, next, err := q.rdb.HScan(ctx, q.keys.body, cursor, "", scanPage).Result()
-		if err != nil {
-			return fmt.Errorf("scan queue: %w", err)
-		}
-		for i := 0; i+1 < len(pairs); i += 2 {
-			if err := fn(pairs[i], []byte(pairs[i+1])); err != nil {
-				return fmt.Errorf("scan queue: task %s: %w", pairs[i], err)
-			}
-		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
-}
 
 // Stats returns the number of tasks per state and the counters. Errors: those of Redis.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,26 +26,26 @@ func infoNames(tasks []queue.TaskInfo) []string {
 // wantPages reads a state page by page, in both directions, and compares the order.
 func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) {
 	t.Helper()
-	for _, p := range []queue.Page{{Limit: 1}, {Limit: 2}, {Limit: 512}, {Limit: 2, Reverse: true}, {Limit: 512, Reverse: true}} {
+	for _, p := range []queue.Query{{Limit: 1}, {Limit: 2}, {Limit: 512}, {Limit: 2, Reverse: true}, {Limit: 512, Reverse: true}} {
+		p.State = state
 		var got []string
 		for {
-			p.Skip = len(got)
-			page, err := q.List(await.Context(t), state, p)
+			page, err := q.List(await.Context(t), p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(page) > p.Limit || len(page) < min(p.Limit, len(want)-len(got)) {
-				t.Fatalf("%s: a page of %d, want %d", state, len(page), p.Limit)
+			if n := len(page.Tasks); n != min(p.Limit, len(want)-len(got)) || page.More != len(want)-len(got)-n {
+				t.Fatalf("%s: a page of %d, and %d more behind %d; want %d of %d", state, n, page.More, len(got), p.Limit, len(want))
 			}
-			if len(page) == 0 {
-				break
-			}
-			for _, info := range page {
+			for _, info := range page.Tasks {
 				if info.State != state {
 					t.Fatalf("%+v, want state %s", info, state)
 				}
 			}
-			got = append(got, infoNames(page)...)
+			got = append(got, infoNames(page.Tasks)...)
+			if p.After = page.Next; p.After == (queue.Place{}) {
+				break
+			}
 		}
 		if p.Reverse {
 			slices.Reverse(got)
@@ -52,6 +53,9 @@ func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) 
 		if !slices.Equal(got, want) {
 			t.Fatalf("%s, %+v: %v, want %v", state, p, got, want)
 		}
+	}
+	if none, err := q.List(await.Context(t), queue.Query{State: state}); err != nil || none.More != len(want) || len(none.Tasks) > 0 {
+		t.Fatalf("%s: %+v, %v; want only the number %d", state, none, err, len(want))
 	}
 }
 
@@ -91,12 +95,12 @@ func TestQueue_List(t *testing.T) {
 		wantPages(t, q, queue.StateLeased, "l3", "l1", "l2")
 		wantPages(t, q, queue.StateDead, "x2", "x3", "x1")
 
-		// List and Get agree.
+		// A state and an id list the same.
 		for _, state := range []queue.State{queue.StateReady, queue.StateDelayed, queue.StateLeased, queue.StateDead} {
 			for _, info := range list(t, q, state) {
 				one := get(t, q, info.ID)
 				if fmt.Sprintf("%+v", one) != fmt.Sprintf("%+v", info) {
-					t.Errorf("List returns %+v, Get %+v", info, one)
+					t.Errorf("listed as %+v, by its id %+v", info, one)
 				}
 			}
 		}
@@ -123,11 +127,15 @@ func TestQueue_ListMany(t *testing.T) {
 			tasks[i].Type = fmt.Sprint(i)
 		}
 		enqueue(t, q, tasks...)
-		found, err := q.List(await.Context(t), queue.StateReady, queue.Page{Skip: 5, Limit: 512})
-		if err != nil || len(found) != 512 {
-			t.Fatalf("%d tasks, %v", len(found), err)
+		first, err := q.List(await.Context(t), queue.Query{State: queue.StateReady, Limit: 5})
+		if err != nil {
+			t.Fatal(err)
 		}
-		for i, info := range found {
+		found, err := q.List(await.Context(t), queue.Query{State: queue.StateReady, After: first.Next, Limit: 512})
+		if err != nil || len(found.Tasks) != 512 || found.More != 3 {
+			t.Fatalf("%d tasks and %d more, %v", len(found.Tasks), found.More, err)
+		}
+		for i, info := range found.Tasks {
 			if want := tasks[i+5]; info.ID != want.ID || string(info.Payload) != string(want.Payload) || info.Type != want.Type {
 				t.Fatalf("place %d: %+v, want %+v", i, info, want)
 			}
@@ -138,24 +146,24 @@ func TestQueue_ListMany(t *testing.T) {
 func TestQueue_ListErrConfig(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	for name, tt := range map[string]struct {
-		state queue.State
-		page  queue.Page
-	}{
-		"state": {"lost", queue.Page{Limit: 1}}, "no state": {"", queue.Page{Limit: 1}},
-		"skip": {queue.StateReady, queue.Page{Skip: -1, Limit: 1}}, "no limit": {queue.StateDead, queue.Page{}},
-		"limit":  {queue.StateReady, queue.Page{Limit: 513}},
-		"place":  {queue.StateReady, queue.Page{Limit: 1, After: queue.DeadPlace{ID: "x"}}},
-		"DiedBy": {queue.StateLeased, queue.Page{Limit: 1, DiedBy: time.Now()}},
+	for name, s := range map[string]queue.Query{
+		"state":    {State: "lost", Limit: 1},
+		"limit":    {State: queue.StateReady, Limit: 513},
+		"negative": {State: queue.StateReady, Limit: -1},
+		"place":    {State: queue.StateReady, Limit: 1, After: queue.Place{ID: "x"}},
+		"DiedBy":   {State: queue.StateLeased, Limit: 1, DiedBy: time.Now()},
+		"reverse":  {Limit: 1, Reverse: true},
+		"ids":      {IDs: []string{"a"}, State: queue.StateReady},
+		"id limit": {IDs: []string{"a"}, Limit: 1},
 	} {
-		if found, err := q.List(await.Context(t), tt.state, tt.page); !errors.Is(err, queue.ErrConfig) || found != nil {
+		if found, err := q.List(await.Context(t), s); !errors.Is(err, queue.ErrConfig) || found.Tasks != nil {
 			t.Errorf("%s: %v, %v; want ErrConfig", name, found, err)
 		}
 	}
 }
 
-// TestQueue_GetMany: Get takes more ids than one call carries and keeps their order.
-func TestQueue_GetMany(t *testing.T) {
+// TestQueue_ListIDs: List takes more ids than one call carries and keeps their order.
+func TestQueue_ListIDs(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: never})
@@ -168,10 +176,7 @@ func TestQueue_GetMany(t *testing.T) {
 		l := dequeue(t, q, 3).Tasks
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		ack(t, q, l[1])
-		found, err := q.Get(await.Context(t), append(ids, "none")...)
-		if err != nil || len(found) != len(ids)+1 {
-			t.Fatalf("%d answers, %v", len(found), err)
-		}
+		found := lookUp(t, q, append(ids, "none")...)
 		special := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: "", l[2].ID: queue.StateLeased, "none": ""}
 		for i, info := range found {
 			want, there := special[info.ID]
@@ -185,16 +190,16 @@ func TestQueue_GetMany(t *testing.T) {
 				t.Fatalf("answer %d: %+v, want it %q", i, info, want)
 			}
 		}
-		if none, err := q.Get(await.Context(t)); err != nil || len(none) != 0 {
-			t.Errorf("of no ids: %v, %v", none, err)
+		if none := lookUp(t, q); len(none) != 0 {
+			t.Errorf("of no ids: %v", none)
 		}
-		payloads, err := q.Payloads(await.Context(t), append(ids, "none")...)
-		if err != nil || len(payloads) != len(found) {
-			t.Fatalf("%d payloads, %v", len(payloads), err)
+		page, err := q.List(await.Context(t), queue.Query{IDs: append(ids, "none"), Fields: queue.PayloadField})
+		if err != nil || len(page.Tasks) != len(found) {
+			t.Fatalf("%d payloads, %v", len(page.Tasks), err)
 		}
-		for i := range found {
-			if string(payloads[i]) != string(found[i].Payload) || (payloads[i] == nil) != (found[i].State == "") {
-				t.Fatalf("payload %d: %q, want %q", i, payloads[i], found[i].Payload)
+		for i, p := range page.Tasks {
+			if p.ID != found[i].ID || string(p.Payload) != string(found[i].Payload) || (p.Payload == nil) != (found[i].State == "") {
+				t.Fatalf("payload %d: %q, want %q", i, p.Payload, found[i].Payload)
 			}
 		}
 	})
@@ -207,9 +212,9 @@ func TestQueue_PayloadEmpty(t *testing.T) {
 		binary := string([]byte{0, 1, 255, '\r', '\n', 0})
 		enqueue(t, q, queue.Task{ID: "nil"}, queue.Task{ID: binary, Payload: []byte(binary)})
 		ids := []string{"nil", binary}
-		payloads, err := q.Payloads(await.Context(t), ids...)
-		if err != nil || payloads[0] == nil || len(payloads[0]) != 0 || string(payloads[1]) != binary {
-			t.Fatalf("payloads %q, %v", payloads, err)
+		page, err := q.List(await.Context(t), queue.Query{IDs: ids, Fields: queue.PayloadField})
+		if err != nil || page.Tasks[0].Payload == nil || len(page.Tasks[0].Payload) != 0 || string(page.Tasks[1].Payload) != binary {
+			t.Fatalf("payloads %+v, %v", page, err)
 		}
 		if info := get(t, q, "nil"); info.Payload == nil || len(info.Payload) != 0 {
 			t.Fatalf("%+v, want an empty payload", info)
@@ -221,27 +226,86 @@ func TestQueue_PayloadEmpty(t *testing.T) {
 	})
 }
 
-func TestQueue_Scan(t *testing.T) {
+// TestQueue_ListAll: all tasks are listed, whatever state they are in.
+func TestQueue_ListAll(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		tasks := numbered(2000)
+		enqueue(t, q, tasks...)
+		l := dequeue(t, q, 2).Tasks
+		reject(t, q, queue.Rejection{Task: l[0], Dead: true, Reason: "bad"})
+		want := map[string]queue.State{l[0].ID: queue.StateDead, l[1].ID: queue.StateLeased}
+		for _, fields := range []queue.Fields{queue.AllFields, queue.BriefFields, queue.PayloadField} {
+			seen := make(map[string]queue.TaskInfo)
+			all, more := queue.Query{Limit: 100, Fields: fields}, true
+			for more {
+				page, err := q.List(await.Context(t), all)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, info := range page.Tasks {
+					seen[info.ID] = info
+				}
+				all.After, more = page.Next, page.Next != (queue.Place{})
+			}
+			if len(seen) != len(tasks) {
+				t.Fatalf("%d tasks, want %d", len(seen), len(tasks))
+			}
+			for _, task := range tasks {
+				info, state := seen[task.ID], want[task.ID]
+				if state == "" {
+					state = queue.StateReady
+				}
+				if fields != queue.PayloadField && info.State != state || fields != queue.BriefFields && string(info.Payload) != string(task.Payload) {
+					t.Fatalf("%+v, want %+v %s", info, task, state)
+				}
+			}
+		}
+	})
+}
+
+// TestQueue_ListBytes: a page of a state ends before its payloads exceed 4 MiB, and has one task at least; by ids all are
+// listed, in several steps. Without payloads no page is cut.
+func TestQueue_ListBytes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		tasks := numbered(2000)
-		enqueue(t, q, tasks...)
-		seen := make(map[string]string)
-		if err := q.Scan(await.Context(t), func(id string, payload []byte) error {
-			seen[id] = string(payload)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for _, task := range tasks {
-			if seen[task.ID] != string(task.Payload) {
-				t.Fatalf("%s has payload %q, want %q", task.ID, seen[task.ID], task.Payload)
+		sizes := []int{3 << 20, 1<<20 + 1, 5 << 20, 10, 2 << 20, 2 << 20}
+		tasks := numbered(len(sizes) + 200)
+		ids := make([]string, len(tasks))
+		for i := range tasks {
+			ids[i] = tasks[i].ID
+			if i < len(sizes) {
+				tasks[i].Payload = []byte(strings.Repeat("x", sizes[i]))
 			}
 		}
-		stop := fmt.Errorf("stop")
-		if err := q.Scan(await.Context(t), func(string, []byte) error { return stop }); !errors.Is(err, stop) {
-			t.Fatalf("scan goes on after %v", err)
+		enqueue(t, q, tasks...)
+		ready := queue.Query{State: queue.StateReady, Limit: 512}
+		var lengths, left []int
+		var got []string
+		for len(lengths) < 10 {
+			page, err := q.List(await.Context(t), ready)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lengths, left = append(lengths, len(page.Tasks)), append(left, page.More)
+			got = append(got, infoNames(page.Tasks)...)
+			if ready.After = page.Next; page.More == 0 {
+				break
+			}
+		}
+		if !slices.Equal(lengths, []int{1, 1, 1, 2, 201}) || !slices.Equal(left, []int{205, 204, 203, 201, 0}) || !slices.Equal(got, ids) {
+			t.Errorf("pages of %d tasks, %d left", lengths, left)
+		}
+		for i, info := range lookUp(t, q, ids...) {
+			if info.ID != ids[i] || len(info.Payload) != len(tasks[i].Payload) {
+				t.Fatalf("place %d: %s with %d bytes", i, info.ID, len(info.Payload))
+			}
+		}
+		brief, err := q.List(await.Context(t), queue.Query{State: queue.StateReady, Limit: 512, Fields: queue.BriefFields})
+		if err != nil || len(brief.Tasks) != len(ids) || brief.More != 0 {
+			t.Errorf("%d brief tasks and %d more, %v", len(brief.Tasks), brief.More, err)
 		}
 	})
 }

@@ -399,9 +399,9 @@ func TestQueue_MaxAttempts(t *testing.T) {
 			reject(t, q, queue.Rejection{Task: take(t, q, "a")[0]})
 		}
 		reject(t, q, queue.Rejection{Task: take(t, q, "a")[0], Reason: strings.Repeat("x", 5000)})
-		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
-		if err != nil || len(dead) != 1 {
-			t.Fatalf("%v, %v", dead, err)
+		dead := dead(t, q)
+		if len(dead) != 1 {
+			t.Fatalf("%v", dead)
 		}
 		d := dead[0]
 		if d.ID != "a" || d.Attempt != 3 || string(d.Payload) != "pay" || len(d.Reason) != 4096 || d.At.IsZero() {

@@ -29,6 +29,8 @@ type Load struct {
 // was created. The scripts keep the counters in Redis, for all processes together and
 // as durably as the tasks.
 type Stats struct {
+	// At is the moment, by the clock of Redis and to the millisecond.
+	At                           time.Time
 	Ready, Delayed, Leased, Dead int
 	// Entries is the number of entries of all these tasks; see Task.Entries. A dead
 	// letter counts as one.
@@ -124,7 +126,7 @@ func parseStats(reply []string) (s Stats, err error) {
 	}
 	s = Stats{
 		Ready: int(n[0]), Delayed: int(n[1]), Leased: int(n[2]), Dead: int(n[3]),
-		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1,
+		OldestReady: time.Duration(n[4]) * time.Microsecond, Paused: n[5] == 1, At: time.UnixMilli(n[6]).UTC(),
 	}
 	for counts := reply[fixed:]; len(counts) > 0; counts = counts[2:] {
 		if counts[0] == "birth" { // no number; earlier versions wrote it
@@ -134,7 +136,7 @@ func parseStats(reply []string) (s Stats, err error) {
 		if err != nil {
 			return Stats{}, fmt.Errorf("%w: count %q: %w", ErrReply, counts[0], err)
 		}
-		s.count(counts[0], value, n[6])
+		s.count(counts[0], value, n[6]/time.Minute.Milliseconds())
 	}
 	s.Entries += s.Ready + s.Delayed + s.Leased + s.Dead
 	return s, nil

@@ -208,7 +208,7 @@ const (
 type TaskInfo struct {
 	ID       string
 	State    State
-	Payload  []byte // nil if the payload is missing, or the Page was brief
+	Payload  []byte // nil if the payload is missing, or was not read; see Fields
 	Priority int
 	Options
 	// Attempt counts the deliveries so far.

@@ -31,11 +31,11 @@ func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...stri
 
 func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	t.Helper()
-	found, err := q.List(await.Context(t), state, queue.Page{Limit: 512})
+	found, err := q.List(await.Context(t), queue.Query{State: state, Limit: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found
+	return found.Tasks
 }
 
 func dead(t testing.TB, q *queue.Queue) []queue.TaskInfo {
@@ -43,7 +43,7 @@ func dead(t testing.TB, q *queue.Queue) []queue.TaskInfo {
 	return list(t, q, queue.StateDead)
 }
 
-// wantOptions checks one task in its state, by Get, List and Dequeue.
+// wantOptions checks one task in its state, by its id, in its state and by Dequeue.
 func wantOptions(t testing.TB, q *queue.Queue, state queue.State, task queue.Task) {
 	t.Helper()
 	want := queue.Options{Type: task.Type, MaxAttempts: task.MaxAttempts, Timeout: task.Timeout}

@@ -32,13 +32,13 @@ func (o Orders) Find(ctx context.Context, ids ...string) ([]Order, error) {
 	}
 	out := make([]Order, len(ids))
 	for page := range slices.Chunk(parcels, findPage) {
-		payloads, err := o.queue.Payloads(ctx, page...)
+		tasks, err := o.payloads(ctx, page)
 		if err != nil {
 			return nil, err
 		}
-		for i, payload := range payloads {
-			if payload != nil {
-				pick(out, ids, places[page[i]], page[i], payload)
+		for i := range tasks {
+			if tasks[i].Payload != nil {
+				pick(out, ids, places[page[i]], page[i], tasks[i].Payload)
 			}
 		}
 	}
@@ -47,16 +47,21 @@ func (o Orders) Find(ctx context.Context, ids ...string) ([]Order, error) {
 	for _, id := range ids {
 		singles = append(singles, singlePrefix+id, id)
 	}
-	payloads, err := o.queue.Payloads(ctx, singles...)
+	tasks, err := o.payloads(ctx, singles)
 	if err != nil {
 		return nil, err
 	}
-	for i, payload := range payloads {
-		if payload != nil {
-			pick(out, ids, []int{i / 2}, singles[i], payload)
+	for i := range tasks {
+		if tasks[i].Payload != nil {
+			pick(out, ids, []int{i / 2}, singles[i], tasks[i].Payload)
 		}
 	}
 	return out, nil
+}
+
+func (o Orders) payloads(ctx context.Context, ids []string) ([]queue.TaskInfo, error) {
+	page, err := o.queue.List(ctx, queue.Query{IDs: ids, Fields: queue.PayloadField})
+	return page.Tasks, err
 }
 
 // fewPicked is how many orders of a parcel are searched for instead of reading all its lines.
@@ -94,15 +99,7 @@ func (o Orders) Scan(ctx context.Context, fn func(Order) error) error {
 	if err != nil {
 		return err
 	}
-	each := func(id string, payload []byte) error {
-		for _, a := range OrdersOf(id, payload) {
-			if err := fn(a); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := o.queue.Scan(ctx, each); err != nil {
+	if err := o.scan(ctx, "", fn); err != nil {
 		return err
 	}
 	after, err := o.queue.Stats(ctx)
@@ -110,12 +107,35 @@ func (o Orders) Scan(ctx context.Context, fn func(Order) error) error {
 		return err
 	}
 	// An order that moved to a task of its own may have been missed in both.
-	return o.queue.Scan(ctx, func(id string, payload []byte) error {
-		if !strings.HasPrefix(id, singlePrefix) {
+	return o.scan(ctx, singlePrefix, fn)
+}
+
+// scanPage is how many tasks are read together, about a megabyte of large ones.
+const scanPage = 128
+
+// scan calls fn for every order in the tasks whose ids have a prefix.
+func (o Orders) scan(ctx context.Context, prefix string, fn func(Order) error) error {
+	tasks := queue.Query{Limit: scanPage, Fields: queue.PayloadField}
+	for {
+		page, err := o.queue.List(ctx, tasks)
+		if err != nil {
+			return err
+		}
+		for i := range page.Tasks {
+			t := &page.Tasks[i]
+			if !strings.HasPrefix(t.ID, prefix) {
+				continue
+			}
+			for _, a := range OrdersOf(t.ID, t.Payload) {
+				if err := fn(a); err != nil {
+					return err
+				}
+			}
+		}
+		if tasks.After = page.Next; tasks.After == (queue.Place{}) {
 			return nil
 		}
-		return each(id, payload)
-	})
+	}
 }
 
 // State returns the state of an order's task; empty if the order is in no task. Errors:
@@ -125,11 +145,11 @@ func (o Orders) State(ctx context.Context, id string) (queue.State, error) {
 	if err != nil || found[0].OrderID == "" {
 		return "", err
 	}
-	tasks, err := o.queue.Get(ctx, found[0].TaskID)
+	page, err := o.queue.List(ctx, queue.Query{IDs: []string{found[0].TaskID}, Fields: queue.BriefFields})
 	if err != nil {
 		return "", err
 	}
-	return tasks[0].State, nil
+	return page.Tasks[0].State, nil
 }
 
 // Stats is queue.Queue.Stats.

@@ -189,11 +189,11 @@ func (s *Shop) MustPlace(p order.Purchase) order.Placed {
 func (s *Shop) Drained() {
 	s.T.Helper()
 	await.True(s.T, "the queue to drain", func() bool {
-		delayed, err := s.Queue.List(await.Context(s.T), queue.StateDelayed, queue.Page{Limit: 512})
+		delayed, err := s.Queue.List(await.Context(s.T), queue.Query{State: queue.StateDelayed, Limit: 512})
 		if err != nil {
 			s.T.Fatal(err)
 		}
-		for _, info := range delayed {
+		for _, info := range delayed.Tasks {
 			if order.IsPurchase(info.Type) {
 				return false
 			}

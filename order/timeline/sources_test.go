@@ -29,17 +29,17 @@ type fakeQueue struct {
 	asked  int
 }
 
-func (f *fakeQueue) Get(_ context.Context, ids ...string) (infos []queue.TaskInfo, err error) {
+func (f *fakeQueue) List(_ context.Context, q queue.Query) (page queue.Page, err error) {
 	f.asked++
 	if f.before != nil {
 		if err := f.before(); err != nil {
-			return nil, err
+			return page, err
 		}
 	}
-	for _, id := range ids {
-		infos = append(infos, f.tasks[id])
+	for _, id := range q.IDs {
+		page.Tasks = append(page.Tasks, f.tasks[id])
 	}
-	return infos, nil
+	return page, nil
 }
 
 // with returns a queue with one task.

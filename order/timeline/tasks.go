@@ -69,12 +69,12 @@ func findIn(ctx context.Context, queues []Queue, orderID string, of tasksOf) (l 
 // find searches a queue for an order, in one script. Errors: those of Redis.
 func find(ctx context.Context, q Queue, orderID string, of tasksOf) (located, error) {
 	ids, look := of(orderID)
-	infos, err := q.Tasks.Get(ctx, ids...)
+	page, err := q.Tasks.List(ctx, queue.Query{IDs: ids})
 	if err != nil {
 		return located{}, err
 	}
-	for i := range infos {
-		info := &infos[i]
+	for i := range page.Tasks {
+		info := &page.Tasks[i]
 		if info.Payload == nil || info.State == "" {
 			continue
 		}

@@ -114,8 +114,8 @@ type Timeline struct {
 
 // Tasks is the part of a task queue that a Service uses.
 type Tasks interface {
-	// Get is queue.Queue.Get.
-	Get(ctx context.Context, ids ...string) ([]queue.TaskInfo, error)
+	// List is queue.Queue.List.
+	List(ctx context.Context, q queue.Query) (queue.Page, error)
 }
 
 // Queue is a task queue with its name for operators.

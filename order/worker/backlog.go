@@ -156,13 +156,13 @@ func deadTask(ctx context.Context, q *queue.Queue, id string) (*queue.TaskInfo, 
 	if found[0].OrderID != "" {
 		ids = append(ids, found[0].TaskID)
 	}
-	tasks, err := q.Get(ctx, ids...)
+	page, err := q.List(ctx, queue.Query{IDs: ids})
 	if err != nil {
 		return nil, err
 	}
-	for i := range tasks {
-		if tasks[i].State == queue.StateDead {
-			return &tasks[i], nil
+	for i := range page.Tasks {
+		if page.Tasks[i].State == queue.StateDead {
+			return &page.Tasks[i], nil
 		}
 	}
 	return nil, nil

@@ -23,16 +23,6 @@ type DeadSelection struct {
 	Before time.Time
 }
 
-// BulkPlace is where a call continues; the zero value is the start.
-type BulkPlace struct {
-	Queue int // number of the queue, in the order of Depths
-	// DiedAt and ID are those of the letter after which the call continues; zero: before all.
-	DiedAt time.Time
-	ID     string
-}
-
-func (p BulkPlace) after() queue.DeadPlace { return queue.DeadPlace{At: p.DiedAt, ID: p.ID} }
-
 // BulkResult is the result of one call.
 type BulkResult struct {
 	Matched int          // letters that were selected
@@ -41,7 +31,7 @@ type BulkResult struct {
 	// Remaining is how many letters have not been examined yet; negative: unknown.
 	Remaining int
 	Before    time.Time // of the selection
-	Next      *BulkPlace
+	Next      *DeadPlace
 	// Err is why letters failed, or why the call ended early; nil: neither.
 	Err error
 }
@@ -65,14 +55,14 @@ const (
 // and returns where the next call continues. It handles at most about 1,000 letters, or ends
 // after about a second. It may be repeated. If it can change nothing, the error is
 // inventory.ErrOverloaded because the queue is full, or inventory.ErrUnavailable.
-func (b *Backlog) RetryMany(ctx context.Context, sel DeadSelection, at BulkPlace) (BulkResult, error) {
+func (b *Backlog) RetryMany(ctx context.Context, sel DeadSelection, at DeadPlace) (BulkResult, error) {
 	return b.bulk(ctx, sel, at, bulkAction{page: retryPage, orders: bulkExamined * retryPage, do: b.retryPage})
 }
 
 // DiscardMany discards selected dead letters, as RetryMany retries them. Each is discarded as
 // by Discard: its orders are rejected first, and it stays if one of them cannot be. If it can
 // change nothing, the error is ErrDatabase or inventory.ErrUnavailable.
-func (b *Backlog) DiscardMany(ctx context.Context, sel DeadSelection, at BulkPlace) (BulkResult, error) {
+func (b *Backlog) DiscardMany(ctx context.Context, sel DeadSelection, at DeadPlace) (BulkResult, error) {
 	return b.bulk(ctx, sel, at, bulkAction{page: discardPage, orders: discardOrders, do: b.discardPage})
 }
 
@@ -95,7 +85,7 @@ const (
 )
 
 // bulk applies an action to selected letters.
-func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at BulkPlace, action bulkAction) (BulkResult, error) {
+func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at DeadPlace, action bulkAction) (BulkResult, error) {
 	now, err := b.now(ctx)
 	if err != nil {
 		return BulkResult{}, err
@@ -115,9 +105,9 @@ func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at BulkPlace, act
 		if p.stopped && len(r.Done)+r.Failed == 0 {
 			return r, err
 		}
-		at = BulkPlace{at.Queue, p.after.At, p.after.ID}
+		at = *at.at(p.after)
 		if p.end {
-			at = BulkPlace{Queue: at.Queue + 1}
+			at = DeadPlace{Queue: at.Queue + 1}
 		}
 		if p.stopped {
 			break
@@ -137,14 +127,14 @@ func (b *Backlog) bulk(ctx context.Context, sel DeadSelection, at BulkPlace, act
 
 // bulkedPage is what happened to a page of letters.
 type bulkedPage struct {
-	after    queue.DeadPlace // where to continue
-	examined int             // letters
-	end      bool            // the queue has no more
-	stopped  bool            // not all of the page was done
+	after    queue.Place // where to continue
+	examined int         // letters
+	end      bool        // the queue has no more
+	stopped  bool        // not all of the page was done
 }
 
 // bulkPage applies an action to the selected letters of the page at a place.
-func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at BulkPlace, action bulkAction) (bulkedPage, error) {
+func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at DeadPlace, action bulkAction) (bulkedPage, error) {
 	out := bulkedPage{after: at.after()}
 	q, by := b.queues[at.Queue], r.Before.Add(-time.Millisecond)
 	limit := min(action.page, bulkLetters-r.Matched)
@@ -152,18 +142,18 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	if group == "" {
 		want = limit
 	}
-	notes, err := q.Queue.List(ctx, queue.StateDead, queue.Page{After: at.after(), Limit: want, Brief: true})
+	notes, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), DiedBy: by, Limit: want, Fields: queue.BriefFields})
 	if err != nil {
 		out.stopped = true
 		return out, unreachable(q.Name, err)
 	}
 	var page []queue.TaskInfo
-	page, out.examined = selectNotes(notes, group, by, limit, action.orders)
-	out.end = out.examined == len(notes) && len(notes) < want || out.examined < len(notes) && notes[out.examined].At.After(by)
+	page, out.examined = selectNotes(notes.Tasks, group, limit, action.orders)
+	out.end = out.examined == len(notes.Tasks) && notes.More == 0
 	if out.examined == 0 {
 		return out, nil
 	}
-	out.after = notes[out.examined-1].Place()
+	out.after = notes.Tasks[out.examined-1].Place()
 	if len(page) == 0 {
 		return out, nil
 	}
@@ -178,14 +168,11 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	return out, err
 }
 
-// selectNotes returns the first letters of a group that died no later than by, bounded in
-// number and in the sum of their orders, and how many letters it has examined.
-func selectNotes(notes []queue.TaskInfo, group string, by time.Time, limit, orders int) (page []queue.TaskInfo, examined int) {
+// selectNotes returns the first letters of a group, bounded in number and in the sum of
+// their orders, and how many letters it has examined.
+func selectNotes(notes []queue.TaskInfo, group string, limit, orders int) (page []queue.TaskInfo, examined int) {
 	for i := range notes {
 		n := &notes[i]
-		if n.At.After(by) {
-			return page, i
-		}
 		if group != "" && groupOf(n.Reason) != group {
 			continue
 		}
@@ -225,12 +212,12 @@ func ordersIn(n *queue.TaskInfo) int {
 // now returns the latest of the queues' times, which the letters have.
 func (b *Backlog) now(ctx context.Context) (latest time.Time, err error) {
 	for _, q := range b.queues {
-		n, err := q.Queue.CountDead(ctx, queue.DeadPlace{}, time.Time{})
+		s, err := q.Queue.Stats(ctx)
 		if err != nil {
 			return latest, unreachable(q.Name, err)
 		}
-		if n.Now.After(latest) {
-			latest = n.Now
+		if s.At.After(latest) {
+			latest = s.At
 		}
 	}
 	return latest, nil
@@ -238,14 +225,14 @@ func (b *Backlog) now(ctx context.Context) (latest time.Time, err error) {
 
 // remaining counts the letters after a position that died before a time; -1 if Redis does not
 // answer.
-func (b *Backlog) remaining(ctx context.Context, at BulkPlace, before time.Time) int {
+func (b *Backlog) remaining(ctx context.Context, at DeadPlace, before time.Time) int {
 	sum := 0
-	for ; at.Queue < len(b.queues); at = (BulkPlace{Queue: at.Queue + 1}) {
-		n, err := b.queues[at.Queue].Queue.CountDead(ctx, at.after(), before.Add(-time.Millisecond))
+	for ; at.Queue < len(b.queues); at = (DeadPlace{Queue: at.Queue + 1}) {
+		none, err := b.queues[at.Queue].Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), DiedBy: before.Add(-time.Millisecond)})
 		if err != nil {
 			return -1
 		}
-		sum += n.After
+		sum += none.More
 	}
 	return sum
 }
@@ -280,7 +267,7 @@ func (b *Backlog) retryPage(ctx context.Context, q NamedQueue, letters []queue.T
 func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue.TaskInfo, _ time.Time) ([]letterResult, error) {
 	results := make([]letterResult, len(letters))
 	purchases := slices.DeleteFunc(slices.Clone(letters), func(n queue.TaskInfo) bool { return !order.IsPurchase(n.Type) })
-	payloads, err := q.Queue.Payloads(ctx, idsOf(purchases)...)
+	payloads, err := q.Queue.List(ctx, queue.Query{IDs: idsOf(purchases), Fields: queue.PayloadField})
 	if err != nil {
 		return results, unreachable(q.Name, err)
 	}
@@ -290,8 +277,8 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		if !order.IsPurchase(letters[i].Type) {
 			continue
 		}
-		payload := payloads[0]
-		payloads = payloads[1:]
+		payload := payloads.Tasks[0].Payload
+		payloads.Tasks = payloads.Tasks[1:]
 		for _, t := range rejectable(letters[i].Type, letters[i].ID, payload) {
 			tasks, of = append(tasks, t), append(of, i)
 		}

@@ -63,12 +63,12 @@ func plainTasks(prefix string, n int) []queue.Task {
 
 func always(reason string) func(int) string { return func(int) string { return reason } }
 
-type bulkCall func(context.Context, worker.DeadSelection, worker.BulkPlace) (worker.BulkResult, error)
+type bulkCall func(context.Context, worker.DeadSelection, worker.DeadPlace) (worker.BulkResult, error)
 
 // bulk calls until the end, and returns the sums and the number of calls.
 func bulk(t *testing.T, call bulkCall, sel worker.DeadSelection) (sum worker.BulkResult, calls int) {
 	t.Helper()
-	var at worker.BulkPlace
+	var at worker.DeadPlace
 	for calls = 1; calls < 1000; calls++ {
 		r, err := call(await.Context(t), sel, at)
 		if err != nil {
@@ -202,9 +202,9 @@ func TestBacklog_RetryMany(t *testing.T) {
 		die(t, q, always("x"), plainTasks("a", n)...)
 		die(t, other, always("x"), plainTasks("b", 3)...)
 		retried := make(map[string]int)
-		var last worker.BulkPlace
+		var last worker.DeadPlace
 		var before time.Time
-		call := func(ctx context.Context, sel worker.DeadSelection, at worker.BulkPlace) (worker.BulkResult, error) {
+		call := func(ctx context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error) {
 			r, err := b.RetryMany(ctx, sel, at)
 			for i := range r.Done {
 				retried[r.Done[i].ID]++
@@ -257,7 +257,7 @@ func TestBacklog_RetryMany_Full(t *testing.T) {
 			b.SetBulkTime(await.Limit) // which would end a call too
 			die(t, q, always("x"), plainTasks("a", room)...)
 			die(t, q, always("x"), plainTasks("b", 5)...)
-			r, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: time.Now().Add(time.Hour)}, worker.BulkPlace{})
+			r, err := b.RetryMany(await.Context(t), worker.DeadSelection{Before: time.Now().Add(time.Hour)}, worker.DeadPlace{})
 			if err != nil || len(r.Done) != room || r.Matched != room || r.Next == nil || r.Remaining != 5 || !errors.Is(r.Err, inventory.ErrOverloaded) {
 				t.Fatalf("room for %d: %+v, %v", room, r, err)
 			}
@@ -296,14 +296,14 @@ func TestBacklog_DiscardMany_Kept(t *testing.T) {
 			}
 		}
 		exec("ALTER TABLE orders RENAME TO away")
-		if r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.BulkPlace{}); err != nil || r.Err == nil || r.Failed != 1 || len(r.Done) != 0 {
+		if r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.DeadPlace{}); err != nil || r.Err == nil || r.Failed != 1 || len(r.Done) != 0 {
 			t.Errorf("without orders to read: %+v, %v, want the letter to stay", r, err)
 		}
 		exec("ALTER TABLE away RENAME TO orders")
 		wantDead(t, q, 1)
 		die(t, q, always("x"), purchaseTasks([]order.Task{ordertest.Bought("zero", "item", "u", "k", 0)})...)
 		allow := ordertest.Refuse(t, s, "INSERT", "orders", "NEW.id = 'o0000'")
-		r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.BulkPlace{})
+		r, err := b.DiscardMany(await.Context(t), worker.DeadSelection{}, worker.DeadPlace{})
 		if err != nil || len(r.Done) != 1 || r.Done[0].ID != "zero" || r.Failed != 1 || r.Err == nil {
 			t.Errorf("with an order that is refused: %+v, %v", r, err)
 		}

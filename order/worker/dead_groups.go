@@ -51,15 +51,15 @@ func (b *Backlog) Groups(ctx context.Context) (DeadGroups, error) {
 	var out DeadGroups
 	totals := make([]int, len(b.queues))
 	for i, q := range b.queues {
-		n, err := q.Queue.CountDead(ctx, queue.DeadPlace{}, time.Time{})
+		s, err := q.Queue.Stats(ctx)
 		if err != nil {
 			return DeadGroups{}, unreachable(q.Name, err)
 		}
-		totals[i] = n.Total
-		if out.CountedAt.IsZero() || n.Now.Before(out.CountedAt) {
-			out.CountedAt = n.Now
+		totals[i] = s.Dead
+		if out.CountedAt.IsZero() || s.At.Before(out.CountedAt) {
+			out.CountedAt = s.At
 		}
-		out.Total += n.Total
+		out.Total += s.Dead
 	}
 	start := time.Now()
 	groups := make(map[string]*DeadGroup)
@@ -91,14 +91,15 @@ func (b *Backlog) Groups(ctx context.Context) (DeadGroups, error) {
 // countGroups adds the latest letters of a queue to the groups, up to limit, and returns how
 // many it has added.
 func countGroups(ctx context.Context, q *queue.Queue, groups map[string]*DeadGroup, limit int, until time.Time) (n int, err error) {
-	var place queue.DeadPlace
+	letters := queue.Query{State: queue.StateDead, Reverse: true, Fields: queue.BriefFields}
 	for n < limit && time.Now().Before(until) {
-		notes, err := q.List(ctx, queue.StateDead, queue.Page{After: place, Limit: min(notesPage, limit-n), Reverse: true, Brief: true})
-		if err != nil || len(notes) == 0 {
+		letters.Limit = min(notesPage, limit-n)
+		page, err := q.List(ctx, letters)
+		if err != nil {
 			return n, err
 		}
-		for i := range notes {
-			note := &notes[i]
+		for i := range page.Tasks {
+			note := &page.Tasks[i]
 			reason := plainReason(note.Reason)
 			g := groups[reason]
 			if g == nil {
@@ -113,8 +114,10 @@ func countGroups(ctx context.Context, q *queue.Queue, groups map[string]*DeadGro
 				g.LastAt, g.Example = note.At, note.ID
 			}
 		}
-		n += len(notes)
-		place = notes[len(notes)-1].Place()
+		n += len(page.Tasks)
+		if letters.After = page.Next; letters.After == (queue.Place{}) {
+			break
+		}
 	}
 	return n, nil
 }

@@ -19,7 +19,7 @@ const DeadLetterAfter = 15 * time.Minute
 // DeadLetters is the part of a queue of orders that the sweeper uses.
 type DeadLetters interface {
 	// List is queue.Queue.List.
-	List(ctx context.Context, state queue.State, p queue.Page) ([]queue.TaskInfo, error)
+	List(ctx context.Context, q queue.Query) (queue.Page, error)
 }
 
 const (
@@ -35,11 +35,11 @@ const (
 // deadLetterCursor is the sweeps' position in the dead letters of one queue.
 type deadLetterCursor struct {
 	letters DeadLetters
-	place   queue.DeadPlace
+	place   queue.Place
 	begun   time.Time // when the first letter was read
 	// failed are letters before the place whose orders could not be rejected, for a retry.
 	// They are not many more than a page.
-	failed []queue.DeadPlace
+	failed []queue.Place
 	// stopped is set when letters of a stopped sale were skipped: once no sale is stopped,
 	// all letters are read again.
 	stopped bool
@@ -52,7 +52,7 @@ type deadLetterCursor struct {
 func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Swept) error {
 	now := s.f.store.Now()
 	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().Any() {
-		g.place, g.begun, g.stopped = queue.DeadPlace{}, now, false
+		g.place, g.begun, g.stopped = queue.Place{}, now, false
 	}
 	before := now.Add(-DeadLetterAfter)
 	err := s.rejectFailed(ctx, g, done)
@@ -60,20 +60,20 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Sw
 		if errors.Is(err, order.ErrDatabase) || len(g.failed) >= deadLetterPage || ctx.Err() != nil {
 			break
 		}
-		letters, lerr := g.letters.List(ctx, queue.StateDead, queue.Page{After: g.place, DiedBy: before, Limit: deadLetterPage})
+		page, lerr := g.letters.List(ctx, queue.Query{State: queue.StateDead, After: g.place, DiedBy: before, Limit: deadLetterPage})
 		if lerr != nil {
 			return fmt.Errorf("find dead orders: %w", lerr)
 		}
-		failed, berr := s.rejectLetters(ctx, g, letters, done)
+		failed, berr := s.rejectLetters(ctx, g, page.Tasks, done)
 		err = errors.Join(err, berr)
 		if errors.Is(berr, order.ErrDatabase) {
 			break // the page is read again
 		}
 		g.failed = append(g.failed, failed...)
-		if n := len(letters); n > 0 {
-			g.place = letters[n-1].Place()
+		if n := len(page.Tasks); n > 0 {
+			g.place = page.Tasks[n-1].Place()
 		}
-		if len(letters) < deadLetterPage {
+		if page.More == 0 {
 			break
 		}
 	}
@@ -82,17 +82,21 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Sw
 
 // rejectFailed retries the letters that failed before and are still dead.
 func (s *Sweeper) rejectFailed(ctx context.Context, g *deadLetterCursor, done *Swept) error {
+	if len(g.failed) == 0 {
+		return nil
+	}
+	ids := make([]string, len(g.failed))
+	for i := range g.failed {
+		ids[i] = g.failed[i].ID
+	}
+	page, err := g.letters.List(ctx, queue.Query{IDs: ids})
+	if err != nil {
+		return fmt.Errorf("find dead orders: %w", err)
+	}
 	var again []queue.TaskInfo
-	for _, at := range g.failed {
-		// From the start of its millisecond to the end of it.
-		letters, err := g.letters.List(ctx, queue.StateDead, queue.Page{After: queue.DeadPlace{At: at.At}, DiedBy: at.At, Limit: deadLetterPage})
-		if err != nil {
-			return fmt.Errorf("find dead orders: %w", err)
-		}
-		for i := range letters {
-			if letters[i].ID == at.ID {
-				again = append(again, letters[i])
-			}
+	for i := range page.Tasks {
+		if l := &page.Tasks[i]; l.State == queue.StateDead && l.Place() == g.failed[i] {
+			again = append(again, *l)
 		}
 	}
 	failed, err := s.rejectLetters(ctx, g, again, done)
@@ -106,7 +110,7 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *deadLetterCursor, done *S
 // the places of those that could not be rejected. Letters of a stopped sale wait for the
 // operator's decision: their orders may be committed in the part of the database that was
 // lost.
-func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letters []queue.TaskInfo, done *Swept) (failed []queue.DeadPlace, err error) {
+func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letters []queue.TaskInfo, done *Swept) (failed []queue.Place, err error) {
 	var tasks []order.Task
 	var of []int // the letter of each
 	for i := range letters {

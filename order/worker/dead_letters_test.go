@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,14 +21,23 @@ type lettersOf struct {
 	made    int
 }
 
-func (l *lettersOf) List(_ context.Context, _ queue.State, p queue.Page) (page []queue.TaskInfo, _ error) {
+func (l *lettersOf) List(_ context.Context, q queue.Query) (page queue.Page, _ error) {
+	for _, id := range q.IDs {
+		page.Tasks = append(page.Tasks, queue.TaskInfo{ID: id})
+	}
 	for _, letter := range l.letters {
-		behind := letter.At.After(p.After.At) || letter.At.Equal(p.After.At) && letter.ID > p.After.ID
-		if behind && !letter.At.After(p.DiedBy) && len(page) < p.Limit {
-			page = append(page, letter)
+		behind := letter.At.After(q.After.At) || letter.At.Equal(q.After.At) && letter.ID > q.After.ID
+		switch i := slices.Index(q.IDs, letter.ID); {
+		case i >= 0:
+			page.Tasks[i] = letter
+		case !behind || letter.At.After(q.DiedBy):
+		case len(page.Tasks) < q.Limit:
+			page.Tasks = append(page.Tasks, letter)
+		default:
+			page.More++
 		}
 	}
-	l.read += len(page)
+	l.read += len(page.Tasks)
 	return page, nil
 }
 

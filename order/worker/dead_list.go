@@ -24,11 +24,19 @@ type DeadLetter struct {
 	Group    string // the id of its group; see DeadGroup
 }
 
-// DeadPlace is a place in the list of dead letters; the zero value is its start.
+// DeadPlace is where a call continues in the dead letters; the zero value is the start.
 type DeadPlace struct {
-	Queue  int // number of the queue, in the order of Depths
-	Offset int
+	Queue int // number of the queue, in the order of Depths
+	// DiedAt and ID are those of the letter behind which the call continues; zero: the start
+	// of the queue.
+	DiedAt time.Time
+	ID     string
 }
+
+func (p DeadPlace) after() queue.Place { return queue.Place{At: p.DiedAt, ID: p.ID} }
+
+// at is the place behind a letter of the same queue.
+func (p DeadPlace) at(after queue.Place) *DeadPlace { return &DeadPlace{p.Queue, after.At, after.ID} }
 
 const (
 	// notesPage is how many letters are read without their payloads in one call of Redis.
@@ -39,9 +47,9 @@ const (
 
 // Dead lists up to limit (1 to 512) dead letters from a place on, queue by queue, the
 // latest of each first; those of one group, unless it is empty. next is the place of the
-// next page, or nil if there is none. A page of a group may be shorter than limit, and even
-// empty, because one call examines a bounded number of letters. Letters that are added or
-// removed between two pages shift the places.
+// next page, or nil if there is none. A page may be shorter than limit, and one of a group
+// even empty, because one call reads a bounded number of letters and bytes. Letters that are
+// removed between two pages do not shift the places.
 func (b *Backlog) Dead(ctx context.Context, group string, at DeadPlace, limit int) (letters []DeadLetter, next *DeadPlace, err error) {
 	if group != "" {
 		return b.deadOf(ctx, group, at, limit)
@@ -51,16 +59,15 @@ func (b *Backlog) Dead(ctx context.Context, group string, at DeadPlace, limit in
 			return letters, &at, nil
 		}
 		q := b.queues[at.Queue]
-		want := limit - len(letters)
-		page, err := q.Queue.List(ctx, queue.StateDead, queue.Page{Skip: at.Offset, Limit: want, Reverse: true})
+		page, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), Limit: limit - len(letters), Reverse: true})
 		if err != nil {
 			return nil, nil, unreachable(q.Name, err)
 		}
-		for i := range page {
-			letters = append(letters, deadLetter(q.Name, &page[i]))
+		for i := range page.Tasks {
+			letters = append(letters, deadLetter(q.Name, &page.Tasks[i]))
 		}
-		if len(page) == want {
-			return letters, &DeadPlace{at.Queue, at.Offset + want}, nil
+		if page.More > 0 {
+			return letters, at.at(page.Next), nil
 		}
 	}
 	return letters, nil, nil
@@ -75,25 +82,25 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 			if len(letters) >= limit || examined >= maxFiltered {
 				return letters, &at, nil
 			}
-			notes, err := q.Queue.List(ctx, queue.StateDead, queue.Page{Skip: at.Offset, Limit: notesPage, Reverse: true, Brief: true})
+			notes, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), Limit: notesPage, Reverse: true, Fields: queue.BriefFields})
 			if err != nil {
 				return nil, nil, unreachable(q.Name, err)
 			}
-			ids, n := notesOf(group, notes, limit-len(letters))
-			found, err := q.Queue.Get(ctx, ids...)
+			ids, n := notesOf(group, notes.Tasks, limit-len(letters))
+			found, err := q.Queue.List(ctx, queue.Query{IDs: ids})
 			if err != nil {
 				return nil, nil, unreachable(q.Name, err)
 			}
-			for i := range found {
-				if found[i].State == queue.StateDead {
-					letters = append(letters, deadLetter(q.Name, &found[i]))
+			for i := range found.Tasks {
+				if found.Tasks[i].State == queue.StateDead {
+					letters = append(letters, deadLetter(q.Name, &found.Tasks[i]))
 				}
 			}
-			at.Offset += n
-			examined += n
-			if n == len(notes) && n < notesPage {
+			if n == len(notes.Tasks) && notes.More == 0 {
 				break
 			}
+			at = *at.at(notes.Tasks[n-1].Place())
+			examined += n
 		}
 	}
 	return letters, nil, nil

@@ -45,11 +45,11 @@ func TestFulfiller_Expiry(t *testing.T) {
 		s.Drained()
 		for _, id := range []string{o.ID, paid.ID} {
 			// The task of the purchase has ended; its id has zeros for the order's place.
-			found, err := s.Queue.Get(await.Context(t), order.ExpiryPrefix+id[:len(id)-4]+"0000")
+			found, err := s.Queue.List(await.Context(t), queue.Query{IDs: []string{order.ExpiryPrefix + id[:len(id)-4] + "0000"}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			info := found[0]
+			info := found.Tasks[0]
 			if !time.Now().Before(s.MustGet(id).ExpiresAt) {
 				continue // read too late
 			}

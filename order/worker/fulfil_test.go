@@ -52,12 +52,12 @@ func TestFulfiller_Poison(t *testing.T) {
 		if rows := ordertest.AllRows(t, s); len(rows) != 97 || committed.Load() != 97 {
 			t.Errorf("%d rows, %d reported as committed, want 97", len(rows), committed.Load())
 		}
-		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
+		dead, err := q.List(await.Context(t), queue.Query{State: queue.StateDead, Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		attempts := map[string]int{}
-		for _, d := range dead {
+		for _, d := range dead.Tasks {
 			attempts[d.ID] = d.Attempt
 			if d.Reason == "" {
 				t.Errorf("dead letter %s without a reason", d.ID)
@@ -176,11 +176,11 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		}
 		// None is lost, and no attempt is counted.
 		for _, l := range tasks {
-			found, err := q.Get(await.Context(t), l.ID)
+			found, err := q.List(await.Context(t), queue.Query{IDs: []string{l.ID}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			info := found[0]
+			info := found.Tasks[0]
 			if info.State != queue.StateReady && info.State != queue.StateDelayed || info.Attempt != 0 {
 				t.Errorf("task %s is %s at attempt %d, want it back at attempt 0", l.ID, info.State, info.Attempt)
 			}

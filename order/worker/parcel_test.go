@@ -91,14 +91,14 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 		if rows := ordertest.AllRows(t, s); len(rows) != 8 {
 			t.Errorf("%d rows, want 8", len(rows))
 		}
-		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
+		dead, err := q.List(await.Context(t), queue.Query{State: queue.StateDead, Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		attempts := map[string]int{}
-		for i := range dead {
-			for _, a := range accepted.OrdersOf(dead[i].ID, dead[i].Payload) {
-				attempts[a.OrderID] = dead[i].Attempt
+		for i := range dead.Tasks {
+			for _, a := range accepted.OrdersOf(dead.Tasks[i].ID, dead.Tasks[i].Payload) {
+				attempts[a.OrderID] = dead.Tasks[i].Attempt
 			}
 		}
 		if len(attempts) != 2 || attempts[tasks[3].ID] != 3 || attempts[tasks[7].ID] != 1 {
@@ -169,8 +169,8 @@ func TestFulfiller_Parcel_FullQueue(t *testing.T) {
 		f := worker.NewFulfiller(s, rdb, nil, func(err error) { t.Errorf("reported %v", err) })
 		worker.RunWorker(t, f, q, idle)
 		await.True(t, "the one dead letter", func() bool { return ordertest.StatsOf(t, q) == (queue.Stats{Dead: 1}) })
-		dead, err := q.List(await.Context(t), queue.StateDead, queue.Page{Limit: 10})
-		if err != nil || accepted.OrdersOf(dead[0].ID, dead[0].Payload)[0].OrderID != tasks[1].ID {
+		dead, err := q.List(await.Context(t), queue.Query{State: queue.StateDead, Limit: 10})
+		if err != nil || accepted.OrdersOf(dead.Tasks[0].ID, dead.Tasks[0].Payload)[0].OrderID != tasks[1].ID {
 			t.Errorf("dead: %+v, %v", dead, err)
 		}
 		if rows := ordertest.AllRows(t, s); len(rows) != 9 {
