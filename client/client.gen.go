@@ -3626,7 +3626,7 @@ type ClientInterface interface {
 
 	// ListDeadLetters List dead letters, queue by queue, the latest first
 	//
-	// A page of a `group` may be shorter than `limit`, and even empty, while `next_cursor` is not.
+	// A page may be shorter than `limit`, and one of a `group` even empty, while `next_cursor` is not. Letters that are resolved between two pages do not shift the pages.
 	//
 	// Corresponds with GET /v1/admin/dead (the `ListDeadLetters` operationId).
 	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -4376,7 +4376,7 @@ func (c *Client) EraseBuyer(ctx context.Context, user UserParameter, body EraseB
 
 // ListDeadLetters List dead letters, queue by queue, the latest first
 //
-// A page of a `group` may be shorter than `limit`, and even empty, while `next_cursor` is not.
+// A page may be shorter than `limit`, and one of a `group` even empty, while `next_cursor` is not. Letters that are resolved between two pages do not shift the pages.
 //
 // Corresponds with GET /v1/admin/dead (the `ListDeadLetters` operationId).
 func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {

@@ -192,6 +192,43 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 	})
 }
 
+// TestBacklog_Dead_Resolved: letters that are resolved between two pages do not shift the pages, of all letters or a group.
+func TestBacklog_Dead_Resolved(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, ofGroup := range []bool{false, true} {
+			q := ordertest.NewQueue(t, rdb, queue.Config{})
+			b := worker.NewBacklog(storetest.New(t), nil, nil, worker.NamedQueue{Name: "one", Queue: q})
+			die(t, q, always("bad"), plainTasks("a", 9)...)
+			group := ""
+			if ofGroup {
+				g, err := b.Groups(await.Context(t))
+				if err != nil || len(g.Groups) != 1 {
+					t.Fatalf("%+v, %v", g, err)
+				}
+				group = g.Groups[0].ID
+			}
+			listed := 0
+			for at := (&worker.DeadPlace{}); at != nil; {
+				page, next, err := b.Dead(await.Context(t), group, *at, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range page {
+					if _, err := b.Retry(await.Context(t), page[i].ID); err != nil {
+						t.Fatal(err)
+					}
+				}
+				listed += len(page)
+				at = next
+			}
+			if listed != 9 {
+				t.Errorf("group %q: %d letters listed, want 9", group, listed)
+			}
+		}
+	})
+}
+
 func TestBacklog_Verify(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
