@@ -198,7 +198,7 @@ func TestBacklog_Dead_Resolved(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, ofGroup := range []bool{false, true} {
 			q := ordertest.NewQueue(t, rdb, queue.Config{})
-			b := worker.NewBacklog(storetest.New(t), nil, nil, worker.NamedQueue{Name: "one", Queue: q})
+			b := worker.NewBacklog(nil, nil, nil, worker.NamedQueue{Name: "one", Queue: q})
 			die(t, q, always("bad"), plainTasks("a", 9)...)
 			group := ""
 			if ofGroup {
