@@ -81,6 +81,8 @@ type Config struct {
 	HoldLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
+	// signOfLife is subscription.Listener.SignOfLife; only tests set it.
+	signOfLife time.Duration
 }
 
 func (c Config) withDefaults() (Config, error) {

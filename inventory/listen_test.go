@@ -139,6 +139,7 @@ func listener(t *testing.T, s *shop, p *redistest.Proxy, cfg Config) *Inventory 
 			t.Error(err)
 		}
 	})
+	cfg.signOfLife = 500 * time.Millisecond // so that a silent link is noticed
 	return s.inventoryOn(t, twoLinks{s.rdb, hears}, newLocks(t, s.rdb, lockConfig), cfg)
 }
 

@@ -237,6 +237,9 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.settleLimit == 0 {
 		cfg.settleLimit = patient
 	}
+	if cfg.signOfLife == 0 { // a busy server may not answer a ping within the default
+		cfg.signOfLife = patient
+	}
 	v, err := New(await.Context(t), rdb, locks, []*queue.Queue{s.queue}, s.source, cfg)
 	if err != nil {
 		t.Fatal(err)

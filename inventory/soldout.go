@@ -203,7 +203,7 @@ func (v *Inventory) listen() {
 		channels[p] = v.keys.stockChannel(p)
 	}
 	l := subscription.Listener{
-		Redis: v.rdb, Channels: channels, Name: "returned stock",
+		Redis: v.rdb, Channels: channels, Name: "returned stock", SignOfLife: v.cfg.signOfLife,
 		OnSubscribed: func() error {
 			v.dropMarks() // messages before this subscription were missed
 			v.subscribed.Store(true)

@@ -5,7 +5,6 @@ package main_test
 import (
 	"net/url"
 	"testing"
-	"time"
 )
 
 // orderList is an answer of GET /v1/orders.

@@ -3,6 +3,7 @@
 package subscription
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +16,7 @@ import (
 	"flashsale/internal/pause"
 )
 
-// signOfLife is how long a subscription may be silent before it is pinged. If there is no
-// answer within the same time, the connection is considered broken. Without the ping this would
-// take most of a minute.
+// signOfLife is the default of Listener.SignOfLife.
 const signOfLife = 500 * time.Millisecond
 
 // ErrSilent means that a subscription did not answer a ping.
@@ -31,6 +30,10 @@ type Listener struct {
 	Channels []string // all different
 	// Name says what the messages are about. Reported errors begin with "listen for" and the name.
 	Name string
+	// SignOfLife is how long a subscription may be silent before it is pinged. If there is no
+	// answer within the same time, the connection is considered broken. Without the ping this would
+	// take most of a minute. Default 500 ms.
+	SignOfLife time.Duration
 	// OnSubscribed is called once all channels of a new subscription are confirmed: messages
 	// before that may have been lost. If it returns an error, that is reported, and OnSubscribed is
 	// called again after a pause, at the next message or sign of life. Default: nothing.
@@ -74,7 +77,7 @@ func (l *Listener) listen(ctx context.Context, b *backoff) error {
 		retry  backoff   // of OnSubscribed
 		due    time.Time // when it may be called
 	)
-	return receive(ctx, l.Redis, l.Channels, func(msg any) {
+	return l.receive(ctx, func(msg any) {
 		switch m := msg.(type) {
 		case *redis.Subscription:
 			if m.Count == len(l.Channels) {
@@ -96,22 +99,22 @@ func (l *Listener) listen(ctx context.Context, b *backoff) error {
 	})
 }
 
-// receive subscribes to channels and passes on messages until the connection fails or ctx ends: a
+// receive subscribes to the channels and passes on messages until the connection fails or ctx ends: a
 // *redis.Subscription for each channel subscribed, whose Count is the number of subscriptions
 // so far, a *redis.Message for each message, and a *redis.Pong or nil from time to time.
 // Messages before each subscription may have been lost. Errors: ErrSilent, and those of Redis.
-func receive(ctx context.Context, rdb redis.UniversalClient, channels []string, fn func(msg any)) error {
-	sub := rdb.Subscribe(ctx) // connects to nothing
+func (l *Listener) receive(ctx context.Context, fn func(msg any)) error {
+	sub := l.Redis.Subscribe(ctx) // connects to nothing
 	// Closing the subscription ends a blocked receive.
 	closeSub := func() { _ = sub.Close() } //nolint:errcheck // the connection may already be closed
 	defer closeSub()
 	defer context.AfterFunc(ctx, closeSub)()
-	// With rdb.Subscribe an error would be dropped, and the first receive would connect once more.
-	if err := sub.Subscribe(ctx, channels...); err != nil {
+	// With channels given there, an error would be dropped, and the first receive would connect once more.
+	if err := sub.Subscribe(ctx, l.Channels...); err != nil {
 		return err
 	}
 	for asked := false; ; {
-		msg, err := sub.ReceiveTimeout(ctx, signOfLife)
+		msg, err := sub.ReceiveTimeout(ctx, cmp.Or(l.SignOfLife, signOfLife))
 		var netErr net.Error
 		switch {
 		case errors.As(err, &netErr) && netErr.Timeout() && asked:
