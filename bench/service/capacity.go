@@ -106,7 +106,7 @@ type capacityService struct {
 func measureCapacity(ctx context.Context, m *meter) (err error) {
 	all := []*capacityService{{onDatabase: &onDatabase{meter: m, name: "sqlite"}, seen: make(map[string][]costs)}}
 	if m.o.capacity.postgres {
-		server, err := startPostgres(ctx, m)
+		server, err := startPostgres(ctx, m.world.Dir)
 		if err != nil {
 			return err
 		}

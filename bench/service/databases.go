@@ -129,7 +129,7 @@ type spent struct{ api, worker, redis, postgres time.Duration }
 // measureDatabases measures purchases on the SQLite of m and on Postgres in turn. Each has a Redis,
 // an API process and a worker of its own; those of the other are idle at that time.
 func measureDatabases(ctx context.Context, m *meter) (err error) {
-	server, err := startPostgres(ctx, m)
+	server, err := startPostgres(ctx, m.world.Dir)
 	if err != nil {
 		return err
 	}
@@ -177,12 +177,12 @@ func measureDatabases(ctx context.Context, m *meter) (err error) {
 }
 
 // startPostgres starts a Postgres in the folder of the run.
-func startPostgres(ctx context.Context, m *meter) (*postgresserver.Server, error) {
+func startPostgres(ctx context.Context, dir string) (*postgresserver.Server, error) {
 	// The server runs as another user if this program runs as root, and its files are in there.
-	if err := os.Chmod(m.world.Dir, 0o711); err != nil { //nolint:gosec // nothing in it is secret
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nothing in it is secret
 		return nil, err
 	}
-	server, err := postgresserver.Start(ctx, postgresserver.Config{Sync: true, Folder: m.world.Dir, Settings: postgresSettings})
+	server, err := postgresserver.Start(ctx, postgresserver.Config{Sync: true, Folder: dir, Settings: postgresSettings})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flashsale/bench/internal/process"
 	"flashsale/bench/internal/targets"
+	"flashsale/internal/testing/postgresserver"
 	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/order/checkout"
@@ -40,36 +43,62 @@ const (
 
 // shop is a database with the committing half of the service.
 type shop struct {
+	server  *postgresserver.Server // nil on SQLite
 	stores  []*store.Store
 	service *checkout.Service
 	worker  *worker.Fulfiller
 	next    atomic.Int64 // the number of the next order
 
-	mu   sync.Mutex
-	open []string // committed orders without a payment under way
+	mu     sync.Mutex
+	unpaid []string // committed orders without a payment under way
 }
 
 // measurePayers measures how fast batches of orders are committed, with payers and without
 // them, and how fast the payers are: in one process, as serve is, and in two, an API that takes the
 // payments and a worker. It measures only the database, without Redis and HTTP.
 func measurePayers(ctx context.Context, s *sizes) error {
-	return errors.Join(s.payers(ctx, "payers", 1), s.payers(ctx, "payers_split", 2))
+	one := func(name string, processes int) (err error) {
+		dir, err := os.MkdirTemp("", "bench-payers-")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		return s.payers(ctx, name, &shop{}, "sqlite:"+filepath.Join(dir, "bench.db"), processes)
+	}
+	return errors.Join(one("payers", 1), one("payers_split", 2))
 }
 
-// payers is measurePayers for one or two processes. The second one is a second Store on the same file: it has a
-// writer and connections of its own, as another process has.
-func (s *sizes) payers(ctx context.Context, name string, processes int) (err error) {
+// measurePayersPostgres is measurePayers on a Postgres that it starts, with a database for each.
+func measurePayersPostgres(ctx context.Context, s *sizes) (err error) {
+	if err := postgresserver.Missing(); err != nil {
+		return fmt.Errorf("%w; `make deps-test` installs Postgres", err)
+	}
+	server, err := startPostgres(ctx, s.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	one := func(name string, processes int) error {
+		err := server.Do(ctx, postgresserver.Superuser, func(db *sql.DB) error {
+			_, err := db.ExecContext(ctx, "CREATE DATABASE "+name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return s.payers(ctx, name, &shop{server: server}, server.URL(name), processes)
+	}
+	return errors.Join(one("payers_postgres", 1), one("payers_postgres_split", 2))
+}
+
+// payers opens the shop for one or two processes and measures it. The second one is a second Store on the same
+// database: it has a writer and connections of its own, as another process has.
+func (s *sizes) payers(ctx context.Context, name string, p *shop, url string, processes int) (err error) {
 	out := s.out
-	dir, err := os.MkdirTemp("", "bench-payers-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	p, err := openShop(ctx, filepath.Join(dir, "bench.db"), processes)
-	if err != nil {
-		return err
-	}
 	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.open(ctx, url, processes); err != nil {
+		return err
+	}
 	var alone, beside, paid, slow []float64
 	for range payersRounds {
 		quiet, err := p.phase(ctx, 0)
@@ -80,8 +109,8 @@ func (s *sizes) payers(ctx context.Context, name string, processes int) (err err
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-13s %6.0f orders/s without payers, batch p90 %v; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v\n",
-			name, quiet.orders, quantile(quiet.batches, 90), payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99))
+		fmt.Fprintf(out, "%-13s %6.0f orders/s without payers, batch p90 %v, %s; beside %d payers %6.0f orders/s, batch p90 %v, %6.0f payments/s, payment p99 %v, %s\n",
+			name, quiet.orders, quantile(quiet.batches, 90), quiet.cores, payerCount, busy.orders, quantile(busy.batches, 90), busy.payments, quantile(busy.pays, 99), busy.cores)
 		alone, beside, paid = append(alone, quiet.orders), append(beside, busy.orders), append(paid, busy.payments)
 		slow = append(slow, float64(quantile(busy.batches, 90).Microseconds())/1000)
 	}
@@ -91,30 +120,25 @@ func (s *sizes) payers(ctx context.Context, name string, processes int) (err err
 	return nil
 }
 
-// openShop makes a database with a few items on sale, and opens it for one process or two.
-func openShop(ctx context.Context, path string, processes int) (s *shop, err error) {
-	s = &shop{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+// open makes a few items on sale in an empty database, and opens it for one process or two. Close the
+// shop after an error, too.
+func (s *shop) open(ctx context.Context, url string, processes int) error {
 	for n := range processes {
-		one, err := store.Open(ctx, "sqlite:"+path)
+		one, err := store.Open(ctx, url)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.stores = append(s.stores, one)
 		if n > 0 {
 			continue
 		}
 		if err := fillShop(ctx, one); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.worker = worker.NewFulfiller(s.stores[0], nil, nil, func(error) {})
 	s.service = &checkout.Service{Config: checkout.Config{Store: s.stores[processes-1], OnError: func(error) {}}}
-	return s, nil
+	return nil
 }
 
 func (s *shop) close() error {
@@ -130,7 +154,11 @@ func fillShop(ctx context.Context, store *store.Store) error {
 	if err != nil {
 		return err
 	}
-	m, err := migrations.New(db, "sqlite")
+	dialect := "sqlite"
+	if store.Postgres() {
+		dialect = "postgres"
+	}
+	m, err := migrations.New(db, dialect)
 	if err != nil {
 		return err
 	}
@@ -152,6 +180,25 @@ func fillShop(ctx context.Context, store *store.Store) error {
 type phaseSeen struct {
 	orders, payments float64 // a second
 	batches, pays    []time.Duration
+	cores            cores
+}
+
+// cores is how many processors this program, which contains the service's processes, and the
+// server of Postgres used on average.
+type cores struct{ own, postgres float64 }
+
+func (c cores) String() string {
+	return fmt.Sprintf("%.2f cores and %.2f of Postgres", c.own, c.postgres)
+}
+
+// spent is the processor time so far.
+func (s *shop) spent() (own, postgres time.Duration, err error) {
+	own = process.CPUOf(os.Getpid())
+	if s.server == nil {
+		return own, 0, nil
+	}
+	pids, err := s.server.Pids()
+	return own, process.CPUOf(pids...), err
 }
 
 // phase commits orders for a time, concurrently with as many payers.
@@ -167,10 +214,14 @@ func (s *shop) phase(ctx context.Context, payers int) (*phaseSeen, error) {
 		add()
 		failed = errors.Join(failed, err)
 	}
-	ready := s.open
-	s.open = nil
+	ready := s.unpaid
+	s.unpaid = nil
 	var next atomic.Int64
 	var all sync.WaitGroup
+	own, postgres, err := s.spent()
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	for range payersWorkers {
 		all.Go(func() {
@@ -185,14 +236,16 @@ func (s *shop) phase(ctx context.Context, payers int) (*phaseSeen, error) {
 		})
 	}
 	all.Wait()
-	if failed != nil {
-		return nil, failed
+	took := time.Since(began).Seconds()
+	ownAfter, postgresAfter, err := s.spent()
+	if err := errors.Join(failed, err); err != nil {
+		return nil, err
 	}
 	if payers > 0 && int(next.Load()) >= len(ready) {
 		return nil, fmt.Errorf("the payers ran out of orders after %d", len(ready))
 	}
-	s.open = append(s.open, ready[min(int(next.Load()), len(ready)):]...)
-	took := time.Since(began).Seconds()
+	s.unpaid = append(s.unpaid, ready[min(int(next.Load()), len(ready)):]...)
+	seen.cores = cores{(ownAfter - own).Seconds() / took, (postgresAfter - postgres).Seconds() / took}
 	seen.orders, seen.payments = float64(committed)/took, float64(len(seen.pays))/took
 	slices.Sort(seen.batches)
 	slices.Sort(seen.pays)
@@ -219,7 +272,7 @@ func (s *shop) work(ctx context.Context) (took []time.Duration, err error) {
 			ids[i] = batch[i].ID
 		}
 		s.mu.Lock()
-		s.open = append(s.open, ids...)
+		s.unpaid = append(s.unpaid, ids...)
 		s.mu.Unlock()
 	}
 	return took, nil

@@ -2,29 +2,58 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"flashsale/internal/testing/postgresserver"
 )
 
 // TestShop_Phase: orders are committed by one process and paid by the same or by another.
 func TestShop_Phase(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 2} {
-		s, err := openShop(t.Context(), filepath.Join(t.TempDir(), "bench.db"), processes)
-		if err != nil {
+		checkPhases(t, &shop{}, "sqlite:"+filepath.Join(t.TempDir(), "bench.db"), processes)
+	}
+}
+
+func TestShop_Phase_Postgres(t *testing.T) {
+	t.Parallel()
+	if err := postgresserver.Missing(); err != nil {
+		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		for _, payers := range []int{0, 4} {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			seen, err := s.phase(ctx, payers)
-			cancel()
-			if err != nil || seen.orders == 0 || (seen.payments > 0) != (payers > 0) {
-				t.Errorf("%d processes, %d payers: %+v, %v", processes, payers, seen, err)
-			}
+		t.Skipf("skipped: %v", err)
+	}
+	server, err := postgresserver.Start(t.Context(), postgresserver.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
 		}
+	})
+	checkPhases(t, &shop{server: server}, server.URL(postgresserver.Superuser), 2)
+}
+
+func checkPhases(t *testing.T, s *shop, url string, processes int) {
+	t.Helper()
+	defer func() {
 		if err := s.close(); err != nil {
 			t.Error(err)
+		}
+	}()
+	if err := s.open(t.Context(), url, processes); err != nil {
+		t.Fatal(err)
+	}
+	for _, payers := range []int{0, 4} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		seen, err := s.phase(ctx, payers)
+		cancel()
+		if err != nil || seen.orders == 0 || (seen.payments > 0) != (payers > 0) {
+			t.Errorf("%d processes, %d payers: %+v, %v", processes, payers, seen, err)
 		}
 	}
 }

@@ -65,6 +65,7 @@ type sizeMeasurement struct {
 func sizeMeasurements() []sizeMeasurement {
 	return []sizeMeasurement{
 		{"payers", "order commits beside concurrent payments", measurePayers},
+		{"payers_postgres", "the same on a Postgres that it starts", measurePayersPostgres},
 		{"storage", "bytes the worker writes per order in a large database", measureStorage},
 		{"rebuild", "time until many sales are open after a loss of Redis, and other requests meanwhile", measureRebuild},
 		{"ended", "Redis memory that ended sales keep", measureEnded},
