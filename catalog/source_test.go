@@ -53,6 +53,24 @@ func TestCatalog_Stock(t *testing.T) {
 	})
 }
 
+// TestCatalog_StockReadMeanwhile: a reader that saw an old stock, and was slow to ask for a new one, does
+// not have it read again after a round that has just read it.
+func TestCatalog_StockReadMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newShop(Item{ID: "a", StockLeft: 9})
+	s.live["a"] = 4
+	inBubble(t, s, Config{}, func(t *testing.T, c *Catalog) {
+		wantItem(t, c, "a", 4)
+		r, ok := c.known.GetIfPresent("a")
+		if !ok {
+			t.Fatal("the item is not kept")
+		}
+		if q := c.wantStock(r, time.Now()); q != nil || s.stocks != 1 {
+			t.Errorf("another round %v, and the stock was asked for %d times, want none and 1", q, s.stocks)
+		}
+	})
+}
+
 func TestCatalog_StockAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(Item{ID: "a", StockLeft: 9})

@@ -133,10 +133,11 @@ func (c *Catalog) readRound(q *round) {
 	}
 	for i := range items {
 		r := q.records[items[i].ID]
+		c.setLeft(r, left[i])
+		// Last, because a reader that finds the stock recent takes the view as it is.
 		if r.stock.voids.Load() == voids[i] {
 			r.stock.asOf.Store(askedAt.UnixNano())
 		}
-		c.setLeft(r, left[i])
 	}
 }
 

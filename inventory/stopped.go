@@ -24,7 +24,7 @@ const stoppedMark = "stopped"
 // NoteRevisions adds the commands to a pipeline that record these revisions of items in
 // Redis, as committed by the database of a lineage. A lower revision than the recorded one
 // changes nothing. They are kept for 90 days, as by [KeepRevisions]: with the first write, so that a
-// process that ends soon leaves no key without an end.
+// process that ends soon leaves no key without an expiry.
 func NoteRevisions(ctx context.Context, p redis.Pipeliner, partitions int, lineage string, revisions map[string]int64) {
 	k := keys{partitions}
 	members := make(map[string][]redis.Z, 1)
@@ -107,7 +107,7 @@ func ForgetRevision(ctx context.Context, rdb redis.UniversalClient, partitions i
 const revisionsLife = 90 * 24 * time.Hour
 
 // KeepRevisions keeps the revisions of a lineage for 90 more days. Each process calls it
-// from time to time, also if it commits nothing. Errors: [ErrUnavailable].
+// from time to time, even if it commits nothing. Errors: [ErrUnavailable].
 func KeepRevisions(ctx context.Context, rdb redis.UniversalClient, partitions int, lineage string) error {
 	_, err := rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range partitions {

@@ -98,7 +98,7 @@ func ExampleQueue_List() {
 		for _, t := range page.Tasks {
 			fmt.Println(t.ID, t.Type)
 		}
-		if ready.After = page.Next; page.More == 0 {
+		if ready.After = page.Next; ready.After == (queue.Place{}) {
 			return
 		}
 	}

@@ -14,7 +14,7 @@ import (
 var stateKeys = map[State]int{StateReady: 1, StateDelayed: 2, StateLeased: 3, StateDead: 10}
 
 // Query selects the tasks of a page of [Queue.List]: those with some ids, those of one
-// state, or, without both, all tasks.
+// state, or, with neither, all tasks.
 type Query struct {
 	// IDs selects tasks by their ids. They are all on one page, in this order; an id that is
 	// not in the queue has a TaskInfo with an empty State. Only Fields may be set too.
@@ -22,9 +22,11 @@ type Query struct {
 	// State selects the tasks of one state: ready and delayed tasks in the order in which
 	// they will run, leased tasks by the end of the lease, dead letters by the time of death.
 	//
-	// Without State and IDs, tasks are listed in no order, whatever state they are in or
-	// change to. A task that is in the queue from the first page to the last is on at least
-	// one of them. Pages may be somewhat larger than Limit, and empty ones may precede others.
+	// Without State and IDs, tasks that have a payload are listed in no order, whatever state
+	// they are in or change to; with a Limit of 0, none. A task that is in the queue from the
+	// first page to the last is on at least one of them. Limit is then only a hint: a small
+	// queue is on one page, and so is any queue of an embedded engine; empty pages may precede
+	// others. A task that is removed while its page is read may have an empty State.
 	State State
 	// Limit is the maximum number of tasks of a page, 0 to 512. A page of a state is shorter
 	// if its payloads exceed 4 MiB, and has at least one task.
@@ -76,7 +78,7 @@ type Page struct {
 	// Next is where the next page begins; zero if there is none.
 	Next Place
 	// More is how many tasks of the state follow those of this page. With a Limit of 0,
-	// these are all from Query.After on.
+	// these are all from Query.After on. It is 0 without a State; see Next.
 	More int
 }
 
@@ -111,6 +113,10 @@ func (s *Query) validate() error {
 		return fmt.Errorf("list tasks: %w: State %q", ErrConfig, s.State)
 	case ofDead && s.State != StateDead || s.Reverse && s.State == "":
 		return fmt.Errorf("list tasks: %w: a place, DiedBy or Reverse that State %q does not have", ErrConfig, s.State)
+	case s.Fields > PayloadField:
+		return fmt.Errorf("list tasks: %w: Fields %d", ErrConfig, s.Fields)
+	case s.State == StateDead && s.After.number != 0:
+		return fmt.Errorf("list tasks: %w: After is a place in another state", ErrConfig)
 	case len(s.IDs) > 0 && (s.State != "" || s.Limit > 0 || s.After != Place{}):
 		return fmt.Errorf("list tasks: %w: IDs with State, Limit or After", ErrConfig)
 	}

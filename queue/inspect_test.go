@@ -155,6 +155,7 @@ func TestQueue_ListErrConfig(t *testing.T) {
 		"reverse":  {Limit: 1, Reverse: true},
 		"ids":      {IDs: []string{"a"}, State: queue.StateReady},
 		"id limit": {IDs: []string{"a"}, Limit: 1},
+		"fields":   {Limit: 1, Fields: queue.PayloadField + 1},
 	} {
 		if found, err := q.List(await.Context(t), s); !errors.Is(err, queue.ErrConfig) || found.Tasks != nil {
 			t.Errorf("%s: %v, %v; want ErrConfig", name, found, err)

@@ -41,10 +41,11 @@ type Listener struct {
 	// OnMessage is called with each message. With several channels it may be called before
 	// OnSubscribed.
 	OnMessage func(payload string)
-	// OnLost is called after each subscription, also if it was not confirmed, and before its error is
+	// OnLost is called after each subscription, even if it was not confirmed, and before its error is
 	// reported. Default: nothing.
 	OnLost func()
-	// OnError receives the error of each subscription that has failed: ErrSilent, or one of Redis.
+	// OnError receives the error of each subscription that has failed, ErrSilent or one of Redis,
+	// and those of OnSubscribed.
 	// The end of ctx is no error.
 	OnError func(error)
 }
@@ -133,11 +134,11 @@ func (l *Listener) receive(ctx context.Context, fn func(msg any)) error {
 	}
 }
 
-// The bounds of the pauses between attempts. The first is short, because a subscriber misses
-// messages meanwhile.
+// The bounds of the pauses between attempts. They are short, because a subscriber misses messages
+// meanwhile, and waits for its pause after Redis is back.
 const (
 	pauseMin = 10 * time.Millisecond
-	pauseMax = time.Second
+	pauseMax = 250 * time.Millisecond
 )
 
 // backoff has the pauses between the attempts of one outage. The zero value is for a new outage.

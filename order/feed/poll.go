@@ -47,7 +47,7 @@ func (f *Feed) changedAll() {
 	f.notify()
 }
 
-// notify has the changed orders read. The caller holds the feed's mutex.
+// notify wakes the reader of changed orders. The caller holds the feed's mutex.
 func (f *Feed) notify() {
 	if len(f.changed) > 0 {
 		signal(f.notified)

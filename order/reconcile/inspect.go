@@ -244,17 +244,16 @@ func (i *inspection) open() bool {
 const (
 	// maxQueueReads bounds the reads of a queue for items that change meanwhile, or differ.
 	maxQueueReads = 3
-	// repeatLimit is how long after the first read an item that has changed is read again. A
-	// read that took longer would find an item that is being sold changed every time.
+	// repeatLimit bounds the reads of an item that are repeated because it has changed meanwhile.
+	// A read that takes longer finds an item that is being sold changed every time.
 	repeatLimit = 10 * time.Second
 )
 
 // countQueued reads the queued units of the items from the queues: once for all items, and again
-// for those that differ or, within repeatLimit, have changed meanwhile. A queue with more than
-// most tasks is not read, unless most is 0.
+// for those that differ, or have changed during a read shorter than repeatLimit. A queue with more
+// than most tasks is not read, unless most is 0.
 func (x *inspector) countQueued(ctx context.Context, list []*inspection, most int) error {
 	list = slices.DeleteFunc(list, func(i *inspection) bool { return i.err != nil || i.seen.live.Damaged })
-	until := time.Now().Add(x.repeat)
 	for range maxQueueReads {
 		byQueue := make(map[int]map[string]*inspection)
 		for _, i := range list {
@@ -266,7 +265,7 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 		}
 		list = nil
 		for p, items := range byQueue {
-			again, err := x.countQueue(ctx, x.tasks[p], items, most, until)
+			again, err := x.countQueue(ctx, x.tasks[p], items, most)
 			if err != nil {
 				return err
 			}
@@ -279,9 +278,8 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 	return nil
 }
 
-// countQueue reads one queue, and returns the items for which it must be read again; after until,
-// only those that differ.
-func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int, until time.Time) (again []*inspection, err error) {
+// countQueue reads one queue, and returns the items for which it must be read again.
+func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[string]*inspection, most int) (again []*inspection, err error) {
 	st, err := q.Stats(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
@@ -307,13 +305,17 @@ func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[st
 			i.deep = newRecordCheck()
 		}
 	}
-	if err := x.scan(ctx, q, items); err != nil {
+	began := time.Now()
+	err = x.scan(ctx, q, items)
+	scan := time.Since(began)
+	if err != nil {
 		for _, i := range items {
 			i.queued = -1
 		}
 		return nil, err
 	}
 	for item, i := range items {
+		began = time.Now()
 		if i.deep != nil {
 			i.err = x.check(ctx, i)
 		}
@@ -323,7 +325,7 @@ func (x *inspector) countQueue(ctx context.Context, q order.Queued, items map[st
 		was := before[item]
 		if !x.again(ctx, i) {
 			i.queued = -1
-			if i.err == nil && time.Now().Before(until) {
+			if i.err == nil && scan+time.Since(began) < x.repeat {
 				again = append(again, i)
 			}
 			continue

@@ -96,11 +96,11 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 					letters = append(letters, deadLetter(q.Name, &found.Tasks[i]))
 				}
 			}
+			examined += n
 			if n == len(notes.Tasks) && notes.More == 0 {
 				break
 			}
 			at = *at.at(notes.Tasks[n-1].Place())
-			examined += n
 		}
 	}
 	return letters, nil, nil

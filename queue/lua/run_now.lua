@@ -2,7 +2,7 @@
 --
 -- KEYS  those of fragment_common.lua
 -- ARGV  1 max_length, 2 the latest due time or time of death in ms ('': any), then ids
--- Returns a string with one letter per id: K done, M neither delayed nor dead, or later, F a dead letter, and the queue is full
+-- Returns a string with one letter per id: K done, M neither delayed nor dead, or only after ARGV[2], F a dead letter, and the queue is full
 -- Atomic because the task leaves one set and enters the other as one step.
 
 local room, now_us = queue_room(0, tonumber(ARGV[1])), queue_now()

@@ -49,7 +49,7 @@ func (r *remote) list(ctx context.Context, path, name string, query url.Values, 
 		switch {
 		case limit > 0 && len(all) >= limit:
 			return all[:limit], nil
-		case next == "" || len(some) == 0:
+		case next == "":
 			return all, nil
 		}
 		query.Set("cursor", next)

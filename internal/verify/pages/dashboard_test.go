@@ -159,7 +159,7 @@ func TestDashboard_Views(t *testing.T) {
 			p.WaitText("#audit", "item.pause")
 			check()
 			p.Eval(`document.querySelector("#item").setAttribute("aria-busy", "true")`, nil)
-			check() // what is loading is as legible
+			check() // a part that loads stays legible
 		})
 	}
 }
