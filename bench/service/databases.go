@@ -40,7 +40,7 @@ func (o *databaseOptions) define(f *flag.FlagSet) {
 // pastSaleOrders is the number of orders of a past sale.
 const pastSaleOrders = 1_000
 
-// maxWorkers leaves each worker its 16 connections to the server.
+// maxWorkers leaves each worker its 17 connections to the server.
 const maxWorkers = 16
 
 // validate reads the numbers of workers. It fails if Postgres is needed and cannot be started.

@@ -38,14 +38,7 @@ func (g *group) compareServer() error {
 		return nil
 	}
 	// Not by stopping them as a check does: that one may be waiting for the writer.
-	urgent := make(map[string]bool, len(behind))
-	if earlier := h.urgent.Load(); earlier != nil {
-		maps.Copy(urgent, *earlier) // of a server before this one
-	}
-	for _, b := range behind {
-		urgent[b.ItemID] = true
-	}
-	h.urgent.Store(&urgent)
+	h.addUrgent(behind)
 	defer h.Nudge() // only a check of all items ends it, also if the marks cannot be committed
 	for _, b := range behind {
 		if _, err := g.ExecContext(g.ctx, setBehind, b.Redis, b.ItemID); err != nil {
@@ -57,6 +50,24 @@ func (g *group) compareServer() error {
 	}
 	g.store.comparedLife.Store(&life)
 	return fmt.Errorf("%w: %d %w", ErrServerChanged, len(behind), errMarked)
+}
+
+// addUrgent adds to the urgent items, which are those of a server before this one, or of the other
+// writer.
+func (h *HighWater) addUrgent(behind []Behind) {
+	for {
+		earlier := h.urgent.Load()
+		urgent := make(map[string]bool, len(behind))
+		if earlier != nil {
+			maps.Copy(urgent, *earlier)
+		}
+		for _, b := range behind {
+			urgent[b.ItemID] = true
+		}
+		if h.urgent.CompareAndSwap(earlier, &urgent) {
+			return
+		}
+	}
 }
 
 // errMarked says that items were marked as behind.

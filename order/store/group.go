@@ -29,6 +29,7 @@ type group struct {
 
 	batch   bool // it contains a batch of orders
 	changes int  // the number of changes in it
+	pays    bool // its changes are payments that are recorded together, on Postgres
 	began   time.Time
 	took    time.Duration // by the batch
 }
@@ -104,7 +105,7 @@ func (g *group) lock(first *write) error {
 	if !g.store.Postgres() || g.open != nil {
 		return nil
 	}
-	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole, first.items...)
+	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole || g.pays, first.items...)
 	if err != nil {
 		return err
 	}
@@ -129,17 +130,23 @@ func (g *group) full() bool {
 }
 
 // run runs members: one, or several payments or cancellations, which it runs together as far as
-// possible, and the rest one by one. An error means that the transaction is lost; culprit is the member that
-// caused it, if known.
-func (g *group) run(bunch []*write) (culprit *write, err error) {
+// possible, and the rest one by one. On Postgres it returns the rest of payments, which need another lock. An
+// error means that the transaction is lost; culprit is the member that caused it, if known.
+func (g *group) run(bunch []*write) (rest []*write, culprit *write, err error) {
+	if g.pays {
+		// They are the only members of the transaction, so they need no savepoint.
+		if rest, err = g.payAll(bunch); err != nil {
+			return bunch, nil, err
+		}
+		return rest, nil, nil
+	}
 	if len(bunch) > 1 {
-		var rest []*write
 		err := g.savepoint(func() (err error) {
 			rest, err = g.together(bunch)
 			return err
 		})
 		if isLost(err) {
-			return nil, err
+			return nil, nil, err
 		}
 		if err == nil {
 			bunch = rest
@@ -147,10 +154,10 @@ func (g *group) run(bunch []*write) (culprit *write, err error) {
 	}
 	for _, one := range bunch {
 		if err := g.runOne(one); err != nil {
-			return one, err
+			return nil, one, err
 		}
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // together makes several payments or cancellations, and returns those that must be made one by one.

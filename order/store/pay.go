@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"flashsale/order"
@@ -193,7 +195,11 @@ func (g *group) payAll(bunch []*write) (rest []*write, err error) {
 	}
 	var paid map[string]*payment
 	err = g.withOutbox(g.ctx, func(box *Outbox) error {
-		paid, err = recordAll(g.ctx, g, of, box)
+		record := recordAll
+		if g.store.Postgres() {
+			record = recordAllPostgres
+		}
+		paid, err = record(g.ctx, g, of, box)
 		return err
 	})
 	for _, one := range bunch {
@@ -235,6 +241,40 @@ func recordAll(ctx context.Context, c Conn, of map[string]*payment, box *Outbox)
 	}
 	return paid, nil
 }
+
+// recordAllPostgres is recordAll in one statement. Payments and batches of orders run concurrently there, so
+// the orders are locked before the items, each in the order of their ids.
+func recordAllPostgres(ctx context.Context, c Conn, of map[string]*payment, box *Outbox) (map[string]*payment, error) {
+	orders := slices.Sorted(maps.Keys(of))
+	references, currencies, amounts := make([]string, len(of)), make([]string, len(of)), make([]int64, len(of))
+	for i, id := range orders {
+		references[i], amounts[i], currencies[i] = of[id].Reference, of[id].AmountMinor, of[id].Currency
+	}
+	paid := make(map[string]*payment, len(of))
+	err := Each(ctx, c, payAllUnpaid, []any{box.Now, orders, references, amounts, currencies}, func(rows *sql.Rows) error {
+		var revision int64
+		o, err := ScanOrder(scanner(func(to ...any) error { return rows.Scan(append(to, &revision)...) }))
+		if err != nil {
+			return err
+		}
+		p := of[o.ID]
+		paid[o.ID] = p
+		p.got = receipt{order: o, outcome: order.PaymentAccepted, recorded: true}
+		box.revised(o.ItemID, revision)
+		box.payment(&o, 0, p.Payment, order.PaymentAccepted)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pay %d orders: %w", len(of), err)
+	}
+	return paid, nil
+}
+
+// scanner reads a row.
+type scanner func(to ...any) error
+
+// Scan calls s.
+func (s scanner) Scan(to ...any) error { return s(to...) }
 
 // valuesOf returns payments as JSON.
 func valuesOf(of map[string]*payment) string {

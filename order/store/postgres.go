@@ -96,6 +96,8 @@ const (
 	// idleConnection is after how long an unused connection is closed. A server has a
 	// limited number of them.
 	idleConnection = 5 * time.Minute
+	// writeConns is the number of connections for writes: one for each writer of a store.
+	writeConns = 2
 	// connectTimeout bounds the connection to one address, unless the URL has its own.
 	connectTimeout = 5 * time.Second
 	// silentHosts replaces connectTimeout if the URL has several hosts: it is the time for those
@@ -111,8 +113,8 @@ const (
 	beginTimeout        = 6 * time.Second
 	postgresTransaction = 15 * time.Second
 	// writeLock is the key of the advisory lock that every write transaction takes: batches
-	// of orders share it, all other changes exclude everything else. So a change sees what
-	// it sees on SQLite, which has one writer. The number only has to differ from those of
+	// of orders and payments that are recorded together share it, all other changes exclude everything else. So
+	// a change sees what it sees on SQLite, which has one writer. The number only has to differ from those of
 	// other programs in the same database.
 	writeLock = 0x666c617368
 )
@@ -126,7 +128,7 @@ func openServer(ctx context.Context, s *Store, url string) (err error) {
 	if err := checkServer(ctx, url); err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	if s.write, err = OpenPostgres(url, 1); err != nil {
+	if s.write, err = OpenPostgres(url, writeConns); err != nil {
 		return err
 	}
 	pool, err := s.write.DB()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"slices"
 	"testing"
 	"time"
 
@@ -80,39 +79,5 @@ func TestPostgres_StatementTimeout(t *testing.T) {
 	)
 	if err != nil || session != "1min" || batch != "0" || change != "0" {
 		t.Errorf("statement_timeout is %q in a session, %q in a batch and %q in a change, %v; want 1min, 0 and 0", session, batch, change, err)
-	}
-}
-
-// TestWriter_Turns: on Postgres batches and changes do not share a transaction. While both wait,
-// they take turns, and a batch goes first.
-func TestWriter_Turns(t *testing.T) {
-	t.Parallel()
-	w := newWriter(&Store{url: "postgres://none"})
-	for range 3 {
-		w.batches = append(w.batches, &write{batch: true})
-		w.changes = append(w.changes, &write{}, &write{})
-	}
-	var turns []string
-	for len(w.batches)+len(w.changes) > 0 {
-		g := &group{store: w.store, began: time.Now()}
-		var members []*write
-		for bunch := w.next(g); len(bunch) > 0; bunch = w.next(g) {
-			members = append(members, bunch...)
-			if len(members) == 2 {
-				break // the time of its changes is over
-			}
-		}
-		if members[0].batch {
-			turns = append(turns, "batch")
-		} else {
-			turns = append(turns, "changes")
-		}
-		if members[0].batch != members[len(members)-1].batch || members[0].batch && len(members) > 1 {
-			t.Errorf("transaction %d has a batch and changes", len(turns))
-		}
-	}
-	want := []string{"batch", "changes", "batch", "changes", "batch", "changes"}
-	if !slices.Equal(turns, want) {
-		t.Errorf("turns are %v, want %v", turns, want)
 	}
 }

@@ -241,16 +241,87 @@ func TestPostgres_Batches_Concurrent(t *testing.T) {
 		t.Errorf("%d rows, want %d", len(rows), len(tasks))
 	}
 	ordertest.AuditStore(t, stores[0])
-	var deadlocks int
-	if err := stores[0].Reader().Raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&deadlocks).Error; err != nil {
-		t.Fatal(err)
-	}
-	if deadlocks != 0 {
-		t.Errorf("%d deadlocks", deadlocks)
+	if n := deadlocks(t, stores[0]); n != 0 {
+		t.Errorf("%d deadlocks", n)
 	}
 }
 
-// TestPostgres_Locks: batches of two processes run concurrently; a change excludes them.
+// TestPostgres_Payments_Concurrent: two processes record the same payments while another one commits orders of
+// the same items. Each payment is recorded once, and no two transactions wait for each other.
+func TestPostgres_Payments_Concurrent(t *testing.T) {
+	t.Parallel()
+	const items, orders = 4, 10 // the tests' groups are not bounded, and none may hold the lock for too long
+	stores := onPostgres(t, 3)
+	var paid, bought []order.Task
+	for item := range items {
+		id := fmt.Sprintf("item%d", item)
+		n := ordertest.NewItem(id, 2*orders, 1)
+		if item%2 == 0 {
+			n.PaymentWindow = 60_000_000_000
+		}
+		mustInsert(t, stores[0], n)
+		all := ordertest.Distinct(id+"-", id, 2*orders)
+		paid, bought = append(paid, all[:orders]...), append(bought, all[orders:]...)
+	}
+	mustCommit(t, stores[0], paid...)
+	var running sync.WaitGroup
+	for _, s := range stores[:2] {
+		for _, i := range rand.Perm(len(paid)) {
+			running.Go(func() {
+				id := paid[i].ID
+				if o, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1)); err != nil || o.Status != order.StatusPaid {
+					t.Errorf("payment of %s: %s, %v", id, o.Status, err)
+				}
+			})
+		}
+	}
+	rand.Shuffle(len(bought), func(i, j int) { bought[i], bought[j] = bought[j], bought[i] })
+	for batch := range slices.Chunk(bought, 2*items) {
+		mustCommit(t, stores[2], batch...)
+	}
+	running.Wait()
+	if n := len(ordertest.PaymentsOf(t, stores[0])); n != len(paid) {
+		t.Errorf("%d payments, want %d", n, len(paid))
+	}
+	ordertest.AuditStore(t, stores[0])
+	if n := deadlocks(t, stores[0]); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// TestPostgres_Payments_OwnBatch: a process records payments while it commits a batch of orders.
+func TestPostgres_Payments_OwnBatch(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if !s.Postgres() {
+		t.Skip("skipped: on SQLite they are in one transaction, or one after the other")
+	}
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 3)...)
+	err := s.writer.batch(await.Context(t), false, nil, func(context.Context, *group) error {
+		for _, id := range []string{"o0000", "o0001", "o0002"} {
+			if o, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1)); err != nil || o.Status != order.StatusPaid {
+				t.Errorf("payment of %s beside a batch: %s, %v", id, o.Status, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ordertest.AuditStore(t, s)
+}
+
+// deadlocks is the number of deadlocks in the database so far.
+func deadlocks(t *testing.T, s *Store) (n int) {
+	t.Helper()
+	if err := s.Reader().Raw("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").Scan(&n).Error; err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestPostgres_Locks: batches of two processes, and payments, run concurrently; another change excludes them.
 func TestPostgres_Locks(t *testing.T) {
 	t.Parallel()
 	stores := onPostgres(t, 3)
@@ -271,6 +342,9 @@ func TestPostgres_Locks(t *testing.T) {
 	})
 	<-inBatch
 	mustCommit(t, stores[1], ordertest.Bought("o1", "b", "u", "k", 1))
+	if o, err := stores[1].Pay(await.Context(t), "o1", ordertest.Money("psp-1", 1)); err != nil || o.Status != order.StatusPaid {
+		t.Errorf("a payment beside a batch: %s, %v", o.Status, err)
+	}
 	var changed atomic.Bool
 	running.Go(func() {
 		err := stores[2].Transition(await.Context(t), "change", func(context.Context, Conn, int64) error {
@@ -367,9 +441,8 @@ func TestPostgres_LockTimeout(t *testing.T) {
 		})
 	}
 	await.True(t, "all payments wait", func() bool {
-		s.writer.mu.Lock()
-		defer s.writer.mu.Unlock()
-		return len(s.writer.changes) == payments
+		_, changes := waiting(s)
+		return changes == payments
 	})
 	begin()
 	paying.Wait()

@@ -94,6 +94,25 @@ const (
 		'accepted', 'accepted', CAST(?1 AS BIGINT) FROM json_each(?2) WHERE true
 	ON CONFLICT DO NOTHING`
 
+	// payAllUnpaid is both for Postgres: it takes arrays of orders, references, amounts and currencies, and also
+	// raises the revisions of the items, which it locks last. A subquery that is a value is never
+	// planned as a join with all payments.
+	payAllUnpaid = `WITH paid AS (
+		UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = given.reference
+		FROM unnest(?2::text[], ?3::text[], ?4::bigint[], ?5::text[]) AS given (order_id, reference, amount, money)
+		WHERE orders.id = given.order_id AND status = 'confirmed' AND (expires_at = 0 OR expires_at > ?1)
+			AND unit_price_minor * quantity = given.amount AND currency = given.money
+			AND (SELECT p.id FROM payments p WHERE p.reference = given.reference) IS NULL
+		RETURNING ` + OrderFields + `
+	), recorded AS (
+		INSERT INTO payments (reference, order_id, amount_minor, currency, received_as, outcome, received_at)
+		SELECT payment_reference, id, unit_price_minor * quantity, currency, 'accepted', 'accepted', ?1::bigint FROM paid RETURNING order_id
+	), raised AS (
+		UPDATE items SET revision = items.revision + 1
+		FROM (SELECT id FROM items WHERE id IN (SELECT item_id FROM paid WHERE (SELECT COUNT(*) FROM recorded) > 0) ORDER BY id FOR UPDATE) locked
+		WHERE items.id = locked.id RETURNING items.id AS item, items.revision
+	) SELECT ` + OrderFields + `, COALESCE(revision, 0) FROM paid LEFT JOIN raised ON raised.item = paid.item_id`
+
 	// cancelConfirmed takes a JSON list of orders, each a list of its id and the reason.
 	cancelConfirmed = `UPDATE orders SET status = 'cancelled', reason = json_extract(p.value, '$[1]'), closed_at = ?1 FROM json_each(?2) p
 	WHERE orders.id = json_extract(p.value, '$[0]') AND status = 'confirmed'

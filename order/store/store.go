@@ -50,17 +50,20 @@ const lockWait = 5000
 // as busy in the database. On Postgres it is the same, and a lock in the database keeps the
 // order among processes; see writeLock.
 type Store struct {
-	file   string   // path of the database; "": it is on Postgres
-	url    string   // of the database on Postgres; "": it is a file of SQLite
-	write  *gorm.DB // the writer's connection; migrations and tests use it, too
-	read   *gorm.DB
-	loads  *gorm.DB      // see loaders
-	long   *gorm.DB      // see longReaders
-	large  chan struct{} // has a slot for each large load
-	lists  *listPool
-	hot    prepared
-	writer *writer
-	log    logGuard
+	file  string   // path of the database; "": it is on Postgres
+	url   string   // of the database on Postgres; "": it is a file of SQLite
+	write *gorm.DB // the writer's connection; migrations and tests use it, too
+	read  *gorm.DB
+	loads *gorm.DB      // see loaders
+	long  *gorm.DB      // see longReaders
+	large chan struct{} // has a slot for each large load
+	lists *listPool
+	hot   prepared
+	// writer commits batches of orders, and changes everything else. On SQLite they are the same
+	// writer; on Postgres each has a connection, so that payments do not wait for batches.
+	writer, changes *writer
+
+	log logGuard
 	replication
 	now  func() time.Time // see WithClock
 	Told chan struct{}    // receives a token when events were committed; see Announce
@@ -133,6 +136,10 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 		return nil, errors.Join(err, s.Close())
 	}
 	s.writer = newWriter(s)
+	s.changes = s.writer
+	if s.Postgres() {
+		s.changes = newWriter(s)
+	}
 	return s, nil
 }
 
@@ -166,6 +173,7 @@ func closeDB(db *gorm.DB) error {
 func (s *Store) Close() error {
 	if s.writer != nil {
 		s.writer.close()
+		s.changes.close()
 	}
 	s.log.running.Wait()
 	err := s.hot.close()

@@ -23,7 +23,7 @@ import (
 // cancelled if it has not begun; see writer.change. fn may run again if the changes of its
 // first run were rolled back.
 func (s *Store) Transition(ctx context.Context, operation string, fn func(ctx context.Context, c Conn, now int64) error) error {
-	_, err := s.writer.change(ctx, within(timeouts.Write, func(ctx context.Context, g *group) error {
+	_, err := s.changes.change(ctx, within(timeouts.Write, func(ctx context.Context, g *group) error {
 		// The clock is read once the change has its turn: after the wait, a payment must
 		// not count as older than it is, and no order may expire early.
 		return fn(ctx, g, s.now().UnixMilli())
@@ -36,7 +36,7 @@ func (s *Store) Transition(ctx context.Context, operation string, fn func(ctx co
 
 // Changing is Transition for the administration of items and webhooks, by gorm.
 func (s *Store) Changing(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
-	_, err := s.writer.change(ctx, within(timeouts.Write, func(ctx context.Context, g *group) error {
+	_, err := s.changes.change(ctx, within(timeouts.Write, func(ctx context.Context, g *group) error {
 		return fn(g.orm(ctx), s.now().UnixMilli())
 	}))
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Store) Repairing(ctx context.Context, operation string, fn func(ctx con
 // submitChange makes a change, and returns once the revisions of its transaction are recorded. They
 // are recorded once for all changes of the transaction.
 func submitChange(ctx context.Context, s *Store, operation string, own *write) error {
-	g, err := s.writer.change(ctx, own)
+	g, err := s.changes.change(ctx, own)
 	if err != nil {
 		return Wrap(operation, err)
 	}

@@ -28,10 +28,11 @@ var errClosed = fmt.Errorf("order: the database is closed: %w", sql.ErrConnDone)
 // errQueueFull says that too many changes wait for the database. Nothing was changed.
 var errQueueFull = fmt.Errorf("order: too many changes wait for the database: %w", inventory.ErrOverloaded)
 
-// writer runs every write of a store, one transaction after the other. All writes that wait
+// writer runs writes of a store, one transaction after the other. All writes that wait
 // when a transaction begins join it, so the disk is synced once for all of them. A batch of
 // orders precedes all changes, and the time of the changes that join it is bounded: many
-// payments do not stop a sale.
+// payments do not stop a sale. A store on Postgres has two writers, one for batches and one
+// for changes.
 //
 // There is no timer, and no goroutine while nothing is waiting.
 type writer struct {
@@ -40,7 +41,6 @@ type writer struct {
 
 	mu      sync.Mutex
 	batches []*write      // of orders; at most one per worker
-	batched bool          // the last transaction was a batch, and writes have waited since
 	changes []*write      // all other writes
 	running chan struct{} // closed when the goroutine ends; nil: not running
 	closed  bool
@@ -164,7 +164,7 @@ func (w *writer) more() bool {
 	if len(w.batches)+len(w.changes) > 0 {
 		return true
 	}
-	w.running, w.batched = nil, false
+	w.running = nil
 	return false
 }
 
@@ -179,28 +179,42 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 
 // next adds the next members to a transaction: a batch if there is one, else the oldest change,
 // with others that can be made together with it. An empty result means that the transaction must be committed. On
-// Postgres batches and changes take turns, because they need different locks.
+// Postgres payments and other changes have transactions of their own, because they need different locks.
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	apart := w.store.Postgres()
-	if !g.batch && !(apart && (g.changes > 0 || w.batched && len(w.changes) > 0)) {
+	if !g.batch {
 		if one := pop(&w.batches); one != nil {
-			g.batch, w.batched = true, true
+			g.batch = true
 			return []*write{one}
 		}
 	}
-	if g.full() || apart && g.batch {
+	apart := w.store.Postgres()
+	if g.full() || g.pays || apart && g.changes > 0 && len(w.changes) > 0 && w.changes[0].pay != nil {
 		return nil
 	}
-	w.batched = false
 	first := pop(&w.changes)
 	if first == nil {
 		return nil
 	}
-	bunch := append([]*write{first}, w.alike(first, min(together, groupChanges-g.changes)-1)...)
+	most := together
+	if g.pays = apart && first.pay != nil; g.pays {
+		most = groupChanges
+	}
+	bunch := append([]*write{first}, w.alike(first, min(most, groupChanges-g.changes)-1)...)
 	g.changes += len(bunch)
 	return bunch
+}
+
+// putBack lets payments wait again, before all other changes. They will be recorded one by one, while
+// nothing else writes.
+func (w *writer) putBack(payments []*write) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range payments {
+		one.pay = nil
+	}
+	w.changes = append(payments, w.changes...)
 }
 
 // alike removes up to n changes that can be made together with the first one. They overtake
@@ -241,6 +255,7 @@ func pop(queue *[]*write) *write {
 func (w *writer) each(rest []*write) {
 	for len(rest) > 0 {
 		took := false
+		rest[0].pay = nil // it runs without others
 		again, err := w.transact(func(*group) []*write {
 			if took {
 				return nil
@@ -309,7 +324,7 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 	if err != nil {
 		return nil, err
 	}
-	var members []*write
+	var members, again []*write
 	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
 		members = append(members, bunch...)
 		if err := g.lock(bunch[0]); err != nil {
@@ -327,11 +342,19 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 			answerAll(members, nil, err)
 			return nil, nil
 		}
-		culprit, err := g.run(bunch)
-		if err == nil {
+		var culprit *write
+		if again, culprit, err = g.run(bunch); err == nil {
 			continue
 		}
 		err = errors.Join(err, g.end(false))
+		if g.pays && Transient(err) && !passing(err) {
+			answerAll(again, nil, err) // as after lock
+			return nil, nil
+		}
+		if g.pays {
+			w.putBack(again)
+			return nil, nil
+		}
 		if culprit != nil && !culprit.again(err) {
 			culprit.answer(nil, err)
 			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
@@ -348,7 +371,8 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 		return nil, nil
 	}
 	w.store.Announce(g.box)
-	answerAll(members, g, nil)
+	answerAll(slices.DeleteFunc(members, func(one *write) bool { return slices.Contains(again, one) }), g, nil)
+	w.putBack(again)
 	boundLog(w.life, w.store)
 	return nil, nil
 }

@@ -18,16 +18,24 @@ import (
 	"flashsale/order/ordertest"
 )
 
-// holdConnection keeps the writer from beginning a transaction until release is called.
+// holdConnection keeps the writers from beginning a transaction until release is called.
 func holdConnection(t *testing.T, s *Store) (release func()) {
 	t.Helper()
-	held := s.Writer().Begin()
-	if held.Error != nil {
-		t.Fatal(held.Error)
+	conns := 1
+	if s.Postgres() {
+		conns = writeConns
+	}
+	held := make([]*gorm.DB, conns)
+	for i := range held {
+		if held[i] = s.Writer().Begin(); held[i].Error != nil {
+			t.Fatal(held[i].Error)
+		}
 	}
 	release = sync.OnceFunc(func() {
-		if err := held.Rollback().Error; err != nil {
-			t.Error(err)
+		for _, tx := range held {
+			if err := tx.Rollback().Error; err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	t.Cleanup(release)
@@ -37,8 +45,11 @@ func holdConnection(t *testing.T, s *Store) (release func()) {
 // waiting returns the number of waiting writes.
 func waiting(s *Store) (batches, changes int) {
 	s.writer.mu.Lock()
-	defer s.writer.mu.Unlock()
-	return len(s.writer.batches), len(s.writer.changes)
+	batches = len(s.writer.batches)
+	s.writer.mu.Unlock()
+	s.changes.mu.Lock()
+	defer s.changes.mu.Unlock()
+	return batches, len(s.changes.changes)
 }
 
 // calls are calls that wait for the writer, in the order of their start.
@@ -105,7 +116,7 @@ func paidOrders(t *testing.T, s *Store) (n int) {
 
 // TestWriter_Crowd: 300 payments wait when a batch of orders arrives. The batch is served
 // first, and all payments are committed by two transactions: each increments the item's
-// revision once. On Postgres the batch has a transaction of its own.
+// revision once. On Postgres another writer serves the batch, at the same time.
 func TestWriter_Crowd(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -132,7 +143,7 @@ func TestWriter_Crowd(t *testing.T) {
 	})
 	release()
 	c.succeeded()
-	if paid != 0 {
+	if paid != 0 && !s.Postgres() {
 		t.Errorf("%d payments were served before the batch", paid)
 	}
 	if n := paidOrders(t, s); n != 300 {
@@ -367,12 +378,12 @@ func TestWriter_alike(t *testing.T) {
 func TestWriter_each_NoConnection(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.writer.stop()
+	s.changes.stop()
 	rest := make([]*write, 3)
 	for i := range rest {
 		rest[i] = &write{done: make(chan struct{})}
 	}
-	s.writer.each(slices.Clone(rest))
+	s.changes.each(slices.Clone(rest))
 	for i, one := range rest {
 		select {
 		case <-one.done:
@@ -560,7 +571,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 func TestWriter_Full(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.writer.limit = 3
+	s.changes.limit = 3
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 5)...)
 	release := holdConnection(t, s)
@@ -641,7 +652,7 @@ func TestStore_Close_Held(t *testing.T) {
 	release := holdConnection(t, s)
 	c := &calls{t: t, s: s}
 	c.add(func() error { return s.Changing(await.Context(t), "test", func(*gorm.DB, int64) error { return nil }) })
-	s.writer.close()
+	s.changes.close()
 	if err := c.results()[0]; !errors.Is(err, errClosed) {
 		t.Errorf("a change that waited: %v", err)
 	}

@@ -15,7 +15,7 @@ const (
 	minPostgres = 15 // the oldest major version that the schema supports
 	// processConns is how many connections a process opens at most: those of its store, of its
 	// write probe, and of the lock on the database.
-	processConns = 16
+	processConns = 17
 	// leastProcesses is the smallest deployment: one API and one worker.
 	leastProcesses = 2
 )
