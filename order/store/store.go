@@ -52,7 +52,7 @@ const lockWait = 5000
 type Store struct {
 	file  string   // path of the database; "": it is on Postgres
 	url   string   // of the database on Postgres; "": it is a file of SQLite
-	write *gorm.DB // the writer's connection; migrations and tests use it, too
+	write *gorm.DB // the writers' connections; migrations and tests use it, too
 	read  *gorm.DB
 	loads *gorm.DB      // see loaders
 	long  *gorm.DB      // see longReaders
