@@ -170,7 +170,7 @@ const serverLife = `CONCAT(pg_postmaster_start_time(), ' ', (SELECT stats_reset 
 // opening is what a write transaction does when it begins, in one round trip once its statements
 // are prepared: it takes the lock, and reads what it has to know.
 type opening struct {
-	share bool     // the lock is shared with other batches
+	share bool     // the lock is shared with batches and payments
 	items []string // of a batch of orders
 
 	mark   mark

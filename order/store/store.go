@@ -47,8 +47,8 @@ const lockWait = 5000
 
 // Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
 // so the store has one writing connection: writers queue in the process instead of failing
-// as busy in the database. On Postgres it is the same, and a lock in the database keeps the
-// order among processes; see writeLock.
+// as busy in the database. On Postgres it has two, and a lock in the database keeps the
+// order among all writers; see writeLock.
 type Store struct {
 	file  string   // path of the database; "": it is on Postgres
 	url   string   // of the database on Postgres; "": it is a file of SQLite
@@ -271,7 +271,7 @@ func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
 // snapshot gives a transaction one view of the database on Postgres; SQLite always does.
 var snapshot = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 
-// Writer returns the one writing connection, for migrations. A caller waits for the
+// Writer returns the writing connections, for migrations. On SQLite a caller waits for the
 // running transaction.
 func (s *Store) Writer() *gorm.DB { return s.write }
 

@@ -189,6 +189,10 @@ func (w *writer) next(g *group) []*write {
 			return []*write{one}
 		}
 	}
+	// Before the next change decides which lock it needs.
+	for len(w.changes) > 0 && w.changes[0].left {
+		w.changes = w.changes[1:]
+	}
 	apart := w.store.Postgres()
 	if g.full() || g.pays || apart && g.changes > 0 && len(w.changes) > 0 && w.changes[0].pay != nil {
 		return nil
@@ -209,12 +213,21 @@ func (w *writer) next(g *group) []*write {
 // putBack lets payments wait again, before all other changes. They will be recorded one by one, while
 // nothing else writes.
 func (w *writer) putBack(payments []*write) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if len(payments) == 0 {
+		return
+	}
 	for _, one := range payments {
 		one.pay = nil
 	}
-	w.changes = append(payments, w.changes...)
+	w.mu.Lock()
+	closed := w.closed
+	if !closed {
+		w.changes = append(payments, w.changes...)
+	}
+	w.mu.Unlock()
+	if closed {
+		answerAll(payments, nil, errClosed)
+	}
 }
 
 // alike removes up to n changes that can be made together with the first one. They overtake
@@ -330,12 +343,16 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 		if err := g.lock(bunch[0]); err != nil {
 			// No member is at fault. Each of them would wait as long again.
 			if err = errors.Join(err, g.end(false)); passing(err) {
-				return unanswered(members, err), nil
+				return w.unanswered(g, members, err), nil
 			}
 			answerAll(members, nil, err)
 			return nil, nil
 		}
 		if err := g.compareServer(); err != nil {
+			if errors.Is(err, errMarked) && g.pays {
+				w.putBack(members)
+				return nil, nil
+			}
 			if errors.Is(err, errMarked) && !bunch[0].batch {
 				return members, nil // changes check themselves which sales are stopped
 			}
@@ -348,11 +365,11 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 		}
 		err = errors.Join(err, g.end(false))
 		if g.pays && Transient(err) && !passing(err) {
-			answerAll(again, nil, err) // as after lock
+			answerAll(members, nil, err) // as after lock
 			return nil, nil
 		}
 		if g.pays {
-			w.putBack(again)
+			w.putBack(members)
 			return nil, nil
 		}
 		if culprit != nil && !culprit.again(err) {
@@ -362,10 +379,10 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 		return members, nil
 	}
 	if err := g.write(); err != nil {
-		return unanswered(members, errors.Join(err, g.end(false))), nil
+		return w.unanswered(g, members, errors.Join(err, g.end(false))), nil
 	}
 	if err := g.end(true); errors.Is(err, errRolledBack) {
-		return unanswered(members, err), nil
+		return w.unanswered(g, members, err), nil
 	} else if err != nil {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
 		return nil, nil
@@ -379,8 +396,12 @@ func (w *writer) transact(next func(g *group) []*write) (rest []*write, err erro
 
 // unanswered returns the members of a transaction that was rolled back which must run again:
 // several, because the fault may be that of one, or one that failed for a passing reason.
-// Otherwise it notifies the caller.
-func unanswered(members []*write, err error) []*write {
+// Otherwise it notifies the caller. Payments on Postgres, which are many, wait again instead.
+func (w *writer) unanswered(g *group, members []*write, err error) []*write {
+	if g.pays {
+		w.putBack(members)
+		return nil
+	}
 	if len(members) > 1 || len(members) == 1 && members[0].again(err) {
 		return members
 	}

@@ -354,6 +354,43 @@ func TestWriter_PaymentsTogether_Refused(t *testing.T) {
 	}
 }
 
+// TestWriter_next_Left: a payment on Postgres does not join other changes, which need another lock, behind a
+// change whose caller has left.
+func TestWriter_next_Left(t *testing.T) {
+	t.Parallel()
+	first, left, pay := new(write), &write{left: true}, &write{pay: new(payment)}
+	w := newWriter(&Store{url: "postgres://none"})
+	w.changes = []*write{first, left, pay}
+	g := &group{store: w.store, began: time.Now()}
+	if bunch := w.next(g); !slices.Equal(bunch, []*write{first}) {
+		t.Fatalf("%d changes begin the transaction, want the first", len(bunch))
+	}
+	if bunch := w.next(g); len(bunch) > 0 || g.pays {
+		t.Errorf("%d changes join it, want none", len(bunch))
+	}
+	g = &group{store: w.store, began: time.Now()}
+	if bunch := w.next(g); !slices.Equal(bunch, []*write{pay}) || !g.pays {
+		t.Errorf("%d changes begin the next transaction, want the payment", len(bunch))
+	}
+}
+
+// TestWriter_putBack_Closed: payments that must run again while the store closes are answered.
+func TestWriter_putBack_Closed(t *testing.T) {
+	t.Parallel()
+	w := newWriter(&Store{url: "postgres://none"})
+	w.close()
+	pay := &write{pay: new(payment), done: make(chan struct{})}
+	w.putBack([]*write{pay})
+	select {
+	case <-pay.done:
+		if !errors.Is(pay.err, errClosed) {
+			t.Errorf("got %v, want errClosed", pay.err)
+		}
+	default:
+		t.Error("the payment has no answer")
+	}
+}
+
 // TestWriter_alike: changes of the same kind are taken up to a number. Those whose callers have left stay, and the
 // callers of the others cannot leave any more.
 func TestWriter_alike(t *testing.T) {
