@@ -123,6 +123,9 @@ func closesMS(t time.Time) int64 {
 // An item whose sale is not loaded, or is being loaded, is changed in the database
 // only, unless the change takes units back; see changeUnloaded.
 //
+// A change that takes no units back is refused when Redis has not responded within two fifths of
+// HoldLimit, so that pausing a sale never takes longer than a second.
+//
 // Errors, with nothing changed: [ErrStockBelowSold] when fewer units are left
 // than AddLeft takes back, queued orders included; commit's,
 // if it wraps ErrUnchanged; [ErrUnavailable], [ErrRebuilding] and [ErrStopped] when
@@ -139,30 +142,33 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			if left == endedLeft {
 				return v.takeFromEnded(ctx, l, item, &c, commit)
 			}
-			return v.changeLoaded(ctx, l, item, &c, commit)
+			return v.changeLoaded(ctx, time.Now().Add(v.cfg.HoldLimit), l, item, &c, commit)
 		})
 	}
+	commitBy := time.Now().Add(v.cfg.HoldLimit * 2 / 5)
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
 	for {
 		err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
-			_, err := v.loadedLeft(ctx, item)
-			if errors.Is(err, redis.Nil) && v.refresh(ctx) { // it may have been loaded under a later epoch
-				_, err = v.loadedLeft(ctx, item)
+			look, cancel := context.WithDeadline(ctx, commitBy)
+			defer cancel()
+			_, err := v.loadedLeft(look, item)
+			if errors.Is(err, redis.Nil) && v.refresh(look) { // it may have been loaded under a later epoch
+				_, err = v.loadedLeft(look, item)
 			}
 			switch {
 			case err == nil:
-				return v.changeLoaded(ctx, l, item, &c, commit)
+				return v.changeLoaded(ctx, commitBy, l, item, &c, commit)
 			case errors.Is(err, redis.Nil):
 				return v.changeUnloaded(ctx, item, &c, commit)
 			}
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
-		}, lock.WithWaitLimit(changeWait))
+		}, lock.WithWaitLimit(min(changeWait, time.Until(commitBy))))
 		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil {
 			return err
 		}
 		// The lock's holder may be loading the sale, which can take long.
-		loaded, lerr := v.hasSale(ctx, item)
+		loaded, lerr := v.hasSale(ctx, commitBy, item)
 		if lerr != nil {
 			return fmt.Errorf("%w: %w", err, lerr)
 		}
@@ -178,7 +184,9 @@ const changeWait = 250 * time.Millisecond
 
 // hasSale reports whether there is a sale of the present epoch, also one that a change
 // has marked.
-func (v *Inventory) hasSale(ctx context.Context, item string) (bool, error) {
+func (v *Inventory) hasSale(ctx context.Context, by time.Time, item string) (bool, error) {
+	ctx, cancel := context.WithDeadline(ctx, by)
+	defer cancel()
 	v.refresh(ctx)
 	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "per_user_limit").Result()
 	if err != nil {
@@ -223,9 +231,13 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	return nil
 }
 
-// changeLoaded changes an item and its sale, which is loaded. The caller holds the lock l.
-func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
-	if err := untilKnown(ctx, func() error { return v.suspend(ctx, l, item, c.AddLeft) }); err != nil {
+// changeLoaded changes an item and its sale, which is loaded and is suspended before commitBy. The
+// caller holds the lock l.
+func (v *Inventory) changeLoaded(ctx context.Context, commitBy time.Time, l *lock.Lock, item string, c *Change, commit func(ctx context.Context) (version int64, err error)) error {
+	soon, cancel := context.WithDeadline(ctx, commitBy)
+	err := untilKnown(soon, func() error { return v.suspend(soon, l, item, c.AddLeft) })
+	cancel()
+	if err != nil {
 		if errors.Is(err, ErrStockBelowSold) {
 			return err
 		}
@@ -240,7 +252,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string,
 	version, err := commit(ctx)
 	faultpoint.Reach("inventory.changed")
 	// A caller that has left must not interrupt the change from here on.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
 	defer cancel()
 	switch {
 	case errors.Is(err, ErrUnchanged):
@@ -261,7 +273,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, l *lock.Lock, item string,
 }
 
 // afterCommit bounds what follows a change's commit.
-const afterCommit = time.Second
+const afterCommit = 700 * time.Millisecond
 
 // settle applies a committed change to a sale that suspend has marked with mark, or,
 // if mark is empty, that was not loaded.

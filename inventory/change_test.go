@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -359,6 +361,90 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 		return sale["left"] == "4" && sale["changing"] == ""
 	})
 	s.audit(t)
+}
+
+// TestInventory_Change_SlowRedis: until a pause is committed, its calls to Redis have a limit of their
+// own, which is less than that of the whole change.
+func TestInventory_Change_SlowRedis(t *testing.T) {
+	t.Parallel()
+	for name, loaded := range map[string]bool{"Loaded": true, "BeingLoaded": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				s := newShop(t, rdb, open(10, 5), 0)
+				hooked := redis.NewClient(rdb.Options())
+				t.Cleanup(func() {
+					if err := hooked.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				v := s.inventoryOn(t, hooked, newLocks(t, rdb, lockConfig), Config{HoldLimit: patient})
+				if loaded {
+					mustBuy(t, v, s.request("u", "k", 1))
+				} else { // the lock is taken, and there is no sale
+					if _, err := v.locks.Acquire(await.Context(t), v.keys.lock(s.item)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				seen := &deadlines{of: v.keys.sale(s.item)}
+				hooked.AddHook(seen)
+				began, paused := time.Now(), "paused"
+				err := v.Change(await.Context(t), s.item, Change{Control: &paused}, func(ctx context.Context) (int64, error) {
+					seen.mu.Lock()
+					defer seen.mu.Unlock()
+					if seen.calls == 0 || seen.without > 0 || seen.latest.After(time.Now().Add(patient*2/5)) {
+						t.Errorf("%d calls before the commit, %d without a deadline, the last after %v; want it within %v",
+							seen.calls, seen.without, seen.latest.Sub(began), patient*2/5)
+					}
+					if end, ok := ctx.Deadline(); !ok || end.Before(began.Add(patient)) {
+						t.Errorf("the commit may take %v, want %v", end.Sub(began), patient)
+					}
+					s.stock(0, 2)
+					return 2, nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// deadlines is a hook that notes the deadlines of the calls with a key.
+type deadlines struct {
+	of string
+
+	mu             sync.Mutex
+	calls, without int
+	latest         time.Time
+}
+
+func (d *deadlines) note(ctx context.Context) {
+	end, ok := ctx.Deadline()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	if !ok {
+		d.without++
+	}
+	if end.After(d.latest) {
+		d.latest = end
+	}
+}
+
+func (d *deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (d *deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if slices.Contains(cmd.Args(), any(d.of)) {
+			d.note(ctx)
+		}
+		return next(ctx, cmd)
+	}
 }
 
 // TestInventory_Change_WhileSelling: many changes from two processes, while both
