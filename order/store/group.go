@@ -29,7 +29,6 @@ type group struct {
 
 	batch   bool // it contains a batch of orders
 	changes int  // the number of changes in it
-	pays    bool // its changes are payments that are recorded together, on Postgres
 	began   time.Time
 	took    time.Duration // by the batch
 }
@@ -99,13 +98,13 @@ func (g *group) end(commit bool) error {
 	return cerr
 }
 
-// lock begins a transaction on Postgres, with its lock, before its first members. Its time for
-// changes begins then.
-func (g *group) lock(first *write) error {
+// lock begins a transaction on Postgres, with its lock, before its first members: one shared
+// with payments and with batches of other items, or an exclusive one. Its time for changes begins then.
+func (g *group) lock(shared bool, items ...string) error {
 	if !g.store.Postgres() || g.open != nil {
 		return nil
 	}
-	tx, open, err := beginLocked(g.ctx, g.conn, first.batch && !first.sole || g.pays, first.items...)
+	tx, open, err := beginLocked(g.ctx, g.conn, shared, items...)
 	if err != nil {
 		return err
 	}
@@ -130,23 +129,17 @@ func (g *group) full() bool {
 }
 
 // run runs members: one, or several payments or cancellations, which it runs together as far as
-// possible, and the rest one by one. On Postgres it returns the rest of payments, which need another lock. An
-// error means that the transaction is lost; culprit is the member that caused it, if known.
-func (g *group) run(bunch []*write) (rest []*write, culprit *write, err error) {
-	if g.pays {
-		// They are the only members of the transaction, so they need no savepoint.
-		if rest, err = g.payAll(bunch); err != nil {
-			return bunch, nil, err
-		}
-		return rest, nil, nil
-	}
+// possible, and the rest one by one. An error means that the transaction is lost; culprit is the member
+// that caused it, if known.
+func (g *group) run(bunch []*write) (culprit *write, err error) {
 	if len(bunch) > 1 {
+		var rest []*write
 		err := g.savepoint(func() (err error) {
 			rest, err = g.together(bunch)
 			return err
 		})
 		if isLost(err) {
-			return nil, nil, err
+			return nil, err
 		}
 		if err == nil {
 			bunch = rest
@@ -154,10 +147,28 @@ func (g *group) run(bunch []*write) (rest []*write, culprit *write, err error) {
 	}
 	for _, one := range bunch {
 		if err := g.runOne(one); err != nil {
-			return nil, one, err
+			return one, err
 		}
 	}
-	return nil, nil, nil
+	return nil, nil
+}
+
+// payTogether records payments in a transaction of their own on Postgres, which needs no savepoint. It
+// returns those that must be recorded one by one. After an error the transaction has ended.
+func (g *group) payTogether(payments []*write) (rest []*write, err error) {
+	if err := g.lock(true); err != nil {
+		return nil, errors.Join(err, g.end(false))
+	}
+	if err := g.compareServer(); err != nil {
+		return nil, err
+	}
+	if rest, err = g.payAll(payments); err == nil {
+		err = g.write()
+	}
+	if err != nil {
+		return nil, errors.Join(err, g.end(false))
+	}
+	return rest, nil
 }
 
 // together makes several payments or cancellations, and returns those that must be made one by one.

@@ -148,13 +148,30 @@ func (w *writer) withdraw(own *write) bool {
 func (w *writer) run(ended chan struct{}) {
 	defer close(ended)
 	for w.more() {
-		rest, err := w.transact(w.next)
+		g, err := w.begin()
 		if err != nil {
 			w.refuse(err)
 			continue
 		}
-		w.each(rest)
+		if bunch := w.payments(); len(bunch) > 0 {
+			w.pay(g, bunch)
+			continue
+		}
+		w.each(w.transact(g, w.next))
 	}
+}
+
+// begin begins a transaction.
+func (w *writer) begin() (*group, error) {
+	// Each commit that is abandoned keeps a session of the server, so no other begins meanwhile.
+	if err := w.store.Replicated(w.life); err != nil {
+		return nil, err
+	}
+	g, err := begin(w.life, w.store)
+	if err != nil && passing(err) {
+		g, err = begin(w.life, w.store) // a new connection was lost
+	}
+	return g, err
 }
 
 // more reports whether any write is waiting. If not, the goroutine must end.
@@ -177,9 +194,28 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 	}}
 }
 
+// payments removes the oldest changes if they are payments, on Postgres: there they have transactions of
+// their own, because they need another lock than other changes.
+func (w *writer) payments() []*write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.paymentNext() {
+		return nil
+	}
+	first := pop(&w.changes)
+	return append([]*write{first}, w.alike(first, groupChanges-1)...)
+}
+
+// paymentNext reports whether a payment on Postgres is the oldest change. The caller holds the mutex.
+func (w *writer) paymentNext() bool {
+	for len(w.changes) > 0 && w.changes[0].left {
+		w.changes = w.changes[1:]
+	}
+	return w.store.Postgres() && len(w.batches) == 0 && len(w.changes) > 0 && w.changes[0].pay != nil
+}
+
 // next adds the next members to a transaction: a batch if there is one, else the oldest change,
-// with others that can be made together with it. An empty result means that the transaction must be committed. On
-// Postgres payments and other changes have transactions of their own, because they need different locks.
+// with others that can be made together with it. An empty result means that the transaction must be committed.
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,23 +225,14 @@ func (w *writer) next(g *group) []*write {
 			return []*write{one}
 		}
 	}
-	// Before the next change decides which lock it needs.
-	for len(w.changes) > 0 && w.changes[0].left {
-		w.changes = w.changes[1:]
-	}
-	apart := w.store.Postgres()
-	if g.full() || g.pays || apart && g.changes > 0 && len(w.changes) > 0 && w.changes[0].pay != nil {
+	if g.full() || w.paymentNext() {
 		return nil
 	}
 	first := pop(&w.changes)
 	if first == nil {
 		return nil
 	}
-	most := together
-	if g.pays = apart && first.pay != nil; g.pays {
-		most = groupChanges
-	}
-	bunch := append([]*write{first}, w.alike(first, min(most, groupChanges-g.changes)-1)...)
+	bunch := append([]*write{first}, w.alike(first, min(together, groupChanges-g.changes)-1)...)
 	g.changes += len(bunch)
 	return bunch
 }
@@ -267,19 +294,19 @@ func pop(queue *[]*write) *write {
 // one faulty write does not fail the others.
 func (w *writer) each(rest []*write) {
 	for len(rest) > 0 {
+		g, err := w.begin()
+		if err != nil {
+			answerAll(rest, nil, err)
+			return
+		}
 		took := false
-		rest[0].pay = nil // it runs without others
-		again, err := w.transact(func(*group) []*write {
+		again := w.transact(g, func(*group) []*write {
 			if took {
 				return nil
 			}
 			took = true
 			return rest[:1]
 		})
-		if err != nil {
-			answerAll(rest, nil, err)
-			return
-		}
 		if len(again) == 0 {
 			rest = rest[1:]
 		}
@@ -321,92 +348,88 @@ func (w *writer) close() {
 	}
 }
 
-// transact runs one transaction of the writes that next returns, and notifies their
+// transact runs a transaction of the writes that next returns, and notifies their
 // callers. If the transaction failed before its commit, for a reason that may be the fault
-// of one member, it returns the writes that must run again. An error says that no
-// transaction could begin.
-func (w *writer) transact(next func(g *group) []*write) (rest []*write, err error) {
-	// Each commit that is abandoned keeps a session of the server, so no other begins meanwhile.
-	if err := w.store.Replicated(w.life); err != nil {
-		return nil, err
-	}
-	g, err := begin(w.life, w.store)
-	if err != nil && passing(err) {
-		g, err = begin(w.life, w.store) // a new connection was lost
-	}
-	if err != nil {
-		return nil, err
-	}
-	var members, again []*write
+// of one member, it returns the writes that must run again.
+func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write) {
+	var members []*write
 	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
 		members = append(members, bunch...)
-		if err := g.lock(bunch[0]); err != nil {
+		first := bunch[0]
+		if err := g.lock(first.batch && !first.sole, first.items...); err != nil {
 			// No member is at fault. Each of them would wait as long again.
 			if err = errors.Join(err, g.end(false)); passing(err) {
-				return w.unanswered(g, members, err), nil
+				return w.unanswered(members, err)
 			}
 			answerAll(members, nil, err)
-			return nil, nil
+			return nil
 		}
 		if err := g.compareServer(); err != nil {
-			if errors.Is(err, errMarked) && g.pays {
-				w.putBack(members)
-				return nil, nil
-			}
-			if errors.Is(err, errMarked) && !bunch[0].batch {
-				return members, nil // changes check themselves which sales are stopped
+			if errors.Is(err, errMarked) && !first.batch {
+				return members // changes check themselves which sales are stopped
 			}
 			answerAll(members, nil, err)
-			return nil, nil
+			return nil
 		}
-		var culprit *write
-		if again, culprit, err = g.run(bunch); err == nil {
+		culprit, err := g.run(bunch)
+		if err == nil {
 			continue
 		}
 		err = errors.Join(err, g.end(false))
-		if g.pays && Transient(err) && !passing(err) {
-			answerAll(members, nil, err) // as after lock
-			return nil, nil
-		}
-		if g.pays {
-			w.putBack(members)
-			return nil, nil
-		}
 		if culprit != nil && !culprit.again(err) {
 			culprit.answer(nil, err)
 			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
 		}
-		return members, nil
+		return members
 	}
 	if err := g.write(); err != nil {
-		return w.unanswered(g, members, errors.Join(err, g.end(false))), nil
+		return w.unanswered(members, errors.Join(err, g.end(false)))
 	}
 	if err := g.end(true); errors.Is(err, errRolledBack) {
-		return w.unanswered(g, members, err), nil
+		return w.unanswered(members, err)
 	} else if err != nil {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
-		return nil, nil
+		return nil
 	}
 	w.store.Announce(g.box)
-	answerAll(slices.DeleteFunc(members, func(one *write) bool { return slices.Contains(again, one) }), g, nil)
-	w.putBack(again)
+	answerAll(members, g, nil)
 	boundLog(w.life, w.store)
-	return nil, nil
+	return nil
 }
 
 // unanswered returns the members of a transaction that was rolled back which must run again:
 // several, because the fault may be that of one, or one that failed for a passing reason.
-// Otherwise it notifies the caller. Payments on Postgres, which are many, wait again instead.
-func (w *writer) unanswered(g *group, members []*write, err error) []*write {
-	if g.pays {
-		w.putBack(members)
-		return nil
-	}
+// Otherwise it notifies the caller.
+func (w *writer) unanswered(members []*write, err error) []*write {
 	if len(members) > 1 || len(members) == 1 && members[0].again(err) {
 		return members
 	}
 	answerAll(members, nil, err)
 	return nil
+}
+
+// pay records payments together, on Postgres. Those for which that is not possible wait again, all of them if
+// the transaction fails, unless others would fail likewise.
+func (w *writer) pay(g *group, payments []*write) {
+	rest, err := g.payTogether(payments)
+	if err != nil {
+		if Transient(err) && !passing(err) && !errors.Is(err, errMarked) {
+			answerAll(payments, nil, err)
+		} else {
+			w.putBack(payments)
+		}
+		return
+	}
+	switch err := g.end(true); {
+	case errors.Is(err, errRolledBack):
+		w.putBack(payments)
+	case err != nil:
+		answerAll(payments, nil, fmt.Errorf("commit: %w", err))
+	default:
+		w.store.Announce(g.box)
+		answerAll(slices.DeleteFunc(payments, func(one *write) bool { return slices.Contains(rest, one) }), g, nil)
+		w.putBack(rest)
+	}
 }
 
 // writeTries bounds the runs of a write that fails for reasons that pass at once.
