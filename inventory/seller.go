@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -289,7 +288,7 @@ func (s *seller) sell(batch []*Request) {
 		s.v.cfg.OnError(fmt.Errorf("sell %s: %w", s.item, about(batch, err)))
 		// While Redis is known to be away, a batch fails after one attempt instead of
 		// after its whole patience.
-		if s.down || !pause.For(ctx, wait/2+rand.N(wait/2)) {
+		if s.down || !pause.Jittered(ctx, wait) {
 			break
 		}
 	}

@@ -23,6 +23,33 @@ func TestFor(t *testing.T) {
 	})
 }
 
+func TestJittered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const d = time.Second
+		took := make(map[time.Duration]bool)
+		for range 100 {
+			began := time.Now()
+			if !Jittered(t.Context(), d) {
+				t.Fatal("it did not wait")
+			}
+			waited := time.Since(began)
+			if waited < d/2 || waited > d {
+				t.Errorf("waited %v, want %v to %v", waited, d/2, d)
+			}
+			took[waited] = true
+		}
+		if len(took) == 1 {
+			t.Error("it always waited equally long")
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if Jittered(ctx, time.Hour) {
+		t.Error("it waited although its context had ended")
+	}
+}
+
 func TestOrCause(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -478,7 +478,7 @@ func (s *Shop) Backlog() *worker.Backlog {
 func (s *Shop) HighWater() *store.HighWater {
 	s.T.Helper()
 	h, err := store.NewHighWater(await.Context(s.T), store.HighWaterConfig{
-		Store: s.Store, Redis: s.Rdb, Partitions: 1, NoteTimeout: ordertest.Limit, OnError: s.CollectError,
+		Store: s.Store, Redis: s.Rdb, Partitions: 1, OnError: s.CollectError,
 	})
 	if err != nil {
 		s.T.Fatal(err)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/timeouts"
 )
 
 // HighWaterConfig configures a HighWater. All fields but the functions are required.
@@ -26,8 +26,6 @@ type HighWaterConfig struct {
 	// OnChange is called when the set of stopped items has changed, with all of them,
 	// ordered by id. Default: nothing.
 	OnChange func(stopped []Behind)
-	// NoteTimeout bounds the recording of a transaction's revisions. Default 1 s.
-	NoteTimeout time.Duration
 	// OnError receives errors of background work. Default: they are dropped.
 	OnError func(error)
 }
@@ -125,9 +123,6 @@ func (h *HighWater) Add(ctx context.Context, p redis.Pipeliner, revisions map[st
 	}
 }
 
-// noteTimeout is the default of HighWaterConfig.NoteTimeout.
-const noteTimeout = time.Second
-
 // Note records committed revisions. After a failure, the next transaction or check records
 // them.
 func (h *HighWater) Note(ctx context.Context) {
@@ -135,7 +130,7 @@ func (h *HighWater) Note(ctx context.Context) {
 	if len(revisions) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(h.NoteTimeout, noteTimeout))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Revisions)
 	defer cancel()
 	_, err := h.Redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		h.Add(ctx, p, revisions)

@@ -36,6 +36,9 @@ var (
 	// Announce bounds the publishing of changed orders: the loss of a message delays
 	// a look, so it must not delay what has changed the orders for long.
 	Announce = time.Second
+	// Revisions bounds the recording of a transaction's revisions: without it, the next
+	// transaction or check records them.
+	Revisions = time.Second
 	// Refill bounds the refill of a bucket, which may wait for buckets that are being changed
 	// or loaded.
 	Refill = 1500 * time.Millisecond

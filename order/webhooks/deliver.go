@@ -228,7 +228,7 @@ func (d *Deliverer) record(ctx context.Context, tries []attempted) {
 			break
 		}
 		d.OnError(fmt.Errorf("webhooks: %w", err))
-		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
+		if !pause.Jittered(ctx, wait) {
 			return
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -336,7 +335,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))
-		if !pause.For(ctx, wait/2+rand.N(wait/2)) {
+		if !pause.Jittered(ctx, wait) {
 			return err
 		}
 	}
