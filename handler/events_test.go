@@ -285,7 +285,7 @@ func until(t *testing.T, w *handlertest.Conn, prefix string) (beats int) {
 // An idle stream sends heartbeats, and outlives the server's write timeout.
 func TestOrderEvents_HeartbeatsOutliveTheWriteLimit(t *testing.T) {
 	t.Parallel()
-	const limit = 2 * time.Second
+	const limit = 4 * time.Second
 	s, source := streaming(t, orderIn(order.StatusQueued), func(c *Config) { c.Streams.Heartbeat = 20 * time.Millisecond })
 	w := handlertest.Dial(t, serveShort(t, s, limit))
 	start := time.Now()

@@ -196,7 +196,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		var repairs atomic.Int64
 		cfg := slow
-		cfg.Grace = 3 * time.Second
+		cfg.Grace = time.Minute
 		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
 		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
 		if err := rdb.Set(ctx, k[keyLock], "1", 0).Err(); err != nil {
@@ -210,6 +210,9 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 || left > cfg.Grace {
 			t.Fatalf("the key's TTL is %s, want up to %s", left, cfg.Grace)
 		}
+		if err := rdb.PExpire(ctx, k[keyLock], 10*time.Millisecond).Err(); err != nil { // instead of waiting for a minute
+			t.Fatal(err)
+		}
 		l := mustAcquire(t, m, name)
 		if n := repairs.Load(); n != 1 {
 			t.Errorf("%d repairs, want 1", n)
@@ -221,7 +224,7 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
 			t.Fatalf("err = %v, want ErrTaken", err)
 		}
-		if err := l.Extend(ctx, time.Minute); err != nil {
+		if err := l.Extend(ctx, 10*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= cfg.Grace || l.Context().Err() != nil {

@@ -112,7 +112,7 @@ func TestWorker_Abandoned(t *testing.T) {
 func TestWorker_OwnsTasks(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second, MaxAttempts: 1})
+		q := newQueue(t, rdb, queue.Config{Lease: 9 * time.Second, MaxAttempts: 1})
 		enqueue(t, q, numbered(20)...)
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
 			began := serverTime(t, rdb)
@@ -120,7 +120,7 @@ func TestWorker_OwnsTasks(t *testing.T) {
 				for i, j := 0, len(tasks)-1; i < j; i, j = i+1, j-1 {
 					tasks[i], tasks[j] = tasks[j], tasks[i]
 				}
-				return serverTime(t, rdb).Sub(began) > 1500*time.Millisecond
+				return serverTime(t, rdb).Sub(began) > 3500*time.Millisecond
 			})
 			errs := make([]error, len(tasks))
 			for i := range tasks {
