@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // Conn runs statements: a transaction of the writer, or the reading connections.
@@ -48,100 +47,4 @@ func jsonOf(list any) string {
 		panic(fmt.Sprintf("order: a list of strings and numbers has no JSON: %v", err)) // it always has one
 	}
 	return string(b)
-}
-
-// prepared keeps the writer's statements, prepared on the only writing connection. A
-// statement that is first prepared inside a transaction belongs to that transaction and
-// would be prepared again in each, which took a fifth of the worker's time. It belongs to
-// the writer's goroutine.
-type prepared map[string]*sql.Stmt
-
-// prepare prepares the missing statements. The pool has one connection, so no transaction
-// of this process may be open meanwhile, and the writer prepares before it begins one.
-//
-// On Postgres p is nil: pgx caches the statements of a connection.
-func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
-	if p == nil || len(p) == len(hotTexts) {
-		return nil
-	}
-	for _, text := range hotTexts {
-		if p[text] != nil {
-			continue
-		}
-		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // close closes it
-		if err != nil {
-			return fmt.Errorf("prepare statement: %w", err)
-		}
-		p[text] = stmt
-	}
-	return nil
-}
-
-// close closes the statements.
-func (p prepared) close() error {
-	var errs []error
-	for _, stmt := range p {
-		errs = append(errs, stmt.Close())
-	}
-	clear(p)
-	return errors.Join(errs...)
-}
-
-// in returns a transaction that runs the prepared statements by their text.
-func (p prepared) in(tx *sql.Tx) preparedTx {
-	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
-}
-
-// hotTexts are the statements that the writer keeps prepared.
-var hotTexts = slices.Concat([]string{
-	setSavepoint, undoSavepoint, releaseSavepoint,
-	sellUnits, selectOrder, selectKeyTaken,
-	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
-	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])
-
-type preparedTx struct {
-	tx    *sql.Tx
-	p     prepared
-	bound map[string]*sql.Stmt // those of p that the transaction has used
-}
-
-// stmt returns the prepared statement of a text for the transaction, or nil if there is
-// none.
-func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
-	if stmt := t.bound[text]; stmt != nil {
-		return stmt
-	}
-	hot := t.p[text]
-	if hot == nil {
-		return nil
-	}
-	stmt := t.tx.StmtContext(context.WithoutCancel(ctx), hot)
-	t.bound[text] = stmt
-	return stmt
-}
-
-// ExecContext runs the statement; if it is not prepared, it is run as text.
-func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
-		return stmt.ExecContext(ctx, args...)
-	}
-	return t.tx.ExecContext(ctx, query, args...)
-}
-
-// QueryContext runs the query; if it is not prepared, it is run as text.
-func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
-		return stmt.QueryContext(ctx, args...)
-	}
-	return t.tx.QueryContext(ctx, query, args...)
-}
-
-// QueryRowContext runs the query; if it is not prepared, it is run as text.
-func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
-		return stmt.QueryRowContext(ctx, args...)
-	}
-	return t.tx.QueryRowContext(ctx, query, args...)
 }
