@@ -134,14 +134,11 @@ func (q orderQuery) read(db *gorm.DB, limit int) (orders []order.Order, next str
 		orders = append(orders, o)
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, "", err
-	case len(orders) > limit:
-		return orders[:limit], orders[limit-1].ID, nil
-	default:
-		return orders, floor, nil
 	}
+	orders, next = cutPage(orders, limit, floor)
+	return orders, next, nil
 }
 
 // orderPeriod is the period of an order: the beginning of its id, which encodes its time.
