@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -178,20 +179,33 @@ type revisionRow struct {
 // behindOf reports whether the revision is below the mark, or was below one before.
 func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revision < mark }
 
-// revisions is a revisionReader.
+const selectRevisions = `SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?1))`
+
+// readRevisions reads the revisions of those items that exist, by their ids.
+func readRevisions(ctx context.Context, c Conn, ids []string) (map[string]revisionRow, error) {
+	found := make(map[string]revisionRow, len(ids))
+	err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+		var r revisionRow
+		err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
+		found[r.ID] = r
+		return err
+	})
+	return found, err
+}
+
+// revisions is the revisionReader outside of transactions.
 func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	var rows []revisionRow
-	err := s.read.WithContext(ctx).Raw("SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?))", JSONList(ids...)).Scan(&rows).Error
+	var found map[string]revisionRow
+	db, err := s.read.DB()
+	if err == nil {
+		found, err = readRevisions(ctx, db, ids)
+	}
 	if err != nil {
 		return nil, Wrap("read revisions", err)
 	}
-	revisions := make(map[string]revisionRow, len(rows))
-	for _, r := range rows {
-		revisions[r.ID] = r
-	}
-	return revisions, nil
+	return found, nil
 }
 
 // MarkBehind marks items as behind, until a recovery removes the mark. Items that the database does

@@ -73,10 +73,7 @@ func (h *HighWater) addUrgent(behind []Behind) {
 // errMarked says that items were marked as behind.
 var errMarked = errors.New("items are older in the database than in Redis")
 
-const (
-	selectItemIDs   = `SELECT id FROM items WHERE id > ?1 ORDER BY id LIMIT ?2`
-	selectRevisions = `SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?1))`
-)
+const selectItemIDs = `SELECT id FROM items WHERE id > ?1 ORDER BY id LIMIT ?2`
 
 // compareAll compares all items, as a check does, in a transaction. It returns those that are not
 // marked yet, or that this process does not know as stopped because another one has marked them, with
@@ -84,14 +81,10 @@ const (
 func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 	marked := make(map[string]bool)
 	read := func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
-		found := make(map[string]revisionRow, len(ids))
-		err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
-			var r revisionRow
-			err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
-			found[r.ID] = r
-			marked[r.ID] = r.Behind > 0
-			return err
-		})
+		found, err := readRevisions(ctx, c, ids)
+		for id, r := range found {
+			marked[id] = r.Behind > 0
+		}
 		return found, err
 	}
 	var found []Behind
