@@ -48,7 +48,7 @@ type HighWaterConfig struct {
 // The sales of such items are stopped. No process loads or repairs them from the database,
 // and none of their orders is cancelled or expires: the database lacks sold units and
 // payments. Queued orders wait, because the database would refuse them for the data that it
-// lost. [Recoverer] carries out the operator's decision.
+// lost. Package recovery carries out the operator's decision.
 type HighWater struct {
 	HighWaterConfig
 	Lineage string // of the database
@@ -267,6 +267,7 @@ func (h *HighWater) Check(ctx context.Context) error {
 // firstXID is the number of a transaction that every server knows.
 const firstXID = "3"
 
+// check checks the next page of items, or all of them, and stops the sales of those that are behind.
 func (h *HighWater) check(ctx context.Context, all bool) error {
 	h.checking.Lock()
 	defer h.checking.Unlock()
@@ -277,49 +278,19 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 		h.kept = time.Now()
 	}
 	urgent := h.urgent.Load()
-	if all {
-		h.after, h.counted = "", 0
+	ids, err := h.itemsToCheck(ctx, all)
+	if err != nil {
+		return err
 	}
-	// Stopped items are checked every time, because a decision ends the stop.
-	looked := slices.Collect(maps.Keys(*h.stopped.Load()))
-	for {
-		ids, err := h.Store.ItemIDs(ctx, h.after, revisionPage)
-		if err != nil {
-			return err
-		}
-		looked = append(looked, ids...)
-		h.counted += int64(len(ids))
-		if len(ids) < revisionPage {
-			h.items.Store(h.counted)
-			h.after, h.counted = "", 0
-			break
-		}
-		h.after = ids[len(ids)-1]
-		if !all {
-			break
-		}
-	}
-	if all {
-		// The database may have lost items.
-		err := inventory.EachRevised(ctx, h.Redis, h.Partitions, h.Lineage, func(ids []string) error {
-			looked = append(looked, ids...)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	slices.Sort(looked)
 	var found []Behind
-	for page := range slices.Chunk(slices.Compact(looked), revisionPage) {
+	for page := range slices.Chunk(ids, revisionPage) {
 		behind, err := h.Compare(ctx, page)
 		if err != nil {
 			return err
 		}
 		found = append(found, behind...)
 	}
-	found, err := withBuckets(ctx, found, h.Store.revisions)
-	if err != nil {
+	if found, err = withBuckets(ctx, found, h.Store.revisions); err != nil {
 		return err
 	}
 	if err := h.stop(ctx, found); err != nil {
@@ -329,6 +300,45 @@ func (h *HighWater) check(ctx context.Context, all bool) error {
 		h.urgent.CompareAndSwap(urgent, nil)
 	}
 	return nil
+}
+
+// itemsToCheck returns the ids of the next page of items, or of all items, and those of the stopped
+// ones, each id once. The caller holds checking.
+func (h *HighWater) itemsToCheck(ctx context.Context, all bool) ([]string, error) {
+	if all {
+		h.after, h.counted = "", 0
+	}
+	// Stopped items are checked every time, because a decision ends the stop.
+	ids := slices.Collect(maps.Keys(*h.stopped.Load()))
+	for {
+		page, err := h.Store.ItemIDs(ctx, h.after, revisionPage)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, page...)
+		h.counted += int64(len(page))
+		if len(page) < revisionPage {
+			h.items.Store(h.counted)
+			h.after, h.counted = "", 0
+			break
+		}
+		h.after = page[len(page)-1]
+		if !all {
+			break
+		}
+	}
+	if all {
+		// The database may have lost items.
+		err := inventory.EachRevised(ctx, h.Redis, h.Partitions, h.Lineage, func(revised []string) error {
+			ids = append(ids, revised...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
 }
 
 // keepEvery is how often KeepRevisions is called.
