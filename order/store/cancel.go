@@ -19,7 +19,7 @@ type cancellation struct {
 }
 
 // Cancel closes an order for a caller that may do so. It returns the order's units if they
-// are still to be released, also on a repeat. See Service.Cancel.
+// are still to be released, also on a repeat. See checkout.Service.Cancel.
 func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, owed []Returned, err error) {
 	own := &cancellation{id: id, by: by}
 	operation := "cancel order " + id

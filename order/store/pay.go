@@ -27,7 +27,7 @@ type receipt struct {
 	refusal  error
 }
 
-// Pay records a payment and pays its order if that is possible. See Service.Pay.
+// Pay records a payment and pays its order if that is possible. See checkout.Service.Pay.
 func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Order, error) {
 	own := &payment{orderID: id, Payment: p}
 	change := &write{fn: func(ctx context.Context, g *group) error {

@@ -94,9 +94,9 @@ const (
 		'accepted', 'accepted', CAST(?1 AS BIGINT) FROM json_each(?2) WHERE true
 	ON CONFLICT DO NOTHING`
 
-	// payAllUnpaid is both for Postgres: it takes arrays of orders, references, amounts and currencies, and also
-	// raises the revisions of the items, which it locks last. A subquery that is a value is never
-	// planned as a join with all payments.
+	// payAllUnpaid is payUnpaidOf and insertPaymentsOf in one statement for Postgres. It takes arrays of orders,
+	// references, amounts and currencies, and also raises the revisions of the items, which it locks last. A
+	// subquery that is a value is never planned as a join with all payments.
 	payAllUnpaid = `WITH paid AS (
 		UPDATE orders SET status = 'paid', paid_at = ?1, payment_reference = given.reference
 		FROM unnest(?2::text[], ?3::text[], ?4::bigint[], ?5::text[]) AS given (order_id, reference, amount, money)

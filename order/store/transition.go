@@ -190,7 +190,7 @@ func unsell(ctx context.Context, c Conn, units map[string]int64, box *Outbox) er
 	return nil
 }
 
-// ReadReturns reads the rows of a query with the columns of returned.
+// ReadReturns reads the rows of a query with the columns of ReturnsOfOrders.
 func ReadReturns(ctx context.Context, c Conn, query string, args ...any) ([]Returned, error) {
 	var list []Returned
 	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
