@@ -257,28 +257,3 @@ func (t *TaskInfo) parse(fields []string) (err error) {
 // ageing is the waiting time that one level of priority counts for; queue_age_us in the
 // scripts.
 const ageing = time.Minute
-
-// Stats returns the number of tasks per state and the counters. Errors: those of Redis.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	reply, err := q.run(ctx, statsScript).StringSlice()
-	if err != nil {
-		return Stats{}, fmt.Errorf("queue stats: %w", err)
-	}
-	s, err := parseStats(reply)
-	if err != nil {
-		return Stats{}, fmt.Errorf("queue stats: %w", err)
-	}
-	return s, nil
-}
-
-// Load returns the current load of the queue. Errors: those of Redis.
-func (q *Queue) Load(ctx context.Context) (Load, error) {
-	n, err := numbers(q.run(ctx, loadScript), 5)
-	if err != nil {
-		return Load{}, fmt.Errorf("queue load: %w", err)
-	}
-	return Load{
-		Length: int(n[0]), Active: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
-		Minute: n[3], Done: n[4],
-	}, nil
-}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -111,6 +112,31 @@ func (w Waits) Quantile(p float64) time.Duration {
 		from = waitBounds[min(i, len(waitBounds)-1)]
 	}
 	return 0
+}
+
+// Stats returns the number of tasks per state and the counters. Errors: those of Redis.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	reply, err := q.run(ctx, statsScript).StringSlice()
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	s, err := parseStats(reply)
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue stats: %w", err)
+	}
+	return s, nil
+}
+
+// Load returns the current load of the queue. Errors: those of Redis.
+func (q *Queue) Load(ctx context.Context) (Load, error) {
+	n, err := numbers(q.run(ctx, loadScript), 5)
+	if err != nil {
+		return Load{}, fmt.Errorf("queue load: %w", err)
+	}
+	return Load{
+		Length: int(n[0]), Active: int(n[1]), OldestReady: time.Duration(n[2]) * time.Microsecond,
+		Minute: n[3], Done: n[4],
+	}, nil
 }
 
 func parseStats(reply []string) (s Stats, err error) {
