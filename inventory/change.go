@@ -292,31 +292,6 @@ func (v *Inventory) settle(ctx context.Context, item, mark string, c *Change) {
 	v.drop(ctx, item)
 }
 
-// drop drops the item's sale. If Redis does not answer, it is dropped later.
-func (v *Inventory) drop(ctx context.Context, item string) {
-	if err := untilKnown(ctx, func() error { return v.invalidate(ctx, item) }); err != nil {
-		v.cfg.OnError(err)
-		v.invalidateLater(item)
-	}
-}
-
-func (v *Inventory) invalidate(ctx context.Context, item string) error {
-	return Invalidate(ctx, v.rdb, v.cfg.Partitions, []string{item})
-}
-
-// invalidateLater drops the item's sale in the background, as soon as Redis answers.
-func (v *Inventory) invalidateLater(item string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return
-	}
-	v.background.Go(func() {
-		for v.invalidate(v.life, item) != nil && pause.For(v.life, resendMax) {
-		}
-	})
-}
-
 // suspend marks the sale as being changed, if enough units are left to take back.
 func (v *Inventory) suspend(ctx context.Context, l *lock.Lock, item string, add int64) error {
 	lockKey, waitersKey := v.locks.GuardKeys(v.keys.lock(item))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,35 +23,6 @@ type Archive interface {
 	// keys, queued orders included. There are at most as many keys as a batch has
 	// purchases.
 	Entries(ctx context.Context, item string, keys []EntryKey) ([]Entry, error)
-}
-
-// loadOrAnswer handles a batch whose sale is not loaded, or has to be loaded again: it
-// loads the sale, or answers from the Archive if the sale has ended. rewound is as in
-// Observers.OnLoss, waiting as in the script's reply.
-func (s *seller) loadOrAnswer(ctx context.Context, batch []*Request, rewound, waiting int64) error {
-	// Rewound data is examined first. For a sale that is merely missing, the database
-	// decides whether it should be loaded.
-	if s.loading == nil && rewound == 0 {
-		ended, err := s.v.ended(ctx, s.item)
-		if err != nil {
-			return err
-		}
-		if ended {
-			// The database does not have all orders of a stopped sale.
-			if err := s.v.mayLoad(ctx, s.item); err != nil {
-				if errors.Is(err, ErrStopped) {
-					s.stopped = time.Now()
-				}
-				return err
-			}
-			return s.answerEnded(ctx, batch, waiting)
-		}
-	}
-	err := s.loadAndWait(ctx, rewound)
-	if errors.Is(err, ErrEnded) {
-		return s.answerEnded(ctx, batch, waiting)
-	}
-	return err
 }
 
 // answerEnded answers a batch from the Archive, as the purchase script answers for a

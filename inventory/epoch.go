@@ -201,13 +201,3 @@ func (v *Inventory) refresh(ctx context.Context) (changed bool) {
 	}
 	return v.epoch.Swap(epoch) != epoch
 }
-
-// floor is the highest sequence of an item's sale that this process has received.
-func (v *Inventory) floor(item string) int64 {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	if s := v.sellers[item]; s != nil {
-		return s.floor.Load()
-	}
-	return v.floors.of[item].sequence
-}

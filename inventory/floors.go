@@ -43,3 +43,13 @@ func (f *floors) take(item string) int64 {
 	delete(f.of, item)
 	return sequence
 }
+
+// floor is the highest sequence of an item's sale that this process has received.
+func (v *Inventory) floor(item string) int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if s := v.sellers[item]; s != nil {
+		return s.floor.Load()
+	}
+	return v.floors.of[item].sequence
+}
