@@ -110,11 +110,6 @@ const (
 	// network gives no error.
 	beginTimeout        = 6 * time.Second
 	postgresTransaction = 15 * time.Second
-	// writeLock is the key of the advisory lock that every write transaction takes: batches
-	// of orders and payments that are recorded together share it, all other changes exclude everything else. So
-	// a change sees what it sees on SQLite, which has one writer. The number only has to differ from those of
-	// other programs in the same database.
-	writeLock = 0x666c617368
 )
 
 // openServer opens the pools of a store on Postgres.
@@ -153,6 +148,9 @@ func checkServer(ctx context.Context, url string) error {
 	return errors.Join(CheckPooler(ctx, conn), conn.Close(ctx))
 }
 
-// WriteLock is the key of the advisory lock that every write transaction on Postgres takes. A
-// process that holds it exclusively keeps all others from changing the database.
-const WriteLock int64 = writeLock
+// WriteLock is the key of the advisory lock that every write transaction on Postgres takes: batches of
+// orders and payments that are recorded together share it, all other changes exclude everything else. So a
+// change sees what it sees on SQLite, which has one writer, and a process that holds the lock exclusively
+// keeps all others from changing the database. The number only has to differ from those of other programs
+// in the same database.
+const WriteLock int64 = 0x666c617368

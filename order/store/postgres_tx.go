@@ -108,7 +108,7 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var b pgx.Batch
 	b.Queue("BEGIN")
-	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), writeLock).QueryRow(func(row pgx.Row) error {
+	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), WriteLock).QueryRow(func(row pgx.Row) error {
 		var set [3]string
 		var void bool
 		return row.Scan(&set[0], &set[1], &set[2], &o.mark.xid, &o.mark.life, &void)

@@ -48,7 +48,7 @@ const lockWait = 5000
 // Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
 // so the store has one writing connection: writers queue in the process instead of failing
 // as busy in the database. On Postgres it has two, and a lock in the database keeps the
-// order among all writers; see writeLock.
+// order among all writers; see WriteLock.
 type Store struct {
 	file  string   // path of the database; "": it is on Postgres
 	url   string   // of the database on Postgres; "": it is a file of SQLite
