@@ -35,7 +35,7 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 				if err := adjust(t.Context(), shared, keys{1}, 1, s.item, "", &Change{Version: 2, AddLeft: 2}); err != nil {
 					t.Error(err)
 				}
-				v.Returned(s.item) // the message may take longer than the reply
+				v.DropSoldOutMark(s.item) // the message may take longer than the reply
 			case len(known) == 2 && s.source.loads == 1: // a has bought, and one unit is left
 				s.commit(t)
 				s.source.set(func(src *stored) { // in the order of the database's index

@@ -138,7 +138,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 		return err
 	}
 	if c.AddLeft < 0 { // only a loaded sale has the number of units left
-		return v.holdingLoaded(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
+		return v.underLockLoaded(ctx, item, func(ctx context.Context, l *lock.Lock, left int64) error {
 			if left == endedLeft {
 				return v.takeFromEnded(ctx, l, item, &c, commit)
 			}
@@ -149,7 +149,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
 	for {
-		err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+		err := v.underLock(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 			look, cancel := context.WithDeadline(ctx, commitBy)
 			defer cancel()
 			_, err := v.loadedLeft(look, item)

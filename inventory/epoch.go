@@ -81,8 +81,8 @@ func (v *Inventory) RewriteLogs(ctx context.Context) error {
 	return nil
 }
 
-// Mark is the progress of a sale in Redis.
-type Mark struct {
+// Progress is the progress of a sale in Redis.
+type Progress struct {
 	// Loaded says that there is a whole sale under the given epoch that is not being
 	// changed; otherwise the rest is 0.
 	Loaded   bool
@@ -90,9 +90,9 @@ type Mark struct {
 	Version  int64 // the item's
 }
 
-// Marks reads the progress of these items' sales, in their order. A sale whose key has another type is not loaded.
+// Progress reads the progress of these items' sales, in their order. A sale whose key has another type is not loaded.
 // Errors: [ErrUnavailable].
-func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]Mark, error) {
+func (v *Inventory) Progress(ctx context.Context, epoch int64, items []string) ([]Progress, error) {
 	cmds := make([]*redis.SliceCmd, len(items))
 	err := pipelined(ctx, v.rdb, func(p redis.Pipeliner) {
 		for i, item := range items {
@@ -102,7 +102,7 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 	if err != nil {
 		return nil, fmt.Errorf("read marks of %d sales: %w", len(items), err)
 	}
-	marks := make([]Mark, len(items))
+	list := make([]Progress, len(items))
 	for i, c := range cmds {
 		found, err := c.Result()
 		if err != nil && !otherType(err) {
@@ -114,13 +114,13 @@ func (v *Inventory) Marks(ctx context.Context, epoch int64, items []string) ([]M
 		sequence, _ := found[3].(string)
 		version, _ := found[4].(string)
 		version, _, _ = strings.Cut(version, ".")
-		m := &marks[i]
+		p := &list[i]
 		var err1, err2 error
-		m.Sequence, err1 = strconv.ParseInt(sequence, 10, 64)
-		m.Version, err2 = strconv.ParseInt(version, 10, 64)
-		m.Loaded = err1 == nil && err2 == nil // a damaged sale is for the reconciliation
+		p.Sequence, err1 = strconv.ParseInt(sequence, 10, 64)
+		p.Version, err2 = strconv.ParseInt(version, 10, 64)
+		p.Loaded = err1 == nil && err2 == nil // a damaged sale is for the reconciliation
 	}
-	return marks, nil
+	return list, nil
 }
 
 // Void drops the sales of these items that belong to another epoch, so that nothing is

@@ -69,7 +69,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 		return err
 	}
 	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and look together
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+	return v.underLock(ctx, item, func(held context.Context, l *lock.Lock) error {
 		brief, cancel := context.WithDeadline(held, until)
 		defer cancel()
 		rebuild, err := look(brief, &Examined{v, item, epoch, l.Fence()})

@@ -306,17 +306,17 @@ func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, qu
 // Partition returns the partition of an item.
 func (v *Inventory) Partition(item string) int { return v.keys.partition(item) }
 
-// Lock returns the state of an item's lock. Errors: those of lock.Manager.Inspect.
-func (v *Inventory) Lock(ctx context.Context, item string) (lock.Info, error) {
+// LockInfo returns the state of an item's lock. Errors: those of lock.Manager.Inspect.
+func (v *Inventory) LockInfo(ctx context.Context, item string) (lock.Info, error) {
 	return v.locks.Inspect(ctx, v.keys.lock(item))
 }
 
 // defaultHoldLimit is the default of Config.HoldLimit.
 const defaultHoldLimit = 2 * time.Second
 
-// holding runs fn under the item's lock, with a context that ends with the lock. If the
+// underLock runs fn under the item's lock, with a context that ends with the lock. If the
 // loss of the lock has interrupted fn, the error is ErrUnavailable.
-func (v *Inventory) holding(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error {
+func (v *Inventory) underLock(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error {
 	l, err := v.locks.Acquire(ctx, v.keys.lock(item), opts...)
 	if err != nil {
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)

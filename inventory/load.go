@@ -22,7 +22,7 @@ import (
 func (v *Inventory) Open(ctx context.Context, item string) error {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.HoldLimit)
 	defer cancel()
-	err := v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+	err := v.underLock(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		return v.load(ctx, l, item)
 	})
 	if errors.Is(err, ErrEnded) { // it was created with a window in the past
@@ -323,16 +323,16 @@ func (v *Inventory) refuseEnded(ctx context.Context, l *lock.Lock, item string) 
 // nothing could be sold meanwhile anyway.
 const rebuildLimit = 30 * time.Second
 
-// endedLeft is passed by holdingLoaded as the units left of a sale that has ended and is
+// endedLeft is passed by underLockLoaded as the units left of a sale that has ended and is
 // not loaded.
 const endedLeft = -1
 
-// holdingLoaded runs fn under the item's lock, with the units left. It loads a sale that
+// underLockLoaded runs fn under the item's lock, with the units left. It loads a sale that
 // is not loaded, unless it has ended. The load has its own limit: otherwise a sale that
 // takes longer to load than HoldLimit could not be changed before a purchase had loaded it.
-func (v *Inventory) holdingLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
+func (v *Inventory) underLockLoaded(ctx context.Context, item string, fn func(ctx context.Context, l *lock.Lock, left int64) error) error {
 	until := time.Now().Add(v.cfg.HoldLimit) // for the wait and fn together
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+	return v.underLock(ctx, item, func(held context.Context, l *lock.Lock) error {
 		look, cancel := context.WithDeadline(held, until)
 		defer cancel()
 		left, err := v.loadedLeft(look, item)

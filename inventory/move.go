@@ -26,8 +26,8 @@ func (v *Inventory) Move(ctx context.Context, from, to string, units int64, comm
 	if second < first {
 		first, second = second, first
 	}
-	return v.holding(ctx, first, func(ctx context.Context, l1 *lock.Lock) error {
-		return v.holding(ctx, second, func(ctx context.Context, l2 *lock.Lock) error {
+	return v.underLock(ctx, first, func(ctx context.Context, l1 *lock.Lock) error {
+		return v.underLock(ctx, second, func(ctx context.Context, l2 *lock.Lock) error {
 			if first != from {
 				l1, l2 = l2, l1
 			}

@@ -60,11 +60,11 @@ func TestPipelined_Refused(t *testing.T) {
 	v := &Inventory{keys: keys{1}, rdb: rdb, source: s.source}
 	ids := []string{s.item, "other"}
 	for name, call := range map[string]func() error{
-		"Left":  func() error { _, err := v.Left(ctx, ids); return err },
-		"Lives": func() error { _, err := v.Lives(ctx, ids); return err },
-		"Marks": func() error { _, err := v.Marks(ctx, 1, ids); return err },
-		"Void":  func() error { return v.Void(ctx, 1, ids) },
-		"Free":  func() error { _, err := Free(ctx, rdb, 1, ids); return err },
+		"Left":     func() error { _, err := v.Left(ctx, ids); return err },
+		"Lives":    func() error { _, err := v.Lives(ctx, ids); return err },
+		"Progress": func() error { _, err := v.Progress(ctx, 1, ids); return err },
+		"Void":     func() error { return v.Void(ctx, 1, ids) },
+		"Free":     func() error { _, err := Free(ctx, rdb, 1, ids); return err },
 		"claim": func() error {
 			_, err := (&reload{v: v}).claim(ctx, claimPrefix+"test", []Loadable{{Item: s.item}})
 			return err

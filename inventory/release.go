@@ -77,7 +77,7 @@ const releasePage = 100
 // the sale. status has one entry per order, in their order. When Release returns, the
 // units no longer count against their buyers' limits and can be bought. Processes with a
 // sold-out mark of the item are notified, which takes a moment; the caller's own process
-// drops its mark with [Inventory.Returned].
+// drops its mark with [Inventory.DropSoldOutMark].
 //
 // Call Release after the database has committed that the orders are closed, and repeat it
 // for orders that are not [ReleaseStatus.Settled]. epoch is the present epoch, as

@@ -218,7 +218,7 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 		return
 	}
 	locks := v.tryLocks(ctx, ids, refused)
-	defer v.release(ctx, locks)
+	defer v.releaseLocks(ctx, locks)
 	build, begins := newBuild(), make([]loadCall, 0, len(locks))
 	for _, id := range ids {
 		if locks[id] != nil {
@@ -276,7 +276,7 @@ func (v *Inventory) tryLocks(ctx context.Context, items []string, refused map[st
 	return locks
 }
 
-func (v *Inventory) release(ctx context.Context, locks map[string]*lock.Lock) {
+func (v *Inventory) releaseLocks(ctx context.Context, locks map[string]*lock.Lock) {
 	forAll(slices.Collect(maps.Keys(locks)), locksAtOnce, func(item string) {
 		if err := locks[item].Release(ctx); err != nil {
 			v.cfg.OnError(fmt.Errorf("release the lock of item %s: %w", item, err))
@@ -303,7 +303,7 @@ func forAll[T any](list []T, atOnce int, fn func(T)) {
 // spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
 func (v *Inventory) Reload(ctx context.Context, item string) error {
 	v.refresh(ctx)
-	return v.holding(ctx, item, func(held context.Context, l *lock.Lock) error {
+	return v.underLock(ctx, item, func(held context.Context, l *lock.Lock) error {
 		_, err := v.loadedLeft(held, item)
 		if errors.Is(err, redis.Nil) {
 			err = v.load(held, l, item)

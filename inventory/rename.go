@@ -51,7 +51,7 @@ func (r Renaming) reversed() Renaming {
 func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx context.Context) (Renaming, error), commit func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, renameLimit)
 	defer cancel()
-	return v.holding(ctx, item, func(ctx context.Context, l *lock.Lock) error {
+	return v.underLock(ctx, item, func(ctx context.Context, l *lock.Lock) error {
 		v.refresh(ctx) // with an outdated epoch the script would take the sale for one that is not loaded, and not mark it
 		if err := v.mayLoad(ctx, item); err != nil {
 			return err

@@ -127,9 +127,9 @@ func (v *Inventory) listen() {
 	l.Run(v.life)
 }
 
-// Returned drops this process's sold-out mark of the item. Call it after [Release]: the
+// DropSoldOutMark drops this process's sold-out mark of the item. Call it after [Release]: the
 // message that notifies all processes may not have come back yet.
-func (v *Inventory) Returned(item string) { v.dropMark(item) }
+func (v *Inventory) DropSoldOutMark(item string) { v.dropMark(item) }
 
 // dropMark drops the sold-out mark of an item, if this process sells it.
 func (v *Inventory) dropMark(item string) {

@@ -426,7 +426,7 @@ func (s *Service) Get(ctx context.Context, id string) (order.Order, error) {
 	}
 	// It may have been committed between the two reads.
 	o, err = s.Store.Order(ctx, id)
-	if errors.Is(err, order.ErrNotFound) && s.Store.HighWater().Any() {
+	if errors.Is(err, order.ErrNotFound) && s.Store.HighWater().AnyStopped() {
 		err = fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	}
 	return o, err

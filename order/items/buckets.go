@@ -54,7 +54,7 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 		ok, err := s.fill(ctx, r, id, quantity)
 		if ok {
 			// The message that the bucket has units may not have come back yet.
-			s.Stock.Returned(id)
+			s.Stock.DropSoldOutMark(id)
 		}
 		return ok, err
 	})
@@ -406,7 +406,7 @@ func (s *Service) commitMove(ctx context.Context, from, to string, units int64) 
 		}
 		return nil, err
 	}
-	s.Store.HighWater().Commit(revisions)
+	s.Store.HighWater().Committed(revisions)
 	s.Store.HighWater().Note(ctx)
 	for id, version := range versions {
 		s.Catalog.Changed(ctx, id, version)

@@ -22,7 +22,7 @@ type unloadedStock struct {
 
 func (*unloadedStock) SoldOut([]string) bool { return false }
 
-func (u *unloadedStock) Returned(item string) { u.returned = append(u.returned, item) }
+func (u *unloadedStock) DropSoldOutMark(item string) { u.returned = append(u.returned, item) }
 
 func (u *unloadedStock) Left(_ context.Context, ids []string) ([]int64, error) {
 	if len(u.loads) > 0 {

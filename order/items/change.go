@@ -31,7 +31,7 @@ type Stock interface {
 	// Move moves units between two items; see inventory.Inventory.Move.
 	Move(ctx context.Context, from, to string, units int64, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error
 	// Returned drops this process's sold-out mark of an item.
-	Returned(item string)
+	DropSoldOutMark(item string)
 	// SoldOut reports whether all of these items are known to be sold out; see
 	// inventory.Inventory.SoldOut.
 	SoldOut(items []string) bool

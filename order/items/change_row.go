@@ -70,7 +70,7 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 	})
 	switch {
 	case err == nil:
-		s.HighWater().Commit(map[string]int64{id: row.Revision})
+		s.HighWater().Committed(map[string]int64{id: row.Revision})
 		s.HighWater().Note(ctx)
 		return row, nil
 	case committing:

@@ -189,11 +189,10 @@ func TestHighWater_RedisAway(t *testing.T) {
 	failed := 0
 	h := &store.HighWater{
 		HighWaterConfig: store.HighWaterConfig{Redis: gone, Partitions: 1, OnError: func(error) { failed++ }},
-		Pending:         make(map[string]int64),
 	}
-	h.Commit(map[string]int64{"a": 7, "b": 2})
+	h.Committed(map[string]int64{"a": 7, "b": 2})
 	h.Note(await.Context(t))
-	h.Commit(map[string]int64{"a": 6, "b": 3})
+	h.Committed(map[string]int64{"a": 6, "b": 3})
 	if got := h.Take(); failed != 1 || got["a"] != 7 || got["b"] != 3 || len(got) != 2 {
 		t.Errorf("%d failures, still to be recorded %v, want a at 7 and b at 3", failed, got)
 	}

@@ -51,7 +51,7 @@ func TestRecover_ItemLost(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s, h, n, confirmed, queued := loseItem(t, rdb)
 		stopped := stopsLost(s, h)
-		if h.All() {
+		if h.AllStopped() {
 			t.Error("the database has no item, and all are stopped")
 		}
 		found, err := store.FindBehind(await.Context(t), s.Store, rdb, 1)

@@ -117,7 +117,7 @@ func (x *itemRecovery) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.HighWater.Commit(revisions)
+	x.HighWater.Committed(revisions)
 	x.HighWater.Note(ctx)
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 // Sellable is the part of the inventory that a recovery uses.
 type Sellable interface {
 	States(ctx context.Context) ([]inventory.State, error)
-	Marks(ctx context.Context, epoch int64, items []string) ([]inventory.Mark, error)
+	Progress(ctx context.Context, epoch int64, items []string) ([]inventory.Progress, error)
 	Invalidator
 	Restorer
 }
@@ -284,8 +284,8 @@ type loss struct {
 	least int64  // the epoch in Redis, if it is higher
 }
 
-// look compares Redis with the database: the epochs, and the marks of a page of sales, or
-// of all. It always reads the database first, so Redis contains everything that was read
+// look compares Redis with the database: the epochs, and the progress of a page of sales,
+// or of all. It always reads the database first, so Redis contains everything that was read
 // there unless it has lost data.
 func (r *Recovery) look(ctx context.Context, all bool, rewound int64) (loss, error) {
 	epoch, err := r.Store.Epoch(ctx)
@@ -368,11 +368,11 @@ func (r *Recovery) behind(ctx context.Context, epoch int64, all bool) (string, e
 		for i := range rows {
 			items[i] = rows[i].ID
 		}
-		marks, err := r.Stock.Marks(ctx, epoch, items)
+		progress, err := r.Stock.Progress(ctx, epoch, items)
 		if err != nil {
 			return "", err
 		}
-		for i, m := range marks {
+		for i, m := range progress {
 			switch row := &rows[i]; {
 			case !m.Loaded:
 			case m.Sequence < row.Sequence:

@@ -296,10 +296,10 @@ type olderAt struct {
 	declared int // sales that were invalid when the epoch was declared
 }
 
-func (o *olderAt) Marks(_ context.Context, _ int64, items []string) ([]inventory.Mark, error) {
-	marks := make([]inventory.Mark, len(items))
+func (o *olderAt) Progress(_ context.Context, _ int64, items []string) ([]inventory.Progress, error) {
+	marks := make([]inventory.Progress, len(items))
 	for i, item := range items {
-		marks[i] = inventory.Mark{Loaded: item == o.item, Sequence: o.sequence}
+		marks[i] = inventory.Progress{Loaded: item == o.item, Sequence: o.sequence}
 	}
 	return marks, nil
 }

@@ -38,7 +38,7 @@ type Releases struct {
 
 // NewReleases returns a Releases for items in that number of partitions. onReturn is called
 // after units of an item were released; a process that sells passes
-// [inventory.Inventory.Returned], others nil. onError receives the errors of releases that
+// [inventory.Inventory.DropSoldOutMark], others nil. onError receives the errors of releases that
 // are retried later.
 func NewReleases(store *store.Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Releases {
 	if onReturn == nil {

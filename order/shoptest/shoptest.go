@@ -131,7 +131,7 @@ func (s *Shop) start() {
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
 	s.Service = checkout.NewService(checkout.Config{
 		Store: s.Store, Stock: s.Stock, Items: s.Items, Buckets: s.Sales, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
-		Releases: release.NewReleases(s.Store, s.Rdb, 1, s.Stock.Returned, s.CollectError), OnError: s.CollectError,
+		Releases: release.NewReleases(s.Store, s.Rdb, 1, s.Stock.DropSoldOutMark, s.CollectError), OnError: s.CollectError,
 	})
 	s.Fulfiller = worker.NewFulfiller(s.Store, s.Rdb, s.Waiters, s.CollectError)
 }

@@ -61,7 +61,7 @@ type HighWater struct {
 	nudged chan struct{}
 
 	mu      sync.Mutex
-	Pending map[string]int64 // committed revisions that are not recorded yet
+	pending map[string]int64 // committed revisions that are not recorded yet; nil: none
 
 	checking sync.Mutex // held by a check; guards the fields below
 	after    string     // the last item of the previous page
@@ -78,7 +78,7 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	if cfg.OnError == nil {
 		cfg.OnError = func(error) {}
 	}
-	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1), Pending: make(map[string]int64)}
+	h := &HighWater{HighWaterConfig: cfg, nudged: make(chan struct{}, 1)}
 	h.stopped.Store(&map[string]Behind{})
 	var err error
 	if h.Lineage, err = Lineage(ctx, cfg.Store); err != nil {
@@ -88,31 +88,31 @@ func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) 
 	return h, nil
 }
 
-// Commit keeps a transaction's revisions until they are recorded.
-func (h *HighWater) Commit(revisions map[string]int64) {
+// Committed keeps the revisions of a committed transaction until they are recorded.
+func (h *HighWater) Committed(revisions map[string]int64) {
 	if h == nil || len(revisions) == 0 {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.pending == nil {
+		h.pending = make(map[string]int64, len(revisions))
+	}
 	for item, revision := range revisions {
-		h.Pending[item] = max(h.Pending[item], revision)
+		h.pending[item] = max(h.pending[item], revision)
 	}
 }
 
 // Take removes and returns the revisions to record. If recording fails, the caller puts
-// them back with Commit.
+// them back with Committed.
 func (h *HighWater) Take() map[string]int64 {
 	if h == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.Pending) == 0 {
-		return nil
-	}
-	revisions := h.Pending
-	h.Pending = make(map[string]int64)
+	revisions := h.pending
+	h.pending = nil
 	return revisions
 }
 
@@ -137,7 +137,7 @@ func (h *HighWater) Note(ctx context.Context) {
 		return nil
 	})
 	if err != nil {
-		h.Commit(revisions)
+		h.Committed(revisions)
 		h.OnError(fmt.Errorf("record committed revisions: %w", err))
 	}
 }
@@ -184,11 +184,11 @@ func (h *HighWater) StoppedList() string {
 	return JSONList(ids...)
 }
 
-// Any reports whether any item is stopped. If so, the database as a whole is old.
-func (h *HighWater) Any() bool { return h != nil && len(*h.stopped.Load()) > 0 }
+// AnyStopped reports whether any item is stopped. If so, the database as a whole is old.
+func (h *HighWater) AnyStopped() bool { return h != nil && len(*h.stopped.Load()) > 0 }
 
-// All reports whether every item is stopped. Those that the database does not have do not count.
-func (h *HighWater) All() bool {
+// AllStopped reports whether every item is stopped. Those that the database does not have do not count.
+func (h *HighWater) AllStopped() bool {
 	if h == nil {
 		return false
 	}
@@ -400,7 +400,7 @@ func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[st
 	if err != nil {
 		return nil, err
 	}
-	h.Commit(unmarked)
+	h.Committed(unmarked)
 	h.Note(ctx)
 	var unstopped []string
 	refused = make(map[string]error, len(behind))

@@ -24,7 +24,7 @@ func TestHighWater_Expiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	WithClock(ordertest.ClockFunc(func() time.Time { return time.Now().Add(time.Hour) }))(s)
-	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}, Pending: make(map[string]int64)}
+	h := &HighWater{HighWaterConfig: HighWaterConfig{Partitions: 1}}
 	s.highWater = h
 	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	if s.Postgres() { // the comparison with Redis is over

@@ -90,8 +90,8 @@ func TestHighWater_Pending(t *testing.T) {
 	mustCommit(t, s, ordertest.Bought("o", "item", "u", "k", 1), ordertest.Bought("n", "none", "u", "k", 1))
 	want("committed", map[string]int64{"item": 1})
 	want("taken", nil)
-	h.Commit(map[string]int64{"item": 5, "other": 1})
-	h.Commit(map[string]int64{"item": 4})
+	h.Committed(map[string]int64{"item": 5, "other": 1})
+	h.Committed(map[string]int64{"item": 4})
 	rdb.AddHook(new(failsOnce))
 	h.Note(await.Context(t))
 	want("Redis failed", map[string]int64{"item": 5, "other": 1})
@@ -117,7 +117,7 @@ func TestHighWater_Check_Pages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Check(ctx); err != nil || h.Any() || h.All() {
+	if err := h.Check(ctx); err != nil || h.AnyStopped() || h.AllStopped() {
 		t.Fatalf("stopped: %v, %v", h.Stopped(), err)
 	}
 	mark := func(id string) {
@@ -138,7 +138,7 @@ func TestHighWater_Check_Pages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !h.IsStopped("item-001") || h.All() {
+	if !h.IsStopped("item-001") || h.AllStopped() {
 		t.Errorf("stopped: %v, want the second item, too", h.Stopped())
 	}
 	rdb.AddHook(&during{do: func() { h.urgent.Store(&map[string]bool{"item-002": true}) }})

@@ -238,7 +238,7 @@ func (s *Store) Announce(b *Outbox) {
 	if b == nil {
 		return
 	}
-	s.highWater.Commit(b.revisions)
+	s.highWater.Committed(b.revisions)
 	if len(b.Events) > 0 {
 		s.Wake()
 	}

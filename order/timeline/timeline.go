@@ -154,7 +154,7 @@ func (s *Service) Timeline(ctx context.Context, id string) (Timeline, error) {
 	case rows.found:
 	case purchase.readable:
 		rows.order = purchase.task.Queued()
-	case s.Store.HighWater().Any():
+	case s.Store.HighWater().AnyStopped():
 		return Timeline{}, fmt.Errorf("order %s may have been lost by the database: %w", id, inventory.ErrStopped)
 	default:
 		return Timeline{}, order.ErrNotFound

@@ -51,7 +51,7 @@ type deadLetterCursor struct {
 // once: a sweep continues where the previous one ended.
 func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Swept) error {
 	now := s.f.store.Now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().Any() {
+	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().AnyStopped() {
 		g.place, g.begun, g.stopped = queue.Place{}, now, false
 	}
 	before := now.Add(-DeadLetterAfter)

@@ -410,7 +410,7 @@ func (f *Fulfiller) notify(ctx context.Context, tasks []order.Task, out []order.
 	})
 	f.changes.NoteReceivers(sent)
 	if err != nil {
-		f.store.HighWater().Commit(revisions)
+		f.store.HighWater().Committed(revisions)
 		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), order.About(err, tasks)))
 	}
 }

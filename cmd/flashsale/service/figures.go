@@ -81,7 +81,7 @@ func figureSources(sh *shared, sl *selling, backlog *worker.Backlog) figures.Sou
 		Item: sl.items.Item,
 		Left: sl.stock.Left,
 		Lock: func(ctx context.Context, item string) (*figures.Lock, error) {
-			i, err := sl.stock.Lock(ctx, item)
+			i, err := sl.stock.LockInfo(ctx, item)
 			if err != nil {
 				return nil, err
 			}

@@ -32,7 +32,7 @@ func (h *health) checks() []ops.Check {
 // for every item, so that nothing can be sold.
 func (h *health) databaseReady(ctx context.Context) error {
 	err := h.canWrite(ctx)
-	if h.highWater.All() {
+	if h.highWater.AllStopped() {
 		err = errors.Join(err, h.highWater.Err())
 	}
 	return err
@@ -41,7 +41,7 @@ func (h *health) databaseReady(ctx context.Context) error {
 // salesStopped fails while the database is older than Redis for some items. The other sales
 // continue, so the process stays ready.
 func (h *health) salesStopped(context.Context) error {
-	if h.highWater.All() {
+	if h.highWater.AllStopped() {
 		return nil // databaseReady reports it
 	}
 	return h.highWater.Err()
