@@ -13,7 +13,7 @@ import (
 // on. Tasks can still be added, and leased tasks are finished. The pause lasts until
 // Resume, also across restarts. Errors: those of Redis.
 func (q *Queue) Pause(ctx context.Context) error {
-	if err := q.run(ctx, pauseScript, "1").Err(); err != nil {
+	if err := q.eval(ctx, pauseScript, "1").Err(); err != nil {
 		return fmt.Errorf("pause queue: %w", err)
 	}
 	return nil
@@ -21,7 +21,7 @@ func (q *Queue) Pause(ctx context.Context) error {
 
 // Resume ends a pause. Errors: those of Redis.
 func (q *Queue) Resume(ctx context.Context) error {
-	if err := q.run(ctx, pauseScript, "0").Err(); err != nil {
+	if err := q.eval(ctx, pauseScript, "0").Err(); err != nil {
 		return fmt.Errorf("resume queue: %w", err)
 	}
 	return nil
@@ -73,7 +73,7 @@ func millis(t time.Time) string {
 // byID runs a script on the tasks with these ids.
 func byID[S any](ctx context.Context, q *Queue, op string, s *redis.Script, how []any, ids []string, from map[byte]S) ([]S, error) {
 	return each(op, ids, from, func(chunk []string) *redis.Cmd {
-		return q.run(ctx, s, idArgs(how, chunk)...)
+		return q.eval(ctx, s, idArgs(how, chunk)...)
 	})
 }
 
@@ -96,7 +96,7 @@ func (q *Queue) Empty(ctx context.Context, state State) (removed int, err error)
 		return 0, fmt.Errorf("empty queue: %w: state %q, want ready, delayed or dead", ErrConfig, state)
 	}
 	for bound := -1; bound != 0; bound-- {
-		reply, err := numbers(q.run(ctx, emptyScript, key, chunkTasks), 2)
+		reply, err := numbers(q.eval(ctx, emptyScript, key, chunkTasks), 2)
 		if err != nil {
 			return removed, fmt.Errorf("empty queue: %w", err)
 		}

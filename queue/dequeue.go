@@ -53,7 +53,7 @@ func (q *Queue) dequeue(ctx context.Context, n int, horizon time.Duration) (Fetc
 	}
 	token := newToken()
 	until := time.Now().Add(q.cfg.Lease)
-	reply, err := q.run(ctx, dequeueScript, n, q.cfg.Lease.Milliseconds(), token, moveBound,
+	reply, err := q.eval(ctx, dequeueScript, n, q.cfg.Lease.Milliseconds(), token, moveBound,
 		q.cfg.MaxAttempts, q.cfg.MaxDead, ceilMillis(horizon), maxFetched).StringSlice()
 	if err != nil {
 		return Fetched{}, fmt.Errorf("dequeue: %w", err)

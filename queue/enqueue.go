@@ -29,7 +29,7 @@ func (q *Queue) Enqueue(ctx context.Context, tasks ...Task) ([]Status, error) {
 		for i := range chunk {
 			args = chunk[i].args(args)
 		}
-		return q.run(ctx, enqueueScript, args...)
+		return q.eval(ctx, enqueueScript, args...)
 	})
 	if err == nil {
 		err = refused("enqueue", status)

@@ -40,7 +40,7 @@ func (s *source) turn(ctx context.Context) error {
 	if d := time.Until(s.nextFetch); d > 0 {
 		pause.For(ctx, d)
 	}
-	n, err := s.leave(ctx)
+	n, err := s.awaitGrant(ctx)
 	if n == 0 {
 		return err
 	}
@@ -76,13 +76,13 @@ func (s *source) turn(ctx context.Context) error {
 	return nil
 }
 
-// leave waits for a grant from the pool and returns the number of entries it may fetch; 0
+// awaitGrant waits for a grant from the pool and returns the number of entries it may fetch; 0
 // if ctx has ended or the queue is empty.
 //
 // The workers may be busy for a long time, and a wake-up reaches only one process. So a
 // loop that cannot fetch at once passes its wake-up on, and waits for the next one if no
 // task is ready.
-func (s *source) leave(ctx context.Context) (int, error) {
+func (s *source) awaitGrant(ctx context.Context) (int, error) {
 	pool := s.r.pool
 	if s.acker.full() {
 		pool.withdraw(s)

@@ -142,7 +142,7 @@ func (q *Queue) lookUp(ctx context.Context, ids []string, fields Fields) ([]Task
 			}
 			continue
 		}
-		_, found, err := infos(fields, q.run(ctx, getScript, idArgs([]any{maxFetched, fields.clip()}, chunk)...))
+		_, found, err := infos(fields, q.eval(ctx, getScript, idArgs([]any{maxFetched, fields.clip()}, chunk)...))
 		if err == nil && (len(found) == 0 || len(found) > len(chunk)) {
 			err = fmt.Errorf("%w: %d tasks", ErrReply, len(found))
 		}
@@ -163,7 +163,7 @@ func (q *Queue) pageOf(ctx context.Context, s Query) (Page, error) {
 	if s.Reverse {
 		reverse = "1"
 	}
-	more, found, err := infos(s.Fields, q.run(ctx, listScript, stateKeys[s.State], string(s.State), reverse, at, s.After.ID,
+	more, found, err := infos(s.Fields, q.eval(ctx, listScript, stateKeys[s.State], string(s.State), reverse, at, s.After.ID,
 		millis(s.DiedBy), s.After.number, s.Limit, maxFetched, s.Fields.clip()))
 	page := Page{Tasks: found, More: more}
 	switch n := len(found); {

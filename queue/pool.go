@@ -34,8 +34,8 @@ type pool struct {
 	running  []*batch      // whose tasks are not settled, in the order of their start
 }
 
-// place is the pool's state of one source.
-type place struct {
+// poolState is the pool's state of one source.
+type poolState struct {
 	// grant delivers the permission to fetch, with the maximum number of entries.
 	grant  chan int
 	asking bool

@@ -109,7 +109,8 @@ func (q *Queue) Prefix() string { return q.keys.prefix }
 // argument of queue_room in [EnqueueLua].
 func (q *Queue) MaxLength() int { return q.cfg.MaxLength }
 
-func (q *Queue) run(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
+// eval runs a script with the queue's keys.
+func (q *Queue) eval(ctx context.Context, s *redis.Script, args ...any) *redis.Cmd {
 	return s.Run(ctx, q.rdb, q.keys.all, args...)
 }
 

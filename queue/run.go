@@ -197,9 +197,9 @@ type runner struct {
 // source is one queue of a Run.
 type source struct {
 	Source
-	r     *runner
-	acker *acker
-	place // guarded by the pool's mutex
+	r         *runner
+	acker     *acker
+	poolState // guarded by the pool's mutex
 
 	// Of the fetch loop:
 	size      int       // maximum number of entries per fetch

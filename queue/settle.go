@@ -35,7 +35,7 @@ type Rejection struct {
 // call succeeded. Errors: those of Redis, with StatusUnknown from the failing step on.
 func (q *Queue) Ack(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return each("ack", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
-		return q.run(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
+		return q.eval(ctx, ackScript, leaseArgs(make([]any, 0, 2*len(chunk)), chunk)...)
 	})
 }
 
@@ -111,7 +111,7 @@ func validateNext(next []Task, most int) error {
 func (q *Queue) Extend(ctx context.Context, tasks ...Leased) ([]Status, error) {
 	return each("extend", tasks, ackStatus, func(chunk []Leased) *redis.Cmd {
 		args := append(make([]any, 0, 1+2*len(chunk)), q.cfg.Lease.Milliseconds())
-		return q.run(ctx, extendScript, leaseArgs(args, chunk)...)
+		return q.eval(ctx, extendScript, leaseArgs(args, chunk)...)
 	})
 }
 
@@ -128,7 +128,7 @@ func (q *Queue) Reject(ctx context.Context, rejections ...Rejection) ([]Status, 
 			}
 			args = append(args, r.Task.ID, r.Task.Token, r.mode(), ceilMillis(delay), clip(r.Reason))
 		}
-		return q.run(ctx, rejectScript, args...)
+		return q.eval(ctx, rejectScript, args...)
 	})
 }
 

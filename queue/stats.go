@@ -116,7 +116,7 @@ func (w Waits) Quantile(p float64) time.Duration {
 
 // Stats returns the number of tasks per state and the counters. Errors: those of Redis.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	reply, err := q.run(ctx, statsScript).StringSlice()
+	reply, err := q.eval(ctx, statsScript).StringSlice()
 	if err != nil {
 		return Stats{}, fmt.Errorf("queue stats: %w", err)
 	}
@@ -129,7 +129,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 
 // Load returns the current load of the queue. Errors: those of Redis.
 func (q *Queue) Load(ctx context.Context) (Load, error) {
-	n, err := numbers(q.run(ctx, loadScript), 5)
+	n, err := numbers(q.eval(ctx, loadScript), 5)
 	if err != nil {
 		return Load{}, fmt.Errorf("queue load: %w", err)
 	}

@@ -134,7 +134,7 @@ func (w *waiter) recall(ctx context.Context) popped {
 func (q *Queue) giveBack(ctx context.Context) {
 	clean, cancel := cleanUp(ctx)
 	defer cancel()
-	if err := q.run(clean, wakeScript).Err(); err != nil {
+	if err := q.eval(clean, wakeScript).Err(); err != nil {
 		return
 	}
 }
@@ -144,7 +144,7 @@ func (q *Queue) giveBack(ctx context.Context) {
 func (q *Queue) pass(ctx context.Context) (ready bool, next time.Duration, err error) {
 	clean, cancel := cleanUp(ctx)
 	defer cancel()
-	reply, err := numbers(q.run(clean, passScript), 2)
+	reply, err := numbers(q.eval(clean, passScript), 2)
 	if err != nil {
 		return false, 0, fmt.Errorf("pass a wake-up on: %w", err)
 	}
