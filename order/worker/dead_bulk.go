@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"flashsale/inventory"
-	"flashsale/inventory/accepted"
 	"flashsale/order"
-	"flashsale/order/store"
 	"flashsale/queue"
 )
 
@@ -46,9 +43,6 @@ const (
 	// discardPage and discardOrders bound the letters whose orders are rejected together.
 	discardPage   = 256
 	discardOrders = 1024
-	// rejecters is how many rejections wait for the database together, which commits those
-	// that wait in one transaction.
-	rejecters = 32
 )
 
 // RetryMany retries selected dead letters from a place on, the earliest of each queue first,
@@ -313,81 +307,4 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		err = unreachable(q.Name, err)
 	}
 	return results, errors.Join(rerr, err)
-}
-
-// rejectable returns the orders of a dead task that are rejected when it is discarded.
-func rejectable(taskType, id string, payload []byte) (tasks []order.Task) {
-	if !order.IsPurchase(taskType) {
-		return nil // the sweeper expires what is due; other dead letters hold no units
-	}
-	for _, a := range accepted.OrdersOf(id, payload) {
-		t, err := order.ParseAccepted(a)
-		if err != nil || t.Quantity <= 0 {
-			continue // unreadable: it names no order
-		}
-		tasks = append(tasks, t)
-	}
-	return tasks
-}
-
-// rejectAll rejects the orders that have no row, announces them and returns their units. It
-// returns the ids of those that it rejected, and of those that failed.
-func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, failed map[string]bool, err error) {
-	rejected, failed = make(map[string]bool), make(map[string]bool)
-	for chunk := range slices.Chunk(tasks, discardOrders) {
-		if errors.Is(err, order.ErrDatabase) {
-			note(failed, chunk)
-			continue
-		}
-		unsettled, merr := missing(ctx, b.store, chunk)
-		if merr != nil {
-			err = errors.Join(err, merr)
-			note(failed, chunk)
-			continue
-		}
-		done, undone, rerr := b.rejectTogether(ctx, unsettled)
-		err = errors.Join(err, rerr)
-		note(rejected, done)
-		note(failed, undone)
-		if len(done) == 0 {
-			continue
-		}
-		b.ChangeNotifier.Notify(ctx, order.TaskIDs(done)...)
-		owed := make([]store.Returned, len(done))
-		for i := range done {
-			t := &done[i]
-			owed[i] = store.Returned{
-				OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
-				Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
-			}
-		}
-		// Units that cannot be returned now are recorded, and the sweeper returns them later.
-		b.releases.Release(ctx, owed)
-	}
-	return rejected, failed, err
-}
-
-func note(ids map[string]bool, tasks []order.Task) {
-	for i := range tasks {
-		ids[tasks[i].ID] = true
-	}
-}
-
-// rejectTogether is rejectEach with several rejections at once.
-func (b *Backlog) rejectTogether(ctx context.Context, tasks []order.Task) (rejected, failed []order.Task, err error) {
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for part := range slices.Chunk(tasks, max(1, (len(tasks)+rejecters-1)/rejecters)) {
-		all.Go(func() {
-			done, undone, rerr := rejectEach(ctx, b.store, part)
-			mu.Lock()
-			defer mu.Unlock()
-			rejected, failed = append(rejected, done...), append(failed, undone...)
-			if err == nil || errors.Is(rerr, order.ErrDatabase) {
-				err = errors.Join(err, rerr)
-			}
-		})
-	}
-	all.Wait()
-	return rejected, failed, err
 }

@@ -2,17 +2,12 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/queue"
 )
-
-// errTaskType says that this program does not support a type of task. A newer version may
-// be running beside it.
-var errTaskType = errors.New("order: unknown type of task")
 
 // expiries are the orders of a batch of expiry tasks.
 type expiries struct {

@@ -117,6 +117,10 @@ func WithSteps(s Steps) FulfillerOption {
 	return func(f *Fulfiller) { f.steps = s }
 }
 
+// errTaskType says that this program does not support a type of task. A newer version may
+// be running beside it.
+var errTaskType = errors.New("order: unknown type of task")
+
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
 // the database cannot write, it waits and keeps its leases, so the worker claims no more. An

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"flashsale/inventory/accepted"
 	"flashsale/order"
-	"flashsale/order/store"
 	"flashsale/queue"
 )
 
@@ -114,15 +112,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letter
 	var tasks []order.Task
 	var of []int // the letter of each
 	for i := range letters {
-		l := &letters[i]
-		if !order.IsPurchase(l.Type) {
-			continue
-		}
-		for _, a := range accepted.OrdersOf(l.ID, l.Payload) {
-			t, err := order.ParseAccepted(a)
-			if err != nil || t.Quantity <= 0 {
-				continue // a payload that cannot be parsed names no order
-			}
+		for _, t := range rejectable(letters[i].Type, letters[i].ID, letters[i].Payload) {
 			if s.f.store.HighWater().IsStopped(t.ItemID) {
 				g.stopped = true
 				continue
@@ -150,84 +140,4 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letter
 		}
 	}
 	return failed, err
-}
-
-// RejectDead rejects the orders that have no row, and records that their units must be
-// released. It returns how many those were, and which of them failed.
-func RejectDead(ctx context.Context, s *store.Store, tasks []order.Task) (rejected int, failed []order.Task, err error) {
-	missing, err := missing(ctx, s, tasks)
-	if err != nil {
-		return 0, tasks, err
-	}
-	done, failed, err := rejectEach(ctx, s, missing)
-	return len(done), failed, err
-}
-
-// rejectEach rejects orders without a row. It returns those that it rejected, and those that
-// failed.
-func rejectEach(ctx context.Context, s *store.Store, missing []order.Task) (rejected, failed []order.Task, err error) {
-	for i := range missing {
-		// One by one: a fault in one task must not stop the others.
-		n, berr := rejectDeadOne(ctx, s, &missing[i])
-		berr = order.About(berr, missing[i:i+1])
-		if n > 0 {
-			rejected = append(rejected, missing[i])
-		}
-		if berr != nil {
-			failed = append(failed, missing[i])
-			if len(failed) <= maxSweepErrors || errors.Is(berr, order.ErrDatabase) {
-				err = errors.Join(err, berr)
-			}
-		}
-		if errors.Is(berr, order.ErrDatabase) {
-			return rejected, append(failed, missing[i+1:]...), err
-		}
-	}
-	return rejected, failed, err
-}
-
-// missing returns the tasks whose order has no row.
-func missing(ctx context.Context, s *store.Store, tasks []order.Task) ([]order.Task, error) {
-	found, err := s.Settled(ctx, order.TaskIDs(tasks))
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[string]bool, len(found))
-	for i := range found {
-		known[found[i].ID] = true
-	}
-	var out []order.Task
-	for i := range tasks {
-		if !known[tasks[i].ID] {
-			out = append(out, tasks[i])
-		}
-	}
-	return out, nil
-}
-
-// rejectDeadOne moves an order from queued to rejected without a worker.
-func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected int, err error) {
-	err = s.TransitionWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
-		rejected = 0
-		_, err := store.ReadOrder(ctx, c, t.ID)
-		if !errors.Is(err, order.ErrNotFound) {
-			return err // it was retried meanwhile
-		}
-		out := order.Outcome{Status: order.StatusRejected, Reason: order.ReasonFailed, ClosedAt: box.Now}
-		if err := store.InsertRejection(ctx, c, t, out); err != nil { // its key may be taken if Redis had lost it
-			return err
-		}
-		_, err = store.InsertReturns.Exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, box.Now})
-		if err != nil {
-			return err
-		}
-		box.Task(t, out)
-		box.Touch(t.ItemID)
-		rejected = 1
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return rejected, nil
 }
