@@ -14,6 +14,8 @@
 //   - purchase.go, items.go, orders.go, events.go, admin_*.go, webhooks.go: one type for each
 //     group of routes. stream.go: the connections of event streams. cursors.go: where a page of a
 //     list begins.
+//   - shop.go, dashboard.go: the pages for buyers and admins. page.go: what all pages have in
+//     common. session.go: their cookies.
 //   - formats.go, with handler/encode: the answer. problems.go, with handler/problem: the
 //     refusal that the error table has for an error.
 //
