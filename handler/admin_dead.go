@@ -259,11 +259,11 @@ func readSelection(body []byte, state string) (sel worker.DeadSelection, at work
 		return sel, at, request.ErrFieldRange.With("group", problemGroup.Detail)
 	}
 	if before != nil {
-		t, err := time.Parse(time.RFC3339, *before)
-		if err != nil || t.UTC().Year() < 2000 || t.UTC().Year() > 2999 {
+		t, ok := parseInstant(*before)
+		if !ok {
 			return sel, at, request.ErrFieldRange.With("before", "before is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
 		}
-		sel.Before = t.UTC().Add(time.Millisecond - 1).Truncate(time.Millisecond)
+		sel.Before = t.Add(time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 	if cursor == nil || *cursor == "" {
 		return sel, at, nil

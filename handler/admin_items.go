@@ -59,12 +59,9 @@ func (rs *adminItemRoutes) list(q *call) error {
 	if q.query.Has("state") && !slices.Contains(states, state) {
 		return errState
 	}
-	after := ""
-	if q.query.Has("cursor") {
-		var ok bool
-		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
-			return request.ErrCursor
-		}
+	after, err := rs.cursors.afterItem(q.query)
+	if err != nil {
+		return err
 	}
 	v, err := rs.items.List(q.ctx())
 	if err != nil {
@@ -247,11 +244,18 @@ func readInstant(name, value string, present bool) (time.Time, error) {
 	if !present {
 		return time.Time{}, nil
 	}
-	t, err := time.Parse(time.RFC3339, value)
-	if err != nil || t.UTC().Year() < 2000 || t.UTC().Year() > 2999 {
+	t, ok := parseInstant(value)
+	if !ok {
 		return time.Time{}, problemWindow.With(name, name+" is an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999.")
 	}
-	return t.UTC().Truncate(time.Millisecond), nil
+	return t.Truncate(time.Millisecond), nil
+}
+
+// parseInstant parses an RFC 3339 time in the years 2000 to 2999.
+func parseInstant(text string) (t time.Time, ok bool) {
+	t, err := time.Parse(time.RFC3339, text)
+	t = t.UTC()
+	return t, err == nil && t.Year() >= 2000 && t.Year() <= 2999
 }
 
 // show answers GET /v1/admin/items/{item}. It reads the database, so that the tag is correct
@@ -265,18 +269,13 @@ func (rs *adminItemRoutes) show(q *call) error {
 	return rs.writeTagged(q, 200, &item)
 }
 
-// write writes one item.
-func (rs *adminItemRoutes) write(q *call, status int, item *catalog.Item) error {
-	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
-	return q.json(status)
-}
-
 // writeTagged writes one item with its version as the tag for If-Match. Buyers get a different,
 // weak tag, because stock and state vary within a version.
 func (rs *adminItemRoutes) writeTagged(q *call, status int, item *catalog.Item) error {
 	h := q.c.Writer.Header()
 	h["Etag"] = []string{`"` + strconv.FormatInt(item.ShownVersion(), 10) + `"`}
-	return rs.write(q, status, item)
+	q.out = appendItem(q.out[:0], item, rs.itemNow(item.ID))
+	return q.json(status)
 }
 
 // ledger answers GET /v1/admin/items/{item}/ledger.

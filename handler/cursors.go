@@ -101,6 +101,18 @@ func (s sealer) readCursor(f order.Filter, cursor string) (before string, ok boo
 	return unpackID(id), true
 }
 
+// beforeOrder returns the order id in the request's cursor for these filters; "" without a cursor.
+func (s sealer) beforeOrder(q request.Query, f order.Filter) (string, error) {
+	if !q.Has("cursor") {
+		return "", nil
+	}
+	id, ok := s.readCursor(f, q.Get("cursor"))
+	if !ok {
+		return "", request.ErrCursor
+	}
+	return id, nil
+}
+
 // maxItemCursor is the length of the cursor after an item with the longest id.
 var maxItemCursor = cursorText.EncodedLen(sealLength + catalog.MaxIDLength)
 
@@ -121,6 +133,18 @@ func (s sealer) readItemCursor(cursor string) (after string, ok bool) {
 	}
 	after = string(raw[sealLength:])
 	return after, hmac.Equal(raw[:sealLength], s.seal([]byte("items\x00"+after), ""))
+}
+
+// afterItem returns the item's id in the request's cursor; "" without a cursor.
+func (s sealer) afterItem(q request.Query) (string, error) {
+	if !q.Has("cursor") {
+		return "", nil
+	}
+	id, ok := s.readItemCursor(q.Get("cursor"))
+	if !ok {
+		return "", request.ErrCursor
+	}
+	return id, nil
 }
 
 // packID converts a UUID's text to its 16 bytes.

@@ -29,12 +29,9 @@ func (rs *itemRoutes) list(q *call) error {
 	if err != nil {
 		return err
 	}
-	after := ""
-	if q.query.Has("cursor") {
-		var ok bool
-		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
-			return request.ErrCursor
-		}
+	after, err := rs.cursors.afterItem(q.query)
+	if err != nil {
+		return err
 	}
 	v, err := rs.items.List(q.ctx())
 	if err != nil {

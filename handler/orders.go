@@ -135,14 +135,8 @@ func (rs *orderRoutes) readFilter(q *call) (f order.Filter, err error) {
 		return f, request.ErrParameter.With("status",
 			"status=queued also needs user_id. GET /v1/admin/queue shows how many orders are queued.")
 	}
-	if q.query.Has("cursor") {
-		before, ok := rs.cursors.readCursor(f, q.query.Get("cursor"))
-		if !ok {
-			return f, request.ErrCursor
-		}
-		f.Before = before
-	}
-	return f, nil
+	f.Before, err = rs.cursors.beforeOrder(q.query, f)
+	return f, err
 }
 
 // maxReference is the maximum length of a payment's reference, in characters.

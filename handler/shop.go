@@ -85,12 +85,9 @@ const shopPage = 24
 
 // list answers GET /: the items whose sale has not ended, by id.
 func (rs *shopRoutes) list(q *call) error {
-	after := ""
-	if q.query.Has("cursor") {
-		var ok bool
-		if after, ok = rs.cursors.readItemCursor(q.query.Get("cursor")); !ok {
-			return request.ErrCursor
-		}
+	after, err := rs.cursors.afterItem(q.query)
+	if err != nil {
+		return err
 	}
 	frame := rs.frame(q)
 	return q.html(http.StatusOK, func(w io.Writer) error {
@@ -208,12 +205,9 @@ func (rs *shopRoutes) buy(q *call) error {
 // mine answers GET /orders: the buyer's own orders, newest first.
 func (rs *shopRoutes) mine(q *call) error {
 	f := order.Filter{UserID: q.identity.Subject, Limit: request.DefaultPage}
-	if q.query.Has("cursor") {
-		before, ok := rs.cursors.readCursor(f, q.query.Get("cursor"))
-		if !ok {
-			return request.ErrCursor
-		}
-		f.Before = before
+	var err error
+	if f.Before, err = rs.cursors.beforeOrder(q.query, f); err != nil {
+		return err
 	}
 	orders, after, err := rs.orders.List(q.ctx(), f)
 	incomplete := errors.Is(err, checkout.ErrIncompleteList)
