@@ -29,7 +29,7 @@ func TestOperating_CommandsRunAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "\n## Running it for real\n")
+	_, rest, _ := strings.Cut(string(page), "\n## Running in production\n")
 	_, rest, _ = strings.Cut(rest, "\n```sh\n")
 	script, _, found := strings.Cut(rest, "```")
 	if !found {
