@@ -183,7 +183,7 @@ func ParseDefences(names []string) (Defence, error) {
 	for _, name := range names {
 		d, ok := defenceNames[name]
 		if !ok {
-			return 0, fmt.Errorf("catalog: %q is no defence; there are %s", name, strings.Join(slices.Sorted(maps.Keys(defenceNames)), ", "))
+			return 0, fmt.Errorf("catalog: unknown defence %q; the defences are %s", name, strings.Join(slices.Sorted(maps.Keys(defenceNames)), ", "))
 		}
 		all |= d
 	}

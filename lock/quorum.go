@@ -99,7 +99,7 @@ func (q *quorum) acquire(ctx context.Context, a *attempt) (reply, error) {
 		err = q.settle(ctx, h, b)
 	}
 	if left := validity(a.settings.ttl) - time.Since(started); err == nil && left <= 0 {
-		err = fmt.Errorf("%w: taking it lasted longer than its TTL", ErrNoQuorum)
+		err = fmt.Errorf("%w: the acquisition took longer than the TTL", ErrNoQuorum)
 	}
 	if err == nil {
 		q.settleLate(ctx, h, b)

@@ -12,7 +12,7 @@ var (
 	// ErrWindow says that the sale would end before or when it opens.
 	ErrWindow = errors.New("order: closes_at is not after opens_at")
 	// ErrItemClosed says that an operator closed the sale, which is final.
-	ErrItemClosed = errors.New("order: sale closed for good")
+	ErrItemClosed = errors.New("order: sale closed permanently")
 )
 
 // Match lists the versions of an item that a change is meant for. A nil Match allows any

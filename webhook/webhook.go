@@ -46,7 +46,7 @@ func signatures(m *Message, at time.Time) (string, error) {
 	for i, secret := range m.Secrets {
 		signer, err := standardwebhooks.NewWebhook(secret)
 		if err != nil {
-			return "", fmt.Errorf("webhook: secret %d of %d is no base64", i+1, len(m.Secrets)) // the decoder's text would contain part of the secret
+			return "", fmt.Errorf("webhook: secret %d of %d is not base64", i+1, len(m.Secrets)) // the decoder's text would contain part of the secret
 		}
 		if all[i], err = signer.Sign(m.ID, at, m.Body); err != nil {
 			return "", fmt.Errorf("webhook: sign %s: %w", m.ID, err)

@@ -1,4 +1,4 @@
-// Command flashsale sells a fixed stock to a crowd that arrives in one second.
+// Command flashsale sells a fixed stock to a crowd of buyers that arrives within one second.
 package main
 
 import (

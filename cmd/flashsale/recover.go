@@ -32,7 +32,7 @@ import (
 func newRecover() *cobra.Command {
 	var from, item, list string
 	c := &cobra.Command{
-		Use: "recover --from redis|database", Short: "Resolve sales that are stopped because the database is older than Redis", Args: config.NoArgs,
+		Use: "recover --from redis|database", Short: "Resume sales that are stopped because the database is older than Redis", Args: config.NoArgs,
 		Long: "recover resumes sales that are stopped because the database is older than Redis, for example after a backup was restored.\n\n" +
 			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
 			"and orders whose units were returned in Redis are cancelled there. With --from database, the database\n" +
@@ -209,7 +209,7 @@ func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *re
 		err = fmt.Errorf("%w; create it again with the same id, stock and buckets, or discard its orders with --from database --item ID", err)
 	}
 	if err != nil {
-		return fmt.Errorf("sales recovered: %d of %d; repeat the command for the rest. The orders concerned so far are listed in %s: %w", done, len(stopped), path, err)
+		return fmt.Errorf("sales recovered: %d of %d; repeat the command for the rest. The affected orders so far are listed in %s: %w", done, len(stopped), path, err)
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "sales recovered: %d; orders concerned: %d, listed in %s\n"+
 		"Payments and changes of items since the backup may be lost: compare payments with the payment provider.\n", done, total, path)

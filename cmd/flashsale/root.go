@@ -12,11 +12,11 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "flashsale",
-		Short: "Sell a fixed stock to a crowd that arrives within one second",
-		Long: "flashsale sells a fixed stock to a crowd that arrives within one second.\n\n" +
-			"Without a command it serves: API and worker in one process, on an embedded Redis and a\n" +
-			"SQLite file by default. Each setting may be given as a flag, as an environment\n" +
-			"variable (--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
+		Short: "Sell a fixed stock to a crowd of buyers that arrives within one second",
+		Long: "flashsale sells a fixed stock to a crowd of buyers that arrives within one second.\n\n" +
+			"Without a command, it runs API and worker in one process, by default on an embedded Redis\n" +
+			"and a SQLite file. Each setting can be given as a flag, as an environment variable\n" +
+			"(--ops-addr is FLASHSALE_OPS_ADDR), or in a YAML file named by --config.",
 		Args:          config.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,

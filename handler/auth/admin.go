@@ -21,7 +21,7 @@ type AdminConfig struct {
 }
 
 // ErrNotSeparate means that an AdminConfig does not separate admins from buyers.
-var ErrNotSeparate = errors.New("auth: admins need a key of their own, or another issuer or audience with a set of public keys")
+var ErrNotSeparate = errors.New("auth: admins need a separate key, or a set of public keys with another issuer or audience")
 
 // realm is one signer and the required claims of its tokens.
 type realm struct {
@@ -77,7 +77,7 @@ func newSigners(c Config) (signers, error) {
 func newKey(secret []byte, keys *Keys) (key, error) {
 	switch {
 	case keys != nil && secret != nil:
-		return nil, errors.New("auth: a secret and a key set are configured; the algorithm can be pinned by one only")
+		return nil, errors.New("auth: both a secret and a key set are configured; configure only one")
 	case keys != nil:
 		return keys, nil
 	case len(secret) >= MinSecret:

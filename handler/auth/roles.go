@@ -122,7 +122,7 @@ func claimPath(claim string) ([]string, error) {
 	case len(path) > maxClaimDepth:
 		return nil, fmt.Errorf("it has more than %d names", maxClaimDepth)
 	case path[0] == DefaultSubjectClaim || slices.Contains(reservedClaims, path[0]):
-		return nil, fmt.Errorf("%s has a meaning of its own and cannot hold the role", path[0])
+		return nil, fmt.Errorf("%s is a registered claim and cannot hold the role", path[0])
 	}
 	return path, nil
 }

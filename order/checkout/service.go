@@ -239,7 +239,7 @@ func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.
 		case !refilled:
 			return order.Placed{}, "", err
 		case time.Since(began) > timeouts.Refill:
-			return order.Placed{}, "", fmt.Errorf("%w: others buy what bucket %s is refilled with", inventory.ErrUnavailable, p.ItemID)
+			return order.Placed{}, "", fmt.Errorf("%w: other buyers took the units with which bucket %s was refilled", inventory.ErrUnavailable, p.ItemID)
 		}
 	}
 }

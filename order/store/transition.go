@@ -161,10 +161,10 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 		return err
 	}
 	if n, err := takeFromBuyers.Exec(ctx, c, holders(held)); err != nil || n != int64(len(held)) {
-		return errors.Join(err, fmt.Errorf("take back the units of %d buyers: the count is lower for %d", len(held), int64(len(held))-n))
+		return errors.Join(err, fmt.Errorf("take back the units of %d buyers: %d of them hold fewer", len(held), int64(len(held))-n))
 	}
 	if n, err := InsertReturns.Exec(ctx, c, args); err != nil || n != int64(len(closed)) {
-		return errors.Join(err, fmt.Errorf("only %d of %d orders are recorded for release", n, len(closed)))
+		return errors.Join(err, fmt.Errorf("only %d of %d orders were recorded for release", n, len(closed)))
 	}
 	return nil
 }

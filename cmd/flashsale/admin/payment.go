@@ -29,7 +29,7 @@ type paymentView struct {
 // Payment returns the command that manages received amounts.
 func Payment() *cobra.Command {
 	var api access
-	c := config.Group("payment", "Look at received amounts, and mark them as refunded, through the API",
+	c := config.Group("payment", "List received amounts and mark them as refunded, through the API",
 		newPaymentList(&api), newPaymentRefunded(&api))
 	api.flags(c.PersistentFlags(), ownKey)
 	return config.Reads(c, config.APISettings...)

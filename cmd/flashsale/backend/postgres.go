@@ -80,7 +80,7 @@ func stateFix(state string) string {
 	case "3D000":
 		return "create it with createdb, which flashsale never does, and run flashsale migrate up; or correct the name"
 	case "42501":
-		return "grant the role what docs/postgres.md lists for it"
+		return "grant the role the permissions that docs/postgres.md lists"
 	case readOnly:
 		return "name the primary that accepts writes (several hosts and target_session_attrs=read-write find it), and set default_transaction_read_only = off"
 	case "42704", "22023":

@@ -16,7 +16,7 @@ func NoArgs(c *cobra.Command, args []string) error {
 		return nil
 	}
 	if args[0] == "true" || args[0] == "false" {
-		return Usage(fmt.Errorf("unknown argument %q; write the value of a switch as --name=%s", args[0], args[0]))
+		return Usage(fmt.Errorf("unknown argument %q; write the value of a boolean flag as --name=%s", args[0], args[0]))
 	}
 	return Usage(fmt.Errorf("unknown command or argument %q; see %s --help", args[0], c.CommandPath()))
 }

@@ -20,7 +20,7 @@ func TestDoctor_behind(t *testing.T) {
 		t.Fatalf("findings %+v, want 2", d.found)
 	}
 	for i, want := range []struct{ says, remedy string }{
-		{"it lacks items of which Redis has orders (1): new", "create them again"},
+		{"Redis has orders of items that it does not have (1): new", "create them again"},
 		{"sales are stopped (1), the first is old (revision 1 in the database, 2 in Redis)", "flashsale recover"},
 	} {
 		if f := d.found[i]; f.level != levelFix || !strings.HasSuffix(f.says, want.says) || !strings.Contains(f.remedy, want.remedy) {

@@ -81,7 +81,7 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 // recorded compares the number of partitions that the database has recorded with the setting.
 func (d *doctor) recorded(partitions int) {
 	if partitions != 0 && partitions != d.settings.Partitions {
-		d.fix("partitions", fmt.Sprintf("the setting is %d, and the database was laid out for %d", d.settings.Partitions, partitions),
+		d.fix("partitions", fmt.Sprintf("the setting is %d, but the database was created with %d", d.settings.Partitions, partitions),
 			fmt.Sprintf("set --partitions %d", partitions))
 	}
 }
@@ -123,7 +123,7 @@ func (d *doctor) behind(items []store.Behind) {
 		}
 	}
 	if len(lost) > 0 {
-		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: it lacks items of which Redis has orders (%d): %s",
+		d.fix("database", fmt.Sprintf("it is older than Redis, for example after a backup was restored: Redis has orders of items that it does not have (%d): %s",
 			len(lost), strings.Join(lost[:min(len(lost), maxListed)], ", ")),
 			"create them again with the same id, stock and buckets, and then decide with flashsale recover; see docs/backup.md")
 	}

@@ -68,12 +68,12 @@ func (d *doctor) process() {
 	switch {
 	case !known:
 	case n < minFiles:
-		d.warn("system", fmt.Sprintf("a process may have %d files open, one for each connection", n),
+		d.warn("system", fmt.Sprintf("a process can open %d files, and each connection needs one", n),
 			"raise the limit (ulimit -n, LimitNOFILE) above the connections you expect")
 	case uint64(d.settings.MaxStreams) > backend.StreamFiles(n):
-		d.warn("system", fmt.Sprintf("max-streams is %d, but a process may have %d files open, and event streams take half of them at most", d.settings.MaxStreams, n),
+		d.warn("system", fmt.Sprintf("max-streams is %d, but a process can open %d files, and event streams use at most half of them", d.settings.MaxStreams, n),
 			"raise the limit (ulimit -n, LimitNOFILE), or lower max-streams")
 	default:
-		d.ok("system", "a process may have %d files open", n)
+		d.ok("system", "a process can open %d files", n)
 	}
 }

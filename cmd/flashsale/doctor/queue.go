@@ -25,7 +25,7 @@ func (d *doctor) contents(ctx context.Context, rdb redis.UniversalClient, partit
 		d.failed("partitions", err)
 		return
 	case have != 0 && have != partitions:
-		d.fix("partitions", fmt.Sprintf("this Redis was laid out for %d, and the setting is %d", have, partitions),
+		d.fix("partitions", fmt.Sprintf("this Redis was set up with %d, but the setting is %d", have, partitions),
 			"name the Redis that belongs to the database, or set the number that is recorded")
 		return
 	case have == 0:
@@ -111,7 +111,7 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 	case s.Dead > 0:
 		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
 	case s.OldestReady > time.Minute:
-		d.warn("queue", fmt.Sprintf("%s: a task waits for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
+		d.warn("queue", fmt.Sprintf("%s: a task has been waiting for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
 	default:
 		d.ok("queue", "%s: %d ready, %d delayed, %d leased, no dead letters", name, s.Ready, s.Delayed, s.Leased)
 	}

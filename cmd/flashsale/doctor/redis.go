@@ -23,7 +23,7 @@ import (
 func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 	s := d.settings
 	if s.Redis == config.EmbeddedRedis {
-		d.ok("redis", "embedded: its data ends with flashsale serve; every purchase waits for its commit")
+		d.ok("redis", "embedded: its data is lost when flashsale serve stops; every purchase waits for its commit")
 		return
 	}
 	backend.LogRedis(zerolog.Nop()) // the findings contain the same

@@ -139,7 +139,7 @@ func (eng *engine) checkPartitions(ctx context.Context, s *config.Settings) erro
 		return err
 	}
 	if have != want {
-		return config.BadSetting("partitions", fmt.Sprint(want), fmt.Sprintf("the database was laid out for %d", have), "set that number")
+		return config.BadSetting("partitions", fmt.Sprint(want), fmt.Sprintf("the database was created with %d", have), "set that number")
 	}
 	err = inventory.CheckPartitions(ctx, eng.rdb, want)
 	switch {

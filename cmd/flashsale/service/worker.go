@@ -173,7 +173,7 @@ func (p *pulse) ready() error {
 func (p *pulse) alive() error {
 	if at := p.moved.Load(); at != nil {
 		if d := p.now().Sub(*at); d > stuckAfter {
-			return fmt.Errorf("worker has shown no sign of life for %v", d.Round(time.Second))
+			return fmt.Errorf("worker has been inactive for %v", d.Round(time.Second))
 		}
 	}
 	return nil
