@@ -140,7 +140,7 @@ func TestOrderPage_States(t *testing.T) {
 		"by the shop":     {order.Order{Status: order.StatusCancelled, Reason: order.ReasonAdmin}, []string{"The shop cancelled the order."}, nil},
 		"expired":         {order.Order{Status: order.StatusExpired, Reason: order.ReasonUnpaid}, []string{"not paid in time", noCancel}, nil},
 		"rejected":        {order.Order{Status: order.StatusRejected, Reason: order.ReasonSoldOut}, []string{"before the order could be confirmed", noCancel}, []string{">Confirmed<"}},
-		"other reason":    {order.Order{Status: order.StatusRejected, Reason: "new"}, []string{"could not be made"}, nil},
+		"other reason":    {order.Order{Status: order.StatusRejected, Reason: "new"}, []string{"could not be placed"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -40,7 +40,7 @@ export class BulkRun {
   }
 
   explain() {
-    fill(this.note, el("p", { class: "muted" }, "Keep this page open: it asks the service for one part after the other."));
+    fill(this.note, el("p", { class: "muted" }, "Keep this page open: it sends one request after the other."));
   }
 
   /** Ends the run after the step that is under way. */

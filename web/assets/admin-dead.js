@@ -24,7 +24,7 @@ async function showGroups() {
 }
 
 const nothing = () => el("div", { class: "empty" }, el("p", {}, "There are no dead letters."),
-  el("p", {}, "A task that fails for good appears here, with the error of its last attempt."));
+  el("p", {}, "A task that fails permanently appears here, with the error of its last attempt."));
 
 function groupList(all) {
   const everyLetter = { body: { all: true, before: all.counted_at }, count: all.total, exact: true, word: "discard all", name: "all dead letters" };
@@ -64,7 +64,7 @@ const amount = (s) => (s.exact ? "" : "At least ") + counted(s.count, "dead lett
 async function retryMany(selection) {
   const sure = await ask({
     title: `Retry ${selection.name}?`, submit: "Retry",
-    text: `${amount(selection)} will be queued again. A task that fails again for good returns to this page.`,
+    text: `${amount(selection)} will be queued again. A task that fails permanently again returns to this page.`,
     run: async () => true,
   });
   if (sure) begin("retry", selection);
@@ -73,7 +73,7 @@ async function retryMany(selection) {
 async function discardMany(selection) {
   const sure = await confirmName({
     title: `Discard ${selection.name}?`, name: selection.word || (await onlyItem(selection)) || "discard group", submit: "Discard",
-    text: `${amount(selection)} will be removed for good: orders in them are rejected, and their units return to the stock. This cannot be undone.`,
+    text: `${amount(selection)} will be removed permanently: orders in them are rejected, and their units return to the stock. This cannot be undone.`,
     run: async () => true,
   });
   if (sure) begin("discard", selection);

@@ -138,13 +138,13 @@ async function conflict(mine) {
   const names = [...new Set([...Object.keys(mine), ...theirs])];
   const rows = names.map((n) => el("tr", {}, el("th", { scope: "row" }, label(n)), el("td", {}, shown(n, item[n])), el("td", {}, n in mine ? shown(n, mine[n]) : "not changed by you")));
   return ask({
-    title: "The item has changed meanwhile",
+    title: "The item has changed in the meantime",
     text: [
       el("p", {}, "Your change was not saved, because the item now has version ", String(item.version), "."),
       el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Values" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Field"), el("th", {}, "Now"), el("th", {}, "Yours"))), el("tbody", {}, rows))),
     ],
     fields: [],
-    submit: "Save mine over it",
+    submit: "Overwrite with my change",
     run: async () => {
       await fresh("The item was changed.")(await api("PATCH", base, { body: mine, match: tag }));
       return {};
@@ -224,7 +224,7 @@ function showAudit() {
       { title: "Before", class: "wide", cell: (e) => fields(e.before) },
       { title: "After", class: "wide", cell: (e) => fields(e.after) },
     ],
-    empty: "Nothing was changed since its creation.",
+    empty: "Nothing has changed since its creation.",
     load: async (_, signal) => ({ rows: (await api("GET", `/v1/admin/audit?limit=${lastEntries}&item_id=${encodeURIComponent(id)}`, { signal })).body.entries, next: "" }),
   });
   fill(at("audit-more"), el("a", { href: "/admin/audit?item_id=" + encodeURIComponent(id) }, "All changes of this item"));

@@ -24,7 +24,7 @@ async function refresh() {
     if (read !== shown) render(body);
     shown = read;
     failures = 0;
-    follow(nextPoll(body), "This page follows what is under way.");
+    follow(nextPoll(body), "This page shows the progress.");
   } catch (error) {
     if (error.status === 404) fill(content, missing());
     else if (shown === "") showProblem(content, error, refresh);
@@ -70,9 +70,9 @@ function missing() {
 function render({ order, events, tasks, truncated, incomplete }) {
   fill(content,
     head(order),
-    incomplete && el("p", { class: "notice warn" }, el("strong", {}, "Tasks under way are missing: "), "Redis does not answer."),
+    incomplete && el("p", { class: "notice warn" }, el("strong", {}, "Tasks in progress are missing: "), "Redis does not answer."),
     facts(order),
-    tasks.length > 0 && section("Under way", tasks.map(taskCard)),
+    tasks.length > 0 && section("In progress", tasks.map(taskCard)),
     order.payments?.length > 0 && section("Received amounts", el("ul", { class: "plain stack" }, order.payments.map(payment))),
     section("Timeline", truncated && el("p", { class: "notice info" }, "There are more entries of one kind than are shown here; these are the latest."),
       el("ol", { class: "timeline" }, events.map((e) => entry(e, events[0].at)))));
@@ -208,7 +208,7 @@ async function resolve(task, action, done) {
     await api("POST", `/v1/admin/dead/${encodeURIComponent(task.task)}/${action}`);
   } catch (error) {
     if (error.code !== "task_not_found") throw error;
-    done = "The task was resolved meanwhile.";
+    done = "The task was resolved in the meantime.";
   }
   await refresh();
   return done;

@@ -100,7 +100,7 @@ const charts = [
 
 const tables = {
   items: liveTable({
-    caption: "Items with most purchases", key: (i) => i.id, empty: "No item had purchases lately.",
+    caption: "Items with most purchases", key: (i) => i.id, empty: "No item had purchases recently.",
     columns: [
       { title: "Item", class: "wide", sign: (i) => i.name, cell: (i) => el("a", { href: "/admin/items/" + i.id }, i.name || i.id) },
       { title: "State", sign: (i) => i.state, cell: (i) => stateBadge(i.state) },

@@ -25,7 +25,7 @@ export function liveProblems(f) {
   return found;
 }
 
-const deadLetters = (n) => problem("Dead letters", `${number(n)} ${n === 1 ? "task" : "tasks"} failed for good and ${n === 1 ? "waits" : "wait"} for a decision.`, "/admin/dead", "Retry or discard");
+const deadLetters = (n) => problem("Dead letters", `${number(n)} ${n === 1 ? "task" : "tasks"} failed permanently and ${n === 1 ? "waits" : "wait"} for a decision.`, "/admin/dead", "Retry or discard");
 const noWorkers = (why) => problem("No worker commits orders", `Accepted orders stay queued: ${why}.`, "#processes", "See the processes");
 
 /**
@@ -73,7 +73,7 @@ async function queue(found, signal) {
 async function payments(found, signal) {
   const { body } = await api("GET", "/v1/admin/payments?needs_refund=true&limit=100", { signal });
   const n = body.payments.length;
-  if (n) found.set("refunds", problem("Refunds needed", `${body.next_cursor ? "More than " : ""}${number(n)} received ${n === 1 ? "amount" : "amounts"} paid no order and ${n === 1 ? "has" : "have"} to be returned.`, "/admin/payments", "See the payments"));
+  if (n) found.set("refunds", problem("Refunds needed", `${body.next_cursor ? "More than " : ""}${number(n)} received ${n === 1 ? "amount" : "amounts"} did not pay for an order and ${n === 1 ? "has" : "have"} to be refunded.`, "/admin/payments", "See the payments"));
 }
 
 // Deliveries that failed this often are a problem although they are retried.

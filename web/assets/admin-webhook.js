@@ -72,7 +72,7 @@ async function test() {
 async function rotate() {
   const rotated = await ask({
     title: "Replace the secret?", submit: "Replace the secret",
-    text: "From now on, events are signed with the new secret, and for 24 hours with the present one, too.",
+    text: "From now on, events are signed with the new secret, and for 24 hours also with the current one.",
     run: replaceSecret,
   });
   if (!rotated) return;

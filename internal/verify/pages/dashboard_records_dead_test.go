@@ -219,11 +219,11 @@ func TestDashboardRecords_DeadStop(t *testing.T) {
 	p.WaitGone("#running section")
 
 	p.Goto(s.URL + "/admin/orders/" + orders[0])
-	p.WaitText("#live", "This page follows what is under way.")
+	p.WaitText("#live", "This page shows the progress.")
 	p.Block("http://*:*/v1/admin/orders/*/timeline")
 	p.WaitText("#live", "Request failed, retrying in")
 	p.Block()
-	p.WaitText("#live", "This page follows what is under way.")
+	p.WaitText("#live", "This page shows the progress.")
 }
 
 // Given dead letters and no worker, then the overview shows both problems; once a worker runs, and the letters
@@ -233,7 +233,7 @@ func TestDashboard_Problems(t *testing.T) {
 	s := newDeadShop(t)
 	s.die(t, "lamp", 2, "commit order %s: constraint failed")
 	p := s.logIn(t, browser.Options{}, s.admin, "/admin")
-	p.WaitText("#problem-list", "2 tasks failed for good and wait for a decision.")
+	p.WaitText("#problem-list", "2 tasks failed permanently and wait for a decision.")
 	p.WaitText("#problem-list", "No worker commits orders")
 	p.CheckAxe()
 	process.Start(t, process.Spec{Binary: process.Build(t), Command: "worker", Args: s.settings, Env: s.env})

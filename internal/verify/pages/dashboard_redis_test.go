@@ -64,7 +64,7 @@ func TestDashboard_RestrictedRedis(t *testing.T) {
 
 	failures(t, s, admin)
 	p.Click("#check")
-	p.WaitText("#problem-list", "1 received amount paid no order and has to be returned.")
+	p.WaitText("#problem-list", "1 received amount did not pay for an order and has to be refunded.")
 	p.WaitText("#problem-list", "Webhook disabled: Accounting")
 	if first := p.Text("#problem-list strong"); first != "Refunds needed" {
 		t.Errorf("the first problem is %q, not the most severe", first)

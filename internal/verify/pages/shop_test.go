@@ -277,7 +277,7 @@ func TestShop_BackButton(t *testing.T) {
 	first := p.URL()
 	p.Eval("history.back()", nil)
 	p.WaitURL("/items/back")
-	p.WaitText("#notices", "You have made an order")
+	p.WaitText("#notices", "You have placed an order")
 	if to, _ := p.Attribute("#notices a", "href"); !strings.HasSuffix(first, to) {
 		t.Errorf("the notice leads to %s, want %s", to, first)
 	}
