@@ -48,7 +48,7 @@ func (c *Change) validate() error {
 // version shows whether the sale has the change, also when a load brought it. mark is
 // the mark that suspend has set, or empty; a change of version 0 only removes the mark.
 //
-// Errors: [ErrNotLoaded]: repeat it after the load under way, or once it is certain that
+// Errors: [ErrNotLoaded]: repeat it after the load in progress, or once it is certain that
 // there is none; [ErrBehind]: repeat it when the change before this one has arrived;
 // [ErrStockBelowSold]; [lock.ErrLost]; Redis away, and then the outcome is unknown.
 func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
@@ -182,7 +182,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 // the sale is being loaded.
 const changeWait = 250 * time.Millisecond
 
-// hasSale reports whether there is a sale of the present epoch, also one that a change
+// hasSale reports whether there is a sale of the current epoch, also one that a change
 // has marked.
 func (v *Inventory) hasSale(ctx context.Context, by time.Time, item string) (bool, error) {
 	ctx, cancel := context.WithDeadline(ctx, by)
@@ -196,7 +196,7 @@ func (v *Inventory) hasSale(ctx context.Context, by time.Time, item string) (boo
 }
 
 // changeUnloaded changes an item whose sale is not loaded: in the database only. It
-// needs no lock. A load under way may have read the item before the commit. If that load
+// needs no lock. A load in progress may have read the item before the commit. If that load
 // has opened the sale, adjust adds the change if its version is missing. Otherwise
 // the sale is dropped; the load notices that and reads the item again. When this
 // function returns, the sale either has the change or is not open.

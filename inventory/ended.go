@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded says that the sale has ended and is not loaded. Only the database has it then:
+// ErrEnded means that the sale has ended and is not loaded. Only the database has it then:
 // see [Archive].
 var ErrEnded = errors.New("inventory: the sale has ended and is not loaded")
 
@@ -62,11 +62,11 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 type FreeStatus int64
 
 const (
-	// FreeDone says that the sale's keys were removed.
+	// FreeDone means that the sale's keys were removed.
 	FreeDone FreeStatus = 1
-	// FreeNothing says that there was nothing to remove.
+	// FreeNothing means that there was nothing to remove.
 	FreeNothing FreeStatus = 0
-	// FreeKept says that the sale was kept: it has not ended, it is stopped (see [Stop]),
+	// FreeKept means that the sale was kept: it has not ended, it is stopped (see [Stop]),
 	// or it is being loaded or changed.
 	FreeKept FreeStatus = -1
 )

@@ -191,7 +191,7 @@ func (v *Inventory) Adopt(epoch int64) {
 	}
 }
 
-// refresh reads the present epoch, and reports whether it differs from the one under which
+// refresh reads the current epoch, and reports whether it differs from the one under which
 // this process has sold.
 func (v *Inventory) refresh(ctx context.Context) (changed bool) {
 	epoch, err := v.source.Epoch(ctx)

@@ -15,10 +15,10 @@ import (
 
 // Live is the state of a sale in Redis.
 type Live struct {
-	// Loaded says that there is a sale under the present epoch, whole and not
+	// Loaded means that there is a sale under the current epoch, whole and not
 	// being changed. Otherwise the next purchase loads it, and the rest is empty.
 	Loaded bool
-	// Damaged says that its values cannot be read: nothing is sold, and no purchase
+	// Damaged means that its values cannot be read: nothing is sold, and no purchase
 	// repairs it. The rest is empty then.
 	Damaged bool
 	// Sale has its stock and terms. Its Version is the item's.

@@ -77,7 +77,7 @@ type Config struct {
 	// quick and must not block. Default: ignored.
 	OnAccepted func(item string, orders int)
 	// HoldLimit bounds the time for which an examination or a change holds an item's
-	// lock, the wait for it included. Nothing of the item is sold meanwhile. Default 2 s.
+	// lock, including the wait for it. Nothing of the item is sold meanwhile. Default 2 s.
 	HoldLimit time.Duration
 	// settleLimit is afterCommit; only tests set it.
 	settleLimit time.Duration
@@ -233,7 +233,7 @@ type Holding struct {
 	IdempotencyKey string
 	OrderID        string // without a colon
 	Quantity       int64
-	// Counts says that its units are taken; false for a refused or released
+	// Counts means that its units are taken; false for a refused or released
 	// order, of which only the idempotency key is stored.
 	Counts bool
 }
@@ -269,7 +269,7 @@ type Inventory struct {
 // New returns an Inventory that enqueues orders into queues, one per
 // partition. ctx bounds the start, not the Inventory's life.
 // Errors: ErrPartitions, ErrLayout; a configuration out of bounds; that of Config.Observe;
-// Redis or the database away.
+// Redis or the database is unavailable.
 func New(ctx context.Context, rdb redis.UniversalClient, locks *lock.Manager, queues []*queue.Queue, source Source, cfg Config) (*Inventory, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

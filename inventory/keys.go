@@ -92,10 +92,10 @@ func (k keys) idempotency(item string) string {
 func (k keys) accepted(item string) string { return k.tag(k.partition(item)) + "accepted:" + item }
 func (k keys) buyers(item string) string   { return k.tag(k.partition(item)) + "buyers:" + item }
 
-// ErrPartitions says that Redis holds keys of another number of partitions.
+// ErrPartitions means that Redis holds keys of another number of partitions.
 var ErrPartitions = errors.New("inventory: the number of partitions differs from that of this Redis")
 
-// ErrLayout says that Redis holds keys of several partitions, named by an earlier version.
+// ErrLayout means that Redis holds keys of several partitions, named by an earlier version.
 // That version must commit the orders, and the keys must then be deleted: see
 // docs/deployment.md.
 var ErrLayout = errors.New("inventory: this Redis holds keys of partitions that an earlier version has named")

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrLineage says that Redis belongs to another database: it has the stock and the queued orders
+// ErrLineage means that Redis belongs to another database: it has the stock and the queued orders
 // of another shop.
 var ErrLineage = errors.New("inventory: this Redis belongs to another database")
 

@@ -364,7 +364,7 @@ func (v *Inventory) loadWithin(ctx context.Context, l *lock.Lock, item string) e
 	return loadError(v.load(limited, l, item))
 }
 
-// loadedLeft reads the units left of a sale that was loaded under the present epoch and is
+// loadedLeft reads the units left of a sale that was loaded under the current epoch and is
 // not marked by a change. The error is redis.Nil if there is none.
 func (v *Inventory) loadedLeft(ctx context.Context, item string) (int64, error) {
 	found, err := v.rdb.HMGet(ctx, v.keys.sale(item), "epoch", "left", "changing", "per_user_limit").Result()

@@ -21,22 +21,22 @@ type Released struct {
 type ReleaseStatus byte
 
 const (
-	// ReleaseUnknown says that the script was not sent or its reply was lost. Release the
+	// ReleaseUnknown means that the script was not sent or its reply was lost. Release the
 	// order again.
 	ReleaseUnknown ReleaseStatus = 0
-	// ReleaseDone says that the units are back.
+	// ReleaseDone means that the units are back.
 	ReleaseDone ReleaseStatus = 'K'
-	// ReleaseRepeated says that the units were back before the call: through an earlier
+	// ReleaseRepeated means that the units were back before the call: through an earlier
 	// call, or through a load that read the order as released.
 	ReleaseRepeated ReleaseStatus = 'D'
-	// ReleaseNotNeeded says that the sale is not loaded and is not being loaded. The
+	// ReleaseNotNeeded means that the sale is not loaded and is not being loaded. The
 	// next load reads the database, where the order is closed.
 	ReleaseNotNeeded ReleaseStatus = 'N'
-	// ReleaseNotLoaded says that the sale is being loaded, or that the order is not in it.
+	// ReleaseNotLoaded means that the sale is being loaded, or that the order is not in it.
 	// Nothing was done. The load may count the order or not, depending on when it reads
 	// the database: release the order again after it.
 	ReleaseNotLoaded ReleaseStatus = 'M'
-	// ReleaseForeign says that the order's key belongs to another order, or to another
+	// ReleaseForeign means that the order's key belongs to another order, or to another
 	// quantity. Nothing was done, and a repeat has the same result. The item's counts in
 	// Redis differ from the database; [Invalidate] corrects them.
 	ReleaseForeign ReleaseStatus = 'X'
@@ -80,7 +80,7 @@ const releasePage = 100
 // drops its mark with [Inventory.DropSoldOutMark].
 //
 // Call Release after the database has committed that the orders are closed, and repeat it
-// for orders that are not [ReleaseStatus.Settled]. epoch is the present epoch, as
+// for orders that are not [ReleaseStatus.Settled]. epoch is the current epoch, as
 // returned by Source.Epoch. Release needs no Inventory.
 //
 // sequence is the sale's sequence after the release, 0 if it is not loaded: a sale that

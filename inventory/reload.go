@@ -53,7 +53,7 @@ func reloadLimit(sales ...Loadable) time.Duration {
 	return limit
 }
 
-// ReloadAll loads the sales of these items that are not loaded under the present epoch,
+// ReloadAll loads the sales of these items that are not loaded under the current epoch,
 // those with few orders first, and returns how many are loaded afterwards. It reads the
 // task queues once for all of them, or more often if the queued orders exceed what
 // [Source] returns at once. It first claims the sales, so that nothing of them is sold,
@@ -298,7 +298,7 @@ func forAll[T any](list []T, atOnce int, fn func(T)) {
 	all.Wait()
 }
 
-// Reload loads an item's sale unless it is loaded under the present epoch, or has
+// Reload loads an item's sale unless it is loaded under the current epoch, or has
 // ended. While it does, purchases of the item answer ErrRebuilding once their patience is
 // spent. Errors: [ErrUnavailable], [ErrStopped], [ErrRebuilding] when the load failed.
 func (v *Inventory) Reload(ctx context.Context, item string) error {

@@ -54,7 +54,7 @@ func (v *Inventory) SoldOut(items []string) bool {
 	return true
 }
 
-// dropMark removes the sold-out mark. The reply of a script that is under way sets no mark
+// dropMark removes the sold-out mark. The reply of a script that is in progress sets no mark
 // either, because the script may have run before the stock returned.
 func (s *seller) dropMark() {
 	s.drops.Add(1)

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrStopped says that the database is older than the state that Redis has recorded of it.
+// ErrStopped means that the database is older than the state that Redis has recorded of it.
 // The sale is stopped until an operator has decided which of the two is right. Nothing was
 // taken.
 var ErrStopped = errors.New("inventory: sale stopped: the database is older than Redis")
@@ -46,7 +46,7 @@ func Resume(ctx context.Context, rdb redis.UniversalClient, partitions int, item
 	return nil
 }
 
-// ErrIncomplete says that an interrupted load has deleted a sale's orders from Redis, so
+// ErrIncomplete means that an interrupted load has deleted a sale's orders from Redis, so
 // that Redis is not a record of them.
 var ErrIncomplete = errors.New("inventory: a load of the sale was interrupted")
 
@@ -56,7 +56,7 @@ type Stopped struct {
 	// Whole is false when the values are lost or cannot be read; the sale's orders are stored
 	// under other keys.
 	Whole bool
-	// Interrupted says that a change was under way when the sale was stopped. The database may
+	// Interrupted means that a change was in progress when the sale was stopped. The database may
 	// have committed it.
 	Interrupted bool
 }

@@ -37,7 +37,7 @@ func (a *attempt) notify(n news) {
 // processes. The errors are ErrWaitTimeout (joined with why ctx ended), ErrNested,
 // ErrForeignKey, ErrClosed, ErrInvalid, ErrNoQuorum, ErrLost (the first reply took longer
 // than the TTL), or the error of a Redis that is unreachable at the first try; once
-// waiting, it survives interruptions. It returns at the deadline of ctx whatever Redis does; it
+// waiting, it survives interruptions. It returns at the deadline of ctx regardless of Redis; it
 // notices a cancellation during a call when the reply arrives, within
 // Config.CallTimeout. If it fails, it removes its queue entry or lock in the background,
 // which [Manager.Close] waits for. Managers made by NewQuorum keep no order.

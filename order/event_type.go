@@ -11,10 +11,10 @@ const (
 	EventCancelled EventType = "order.cancelled"
 	EventExpired   EventType = "order.expired"
 	EventRejected  EventType = "order.rejected"
-	// EventSoldOut says that the last unit of an item was sold. It is sent again if units
+	// EventSoldOut means that the last unit of an item was sold. It is sent again if units
 	// are released or added and the last one is sold again.
 	EventSoldOut EventType = "item.sold_out"
-	// EventLate says that a payment arrived which pays no order, for any reason, and must
+	// EventLate means that a payment arrived which pays no order, for any reason, and must
 	// be refunded.
 	EventLate EventType = "payment.late"
 	// EventTest is sent to one endpoint when an admin requests it.

@@ -6,12 +6,12 @@ import (
 
 // The reasons for which a change of an item is refused. Nothing was changed.
 var (
-	// ErrVersion says that the item's version is none of those in Match: the item was
+	// ErrVersion means that the item's version is none of those in Match: the item was
 	// changed in between.
 	ErrVersion = errors.New("order: item has another version")
-	// ErrWindow says that the sale would end before or when it opens.
+	// ErrWindow means that the sale would end before or when it opens.
 	ErrWindow = errors.New("order: closes_at is not after opens_at")
-	// ErrItemClosed says that an operator closed the sale, which is final.
+	// ErrItemClosed means that an operator closed the sale, which is final.
 	ErrItemClosed = errors.New("order: sale closed permanently")
 )
 

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// ErrItemExists says that an item with that id exists already.
+// ErrItemExists means that an item with that id exists already.
 var ErrItemExists = errors.New("order: item exists")
 
-// BucketsError says that Redis has orders of an item in more buckets than it is to be created
+// BucketsError means that Redis has orders of an item in more buckets than it is to be created
 // with: the database has lost the item. The orders of the other buckets would be lost, too.
 type BucketsError struct {
 	Buckets int // the item had at least as many
@@ -19,7 +19,7 @@ func (e *BucketsError) Error() string {
 	return fmt.Sprintf("order: Redis has orders of the item in at least %d buckets", e.Buckets)
 }
 
-// NewItem is an engineer's request to open a sale. See catalog.Item for the meaning and
+// NewItem is an admin's request to open a sale. See catalog.Item for the meaning and
 // units of the fields.
 type NewItem struct {
 	ID            string

@@ -16,7 +16,7 @@ type Notice struct {
 	CommittedAt int64
 }
 
-// ErrNoticeMalformed says that a message has lines that are no notices.
+// ErrNoticeMalformed means that a message has lines that are no notices.
 var ErrNoticeMalformed = errors.New("order: malformed notice")
 
 // ChannelOf returns the publish/subscribe channel of an API process. A channel is not a

@@ -29,10 +29,10 @@ const (
 	StatusRejected  Status = "rejected"
 )
 
-// ErrNotFound says that no such order exists, or none that the viewer may see.
+// ErrNotFound means that no such order exists, or none that the viewer may see.
 var ErrNotFound = errors.New("order: not found")
 
-// ErrDatabase says that the database cannot answer at present: it is locked by another
+// ErrDatabase means that the database cannot answer at present: it is locked by another
 // process, full, or failing. Nothing was changed; retry shortly.
 var ErrDatabase = errors.New("order: database unavailable")
 
@@ -54,7 +54,7 @@ type Order struct {
 	PaidAt           time.Time
 	ClosedAt         time.Time
 	PaymentReference string
-	// Restocked says that the units of a refunded order returned to stock. Otherwise they
+	// Restocked means that the units of a refunded order returned to stock. Otherwise they
 	// count as sold, and towards the buyer's limit.
 	Restocked bool
 }
@@ -83,10 +83,10 @@ type Purchase struct {
 // Placed is the outcome of an accepted purchase.
 type Placed struct {
 	Order Order
-	// Committed says that the order is in the database (answer 201); false
+	// Committed means that the order is in the database (answer 201); false
 	// means it is durably queued (answer 202).
 	Committed bool
-	// Replayed says that an earlier request with the same key created the order.
+	// Replayed means that an earlier request with the same key created the order.
 	Replayed bool
 	// CommittedAt is when the order was committed, by this host's clock; zero if unknown.
 	CommittedAt time.Time

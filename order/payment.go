@@ -8,21 +8,21 @@ import (
 
 // The errors of a payment or a cancellation.
 var (
-	// ErrOrderFinal says that the order is in another final state.
+	// ErrOrderFinal means that the order is in another final state.
 	ErrOrderFinal = errors.New("order: in a final state")
 	// ErrPaidAlready is an ErrOrderFinal: a payment with another reference has paid the order.
 	// This one is recorded for refund.
 	ErrPaidAlready = fmt.Errorf("%w: paid by another payment", ErrOrderFinal)
-	// ErrOrderExpired says that the order was expired, past its window, cancelled, rejected
+	// ErrOrderExpired means that the order was expired, past its window, cancelled, rejected
 	// or refunded when the payment arrived. The payment is recorded for refund.
 	ErrOrderExpired = errors.New("order: expired")
-	// ErrAmountMismatch says that a payment's amount or currency differs from the order's.
+	// ErrAmountMismatch means that a payment's amount or currency differs from the order's.
 	// The order is unchanged, and the payment is recorded for refund.
 	ErrAmountMismatch = errors.New("order: amount or currency differs from the order")
-	// ErrPaymentLimit says that an order has the maximum number of recorded payments.
+	// ErrPaymentLimit means that an order has the maximum number of recorded payments.
 	// Nothing was changed or recorded.
 	ErrPaymentLimit = errors.New("order: too many payments")
-	// ErrReferenceReused says that a payment's reference is recorded for another order, or
+	// ErrReferenceReused means that a payment's reference is recorded for another order, or
 	// for another amount or currency that cannot be corrected. Nothing was changed.
 	ErrReferenceReused = errors.New("order: payment reference reused")
 )
@@ -75,9 +75,9 @@ const (
 var PaymentOutcomes = []PaymentOutcome{PaymentAccepted, PaymentLate, PaymentDuplicate, PaymentMismatch, PaymentRefunded}
 
 var (
-	// ErrPaymentNotFound says that no payment has this id.
+	// ErrPaymentNotFound means that no payment has this id.
 	ErrPaymentNotFound = errors.New("order: payment not found")
-	// ErrPaymentAccepted says that a payment has paid its order: refund the order to refund
+	// ErrPaymentAccepted means that a payment has paid its order: refund the order to refund
 	// the payment.
 	ErrPaymentAccepted = errors.New("order: the payment has paid its order")
 )

@@ -47,7 +47,7 @@ const unstamped = "1"
 // taskFields is the number of fields of a payload without the script's stamp.
 const taskFields = 9
 
-// ErrTaskMalformed says that a payload is not that of a purchase.
+// ErrTaskMalformed means that a payload is not that of a purchase.
 var ErrTaskMalformed = errors.New("order: malformed task payload")
 
 // AppendTask writes the payload: fields separated by tabs. No field can contain a tab: ids

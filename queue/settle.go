@@ -23,7 +23,7 @@ type Rejection struct {
 	Delay time.Duration
 	// Uncounted means that this attempt does not count, because nothing was done.
 	Uncounted bool
-	// Dead makes the task a dead letter now, whatever the other fields are.
+	// Dead makes the task a dead letter now, regardless of the other fields.
 	Dead bool
 	// Reason is stored with the task, up to 4 KiB.
 	Reason string

@@ -99,7 +99,7 @@ func (s *State) AppendMembers(b []byte) []byte {
 }
 
 // State probes all parts concurrently. All requests share the result, so it does not depend on
-// one of them, and it ends after probeTimeout whatever the probes do.
+// one of them, and it ends after probeTimeout regardless of the probes.
 func (r *Readiness) State(ctx context.Context) State {
 	r.mu.Lock()
 	defer r.mu.Unlock()

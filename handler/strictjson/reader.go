@@ -18,15 +18,15 @@ import (
 
 // The reasons a document is refused. ErrTooDeep is a kind of ErrSyntax.
 var (
-	// ErrEmpty says that there is no document: no bytes, or white space only.
+	// ErrEmpty means that there is no document: no bytes, or white space only.
 	ErrEmpty = errors.New("strictjson: no document")
-	// ErrSyntax says that the bytes are not one JSON object.
+	// ErrSyntax means that the bytes are not one JSON object.
 	ErrSyntax = errors.New("strictjson: not a JSON object")
-	// ErrTooDeep says that arrays and objects are nested beyond MaxDepth.
+	// ErrTooDeep means that arrays and objects are nested beyond MaxDepth.
 	ErrTooDeep error = deepError{}
-	// ErrTrailing says that something follows the object.
+	// ErrTrailing means that something follows the object.
 	ErrTrailing = errors.New("strictjson: bytes after the object")
-	// ErrDuplicate says that the object names a member twice.
+	// ErrDuplicate means that the object names a member twice.
 	ErrDuplicate = errors.New("strictjson: member named twice")
 )
 

@@ -342,7 +342,7 @@ func (l *logReader) reset() {
 // batchLook bounds the orders that one call of OfBuyers reads.
 const batchLook = 16 * maxLook
 
-// ErrTooMany says that buyers have more queued orders than one call of OfBuyers reads.
+// ErrTooMany means that buyers have more queued orders than one call of OfBuyers reads.
 var ErrTooMany = errors.New("accepted: too many queued orders of these buyers")
 
 // OfBuyers calls fn with every queued order of these buyers in one of the queues, given by

@@ -27,7 +27,7 @@ type PressureConfig struct {
 	// oldest order has waited longer, or there are orders and the last commit was longer
 	// ago. Default 5 s.
 	MaxAge time.Duration
-	// Volatile says that a purchase is answered only after its commit; see Config.Volatile.
+	// Volatile means that a purchase is answered only after its commit; see Config.Volatile.
 	Volatile bool
 	// Database reports why the database cannot write. Default nil: not checked.
 	Database interface{ Failing() error }

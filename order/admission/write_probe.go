@@ -12,7 +12,7 @@ import (
 	"flashsale/order/store"
 )
 
-// ErrBusy says that a write could not get a lock of the database in time, or that the
+// ErrBusy means that a write could not get a lock of the database in time, or that the
 // database is slow. This is usually temporary.
 var ErrBusy = errors.New("order: database is busy")
 

@@ -18,20 +18,20 @@ import (
 
 // The faults of a database file; compare with errors.Is.
 var (
-	// ErrForeign says that a database has none of the service's tables.
+	// ErrForeign means that a database has none of the service's tables.
 	ErrForeign = errors.New("it is not a database of flashsale")
-	// ErrDamaged says that a file is not a SQLite database, is incomplete, or
+	// ErrDamaged means that a file is not a SQLite database, is incomplete, or
 	// violates a constraint.
 	ErrDamaged = errors.New("the database is damaged")
-	// ErrNewer says that a schema is newer than this program.
+	// ErrNewer means that a schema is newer than this program.
 	ErrNewer = errors.New("its schema is newer than this program")
-	// ErrInUse says that another process has the database open.
+	// ErrInUse means that another process has the database open.
 	ErrInUse = errors.New("another process has the database open")
 )
 
 // Fault is an error that one of the two files causes.
 type Fault struct {
-	// Database says that the database causes it; otherwise it is the backup file.
+	// Database means that the database causes it; otherwise it is the backup file.
 	Database bool
 	Cause    error
 	Fix      string // the fix for the operator

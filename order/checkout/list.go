@@ -14,7 +14,7 @@ import (
 	"flashsale/order/store"
 )
 
-// ErrIncompleteList says that a list lacks the queued orders.
+// ErrIncompleteList means that a list lacks the queued orders.
 var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 
 // List reads a page of orders, newest first. A list of one buyer's orders contains the

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	// ErrNotPaid says that an order cannot be refunded, because it is not paid.
+	// ErrNotPaid means that an order cannot be refunded, because it is not paid.
 	ErrNotPaid = errors.New("order: not paid")
-	// ErrRefundDiffers says that an order was refunded before, with another value of
+	// ErrRefundDiffers means that an order was refunded before, with another value of
 	// Restock. Nothing was changed.
 	ErrRefundDiffers = errors.New("order: refunded with another value of restock")
 )

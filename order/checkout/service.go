@@ -58,7 +58,7 @@ type Config struct {
 	// Queued finds the queued orders of a buyer. Default nil: lists contain only committed
 	// orders.
 	Queued order.BuyersQueued
-	// Volatile says that Redis loses its data on a restart. Then a purchase is answered
+	// Volatile means that Redis loses its data on a restart. Then a purchase is answered
 	// only after its commit, whatever wait it asked for.
 	Volatile bool
 	// OnError receives errors that do not change an answer.

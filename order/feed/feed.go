@@ -17,11 +17,11 @@ import (
 
 // The reasons for refusing a stream.
 var (
-	// ErrTooManyStreams says that this process has MaxStreams streams.
+	// ErrTooManyStreams means that this process has MaxStreams streams.
 	ErrTooManyStreams = errors.New("order: too many streams")
-	// ErrTooManyOwnStreams says that one buyer has MaxOwnStreams streams.
+	// ErrTooManyOwnStreams means that one buyer has MaxOwnStreams streams.
 	ErrTooManyOwnStreams = errors.New("order: too many streams of one buyer")
-	// ErrClosed says that the process is shutting down; clients reconnect to another
+	// ErrClosed means that the process is shutting down; clients reconnect to another
 	// one.
 	ErrClosed = errors.New("order: feed closed")
 )

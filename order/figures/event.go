@@ -11,7 +11,7 @@ type event struct {
 	At            timestamp `json:"at"`    // by the clock of Redis
 	Since         timestamp `json:"since"` // when the totals began
 	WindowSeconds float64   `json:"window_seconds"`
-	// Complete says that the figures include every process: all have had the time to report,
+	// Complete means that the figures include every process: all have had the time to report,
 	// and none of them is late.
 	Complete bool `json:"complete"`
 

@@ -17,12 +17,12 @@ import (
 
 // The reasons for refusing a watcher.
 var (
-	// ErrTooManyWatchers says that this process has MaxWatchers watchers.
+	// ErrTooManyWatchers means that this process has MaxWatchers watchers.
 	ErrTooManyWatchers = errors.New("figures: too many watchers")
-	// ErrTooManyItems says that the watchers of this process would select more than 100
+	// ErrTooManyItems means that the watchers of this process would select more than 100
 	// distinct items.
 	ErrTooManyItems = errors.New("figures: too many distinct items are watched")
-	// ErrClosed says that the process is shutting down; clients reconnect to another one.
+	// ErrClosed means that the process is shutting down; clients reconnect to another one.
 	ErrClosed = errors.New("figures: closed")
 )
 
@@ -45,7 +45,7 @@ type Config struct {
 	// Sources read what an event shows besides the counters. Zero in a process that shows no
 	// figures.
 	Sources Sources
-	// Wanted says that a client watches another process. Default nil: there is none.
+	// Wanted means that a client watches another process. Default nil: there is none.
 	Wanted Wanted
 	// Settle is how long after the first watcher all processes have noticed it, and so the
 	// time for which events are marked as incomplete. Default 0: there is no other process.
@@ -93,7 +93,7 @@ type Wanted chan struct{}
 // NewWanted returns a Wanted that is not set.
 func NewWanted() Wanted { return make(Wanted, 1) }
 
-// Set says that WatchedKey exists. It does not block.
+// Set means that WatchedKey exists. It does not block.
 func (w Wanted) Set() {
 	select {
 	case w <- struct{}{}:

@@ -48,7 +48,7 @@ type report struct {
 	Open    int64 `json:"open"`    // breakers
 
 	// Items are the orders accepted by item since the report that was sent before, of the busiest items;
-	// ItemsCut says that there were more.
+	// ItemsCut means that there were more.
 	Items    map[string]int64 `json:"items,omitempty"`
 	ItemsCut bool             `json:"items_cut,omitempty"`
 }

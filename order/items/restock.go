@@ -23,9 +23,9 @@ const MaxStock = 1_000_000_000
 
 // The errors of a restock, in addition to those of any change. Nothing was changed.
 var (
-	// ErrStockRange says that the item would have more than MaxStock units.
+	// ErrStockRange means that the item would have more than MaxStock units.
 	ErrStockRange = errors.New("order: total stock out of range")
-	// ErrRestockReused says that the idempotency key was used for another restock
+	// ErrRestockReused means that the idempotency key was used for another restock
 	// of the item.
 	ErrRestockReused = errors.New("order: idempotency key reused for a different restock")
 )

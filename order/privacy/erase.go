@@ -17,7 +17,7 @@ import (
 	"flashsale/order/store"
 )
 
-// ErrOrdersInFlight says that a buyer has purchases in the queue, dead letters included.
+// ErrOrdersInFlight means that a buyer has purchases in the queue, dead letters included.
 // Nothing more was changed; retry once they are committed or discarded.
 var ErrOrdersInFlight = errors.New("order: the buyer has orders in flight")
 

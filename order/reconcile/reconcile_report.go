@@ -67,14 +67,14 @@ type ItemReport struct {
 	// Ledger is the conservation equation, after the repair if there was one. If the sale
 	// is not loaded, Left is what its next load will compute.
 	Ledger order.Ledger
-	// Loaded says that the sale is in Redis. A sale that is not loaded is not a fault: its
+	// Loaded means that the sale is in Redis. A sale that is not loaded is not a fault: its
 	// next purchase loads it.
 	Loaded bool
 	Drifts []Drift
 	// LateReturns is how many closed orders have waited for minutes for the release of
 	// their units; the sweeper retries them.
 	LateReturns int64
-	// Partial says that not everything could be compared, because the item kept changing,
+	// Partial means that not everything could be compared, because the item kept changing,
 	// or too much is queued. The rest may be wrong.
 	Partial bool
 	// Err says why the item could not be examined.
@@ -106,7 +106,7 @@ type Report struct {
 	Differing int // items with a difference, repaired or not
 	Failed    int // items that could not be examined
 	Repaired  int // differences
-	// Balanced says that every item was examined and no difference remains.
+	// Balanced means that every item was examined and no difference remains.
 	Balanced bool
 	// Items are the notable ones, and the first of the others.
 	Items []ItemReport

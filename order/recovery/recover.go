@@ -85,7 +85,7 @@ type RecovererConfig struct {
 var (
 	// ErrDecided means that another recovery has decided about the item in the meantime.
 	ErrDecided = errors.New("order: another recovery has decided about the item")
-	// ErrItemLost says that an item must be created again before it can be recovered from Redis.
+	// ErrItemLost means that an item must be created again before it can be recovered from Redis.
 	ErrItemLost = errors.New("order: the database does not have the item, which was created after the backup")
 )
 

@@ -66,7 +66,7 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 }
 
 // raiseEpochTo raises the epoch above least, unless it no longer has the value from. It
-// returns the present epoch: of several processes that detected the same loss, one raises
+// returns the current epoch: of several processes that detected the same loss, one raises
 // it.
 func raiseEpochTo(ctx context.Context, s *store.Store, from, least int64) (int64, error) {
 	var epoch int64

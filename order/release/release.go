@@ -112,7 +112,7 @@ func (r *Releases) Release(ctx context.Context, owed []store.Returned) (waiting 
 	return waiting, failed
 }
 
-// ErrNotReleased says that it is unknown whether an order's units are released.
+// ErrNotReleased means that it is unknown whether an order's units are released.
 var ErrNotReleased = errors.New("order: units not released")
 
 // settles reports whether an answer means that nothing remains to be done. After

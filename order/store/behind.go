@@ -19,7 +19,7 @@ type Behind struct {
 	ItemID   string
 	Database int64 // the item's revision in the database
 	Redis    int64 // the highest committed revision that Redis has recorded
-	// Lost says that the database does not have the item: it was created after the backup.
+	// Lost means that the database does not have the item: it was created after the backup.
 	Lost bool
 }
 

@@ -19,7 +19,7 @@ import (
 	"flashsale/order"
 )
 
-// ErrNotWritable says that the database's file or folder refuses writes: its
+// ErrNotWritable means that the database's file or folder refuses writes: its
 // permissions deny them, or its file system is read-only.
 var ErrNotWritable = errors.New("order: database is not writable")
 

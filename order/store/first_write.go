@@ -8,7 +8,7 @@ import (
 	"maps"
 )
 
-// ErrServerChanged says that a write was refused, and changed nothing, because it was the first
+// ErrServerChanged means that a write was refused, and changed nothing, because it was the first
 // one on another server of the database, which has lost committed data, or could not be compared
 // with Redis. The sales concerned are stopped by then. The caller may repeat the write.
 var ErrServerChanged = errors.New("order: first write on another database server refused")

@@ -19,7 +19,7 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// ErrDatabaseURL says that a database setting is invalid.
+// ErrDatabaseURL means that a database setting is invalid.
 var ErrDatabaseURL = errors.New("order: database must be sqlite:PATH or postgres://USER@HOST/DATABASE")
 
 // readers bounds the reading connections. SQLite in WAL mode lets them run beside the one

@@ -106,9 +106,9 @@ type Timeline struct {
 	Events    []Event // oldest first
 	// Tasks are the order's tasks that are in a queue at present.
 	Tasks []Task
-	// Truncated says that older webhook deliveries or audit entries were omitted.
+	// Truncated means that older webhook deliveries or audit entries were omitted.
 	Truncated bool
-	// Incomplete says that Redis did not answer, so all that the queues know is missing.
+	// Incomplete means that Redis did not answer, so all that the queues know is missing.
 	Incomplete bool
 }
 

@@ -72,7 +72,7 @@ func writeMark(ctx context.Context, db querier, key, value string) error {
 	return err
 }
 
-// Unusable says that no process may use a database, because it has the mark of a copy.
+// Unusable means that no process may use a database, because it has the mark of a copy.
 type Unusable struct {
 	Cause string
 	Fix   string // the fix for the operator

@@ -47,7 +47,7 @@ type Report struct {
 	Tables []Compared
 	// Ledger are the counts that must be equal in both databases.
 	Ledger []Compared
-	// Completed says that an earlier copy was complete and verified, and only its mark was
+	// Completed means that an earlier copy was complete and verified, and only its mark was
 	// left. There is nothing else in the report then.
 	Completed bool
 }
@@ -72,12 +72,12 @@ func (r *Report) Equal() bool {
 	return !slices.ContainsFunc(r.Tables, differs) && !slices.ContainsFunc(r.Ledger, differs)
 }
 
-// ErrDiffers says that the copy is not equal to its source. The target keeps its mark.
+// ErrDiffers means that the copy is not equal to its source. The target keeps its mark.
 var ErrDiffers = errors.New("order: the copy differs from its source")
 
 // Fault is an error that one of the two databases causes.
 type Fault struct {
-	// Target says that the target causes it; otherwise it is the source.
+	// Target means that the target causes it; otherwise it is the source.
 	Target bool
 	Cause  error
 	Fix    string // the fix for the operator

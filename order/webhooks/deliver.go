@@ -80,7 +80,7 @@ type DelivererConfig struct {
 type Deliverer struct {
 	DelivererConfig
 	poll time.Duration
-	// busy is what is under way; only the goroutine of Run uses it. Results arrive in
+	// busy is what is in progress; only the goroutine of Run uses it. Results arrive in
 	// results.
 	busy    map[deliveryKey]bool
 	results chan attempted

@@ -19,13 +19,13 @@ import (
 
 // The errors of the administration of webhooks.
 var (
-	// ErrEndpointNotFound says that no such endpoint exists.
+	// ErrEndpointNotFound means that no such endpoint exists.
 	ErrEndpointNotFound = errors.New("order: webhook endpoint not found")
-	// ErrEndpointLimit says that there are 50 endpoints already.
+	// ErrEndpointLimit means that there are 50 endpoints already.
 	ErrEndpointLimit = errors.New("order: too many webhook endpoints")
-	// ErrEndpointDisabled says that the endpoint is disabled.
+	// ErrEndpointDisabled means that the endpoint is disabled.
 	ErrEndpointDisabled = errors.New("order: webhook endpoint disabled")
-	// ErrDeliveryNotFound says that the endpoint never got such an event, or that the event
+	// ErrDeliveryNotFound means that the endpoint never got such an event, or that the event
 	// was deleted by now.
 	ErrDeliveryNotFound = errors.New("order: webhook delivery not found")
 )

@@ -15,7 +15,7 @@ import (
 	"flashsale/queue"
 )
 
-// ErrTaskNotFound says that no dead letter has that id.
+// ErrTaskNotFound means that no dead letter has that id.
 var ErrTaskNotFound = errors.New("order: dead letter not found")
 
 // NamedQueue is a task queue under the name that operators read.

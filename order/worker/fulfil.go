@@ -63,7 +63,7 @@ type Failure struct {
 	OrderID, RequestID string // both empty: the task cannot be read, or its worker died
 	TaskID             string
 	Attempt            int
-	// Dead says that the order's task is now a dead letter; otherwise it is retried.
+	// Dead means that the order's task is now a dead letter; otherwise it is retried.
 	Dead bool
 	Err  error
 }
