@@ -63,8 +63,8 @@ func newRecover() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "the side that is right: redis or database")
-	f.StringVar(&item, "item", "", "resolve only this item (default: all stopped ones)")
-	f.StringVar(&list, "list", "", "file for the orders concerned (default: recovered-orders-TIME.jsonl in the data directory)")
+	f.StringVar(&item, "item", "", "recover only this item (default: all stopped sales)")
+	f.StringVar(&list, "list", "", "file for the list of affected orders (default: recovered-orders-TIME.jsonl in the data directory)")
 	return config.Reads(c, "db", "redis", "data-dir", "partitions", "config")
 }
 

@@ -65,7 +65,7 @@ func New(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flashsale_http_requests_total",
-			Help: "Requests answered, by route and class of status.",
+			Help: "Requests answered, by route and status class.",
 		}, []string{"route", "status"}),
 		duration: histogram.NewVec(histogram.Opts{
 			Name:   "flashsale_http_request_duration_seconds",

@@ -39,7 +39,7 @@ func newQueueDead(api *access) *cobra.Command {
 	var groups, asJSON bool
 	var group string
 	c := &cobra.Command{
-		Use: "dead [TASK or ORDER]", Short: "List the dead letters, newest first, their groups, or what one contains",
+		Use: "dead [TASK or ORDER]", Short: "List the dead letters, newest first, or their groups, or show one dead letter",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
@@ -71,9 +71,9 @@ func newQueueDead(api *access) *cobra.Command {
 			}
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", 50, "letters to list; 0: all")
-	c.Flags().BoolVar(&groups, "groups", false, "list groups of letters whose reasons differ only in ids and numbers")
-	c.Flags().StringVar(&group, "group", "", "list only the letters of the group with this id")
+	c.Flags().IntVar(&limit, "limit", 50, "dead letters to list; 0: all")
+	c.Flags().BoolVar(&groups, "groups", false, "list groups of dead letters whose reasons differ only in ids and numbers")
+	c.Flags().StringVar(&group, "group", "", "list only the dead letters of the group with this id")
 	flagJSON(c.Flags(), &asJSON)
 	return c
 }
@@ -253,8 +253,8 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&o.all, "all", false, verb+" every dead letter")
-	c.Flags().StringVar(&o.group, "group", "", verb+" the letters of the group with this id; queue dead --groups lists them")
-	c.Flags().StringVar(&o.before, "before", "", "with --all or --group: only letters that died before this RFC 3339 time (default now)")
+	c.Flags().StringVar(&o.group, "group", "", verb+" the dead letters of the group with this id; queue dead --groups lists the groups")
+	c.Flags().StringVar(&o.before, "before", "", "with --all or --group: only dead letters that died before this RFC 3339 time (default now)")
 	if verb == "discard" {
 		c.Flags().BoolVar(&o.yes, "yes", false, "with --all: do not ask for confirmation")
 	}

@@ -35,7 +35,7 @@ func Item() *cobra.Command {
 		newItemChange(&api), newItemRestock(&api),
 		newItemControl(&api, "pause", "Halt a sale until it is resumed"),
 		newItemControl(&api, "resume", "Go on with a paused sale"),
-		newItemControl(&api, "close", "End a sale for good; orders stay as they are"), newItemWarm(&api))
+		newItemControl(&api, "close", "End a sale permanently; orders stay as they are"), newItemWarm(&api))
 	api.flags(c.PersistentFlags(), "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return config.Reads(c, config.APISettings...)
 }
@@ -95,7 +95,7 @@ func newItemCreate(api *access) *cobra.Command {
 	f.StringVar(&n.currency, "currency", "EUR", "ISO 4217 code")
 	f.Int64Var(&n.stock, "stock", 0, "units on sale; required")
 	f.Int64Var(&n.limit, "limit", 1, "units per buyer")
-	f.Int64Var(&n.buckets, "buckets", 1, "buckets to divide the stock into, for a sale that one Redis master cannot carry; 1: it is not divided")
+	f.Int64Var(&n.buckets, "buckets", 1, "buckets to divide the stock into, for a sale whose load is too high for one Redis master; 1: not divided")
 	f.StringVar(&n.opens, "opens-at", "", "RFC 3339 time; default now")
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
 	flagWindow(f, &n.window)

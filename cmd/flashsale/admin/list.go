@@ -21,7 +21,7 @@ const listPage = 100
 
 // flagJSON declares --json of a command that prints a list.
 func flagJSON(f *pflag.FlagSet, to *bool) {
-	f.BoolVar(to, "json", false, "print all fields as one line of JSON, named as in the API")
+	f.BoolVar(to, "json", false, "print all fields as one line of JSON, with the names that the API uses")
 }
 
 // list reads up to limit entries of a list of the API, page by page; 0 for all. name is that of the

@@ -24,7 +24,7 @@ func newOrderRefund(api *access) *cobra.Command {
 	var restock bool
 	c := &cobra.Command{
 		Use: "refund ID", Short: "Record the refund of a paid order, with or without restocking its units",
-		Long: "Record that a paid order was refunded. It moves no money: refund the buyer at the payment provider.\n" +
+		Long: "Record that a paid order was refunded. This transfers no money: refund the buyer at the payment provider.\n" +
 			"With --restock=true the units go back on sale, and the buyer may buy as many again. With --restock=false\n" +
 			"they count as sold, and for the buyer's limit. A refund is final.",
 		Example: "  flashsale order refund 0197a0f2-3c4d-7abc-8def-0123456789ab --restock=true",

@@ -73,7 +73,7 @@ func newPaymentList(api *access) *cobra.Command {
 			return printPayments(c.OutOrStdout(), payments)
 		},
 	}
-	c.Flags().StringVar(&outcome, "outcome", "", "only those: accepted, late, duplicate, mismatch or refunded")
+	c.Flags().StringVar(&outcome, "outcome", "", "only this outcome: accepted, late, duplicate, mismatch or refunded")
 	c.Flags().BoolVar(&needsRefund, "needs-refund", false, "only amounts that have to be refunded")
 	c.Flags().IntVar(&limit, "limit", 50, "payments to list; 0: all")
 	flagJSON(c.Flags(), &asJSON)
@@ -101,8 +101,8 @@ func paymentRows(payments []paymentView) [][]string {
 
 func newPaymentRefunded(api *access) *cobra.Command {
 	return &cobra.Command{
-		Use: "refunded ID", Short: "Record that an amount that paid nothing was returned to the buyer",
-		Long: "Record that an amount that paid nothing was returned to the buyer. It moves no money: refund it at the\n" +
+		Use: "refunded ID", Short: "Record that an amount that paid for no order was refunded to the buyer",
+		Long: "Record that an amount that paid for no order was refunded to the buyer. This transfers no money: refund it at the\n" +
 			"payment provider. An accepted amount is refunded with its order: flashsale order refund.",
 		Example: "  flashsale payment refunded 17", Args: onePayment,
 		RunE: func(c *cobra.Command, args []string) error {

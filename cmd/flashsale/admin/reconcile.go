@@ -103,8 +103,8 @@ func Reconcile() *cobra.Command {
 	api.flags(f, ownKey)
 	f.StringVar(&item, "item", "", "compare only this item")
 	f.BoolVar(&repair, "repair", false, "repair differences")
-	f.BoolVar(&deep, "deep", true, "read all orders and records as well; =false compares the counters, which takes milliseconds per item")
-	f.BoolVar(&asJSON, "json", false, "print the report as the API sends it")
+	f.BoolVar(&deep, "deep", true, "also read all orders and records; =false compares only the counters, which takes milliseconds per item")
+	f.BoolVar(&asJSON, "json", false, "print the report as JSON, as the API sends it")
 	return config.Reads(c, config.APISettings...)
 }
 

@@ -29,7 +29,7 @@ func Top() *cobra.Command {
 	var items []string
 	c := &cobra.Command{
 		Use: "top", Short: "Show live figures of the whole deployment, once per second", Args: config.NoArgs,
-		Long: "top shows what the whole deployment does at present: purchases accepted, committed and refused per second,\n" +
+		Long: "top shows live figures of the whole deployment: purchases accepted, committed and refused per second,\n" +
 			"latencies, queues, locks, circuit breakers, the busiest items and the share of each process.\n\n" +
 			"On a terminal it refreshes in place; q or Ctrl-C quits. Otherwise it prints one line per second, or with\n" +
 			"--json the data of each event. When the connection ends it reconnects, and says so.",

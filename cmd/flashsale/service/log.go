@@ -40,7 +40,7 @@ func newLogger(s *config.Settings, registry prometheus.Registerer) (zerolog.Logg
 	})
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "flashsale_log_lines_dropped_total",
-		Help: "Lines of the log that were dropped because its reader was too slow.",
+		Help: "Log lines that were dropped because the reader of the log was too slow.",
 	}, func() float64 { return float64(q.dropped.Load()) }))
 	return to(q), func() { q.flush(time.After(logFlush)) }
 }

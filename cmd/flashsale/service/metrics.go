@@ -62,7 +62,7 @@ func lockMetrics(e *env, counters *figures.Counters) lock.Observer {
 		e.registry.MustRegister(h)
 		return h
 	}
-	waited := times("flashsale_lock_wait_duration_seconds", "Time from asking for an item's lock to having it.")
+	waited := times("flashsale_lock_wait_duration_seconds", "Time from the request for an item's lock to its acquisition.")
 	held := times("flashsale_lock_hold_duration_seconds", "Time that an item's lock was held until it was released.")
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "flashsale_lock_events_total",
@@ -157,7 +157,7 @@ func addRefundMetric(ctx context.Context, e *env, payments *payments.Service) {
 	report := e.reporter("payments")
 	e.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "flashsale_payments_to_refund",
-		Help: "Amounts in the database that paid nothing and are not marked as refunded, up to 10000; the same in every API process.",
+		Help: "Amounts in the database that paid for no order and are not marked as refunded, up to 10000; the same in every API process.",
 	}, func() float64 {
 		ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 		defer cancel()

@@ -93,13 +93,13 @@ func newReconcileMetrics(registry prometheus.Registerer, background bool) *recon
 			Name: "flashsale_reconcile_items_failed", Help: "Items that the last round could not examine.",
 		}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, by the background or on request.",
+			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, in the background or on request.",
 		}, []string{"kind"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "Time at which this process last finished a round, or began to lead the rounds if that is later; 0: neither. Absent if --reconcile-every is 0.",
+			Name: "flashsale_reconcile_last_run_timestamp_seconds", Help: "Time at which this process last finished a round, or took over reconciliation if that is later; 0: neither. Absent if --reconcile-every is 0.",
 		}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "flashsale_reconcile_duration_seconds", Help: "Time of a round over all items.",
+			Name: "flashsale_reconcile_duration_seconds", Help: "Duration of a round over all items.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 		}),
 	}

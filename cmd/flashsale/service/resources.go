@@ -59,11 +59,11 @@ func addDatabaseMetrics(registry prometheus.Registerer, path string) {
 func checkpointMetrics(registry prometheus.Registerer) func(took time.Duration, err error) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "flashsale_database_checkpoint_duration_seconds",
-		Help:    "Time to copy the write-ahead log into the database's file, beside the commits.",
+		Help:    "Duration of a background checkpoint: the copy of the write-ahead log into the database's file.",
 		Buckets: prometheus.ExponentialBuckets(0.004, 2, 12),
 	})
 	failed := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "flashsale_database_checkpoint_failures_total", Help: "Checkpoints beside the commits that failed; they are retried.",
+		Name: "flashsale_database_checkpoint_failures_total", Help: "Failed background checkpoints, which are retried.",
 	})
 	registry.MustRegister(took, failed)
 	return func(d time.Duration, err error) {
@@ -200,11 +200,11 @@ const totalsEvery = 15 * time.Second
 // item; the others export 0. Items are not labels, because their number is unbounded.
 func watchTotals(e *env, s *store.Store) func(ctx context.Context) {
 	items := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "flashsale_sale_items", Help: "Items on sale, in the worker that sweeps; 0 elsewhere.",
+		Name: "flashsale_sale_items", Help: "Items on sale, in the worker that runs the sweeper; 0 elsewhere.",
 	})
 	units := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "flashsale_sale_units",
-		Help: "Units of all items on sale, by state in the database: unsold (in part queued), awaiting (payment) or sold; in the worker that sweeps, 0 elsewhere.",
+		Help: "Units of all items on sale, by state in the database: unsold (includes queued orders), awaiting (payment) or sold; in the worker that runs the sweeper, 0 elsewhere.",
 	}, []string{"state"})
 	e.registry.MustRegister(items, units)
 	set := func(t sales.Totals) {

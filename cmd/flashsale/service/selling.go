@@ -145,7 +145,7 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		Name: "flashsale_recoveries_total", Help: "Sale rebuilds after Redis data loss, and loads into a new Redis.",
 	})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "flashsale_recovery_duration_seconds", Help: "Time to load all sales after a loss.",
+		Name: "flashsale_recovery_duration_seconds", Help: "Time to load all sales after data loss.",
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 12),
 	})
 	e.registry.MustRegister(recovered, took)
