@@ -27,17 +27,17 @@ type NamedQueue struct {
 // Backlog lets operators read the depth of the task queues, and list, retry and discard
 // dead letters.
 type Backlog struct {
-	store    *store.Store
-	releases *release.Releases
-	changes  *checkout.ChangeNotifier // nil: no notifications
-	queues   []NamedQueue
-	bulkTime time.Duration // the constant; only tests set another
+	ChangeNotifier *checkout.ChangeNotifier // nil: no notifications
+	store          *store.Store
+	releases       *release.Releases
+	queues         []NamedQueue
+	bulkTime       time.Duration // the constant; only tests set another
 }
 
 // NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
 func NewBacklog(store *store.Store, releases *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, releases: releases, changes: changes, queues: queues, bulkTime: bulkTime}
+	return &Backlog{store: store, releases: releases, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime}
 }
 
 // QueueDepth is the state and the counters of one queue.

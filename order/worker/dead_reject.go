@@ -52,7 +52,7 @@ func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, 
 		if len(done) == 0 {
 			continue
 		}
-		b.changes.Notify(ctx, order.TaskIDs(done)...)
+		b.ChangeNotifier.Notify(ctx, order.TaskIDs(done)...)
 		owed := make([]store.Returned, len(done))
 		for i := range done {
 			t := &done[i]
