@@ -13,7 +13,6 @@ import (
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
 	"flashsale/order"
-	"flashsale/order/release"
 	"flashsale/order/schema"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -41,16 +40,12 @@ type Records interface {
 // however much was sold. Only the units of accepted orders that are not committed must be
 // searched for in the queue, without the item's lock.
 type inspector struct {
-	store    *store.Store
-	stock    Examiner
-	records  Records
-	tasks    []order.Queued // one per partition
-	releases *release.Releases
-	hold     time.Duration // timeouts.Inspect
-	repeat   time.Duration // repeatLimit
+	Config
+	hold   time.Duration // timeouts.Inspect, except in tests
+	repeat time.Duration // repeatLimit, except in tests
 }
 
-func (x *inspector) tasksOf(item string) order.Queued { return x.tasks[x.stock.Partition(item)] }
+func (x *inspector) tasksOf(item string) order.Queued { return x.Tasks[x.Stock.Partition(item)] }
 
 const (
 	// freeReads is how often an item is read without its lock.
@@ -98,7 +93,7 @@ func (x *inspector) observe(ctx context.Context, item string) (observation, erro
 	var s observation
 	for range freeReads {
 		var err error
-		if s, err = x.observeOnce(ctx, item, x.stock.Live, given); err != nil || !s.moving {
+		if s, err = x.observeOnce(ctx, item, x.Stock.Live, given); err != nil || !s.moving {
 			return s, err
 		}
 	}
@@ -123,7 +118,7 @@ func (x *inspector) observeHeld(ctx context.Context, item string, given map[stri
 
 // observeHeldOnce is one attempt; cut reports that hold ended it.
 func (x *inspector) observeHeldOnce(ctx context.Context, item string, given map[string]bool, rebuild func(*observation) bool) (s observation, cut bool, err error) {
-	err = x.stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
+	err = x.Stock.Examine(ctx, item, func(held context.Context, ex *inventory.Examined) (_ bool, err error) {
 		ctx, cancel := context.WithTimeout(held, x.hold)
 		defer cancel()
 		defer func() { cut = err != nil && ctx.Err() != nil && held.Err() == nil }()
@@ -151,7 +146,7 @@ func (x *inspector) observeOnce(ctx context.Context, item string, live func(cont
 	}
 	loaded := s.live.Loaded && !s.live.Damaged
 	var owed []store.Returned
-	if s.row, s.late, owed, err = counted(ctx, x.store, item, loaded); err != nil || !loaded {
+	if s.row, s.late, owed, err = counted(ctx, x.Store, item, loaded); err != nil || !loaded {
 		return s, err
 	}
 	after, err := live(ctx, item)
@@ -171,7 +166,7 @@ func (x *inspector) observeOnce(ctx context.Context, item string, live func(cont
 		return s, nil
 	}
 	s.moving = true
-	if _, _, err := x.releases.ReleaseFromItem(ctx, item, missing); err != nil {
+	if _, _, err := x.Releases.ReleaseFromItem(ctx, item, missing); err != nil {
 		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil
@@ -257,7 +252,7 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 	for range maxQueueReads {
 		byQueue := make(map[int]map[string]*inspection)
 		for _, i := range list {
-			p := x.stock.Partition(i.item)
+			p := x.Stock.Partition(i.item)
 			if byQueue[p] == nil {
 				byQueue[p] = make(map[string]*inspection)
 			}
@@ -265,7 +260,7 @@ func (x *inspector) countQueued(ctx context.Context, list []*inspection, most in
 		}
 		list = nil
 		for p, items := range byQueue {
-			again, err := x.countQueue(ctx, x.tasks[p], items, most)
+			again, err := x.countQueue(ctx, x.Tasks[p], items, most)
 			if err != nil {
 				return err
 			}
@@ -369,7 +364,7 @@ func (x *inspector) addTasks(ctx context.Context, q order.Queued, page []order.T
 	if len(page) == 0 {
 		return nil
 	}
-	holds, err := store.Holding(ctx, x.store, order.TaskIDs(page))
+	holds, err := store.Holding(ctx, x.Store, order.TaskIDs(page))
 	if err != nil {
 		return err
 	}
@@ -407,7 +402,7 @@ func (x *inspector) addTasks(ctx context.Context, q order.Queued, page []order.T
 // acknowledges the task. Until then the units are taken, except for dead letters, which no
 // worker processes.
 func (x *inspector) stillCounted(ctx context.Context, q order.Queued, t *order.Task) (bool, error) {
-	entries, err := x.records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
+	entries, err := x.Records.Entries(ctx, t.ItemID, []inventory.EntryKey{keyOf(t)})
 	if err != nil || entries[0].OrderID != t.ID || entries[0].Returned {
 		return false, err
 	}

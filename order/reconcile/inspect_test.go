@@ -122,7 +122,7 @@ func TestInspection_Queue(t *testing.T) {
 		tasks := &unheld{Queued: accepted.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
-		r.tasks = []order.Queued{tasks}
+		r.Tasks = []order.Queued{tasks}
 		report, err := r.Reconcile(await.Context(t), Options{Repair: RepairAll})
 		if err != nil || !report.Balanced || report.Examined != 5 || tasks.scans != 1 || stock.held != 0 {
 			t.Errorf("%d scans, %d locks: %+v, %v", tasks.scans, stock.held, report, err)
@@ -202,7 +202,7 @@ func TestReconciler_Run_Cost(t *testing.T) {
 		tasks := &unheld{Queued: accepted.NewOrders(s.Queue), stock: stock}
 		r := ReconcilerOf(s)
 		r.on(stock)
-		r.tasks = []order.Queued{tasks}
+		r.Tasks = []order.Queued{tasks}
 		var b roundMemory
 		round := func(name string, examined, lives, live int) {
 			t.Helper()
@@ -386,7 +386,7 @@ func TestInspection_ListedTwice(t *testing.T) {
 	s.MustPlace(s.Purchase("u", "k", 2, 0))
 	r := ReconcilerOf(s)
 	scans := 0
-	r.tasks = []order.Queued{listsTwice{r.tasks[0], &scans}}
+	r.Tasks = []order.Queued{listsTwice{r.Tasks[0], &scans}}
 	report, err := r.Reconcile(await.Context(t), Options{})
 	if err != nil || !report.Balanced || scans < 2 {
 		t.Errorf("%d reads: %+v, %v", scans, report, err)
@@ -419,7 +419,7 @@ func TestInspection_SellsMeanwhile(t *testing.T) {
 			r := ReconcilerOf(s)
 			r.repeat = c.repeat
 			reads := 0
-			r.tasks = []order.Queued{sellsMeanwhile{r.tasks[0], func() {
+			r.Tasks = []order.Queued{sellsMeanwhile{r.Tasks[0], func() {
 				reads++
 				s.MustPlace(s.Purchase(fmt.Sprint("u", reads), "k", 1, 0))
 			}}}

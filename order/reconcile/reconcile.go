@@ -37,7 +37,6 @@ type Config struct {
 // or a task, only counts, which it recomputes from them. Any number of reconcilers may run
 // concurrently.
 type Reconciler struct {
-	Config
 	*inspector
 	// turn lets one requested reconciliation run at a time, beside the background's: each
 	// occupies a reading connection.
@@ -55,8 +54,8 @@ func NewReconciler(cfg Config) *Reconciler {
 	if cfg.OnRepair == nil {
 		cfg.OnRepair = func(string, Drift) {}
 	}
-	x := &inspector{store: cfg.Store, stock: cfg.Stock, records: cfg.Records, tasks: cfg.Tasks, releases: cfg.Releases, hold: timeouts.Inspect, repeat: repeatLimit}
-	return &Reconciler{Config: cfg, inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
+	x := &inspector{Config: cfg, hold: timeouts.Inspect, repeat: repeatLimit}
+	return &Reconciler{inspector: x, turn: make(chan struct{}, 1), busy: busyTasks}
 }
 
 // Repair is what a reconciliation may change.

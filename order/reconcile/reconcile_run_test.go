@@ -111,7 +111,7 @@ func (b stubborn) Examine(ctx context.Context, item string, look func(context.Co
 }
 
 // on sets another stock.
-func (r *Reconciler) on(stock Examiner) { r.Stock, r.stock = stock, stock }
+func (r *Reconciler) on(stock Examiner) { r.Stock = stock }
 
 // TestReconciler_Run_Busy: the background does not read a long queue, reports that, and
 // keeps known differences. A requested reconciliation reads it, and so does the background

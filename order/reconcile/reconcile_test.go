@@ -185,7 +185,7 @@ func TestReconciler_Moving(t *testing.T) {
 		r := ReconcilerOf(s)
 		look := func(step func()) *inspection {
 			x := *r.inspector
-			x.stock = stepping{s.Stock, step}
+			x.Stock = stepping{s.Stock, step}
 			i := x.inspect(await.Context(t), s.Item)
 			if i.err != nil || len(i.drifts()) > 0 || !i.ledger().Balanced() {
 				t.Fatalf("after %d steps: %+v", said, i)

@@ -72,7 +72,7 @@ func (x *inspector) checkTasks(ctx context.Context, i *inspection) error {
 	for n := range r.page {
 		keys[n] = keyOf(&r.page[n])
 	}
-	entries, err := x.records.Entries(ctx, i.item, keys)
+	entries, err := x.Records.Entries(ctx, i.item, keys)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (x *inspector) checkQueued(ctx context.Context, i *inspection) error {
 // that the sale counts, and open ones that it does not count.
 func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 	q := x.tasksOf(i.item)
-	return x.records.EachEntry(ctx, i.item, func(page []inventory.Entry) error {
+	return x.Records.EachEntry(ctx, i.item, func(page []inventory.Entry) error {
 		ids := make([]string, len(page))
 		for n := range page {
 			ids[n] = page[n].OrderID
@@ -136,7 +136,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 		}
-		holds, err := store.Holding(ctx, x.store, ids)
+		holds, err := store.Holding(ctx, x.Store, ids)
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (x *inspector) checkEntries(ctx context.Context, i *inspection) error {
 func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 	after := ""
 	for {
-		page, err := itemOrders(ctx, x.store, i.item, after)
+		page, err := itemOrders(ctx, x.Store, i.item, after)
 		if err != nil || len(page) == 0 {
 			return err
 		}
@@ -185,7 +185,7 @@ func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 			keys[n] = inventory.EntryKey{Buyer: page[n].UserID, IdempotencyKey: page[n].IdempotencyKey}
 			users[n] = page[n].UserID
 		}
-		entries, err := x.records.Entries(ctx, i.item, keys)
+		entries, err := x.Records.Entries(ctx, i.item, keys)
 		if err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (x *inspector) checkOrders(ctx context.Context, i *inspection) error {
 
 // checkCounts finds buyers whose count in the sale differs from the units that they hold.
 func (x *inspector) checkCounts(ctx context.Context, i *inspection) error {
-	return x.records.EachCount(ctx, i.item, func(page []inventory.BuyerCount) error {
+	return x.Records.EachCount(ctx, i.item, func(page []inventory.BuyerCount) error {
 		users := make([]string, len(page))
 		counts := make([]int64, len(page))
 		for n := range page {
@@ -223,11 +223,11 @@ func (x *inspector) checkBuyers(ctx context.Context, i *inspection, users []stri
 		return nil
 	}
 	if counts == nil {
-		if counts, err = x.records.Counts(ctx, i.item, users); err != nil {
+		if counts, err = x.Records.Counts(ctx, i.item, users); err != nil {
 			return err
 		}
 	}
-	held, err := buyersUnits(ctx, x.store, i.item, users)
+	held, err := buyersUnits(ctx, x.Store, i.item, users)
 	if err != nil {
 		return err
 	}
