@@ -28,7 +28,7 @@ func checkEach(ctx context.Context, g *group, tasks []order.Task) (allowed []ord
 	}
 	for i := range tasks {
 		t := &tasks[i]
-		key := takenKey{soldKey{t.ItemID, t.UserID}, t.IdempotencyKey}
+		key := takenKey{buyerKey{t.ItemID, t.UserID}, t.IdempotencyKey}
 		if reason := st.refuses(t, key); reason != "" {
 			r := refusal{t, reason, t.IdempotencyKey}
 			if st.taken[key] {
@@ -38,7 +38,7 @@ func checkEach(ctx context.Context, g *group, tasks []order.Task) (allowed []ord
 		} else {
 			allowed = append(allowed, *t)
 			st.left[t.ItemID] -= t.Quantity
-			st.held[key.soldKey] += t.Quantity
+			st.held[key.buyerKey] += t.Quantity
 		}
 		st.taken[key] = true
 	}
@@ -47,14 +47,14 @@ func checkEach(ctx context.Context, g *group, tasks []order.Task) (allowed []ord
 
 // takenKey is an idempotency key of a buyer of an item.
 type takenKey struct {
-	soldKey
+	buyerKey
 	key string
 }
 
 // saleState is what the database has about the items, buyers and keys of some tasks.
 type saleState struct {
 	left, limit map[string]int64 // of each item that exists
-	held        map[soldKey]int64
+	held        map[buyerKey]int64
 	taken       map[takenKey]bool
 	// earlier are the limits that the items had before changes, of those since the oldest task.
 	earlier map[string][]limitBefore
@@ -74,7 +74,7 @@ func (st *saleState) refuses(t *order.Task, key takenKey) string {
 		return order.ReasonNoItem
 	case t.Quantity > left:
 		return order.ReasonSoldOut
-	case t.Quantity > st.limitOf(t)-st.held[key.soldKey]:
+	case t.Quantity > st.limitOf(t)-st.held[key.buyerKey]:
 		return order.ReasonUserLimit
 	}
 	return ""
@@ -106,7 +106,7 @@ const (
 // readState reads the state for tasks, of which there is at least one.
 func readState(ctx context.Context, c Conn, tasks []order.Task) (*saleState, error) {
 	st := &saleState{
-		left: make(map[string]int64), limit: make(map[string]int64), held: make(map[soldKey]int64),
+		left: make(map[string]int64), limit: make(map[string]int64), held: make(map[buyerKey]int64),
 		taken: make(map[takenKey]bool), earlier: make(map[string][]limitBefore),
 	}
 	keys, since := make([][3]string, len(tasks)), tasks[0].CreatedAt
@@ -128,7 +128,7 @@ func readState(ctx context.Context, c Conn, tasks []order.Task) (*saleState, err
 			return err
 		}},
 		{selectHeld, []any{list}, func(rows *sql.Rows) error {
-			var k soldKey
+			var k buyerKey
 			var held int64
 			err := rows.Scan(&k.item, &k.user, &held)
 			st.held[k] = held

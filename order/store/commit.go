@@ -50,9 +50,10 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 	return out, nil
 }
 
-type soldKey struct{ item, user string }
+// buyerKey is the key of a row of buyers: a buyer of an item.
+type buyerKey struct{ item, user string }
 
-func (k soldKey) compare(other soldKey) int {
+func (k buyerKey) compare(other buyerKey) int {
 	return cmp.Or(cmp.Compare(k.item, other.item), cmp.Compare(k.user, other.user))
 }
 
@@ -74,8 +75,8 @@ func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) (
 // newOrders are orders that a transaction inserts, and what they take.
 type newOrders struct {
 	tasks []order.Task
-	held  map[soldKey]int64 // units by buyer
-	units map[string]sum    // by item
+	held  map[buyerKey]int64 // units by buyer
+	units map[string]sum     // by item
 
 	// Set by commit.
 	out []order.Outcome  // by task
@@ -83,10 +84,10 @@ type newOrders struct {
 }
 
 func newOrdersOf(tasks []order.Task) *newOrders {
-	n := &newOrders{tasks: tasks, held: make(map[soldKey]int64, len(tasks)), units: make(map[string]sum, 4), out: make([]order.Outcome, len(tasks))}
+	n := &newOrders{tasks: tasks, held: make(map[buyerKey]int64, len(tasks)), units: make(map[string]sum, 4), out: make([]order.Outcome, len(tasks))}
 	for i := range tasks {
 		t := &tasks[i]
-		n.held[soldKey{t.ItemID, t.UserID}] += t.Quantity
+		n.held[buyerKey{t.ItemID, t.UserID}] += t.Quantity
 		n.units[t.ItemID] = n.units[t.ItemID].plus(t)
 	}
 	n.of = make(map[string]terms, len(n.units))
@@ -132,7 +133,7 @@ func orderRows(tasks []order.Task, out []order.Outcome) []any {
 
 // insert counts the units of the buyers and the items, and inserts the rows. Errors: errUneven.
 func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
-	written, err := add.Exec(ctx, c, holders(n.held))
+	written, err := add.Exec(ctx, c, buyerRows(n.held))
 	if err != nil {
 		return fmt.Errorf("count buyers: %w", err)
 	}
@@ -169,7 +170,7 @@ func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsState
 	// pgx takes an error of these functions for one of the statements, and forgets them.
 	var uneven error
 	err := g.pipeline(ctx, func(b *pgx.Batch) {
-		b.Queue(add.postgres, add.arrays(holders(n.held))...).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(add.postgres, add.arrays(buyerRows(n.held))...).Exec(func(tag pgconn.CommandTag) error {
 			uneven = n.counted(tag.RowsAffected())
 			return nil
 		})
@@ -284,11 +285,11 @@ func sold(item string, n sum, row interface{ Scan(dest ...any) error }) (terms, 
 	return t, nil
 }
 
-// holders returns the values of addToBuyers and addAllowed, in the order in which every transaction locks the
-// rows.
-func holders(held map[soldKey]int64) []any {
+// buyerRows returns the values of addToBuyers, addAllowed and takeFromBuyers, in the order in which every
+// transaction locks the rows.
+func buyerRows(held map[buyerKey]int64) []any {
 	args := make([]any, 0, len(held)*buyerColumns)
-	for _, k := range slices.SortedFunc(maps.Keys(held), soldKey.compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(held), buyerKey.compare) {
 		args = append(args, k.item, k.user, held[k])
 	}
 	return args

@@ -149,18 +149,18 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 		return nil
 	}
 	units := make(map[string]int64, 1)
-	held := make(map[soldKey]int64, len(closed))
+	held := make(map[buyerKey]int64, len(closed))
 	args := make([]any, 0, len(closed)*returnColumns)
 	for i := range closed {
 		o := &closed[i]
 		units[o.ItemID] += o.Quantity
-		held[soldKey{o.ItemID, o.UserID}] += o.Quantity
+		held[buyerKey{o.ItemID, o.UserID}] += o.Quantity
 		args = append(args, o.ID, o.ItemID, o.UserID, o.IdempotencyKey, o.Quantity, order.ToMillis(o.ClosedAt))
 	}
 	if err := unsell(ctx, c, units, box); err != nil {
 		return err
 	}
-	if n, err := takeFromBuyers.Exec(ctx, c, holders(held)); err != nil || n != int64(len(held)) {
+	if n, err := takeFromBuyers.Exec(ctx, c, buyerRows(held)); err != nil || n != int64(len(held)) {
 		return errors.Join(err, fmt.Errorf("take back the units of %d buyers: %d of them hold fewer", len(held), int64(len(held))-n))
 	}
 	if n, err := InsertReturns.Exec(ctx, c, args); err != nil || n != int64(len(closed)) {
