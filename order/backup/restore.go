@@ -196,7 +196,7 @@ func (r *restoration) unlock() error {
 // clear removes the files of an interrupted restore: unfinished copies, and second names of
 // the database that is still in use. Opening one file under two names would damage it.
 func (r *restoration) clear() error {
-	folder, name := filepath.Split(r.path)
+	folder, name := filepath.Dir(r.path), filepath.Base(r.path)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return err

@@ -83,6 +83,23 @@ func TestRestore(t *testing.T) {
 	s.sell(1)
 }
 
+// TestRestore_BareName: a database in the working folder may be named without a folder.
+func TestRestore_BareName(t *testing.T) {
+	_, file := taken(t, 3)
+	t.Chdir(t.TempDir())
+	r, err := Restore(t.Context(), file, "new.db", noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Path != "new.db" || r.Orders != 3 {
+		t.Errorf("restored %+v", r)
+	}
+	wantNames(t, ".", "new.db")
+	if r, err = Restore(t.Context(), file, "new.db", noon); err != nil || r.Kept != "new.db.before-restore-20260102T120000Z" {
+		t.Errorf("restored again: %+v, error %v", r, err)
+	}
+}
+
 // TestRestore_Unpaid: payments since the backup are lost, so no unpaid order may expire before the
 // provider can report them again. Other orders and later times stay.
 func TestRestore_Unpaid(t *testing.T) {
