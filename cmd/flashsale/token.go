@@ -41,7 +41,7 @@ func newToken() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&sub, "sub", "", "subject of the token")
+	c.Flags().StringVar(&sub, "sub", "", "subject of the token: the id of the buyer, admin or service; required")
 	c.Flags().StringVar(&roleName, "role", string(auth.RoleBuyer), "buyer, admin or service")
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "lifetime of the token")
 	return config.Reads(c, "jwt-secret", "data-dir", "config")

@@ -234,8 +234,11 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 					ways++
 				}
 			}
-			if ways != 1 || o.before != "" && len(tasks) > 0 {
-				return config.Usage(fmt.Errorf("name the tasks or their orders, or use --all or --group; see %s --help", c.CommandPath()))
+			if ways != 1 {
+				return config.Usage(fmt.Errorf("%s needs exactly one of: ids of tasks or orders, --group, or --all; see %s --help", c.CommandPath(), c.CommandPath()))
+			}
+			if o.before != "" && len(tasks) > 0 {
+				return config.Usage(fmt.Errorf("--before %q: it selects among the letters of --all or --group; leave it out, or the ids", o.before))
 			}
 			r, err := api.dial(c, true)
 			if err != nil {

@@ -34,7 +34,7 @@ func Item() *cobra.Command {
 	c := config.Group("item", "Manage the items on sale, through the API", newItemCreate(&api), newItemList(&api),
 		newItemChange(&api), newItemRestock(&api),
 		newItemControl(&api, "pause", "Halt a sale until it is resumed"),
-		newItemControl(&api, "resume", "Go on with a paused sale"),
+		newItemControl(&api, "resume", "Resume a paused sale"),
 		newItemControl(&api, "close", "End a sale permanently; orders stay as they are"), newItemWarm(&api))
 	api.flags(c.PersistentFlags(), "admin token (default: signed with the configured key, the admins' own if they have one)")
 	return config.Reads(c, config.APISettings...)

@@ -96,7 +96,7 @@ func Reconcile() *cobra.Command {
 			case repair:
 				return fmt.Errorf("%w and cannot be repaired automatically", errDiffers)
 			}
-			return fmt.Errorf("%w; --repair fixes the repairable ones", errDiffers)
+			return fmt.Errorf("%w; %s", errDiffers, report.fix())
 		},
 	}
 	f := c.Flags()
@@ -106,6 +106,21 @@ func Reconcile() *cobra.Command {
 	f.BoolVar(&deep, "deep", true, "also read all orders and records; =false compares only the counters, which takes milliseconds per item")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON, as the API sends it")
 	return config.Reads(c, config.APISettings...)
+}
+
+// databaseOld is the kind of a difference that only flashsale recover ends.
+const databaseOld = "database_old"
+
+// fix names the command that removes the differences.
+func (r *reconcileView) fix() string {
+	for i := range r.Items {
+		for _, d := range r.Items[i].Drifts {
+			if d.Kind != databaseOld {
+				return "--repair fixes the repairable ones"
+			}
+		}
+	}
+	return "decide with flashsale recover --from redis or --from database; see docs/backup.md"
 }
 
 // printReconciled prints the equations and then the differences.
