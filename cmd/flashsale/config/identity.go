@@ -137,7 +137,7 @@ func (s *Settings) Signer(role auth.Role) (key []byte, terms auth.Terms, err err
 	if admin && i.adminAudience != "" {
 		terms.Audience = i.adminAudience
 	}
-	const publicOnly, where = "public keys cannot sign", "sign the token where the private key is"
+	const publicOnly, where = "public keys cannot sign", "sign the token where the private key is; commands that use the API take it with --token"
 	switch {
 	case admin && i.AdminSecret != "":
 		return []byte(i.AdminSecret), terms, nil
