@@ -118,7 +118,16 @@ type refusal struct {
 	code, detail string
 }
 
-func (r *refusal) Error() string { return r.code + ": " + r.detail }
+// unavailable is the code of a refusal by an API whose Redis or database does not answer.
+const unavailable = "unavailable"
+
+func (r *refusal) Error() string {
+	text := r.code + ": " + r.detail
+	if r.code == unavailable {
+		text += " (flashsale doctor names the cause)"
+	}
+	return text
+}
 
 // access is how a command reaches the API: with the given server and token, or with those of a
 // service that has the same settings.

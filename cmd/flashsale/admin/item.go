@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,15 +50,8 @@ func newItemCreate(api *access) *cobra.Command {
 		Use: "create", Short: "Open a sale", Args: config.NoArgs,
 		Example: "  flashsale item create --id drop-1 --name 'Drop 1' --price-minor 4900 --currency EUR --stock 500 --payment-window 15m",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !c.Flags().Changed("payment-window") {
-				return config.Usage(errors.New("item create needs --payment-window: the time to pay, for example 15m, or none. " +
-					"Without one an unpaid order holds its units until it is cancelled"))
-			}
-			// The API requires them, too. With the zero of a flag, a forgotten price would sell for nothing.
-			for _, name := range []string{"id", "name", "price-minor", "stock"} {
-				if !c.Flags().Changed(name) {
-					return config.Usage(fmt.Errorf("item create needs --%s; see %s --help", name, c.CommandPath()))
-				}
+			if err := needFlags(c); err != nil {
+				return err
 			}
 			if err := config.NoEmpty(c, "opens-at", "closes-at"); err != nil {
 				return err
@@ -100,6 +93,26 @@ func newItemCreate(api *access) *cobra.Command {
 	f.StringVar(&n.closes, "closes-at", "", "RFC 3339 time; default never")
 	flagWindow(f, &n.window)
 	return c
+}
+
+// needFlags refuses item create without its required flags, and names all that are missing. The
+// API requires them, too. With the zero of a flag, a forgotten price would sell for nothing.
+func needFlags(c *cobra.Command) error {
+	var missing []string
+	for _, name := range []string{"id", "name", "price-minor", "stock"} {
+		if !c.Flags().Changed(name) {
+			missing = append(missing, "--"+name)
+		}
+	}
+	why := ""
+	if !c.Flags().Changed("payment-window") {
+		missing = append(missing, "--payment-window")
+		why = " (the time to pay, for example 15m, or none: then an unpaid order holds its units until it is cancelled)"
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return config.Usage(fmt.Errorf("item create needs %s%s; see %s --help", strings.Join(missing, ", "), why, c.CommandPath()))
 }
 
 func newItemList(api *access) *cobra.Command {

@@ -222,7 +222,7 @@ func TestTop_Reconnects(t *testing.T) {
 		t.Errorf("printed\n%s", got)
 	}
 	said := notices.String()
-	if strings.Count(said, "reconnecting: the server ended the stream") != 1 || !strings.Contains(said, "unavailable: later[2J\n") || strings.Count(said, "connected again") != 1 {
+	if strings.Count(said, "reconnecting: the server ended the stream") != 1 || !strings.Contains(said, "unavailable: later[2J (flashsale doctor names the cause)\n") || strings.Count(said, "connected again") != 1 {
 		t.Errorf("said\n%s", said)
 	}
 }
