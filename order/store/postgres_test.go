@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -353,17 +354,63 @@ func TestPostgres_Locks(t *testing.T) {
 			t.Errorf("change: %v", err)
 		}
 	})
-	await.True(t, "the change waits for the lock", func() bool {
-		var waiting int
-		err := stores[1].Reader().Raw("SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").
-			Scan(&waiting).Error
-		return err == nil && waiting == 1
-	})
+	awaitLocked(t, stores[1])
 	if changed.Load() {
 		t.Error("a change ran beside a batch")
 	}
 	close(release)
 	running.Wait()
+}
+
+// awaitLocked waits until a transaction waits for the lock of all writes.
+func awaitLocked(t *testing.T, s *Store) {
+	t.Helper()
+	await.True(t, "the change waits for the lock", func() bool {
+		var waiting int
+		err := s.Reader().Raw("SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").
+			Scan(&waiting).Error
+		return err == nil && waiting == 1
+	})
+}
+
+// TestPostgres_Isolation: a change sees what was committed while it waited for the lock, also if the isolation
+// level of the database or the role is another one by default.
+func TestPostgres_Isolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			address := ordertest.NewPostgres(t) + "&default_transaction_isolation=" + url.PathEscape(level)
+			first, second := openStore(t, address), openStore(t, address)
+			writing, release := make(chan struct{}), make(chan struct{})
+			var running sync.WaitGroup
+			running.Go(func() {
+				err := first.Transition(await.Context(t), "first", func(ctx context.Context, c Conn, _ int64) error {
+					close(writing)
+					<-release
+					_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('first', 'done')")
+					return err
+				})
+				if err != nil {
+					t.Errorf("first change: %v", err)
+				}
+			})
+			<-writing
+			running.Go(func() {
+				err := second.Transition(await.Context(t), "second", func(ctx context.Context, c Conn, _ int64) error {
+					var seen string
+					err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = 'first'").Scan(&seen)
+					return err
+				})
+				if err != nil {
+					t.Errorf("second change: %v", err)
+				}
+			})
+			awaitLocked(t, first)
+			close(release)
+			running.Wait()
+		})
+	}
 }
 
 // TestPostgres_Moved: once the shop was moved to another database, no process writes into this

@@ -42,9 +42,11 @@ type opening struct {
 // in order. The server ends a transaction whose process has stopped, or has vanished from the
 // network, and with it the locks for which all other processes wait. It does not end a
 // statement: a batch that takes longer than allowed would begin again without end. The statements
-// after the lock see what was committed while the transaction waited.
+// after the lock see what was committed while the transaction waited, whatever isolation level the
+// database or the role has by default.
 const (
-	takeLock = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true), set_config('statement_timeout', '0', true),
+	beginWrite = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	takeLock   = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true), set_config('statement_timeout', '0', true),
 		pg_current_xact_id()::text, ` + serverLife + `, pg_advisory_xact_lock%s($3) IS NULL`
 	readLocked = `SELECT EXISTS (SELECT 1 FROM meta WHERE key IN ('` + MarkMoved + `', '` + MarkUnfinished + `')),
 		COALESCE((SELECT string_agg(events, ' ') FROM webhook_endpoints WHERE enabled = 1), '')`
@@ -107,7 +109,7 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 		text = takeSharedLock
 	}
 	var b pgx.Batch
-	b.Queue("BEGIN")
+	b.Queue(beginWrite)
 	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), WriteLock).QueryRow(func(row pgx.Row) error {
 		var set [3]string
 		var void bool
