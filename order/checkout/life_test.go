@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -362,6 +363,49 @@ func TestService_Cancel_SellsAgain(t *testing.T) {
 		}
 		s.MustPlace(s.Purchase("u", "k2", 1, 0))
 	})
+}
+
+// TestService_Cancel_ConnectionLost: the connection to Redis is lost while it releases a cancelled order's units, before
+// or after Redis has run the script. They can be bought again at once, and return once.
+func TestService_Cancel_ConnectionLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for name, ran := range map[string]bool{"Before": false, "After": true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := shoptest.NewWith(t, rdb, ordertest.Asking("", 1, 1, time.Hour), inventory.Config{})
+				s.Work()
+				o := s.MustPlace(s.Purchase("u", "k1", 1, ordertest.Long)).Order
+				losing := &losesConnection{Releaser: s.Service.Releases.Stock, ran: ran}
+				s.Service.Releases.Stock = losing
+				if _, err := s.Service.Cancel(await.Context(t), o.ID, order.Canceller{UserID: "u"}); err != nil || losing.calls == 0 {
+					t.Fatalf("%v after %d releases", err, losing.calls)
+				}
+				s.MustPlace(s.Purchase("u", "k2", 1, ordertest.Long))
+				s.Refused(s.Purchase("v", "k", 1, 0), inventory.ErrSoldOut)
+			})
+		}
+	})
+}
+
+// losesConnection loses the connection of its first release.
+type losesConnection struct {
+	release.Releaser
+	ran   bool // Redis has run the script by then
+	calls int
+}
+
+func (l *losesConnection) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
+	l.calls++
+	if l.calls > 1 {
+		return l.Releaser.Release(ctx, item, orders)
+	}
+	if l.ran {
+		if _, _, err := l.Releaser.Release(ctx, item, orders); err != nil {
+			return nil, 0, err
+		}
+	}
+	return make([]inventory.ReleaseStatus, len(orders)), 0, io.EOF
 }
 
 // TestService_Cancel_Queued: a queued order is cancelled once it is committed; if it stays

@@ -128,6 +128,10 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
 	}
 	status, sequence, err := r.Stock.Release(ctx, item, orders)
+	if lost(err) && ctx.Err() == nil {
+		// Redis may respond on another connection, and recognizes what it has released.
+		status, sequence, err = r.Stock.Release(ctx, item, orders)
+	}
 	r.onReturn(item)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
@@ -140,6 +144,12 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 		}
 	}
 	return status, sequence, err
+}
+
+// lost reports whether a release failed without an answer from Redis.
+func lost(err error) bool {
+	var answered redis.Error
+	return err != nil && !errors.As(err, &answered)
 }
 
 // forgetReturns deletes the records of released orders, and records the sequences that
