@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/internal/pause"
 	"flashsale/inventory"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -120,6 +122,13 @@ var ErrNotReleased = errors.New("order: units not released")
 // under the same key; its next load counts the order correctly.
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
+// againMin and againMax bound the pauses before a release is repeated, of which each is four times the one
+// before it: other connections are often lost at the same time, and a Redis that is down is not waited for.
+const (
+	againMin = 2 * time.Millisecond
+	againMax = 32 * time.Millisecond
+)
+
 // ReleaseFromItem releases orders of one item. The statuses are valid even if there is an error.
 func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
@@ -128,8 +137,8 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
 	}
 	status, sequence, err := r.Stock.Release(ctx, item, orders)
-	if lost(err) && ctx.Err() == nil {
-		// Redis may respond on another connection, and recognizes what it has released.
+	// Redis may respond on another connection, and recognizes what it has released.
+	for wait := againMin; lost(err) && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
 		status, sequence, err = r.Stock.Release(ctx, item, orders)
 	}
 	r.onReturn(item)
