@@ -110,12 +110,13 @@ func TestService_Place_Terms(t *testing.T) {
 	service := checkout.NewService(cfg)
 	p := order.Purchase{ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 1, SubmittedAt: time.Now(), RequestID: "r-1", Trace: parent(t)}
 	var sale int64
-	stock.answer = func(r *inventory.Request) inventory.Outcome {
+	answer := func(r *inventory.Request) inventory.Outcome {
 		if r.ItemVersion != sale {
 			return inventory.Outcome{Err: &inventory.ItemVersionError{Version: sale}}
 		}
 		return inventory.Outcome{}
 	}
+	stock.answer = answer
 
 	sale = 4
 	if _, err := service.Place(await.Context(t), p); err != nil || len(stock.requests) != 2 || !slices.Equal(items.outdated, []string{"item 4"}) {
@@ -131,8 +132,19 @@ func TestService_Place_Terms(t *testing.T) {
 		}
 	}
 
+	// The item is changed while each of the first five requests is in progress.
+	stock.requests, stock.answer = nil, func(r *inventory.Request) inventory.Outcome {
+		if sale < 9 {
+			sale++
+		}
+		return answer(r)
+	}
+	if _, err := service.Place(await.Context(t), p); err != nil || len(stock.requests) != 6 {
+		t.Errorf("an item that changes often: %v after %d requests, want the sixth accepted", err, len(stock.requests))
+	}
+
 	// The sale has lost a change: it is loaded again.
-	stock.requests, items.version, sale = nil, 5, 4
+	stock.answer, stock.requests, items.version, sale = answer, nil, 5, 4
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrUnavailable) || len(stock.requests) != checkout.TermsTries || len(shelf.Dropped) != checkout.TermsTries-1 {
 		t.Errorf("an old sale: %v after %d requests, dropped %v", err, len(stock.requests), shelf.Dropped)
 	}

@@ -244,8 +244,9 @@ func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.
 	}
 }
 
-// TermsTries bounds how often a purchase is sent with terms that differ from the sale's.
-const TermsTries = 3
+// TermsTries bounds how often a purchase is sent with terms that differ from the sale's. An item that is
+// restocked many times a second has another version at several tries in a row.
+const TermsTries = 8
 
 // submit sends a purchase through the inventory and waits. If the sale has another version
 // of the item, the item is read again, and the purchase is sent with that version. It
