@@ -46,7 +46,7 @@ func newItemRestock(api *access) *cobra.Command {
 	var quantity int64
 	var reason, key string
 	c := &cobra.Command{
-		Use: "restock ID", Short: "Add units to a sale, or withdraw unsold units", Args: oneItem,
+		Use: "restock ID", Short: "Add units to a sale, or take back unsold units", Args: oneItem,
 		Example: "  flashsale item restock drop-1 --quantity 50 --reason 'second delivery'\n" +
 			"  flashsale item restock drop-1 --quantity -10 --reason 'damaged in store'",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -78,7 +78,7 @@ func newItemRestock(api *access) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.Int64Var(&quantity, "quantity", 0, "units to add; a negative number withdraws unsold units")
+	f.Int64Var(&quantity, "quantity", 0, "units to add; a negative number takes back unsold units")
 	f.StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	f.StringVar(&key, "key", "", "idempotency key; a repeat with the same key adds nothing (default: a new key)")
 	return c
