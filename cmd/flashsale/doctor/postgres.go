@@ -57,7 +57,7 @@ func (d *doctor) postgres(ctx context.Context) store.Checkup {
 		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
 		return store.Checkup{}
 	case len(c.Denied) > 0:
-		d.fix("database", "the role has no permission to read and change the rows of "+strings.Join(c.Denied, ", "), "grant the role the permissions that docs/postgres.md lists")
+		d.fix("database", "the role may not read and change the rows of "+strings.Join(c.Denied, ", "), "grant the role the permissions that docs/postgres.md lists")
 		return store.Checkup{}
 	}
 	d.ok("database", "%s is reachable and its schema is up to date (epoch %d)", config.RedactURL(s.DB), c.Epoch)
