@@ -124,7 +124,7 @@ func closesMS(t time.Time) int64 {
 // only, unless the change takes units back; see changeUnloaded.
 //
 // A change that takes no units back is refused when Redis has not responded within two fifths of
-// HoldLimit, so that pausing a sale never takes longer than a second.
+// HoldLimit, or the item's lock was not free, so that pausing a sale never takes longer than a second.
 //
 // Errors, with nothing changed: [ErrStockBelowSold] when fewer units are left
 // than AddLeft takes back, queued orders included; commit's,
@@ -163,8 +163,11 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 				return v.changeUnloaded(ctx, item, &c, commit)
 			}
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
-		}, lock.WithWaitLimit(min(changeWait, time.Until(commitBy))))
+		}, lock.WithWaitLimit(max(1, min(changeWait, time.Until(commitBy)))))
 		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil {
+			return err
+		}
+		if !time.Now().Before(commitBy) {
 			return err
 		}
 		// The lock's holder may be loading the sale, which can take long.

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
 	"flashsale/inventory"
@@ -108,7 +110,10 @@ func (r *Releases) Release(ctx context.Context, owed []store.Returned) (waiting 
 		}
 	}
 	faultpoint.Reach("order.released")
-	if err := forgetReturns(ctx, r.store, back, reached); err != nil {
+	// The items may have taken all of the time.
+	forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
+	defer cancel()
+	if err := forgetReturns(forget, r.store, back, reached); err != nil {
 		r.onError(err) // the next attempt finds them released already
 	}
 	return waiting, failed
@@ -127,6 +132,8 @@ func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == invent
 const (
 	againMin = 2 * time.Millisecond
 	againMax = 32 * time.Millisecond
+	// againWithin bounds the time since the first try: a Redis that does not respond would take all of Return.
+	againWithin = 500 * time.Millisecond
 )
 
 // ReleaseFromItem releases orders of one item. The statuses are valid even if there is an error.
@@ -136,11 +143,7 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 		o := &list[i]
 		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
 	}
-	status, sequence, err := r.Stock.Release(ctx, item, orders)
-	// Redis may respond on another connection, and recognizes what it has released.
-	for wait := againMin; lost(err) && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
-		status, sequence, err = r.Stock.Release(ctx, item, orders)
-	}
+	status, sequence, err := r.releaseAgain(ctx, item, orders)
 	r.onReturn(item)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
@@ -155,10 +158,29 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 	return status, sequence, err
 }
 
-// lost reports whether a release failed without an answer from Redis.
+// releaseAgain releases orders, and repeats the call for those without a reply: Redis may respond on another
+// connection, and recognizes what it has released. A Redis that is known to be down, or that does not
+// respond, is not asked again.
+func (r *Releases) releaseAgain(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error) {
+	began := time.Now()
+	status, sequence, err = r.Stock.Release(ctx, item, orders)
+	for wait := againMin; lost(err) && time.Since(began) < againWithin && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
+		done := slices.IndexFunc(status, func(s inventory.ReleaseStatus) bool { return s == inventory.ReleaseUnknown })
+		if done < 0 {
+			break
+		}
+		// Orders are released in sequence, so those without a reply are the last.
+		rest, reached, rerr := r.Stock.Release(ctx, item, orders[done:])
+		copy(status[done:], rest)
+		sequence, err = max(sequence, reached), rerr
+	}
+	return status, sequence, err
+}
+
+// lost reports whether a release was sent and failed without a reply from Redis.
 func lost(err error) bool {
-	var answered redis.Error
-	return err != nil && !errors.As(err, &answered)
+	var replied redis.Error
+	return err != nil && !errors.As(err, &replied) && !errors.Is(err, breaker.ErrOpen)
 }
 
 // forgetReturns deletes the records of released orders, and records the sequences that

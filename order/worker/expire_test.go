@@ -136,7 +136,7 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		ok := err == nil
 		switch id {
 		case "broken1", "broken2":
-			ok = err != nil && strings.Contains(err.Error(), "count is lower")
+			ok = err != nil && strings.Contains(err.Error(), "of them hold fewer")
 		case "early":
 			ok = err != nil && err.Error() == queue.Snooze(30*time.Second).Error()
 		case "new":

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -94,7 +95,7 @@ func Reconcile() *cobra.Command {
 			case report.Failed > 0:
 				return fmt.Errorf("%w or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
 			case repair:
-				return fmt.Errorf("%w and cannot be repaired automatically", errDiffers)
+				return fmt.Errorf("%w and cannot be repaired automatically%s", errDiffers, report.decide())
 			}
 			return fmt.Errorf("%w; %s", errDiffers, report.fix())
 		},
@@ -116,11 +117,23 @@ func (r *reconcileView) fix() string {
 	for i := range r.Items {
 		for _, d := range r.Items[i].Drifts {
 			if d.Kind != databaseOld {
-				return "--repair fixes the repairable ones"
+				return "--repair fixes the repairable ones" + r.decide()
 			}
 		}
 	}
-	return "decide with flashsale recover --from redis or --from database; see docs/backup.md"
+	return strings.TrimPrefix(r.decide(), "; ")
+}
+
+// decide names the command for the differences that only an operator's decision ends, if there are any.
+func (r *reconcileView) decide() string {
+	for i := range r.Items {
+		for _, d := range r.Items[i].Drifts {
+			if d.Kind == databaseOld {
+				return "; for stopped sales, decide with flashsale recover --from redis or --from database; see docs/backup.md"
+			}
+		}
+	}
+	return ""
 }
 
 // printReconciled prints the equations and then the differences.
