@@ -164,10 +164,7 @@ func (v *Inventory) Change(ctx context.Context, item string, c Change, commit fu
 			}
 			return fmt.Errorf("read stock of %s: %w: %w", item, ErrUnavailable, err)
 		}, lock.WithWaitLimit(max(1, min(changeWait, time.Until(commitBy)))))
-		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil {
-			return err
-		}
-		if !time.Now().Before(commitBy) {
+		if !errors.Is(err, lock.ErrWaitTimeout) || ctx.Err() != nil || !time.Now().Before(commitBy) {
 			return err
 		}
 		// The lock's holder may be loading the sale, which can take long.

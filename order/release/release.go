@@ -165,13 +165,13 @@ func (r *Releases) releaseAgain(ctx context.Context, item string, orders []inven
 	began := time.Now()
 	status, sequence, err = r.Stock.Release(ctx, item, orders)
 	for wait := againMin; lost(err) && time.Since(began) < againWithin && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
-		done := slices.IndexFunc(status, func(s inventory.ReleaseStatus) bool { return s == inventory.ReleaseUnknown })
-		if done < 0 {
+		first := slices.IndexFunc(status, func(s inventory.ReleaseStatus) bool { return s == inventory.ReleaseUnknown })
+		if first < 0 {
 			break
 		}
 		// Orders are released in sequence, so those without a reply are the last.
-		rest, reached, rerr := r.Stock.Release(ctx, item, orders[done:])
-		copy(status[done:], rest)
+		rest, reached, rerr := r.Stock.Release(ctx, item, orders[first:])
+		copy(status[first:], rest)
 		sequence, err = max(sequence, reached), rerr
 	}
 	return status, sequence, err
