@@ -22,6 +22,9 @@ type Change struct {
 	// AddLeft is how many units are added to the stock; a negative number takes back
 	// units that are not sold.
 	AddLeft int64
+	// SameTerms means that the price and the currency stay as they are: the sale then also accepts
+	// purchases that were made from the item's version before the change.
+	SameTerms bool
 	// PerUserLimit is how many units one buyer may hold, 1 or more.
 	PerUserLimit *int64
 	OpensAt      *time.Time
@@ -52,7 +55,10 @@ func (c *Change) validate() error {
 // there is none; [ErrBehind]: repeat it when the change before this one has arrived;
 // [ErrStockBelowSold]; [lock.ErrLost]; Redis away, and then the outcome is unknown.
 func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
-	limit, opens, closes, control := "", "", "", ""
+	same, limit, opens, closes, control := "", "", "", "", ""
+	if c.SameTerms {
+		same = "1"
+	}
 	if c.PerUserLimit != nil {
 		limit = fmt.Sprint(*c.PerUserLimit)
 	}
@@ -66,7 +72,7 @@ func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64,
 		control = *c.Control
 	}
 	letter, err := adjustScript.Run(ctx, rdb, []string{k.sale(item)},
-		epoch, k.stockChannel(k.partition(item)), item, mark, c.Version, c.AddLeft, limit, opens, closes, control).Text()
+		epoch, k.stockChannel(k.partition(item)), item, mark, c.Version, c.AddLeft, same, limit, opens, closes, control).Text()
 	if err != nil {
 		return fmt.Errorf("inventory: adjust sale of %s: %w", item, err)
 	}

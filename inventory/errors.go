@@ -40,7 +40,7 @@ func (e *QuantityError) Error() string {
 }
 
 // ItemVersionError means that a purchase was made with another version of the item than
-// the sale has: the caller's price or limit may be outdated. Nothing was taken.
+// the sale has, and its price may be outdated. Nothing was taken.
 type ItemVersionError struct {
 	Version int64 // the sale's; 0: it cannot be read
 }

@@ -54,10 +54,10 @@ type move struct {
 
 func (v *Inventory) moveLocked(ctx context.Context, m move, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error {
 	until := time.Now().Add(v.cfg.HoldLimit)
-	return v.changeLoaded(ctx, until, m.fromLock, m.from, &Change{AddLeft: -m.units}, func(ctx context.Context) (int64, error) {
+	return v.changeLoaded(ctx, until, m.fromLock, m.from, &Change{AddLeft: -m.units, SameTerms: true}, func(ctx context.Context) (int64, error) {
 		begun := false
 		var fromVersion int64
-		err := v.changeLoaded(ctx, until, m.toLock, m.to, &Change{AddLeft: m.units}, func(ctx context.Context) (toVersion int64, err error) {
+		err := v.changeLoaded(ctx, until, m.toLock, m.to, &Change{AddLeft: m.units, SameTerms: true}, func(ctx context.Context) (toVersion int64, err error) {
 			if !time.Now().Before(m.fromLock.ValidUntil()) {
 				return 0, fmt.Errorf("%w: %w", ErrUnavailable, lock.ErrLost)
 			}

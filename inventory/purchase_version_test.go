@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,61 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 		mustBuy(t, v, by(2, "u", "k2", 1))
 		mustBuy(t, v, by(0, "u", "k3", 1))
 		s.audit(t)
+	})
+}
+
+// TestInventory_Purchase_SameTerms: a purchase that was made from an earlier version of the item is
+// accepted while all changes since then have left the price as it is.
+func TestInventory_Purchase_SameTerms(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(100, 1), 0)
+		v := s.inventory(t, Config{})
+		next := 0
+		// accepts checks which of the item's versions 1 to 8 the sale accepts.
+		accepts := func(when string, want ...int64) {
+			t.Helper()
+			var got []int64
+			for version := int64(1); version <= 8; version++ {
+				next++
+				r := s.request(fmt.Sprint("u", next), "k", 1)
+				r.ItemVersion = version
+				var other *ItemVersionError
+				switch o := buy(t, v, r); {
+				case o.Err == nil:
+					got = append(got, version)
+				case !errors.As(o.Err, &other):
+					t.Fatalf("%s, by version %d: %v", when, version, o.Err)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: the versions %v are accepted, want %v", when, got, want)
+			}
+		}
+		accepts("before any change", 1)
+		s.mustAdjust(t, Change{Version: 2, AddLeft: 1, SameTerms: true})
+		accepts("after one restock", 1, 2)
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: true})
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: true}) // a repeat
+		accepts("after two", 1, 2, 3)
+		s.mustAdjust(t, Change{Version: 4})
+		accepts("after another price", 4)
+		s.mustAdjust(t, Change{Version: 5, AddLeft: 1, SameTerms: true})
+		accepts("after another price and a restock", 4, 5)
+		// A process of an earlier release changes the price.
+		sale := keys{1}.sale(s.item)
+		_, rest, _ := strings.Cut(rdb.HGet(await.Context(t), sale, "version").Val(), ".")
+		if err := rdb.HSet(await.Context(t), sale, "version", "6."+rest).Err(); err != nil {
+			t.Fatal(err)
+		}
+		accepts("after a change by an earlier release", 6)
+		s.mustAdjust(t, Change{Version: 7, AddLeft: 1, SameTerms: true})
+		accepts("after that and a restock", 6, 7)
+		s.stock(0, 8)
+		if err := v.invalidate(await.Context(t), s.item); err != nil {
+			t.Fatal(err)
+		}
+		accepts("after a load", 8)
 	})
 }
 

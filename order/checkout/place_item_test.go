@@ -5,10 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"flashsale/catalog"
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/tracing"
 	"flashsale/inventory"
@@ -16,6 +19,7 @@ import (
 	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/storetest"
+	"flashsale/order/timeouts"
 )
 
 // countedItems is a catalogue that counts the reads of items.
@@ -82,4 +86,35 @@ func TestService_Place_Item(t *testing.T) {
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, catalog.ErrItemNotFound) || items.asked != 1 {
 		t.Errorf("with another item: %v, %d reads of the catalogue, want 1", err, items.asked)
 	}
+}
+
+// lostRefills are buckets whose units others take after each refill.
+type lostRefills struct{ refills int }
+
+func (*lostRefills) Item(_ context.Context, id string) (catalog.Item, error) {
+	return catalog.Item{ID: id, Buckets: 2}, nil
+}
+
+func (l *lostRefills) Refill(ctx context.Context, _ *catalog.Item, _ string, _ int64) (bool, error) {
+	l.refills++
+	return pause.For(ctx, 100*time.Millisecond), nil
+}
+
+func (*lostRefills) Outdated(string, int64) {}
+
+// TestService_Place_LostRefills: if others take the units of each refill, the buyer is told that
+// nothing is left, and not that the service has failed.
+func TestService_Place_LostRefills(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		buckets := &lostRefills{}
+		service := checkout.NewService(checkout.Config{Store: s, Stock: &keptStock{}, Items: buckets, Buckets: buckets, Waiters: checkout.NewWaiters()})
+		_, err := service.Place(t.Context(), order.Purchase{
+			ItemID: "thing", Item: catalog.Item{ID: "thing", Buckets: 2}, UserID: "u", IdempotencyKey: "k", Quantity: 1,
+		})
+		if want := int(timeouts.Refill / (100 * time.Millisecond)); !errors.Is(err, inventory.ErrSoldOut) || buckets.refills <= want {
+			t.Errorf("%v after %d refills, want ErrSoldOut after more than %d", err, buckets.refills, want)
+		}
+	})
 }

@@ -219,8 +219,9 @@ func refusalOf(reason string) error {
 }
 
 // submitToBucket is submit for an item whose stock is divided. It replaces p.ItemID by the
-// buyer's bucket, and refills the bucket if it is sold out and others are not. Others may take the
-// units each time, so it gives up after timeouts.Refill.
+// buyer's bucket, and refills the bucket if it is sold out and others are not. If other buyers have
+// taken the units of each refill for timeouts.Refill, the item is sold out for this one: as many
+// units as come in are bought at once.
 func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.Placed, string, error) {
 	p.ItemID = bucket.Home(p.Item.ID, p.UserID, p.Item.Buckets)
 	for began := time.Now(); ; {
@@ -236,10 +237,8 @@ func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.
 		switch {
 		case refillErr != nil:
 			return order.Placed{}, "", refillErr
-		case !refilled:
+		case !refilled, time.Since(began) > timeouts.Refill:
 			return order.Placed{}, "", err
-		case time.Since(began) > timeouts.Refill:
-			return order.Placed{}, "", fmt.Errorf("%w: other buyers took the units with which bucket %s was refilled", inventory.ErrUnavailable, p.ItemID)
 		}
 	}
 }

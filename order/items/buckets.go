@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +25,8 @@ import (
 
 // refills are the refills of one item's buckets by this process.
 type refills struct {
-	ids []string // of the buckets
+	ids    []string       // of the buckets
+	wanted []atomic.Int64 // how many units the purchases that wait for a refill of the bucket want
 	// flights has one refill per bucket and quantity, for all purchases that wait for it.
 	flights singleflight.Group
 	turn    chan struct{} // is taken for a move, so that refills do not take each other's units
@@ -34,7 +37,9 @@ func (s *Service) refillsOf(item *catalog.Item) *refills {
 	if r, ok := s.refills.Load(item.ID); ok {
 		return r.(*refills) //nolint:forcetypeassert // nothing else is stored
 	}
-	r, _ := s.refills.LoadOrStore(item.ID, &refills{ids: bucket.IDs(item.ID, item.Buckets), turn: make(chan struct{}, 1)})
+	r, _ := s.refills.LoadOrStore(item.ID, &refills{
+		ids: bucket.IDs(item.ID, item.Buckets), wanted: make([]atomic.Int64, item.Buckets), turn: make(chan struct{}, 1),
+	})
 	return r.(*refills) //nolint:forcetypeassert // nothing else is stored
 }
 
@@ -46,6 +51,9 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 	if s.Stock.SoldOut(r.ids) {
 		return false, nil
 	}
+	wanted := &r.wanted[slices.Index(r.ids, id)]
+	wanted.Add(quantity)
+	defer wanted.Add(-quantity)
 	refilled := r.flights.DoChan(fmt.Sprint(id, " ", quantity), func() (any, error) {
 		// It serves other purchases, too, so it does not end with this one.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Refill)
@@ -75,8 +83,9 @@ const (
 )
 
 // fill moves units into a bucket until it has a quantity. It takes half of the fullest bucket, so
-// that a bucket that sells faster is filled a few times, and not for each of its buyers. It
-// returns false if all buckets together have less than the quantity.
+// that a bucket that sells faster is filled a few times, and not for each of its buyers; or
+// more, if the purchases that wait for the refill want more: otherwise they take each other's units and
+// wait again. It returns false if all buckets together have less than the quantity.
 func (s *Service) fill(ctx context.Context, r *refills, id string, quantity int64) (bool, error) {
 	for wait := fillPauseMin; ; wait = min(2*wait, fillPauseMax) {
 		enough, unknown, err := s.fillOnce(ctx, r, id, quantity)
@@ -119,7 +128,8 @@ func (s *Service) fillOnce(ctx context.Context, r *refills, id string, quantity 
 		case l.known < quantity:
 			return false, l.unknown, nil
 		}
-		units := min(l.most, max(quantity-l.own, (l.most+1)/2))
+		wanted := max(quantity, r.wanted[slices.Index(r.ids, id)].Load())
+		units := min(l.most, max(wanted-l.own, (l.most+1)/2))
 		err := s.move(ctx, l.from, id, units)
 		switch {
 		case errors.Is(err, inventory.ErrStockBelowSold), errors.Is(err, inventory.ErrNotLoaded), errors.Is(err, lock.ErrWaitTimeout):
@@ -252,10 +262,10 @@ func (s *Service) move(ctx context.Context, from, to string, units int64) error 
 
 // moveEnded is move for an item whose sale has ended and is not loaded: nothing of it is sold.
 func (s *Service) moveEnded(ctx context.Context, from, to string, units int64) error {
-	return s.Stock.Change(ctx, from, inventory.Change{AddLeft: -units}, func(ctx context.Context) (int64, error) {
+	return s.Stock.Change(ctx, from, inventory.Change{AddLeft: -units, SameTerms: true}, func(ctx context.Context) (int64, error) {
 		begun := false
 		var versions map[string]int64
-		err := s.Stock.Change(ctx, to, inventory.Change{AddLeft: units}, func(ctx context.Context) (int64, error) {
+		err := s.Stock.Change(ctx, to, inventory.Change{AddLeft: units, SameTerms: true}, func(ctx context.Context) (int64, error) {
 			begun = true
 			var err error
 			versions, err = s.commitMove(ctx, from, to, units)

@@ -383,6 +383,47 @@ func TestService_Place_OldPrice(t *testing.T) {
 	})
 }
 
+// TestService_Place_SamePrice: a process that has missed changes of other fields than the price sells
+// without reading the item again.
+func TestService_Place_SamePrice(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 20, 20))
+		s.Work()
+		other := deaf(s)
+		known := func() int64 {
+			t.Helper()
+			item, err := other.Items.Item(await.Context(t), s.Item)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return item.Version
+		}
+		buy := func(key string, version int64) {
+			t.Helper()
+			if _, err := other.Place(await.Context(t), s.Purchase("u", key, 1, ordertest.Long)); err != nil || known() != version {
+				t.Errorf("%s: %v, from version %d, want %d", key, err, known(), version)
+			}
+		}
+		buy("first", 1)
+		if _, _, err := s.Sales.Restock(await.Context(t), s.Item, items.Restock{Quantity: 5, Reason: "r", IdempotencyKey: "r"}, ordertest.Root); err != nil {
+			t.Fatal(err)
+		}
+		buy("restocked", 1)
+		for _, to := range []catalog.Control{catalog.ControlPaused, catalog.ControlOpen} {
+			if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.Control{To: to}, ordertest.Root); err != nil {
+				t.Fatal(err)
+			}
+		}
+		buy("resumed", 1)
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(10))})
+		buy("another limit", 1)
+		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5)), PerUserLimit: ordertest.Ptr(int64(11))})
+		buy("another price", 6)
+		ordertest.AuditStore(t, s.Store)
+	})
+}
+
 // TestService_Place_SaleBehind: a sale that has lost a change of its item is loaded again,
 // and then uses the change.
 func TestService_Place_SaleBehind(t *testing.T) {

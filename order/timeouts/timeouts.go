@@ -40,7 +40,8 @@ var (
 	// transaction or check records them.
 	Revisions = time.Second
 	// Refill bounds the refill of a bucket, which may wait for buckets that are being changed
-	// or loaded.
+	// or loaded. It also bounds how long a purchase is tried again after refills whose units
+	// other buyers have taken.
 	Refill = 1500 * time.Millisecond
 	// Inspect bounds how long an inspection blocks sales of an item once it has the lock.
 	// It usually takes one or two milliseconds.
