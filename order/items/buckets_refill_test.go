@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"flashsale/catalog"
 	"flashsale/internal/testing/await"
@@ -65,4 +66,47 @@ func TestService_Refill_Unloaded(t *testing.T) {
 	if _, err := refill(ctx, stock); !errors.Is(err, ordertest.ErrTest) || errors.Is(err, inventory.ErrUnavailable) {
 		t.Errorf("a client that has gone: %v, want its cause", err)
 	}
+}
+
+// heldStock is a stock whose first bucket has six units, which can be read once release is closed.
+type heldStock struct {
+	items.Stock
+	release chan struct{}
+	moved   []int64
+}
+
+func (*heldStock) SoldOut([]string) bool { return false }
+
+func (*heldStock) DropSoldOutMark(string) {}
+
+func (h *heldStock) Left(context.Context, []string) ([]int64, error) {
+	<-h.release
+	return []int64{6, 0}, nil
+}
+
+func (h *heldStock) Move(_ context.Context, _, _ string, units int64, _ func(context.Context) (int64, int64, error)) error {
+	h.moved = append(h.moved, units)
+	return nil
+}
+
+// TestService_Refill_Waiting: one refill brings the units that all waiting purchases want.
+func TestService_Refill_Waiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stock := &heldStock{release: make(chan struct{})}
+		service := &items.Service{Stock: stock}
+		for range 5 {
+			go func() {
+				if ok, err := service.Refill(t.Context(), &catalog.Item{ID: "item", Buckets: 2}, "item.1", 1); !ok || err != nil {
+					t.Errorf("refilled %v, %v", ok, err)
+				}
+			}()
+		}
+		synctest.Wait()
+		close(stock.release)
+		synctest.Wait()
+		if !slices.Equal(stock.moved, []int64{5}) {
+			t.Errorf("moved %v units, want once the 5 that are wanted", stock.moved)
+		}
+	})
 }
