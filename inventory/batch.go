@@ -22,6 +22,34 @@ func name(batch []*Request, taskID string) {
 	}
 }
 
+// scriptArgs is the memory of a purchase script's arguments, which each batch uses again.
+type scriptArgs struct {
+	args    []any
+	values  []string // of the buyers: see appendValues
+	lines   []byte   // of the task
+	records []byte   // for the log of queued orders
+	hashes  []byte   // of the idempotency keys
+}
+
+// of returns the arguments of purchase.lua for a batch. They are valid until the next call.
+func (a *scriptArgs) of(s *seller, batch []*Request) []any {
+	a.records = appendRecords(a.records[:0], batch)
+	a.hashes = appendKeyHashes(a.hashes[:0], batch)
+	a.values = appendValues(a.values[:0], batch)
+	a.lines = appendLines(a.lines[:0], batch)
+	args := append(a.args[:0], s.lock.value, s.lock.fence, s.epoch, s.v.queues[s.partition].MaxLength(), s.floor.Load(), len(batch), a.records,
+		a.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom, s.parcel, a.lines)
+	for i, r := range batch {
+		// By pointer: converting a string to an interface copies it to the heap.
+		args = append(args, &r.Buyer, &a.values[i])
+	}
+	for _, r := range batch {
+		args = append(args, &r.Quantity)
+	}
+	a.args = args
+	return args
+}
+
 // appendLines appends the lines of a batch's task.
 func appendLines(b []byte, batch []*Request) []byte {
 	for i, r := range batch {

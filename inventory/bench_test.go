@@ -120,10 +120,10 @@ func benchSeller(b *testing.B, rdb redis.UniversalClient) (*shop, *seller) {
 		b.Fatal(err)
 	}
 	sel := newSeller(v, s.item)
-	if _, err := sel.hold(ctx); err != nil {
+	if _, err := sel.lock.hold(ctx); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(sel.unlock)
+	b.Cleanup(sel.lock.release)
 	return s, sel
 }
 

@@ -31,7 +31,7 @@ func (s *seller) evaluate(ctx context.Context, script scriptCall, args []any) (a
 	// might have reached another master in the meantime.
 	node, cluster := s.v.rdb, (*redis.ClusterClient)(nil)
 	if c, ok := s.v.rdb.(*redis.ClusterClient); ok {
-		master, err := c.MasterForKey(ctx, s.lockKey)
+		master, err := c.MasterForKey(ctx, s.lock.name)
 		if err != nil {
 			return nil, fmt.Errorf("find the master: %w", err)
 		}

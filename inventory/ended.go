@@ -53,7 +53,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 		}
 	}
 	if waiting > 0 {
-		s.unlock()
+		s.lock.release()
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func TestInventory_UnknownOutcome_ThenMore(t *testing.T) {
 		}})
 		s.source.sales[s.item] = open(3, 1) // for the audit
 		sel := newSeller(v, s.item)
-		defer sel.unlock()
+		defer sel.lock.release()
 		batch := []*Request{s.request("a", "k", 1), s.request("b", "k", 1), s.request("c", "k", 1), s.request("d", "k", 1)}
 		got := make([]Outcome, len(batch))
 		names := make([]int, len(batch))

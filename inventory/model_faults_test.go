@@ -250,7 +250,7 @@ func testFaultsModel(t *testing.T) {
 			v.mu.Lock()
 			v.sellers[f.s.item] = f.sel // a load reads the sale's floor from it
 			v.mu.Unlock()
-			defer f.sel.unlock()
+			defer f.sel.lock.release()
 			rt.Repeat(map[string]func(*rapid.T){
 				"buy": f.buy, "buy more": f.buy, "take": f.take, "close": f.close, "give back": f.giveBack,
 				"change": f.change, "drop": f.drop, "flush": f.flush, "lose the lock": f.loseLock,
@@ -406,7 +406,7 @@ func (f *faults) give(t *rapid.T, list ...sold) {
 // change is an admin's change: a restock or a take-back, another limit, a pause or its end.
 // The commit succeeds, does not happen, or has an unknown outcome.
 func (f *faults) change(t *rapid.T) {
-	f.sel.unlock() // an admin waits for the lock
+	f.sel.lock.release() // an admin waits for the lock
 	c := Change{AddLeft: rapid.SampledFrom([]int64{0, 1, 7, -1, -5}).Draw(t, "add")}
 	if !f.loaded && c.AddLeft < 0 {
 		f.load() // the units must be there

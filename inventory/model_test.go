@@ -213,10 +213,10 @@ func testScriptModel(t *testing.T) {
 				rt.Fatal(err)
 			}
 			sel := newSeller(v, s.item) // without its goroutine: the test takes its place
-			if _, err := sel.hold(ctx); err != nil {
+			if _, err := sel.lock.hold(ctx); err != nil {
 				rt.Fatal(err)
 			}
-			defer sel.unlock()
+			defer sel.lock.release()
 			var sent []*Request
 			for range rapid.IntRange(1, 15).Draw(rt, "steps") {
 				switch rapid.IntRange(0, 9).Draw(rt, "step") {

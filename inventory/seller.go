@@ -43,29 +43,16 @@ type seller struct {
 
 	// The rest belongs to the run goroutine.
 	partition int
-	lockKey   string
-	keys      []string
-	held      *lock.Lock
-	since     time.Time // when the lock was acquired
-	shared    time.Time // when another process was last seen to use the item
-	refusedAt time.Time // when the first of several instant batches in a row was refused; zero: none was
-	nextPause time.Duration
-	mustHold  bool          // the next script waits for the lock
-	queued    time.Duration // how long the last wait for the lock took; 0 after an instant batch
-	sent      time.Time     // when the last script was sent
-	replied   time.Time     // when its reply came, or was given up
-	lockValue string        // for the next script; empty for an instant batch
-	fence     int64         // its fencing token; of an instant batch its end in ms of Redis's clock
-	down      bool          // Redis did not answer for the previous batch
-	stopped   time.Time     // when a load was last refused with ErrStopped
-	loading   *loading      // nil unless the sale is being loaded
-	epoch     int64         // under which the last script was sent
-	args      []any
-	values    []string // of the batch: see appendValues
-	lines     []byte   // of the batch's task
-	records   []byte   // of the batch, for the log of queued orders
-	hashes    []byte   // of the batch's keys
-	spare     []*Request
+	keys      []string // of the purchase script
+	lock      sellerLock
+	args      scriptArgs
+	spare     []*Request // the memory of the next batch
+	epoch     int64      // under which the last script was sent
+	sent      time.Time  // when it was sent
+	replied   time.Time  // when its reply came, or was given up
+	down      bool       // Redis did not answer for the previous batch
+	loading   *loading   // nil unless the sale is being loaded
+	stopped   time.Time  // when a load was last refused with ErrStopped
 	// accepted has the sale's accepted keys as far as this process has received them; nil
 	// until nothing is left. The last script was asked for the keys of askedBuild from
 	// number askedFrom on.
@@ -77,8 +64,9 @@ type seller struct {
 }
 
 func newSeller(v *Inventory, item string) *seller {
-	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), partition: v.keys.partition(item), lockKey: v.keys.lock(item)}
-	lockKey, waitersKey, fenceKey := v.locks.InstantKeys(s.lockKey)
+	s := &seller{v: v, item: item, wake: make(chan struct{}, 1), partition: v.keys.partition(item)}
+	s.lock = sellerLock{v: v, item: item, name: v.keys.lock(item), clock: &v.clocks[s.partition], beforeRelease: s.endLoading}
+	lockKey, waitersKey, fenceKey := v.locks.InstantKeys(s.lock.name)
 	q := v.queues[s.partition]
 	s.keys = append([]string{lockKey, waitersKey, v.keys.sale(item), v.keys.idempotency(item), v.keys.buyers(item),
 		accepted.LogKey(q.Prefix()), v.keys.accepted(item), fenceKey}, q.EnqueueKeys()...)
@@ -154,7 +142,7 @@ func (s *seller) take() []*Request {
 // run sells the requests that arrived while the last script was in flight, batch by batch.
 func (s *seller) run() {
 	defer s.v.running.Done()
-	defer s.unlock()
+	defer s.lock.release()
 	idle := time.NewTimer(idleLife)
 	defer idle.Stop()
 	for {
@@ -168,10 +156,10 @@ func (s *seller) run() {
 		// probably close, and then release it. With a sold-out mark, further requests do
 		// not need the lock.
 		if s.loading == nil && s.mark.Load() != nil {
-			s.unlock()
+			s.lock.release()
 		}
 		wait := idleLife
-		if s.held != nil {
+		if s.lock.held != nil {
 			wait = s.v.cfg.LockIdle
 		}
 		idle.Reset(wait)
@@ -180,10 +168,10 @@ func (s *seller) run() {
 			// The request of this signal may have been sold with an earlier batch.
 			wait = 0
 		case <-idle.C:
-			if s.held != nil {
+			if s.lock.held != nil {
 				// A load needs the lock. Check for its end again later.
 				if s.loading == nil || s.loading.ended() {
-					s.unlock()
+					s.lock.release()
 				}
 				continue
 			}
@@ -266,8 +254,8 @@ func (s *seller) sell(batch []*Request) {
 	}
 	ctx, cancel := context.WithTimeout(s.v.life, s.v.cfg.Patience)
 	defer cancel()
-	s.sinceRefusal() // of a batch that failed
-	unknown := false // whether an earlier attempt may have taken effect
+	s.lock.sinceRefusal() // of a batch that failed
+	unknown := false      // whether an earlier attempt may have taken effect
 	for wait := resendMin; ; wait = min(2*wait, resendMax) {
 		err := s.try(ctx, batch)
 		if err == nil {
@@ -336,7 +324,7 @@ const stoppedLife = 250 * time.Millisecond
 
 // try sends the batch once. It returns nil when every request was answered.
 func (s *seller) try(ctx context.Context, batch []*Request) error {
-	waited, err := s.prepare(ctx)
+	waited, err := s.lock.prepare(ctx, s.replied)
 	if err != nil {
 		if errors.Is(err, lock.ErrWaitTimeout) {
 			if s.v.beingLoaded(s.item) {
@@ -346,9 +334,9 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		}
 		return err
 	}
-	instant := s.lockValue == ""
+	instant := s.lock.value == ""
 	if !instant {
-		s.waited(batch, waited, s.since)
+		s.waited(batch, waited, s.lock.since)
 	}
 	drops := s.drops.Load()
 	reply, err := s.send(ctx, batch)
@@ -356,16 +344,15 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 		return err
 	}
 	if instant && reply.status != "ok" {
-		return s.instantRefused(ctx, reply.status)
+		return s.lock.instantRefused(ctx, reply.status)
 	}
 	if instant {
-		s.queued = 0
-		s.waited(batch, s.sinceRefusal(), s.sent)
+		s.waited(batch, s.lock.instantDone(), s.sent)
 	}
 	switch reply.status {
 	case "ok":
 	case "lost", "fenced":
-		s.unlock()
+		s.lock.release()
 		return fmt.Errorf("purchase refused (%s): %w", reply.status, lock.ErrLost)
 	case "epoch":
 		if s.v.refresh(ctx) {
@@ -387,13 +374,13 @@ func (s *seller) try(ctx context.Context, batch []*Request) error {
 	}
 	floor := s.floor.Load()
 	if reply.waiting > 0 || floor > 0 && reply.sequence > floor+1 {
-		s.shared = time.Now() // another process waits for the lock, or has taken or returned units
+		s.lock.shared = time.Now() // another process waits for the lock, or has taken or returned units
 	}
 	s.floor.Store(max(floor, reply.sequence))
 	s.v.clocks[s.partition].set(reply.nowMS)
 	s.v.observers.OnVersion(s.item, itemVersionOf(reply.version), s.sent)
-	if s.isShared() {
-		s.unlock()
+	if s.lock.isShared() {
+		s.lock.release()
 	}
 	return nil
 }
@@ -407,26 +394,12 @@ func (s *seller) waited(batch []*Request, d time.Duration, until time.Time) {
 }
 
 func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, error) {
-	q := s.v.queues[s.partition]
 	s.epoch = s.v.epoch.Load()
-	s.records = appendRecords(s.records[:0], batch)
-	s.hashes = appendKeyHashes(s.hashes[:0], batch)
-	s.values = appendValues(s.values[:0], batch)
-	s.lines = appendLines(s.lines[:0], batch)
 	s.askedBuild, s.askedFrom = "", 0
 	if s.accepted != nil {
 		s.askedBuild, s.askedFrom = s.accepted.build, s.accepted.known
 	}
-	args := append(s.args[:0], s.lockValue, s.fence, s.epoch, q.MaxLength(), s.floor.Load(), len(batch), s.records,
-		s.hashes, batch[0].ItemVersion, s.askedBuild, s.askedFrom, s.parcel, s.lines)
-	for i, r := range batch {
-		// By pointer: converting a string to an interface copies it to the heap.
-		args = append(args, &r.Buyer, &s.values[i])
-	}
-	for _, r := range batch {
-		args = append(args, &r.Quantity)
-	}
-	s.args = args
+	args := s.args.of(s, batch)
 	faultpoint.Reach("inventory.send")
 	start := time.Now()
 	s.sent = start
@@ -443,7 +416,7 @@ func (s *seller) send(ctx context.Context, batch []*Request) (purchaseReply, err
 	faultpoint.Reach("inventory.sent")
 	clear(args)
 	reply, err := readReply(res, err)
-	if s.lockValue != "" || err != nil || reply.status == "ok" { // not for a refused instant batch, which is sent again
+	if s.lock.value != "" || err != nil || reply.status == "ok" { // not for a refused instant batch, which is sent again
 		s.v.cfg.OnBatch(len(batch), s.replied.Sub(start))
 		if s.trace != nil {
 			s.trace.Step("redis.script", start, s.replied, err)

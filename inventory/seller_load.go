@@ -31,7 +31,7 @@ func (s *seller) loadAndWait(ctx context.Context, rewound int64) error {
 	if s.loading == nil {
 		loadCtx, cancel := context.WithCancel(s.v.life)
 		l := &loading{cancel: cancel, done: make(chan struct{})}
-		held := s.held
+		held := s.lock.held
 		stop := context.AfterFunc(held.Context(), cancel)
 		go func() {
 			defer close(l.done)

@@ -31,7 +31,7 @@ func TestSeller_Trace(t *testing.T) {
 			t.Fatal(err)
 		}
 		sel := newSeller(v, s.item) // without its goroutine: the test takes its place
-		defer sel.unlock()
+		defer sel.lock.release()
 		var batch []*Request
 		answered := 0
 		for _, buyer := range []string{"a", "b", "c", "d", "e"} {
