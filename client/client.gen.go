@@ -1046,12 +1046,12 @@ type DeadLetterFate struct {
 	Orders int64  `json:"orders"`
 	Queue  string `json:"queue"`
 
-	// State The present state.
+	// State The current state.
 	State DeadLetterFateState `json:"state"`
 	Task  TaskID              `json:"task"`
 }
 
-// DeadLetterFateState The present state.
+// DeadLetterFateState The current state.
 type DeadLetterFateState string
 
 // DeadLetterGroup defines model for DeadLetterGroup.
@@ -1346,7 +1346,7 @@ type ExportedOrder struct {
 	UserID UserID `json:"user_id"`
 }
 
-// Figures The present activity of the whole deployment. Unknown values are null.
+// Figures The current activity of the whole deployment. Unknown values are null.
 type Figures struct {
 	// AcceptedPerSecond Events per second; null if it is not known.
 	AcceptedPerSecond *Rate `json:"accepted_per_second"`
@@ -1397,7 +1397,7 @@ type Figures struct {
 	Processes []FiguresProcess `json:"processes"`
 	Queue     *FiguresQueue    `json:"queue"`
 
-	// RefusedByCodePerSecond Refused purchases by the code of the problem.
+	// RefusedByCodePerSecond Refused purchases per second, by the code of the problem.
 	RefusedByCodePerSecond *map[string]float64 `json:"refused_by_code_per_second"`
 
 	// RefusedPerSecond Events per second; null if it is not known.
@@ -1433,7 +1433,7 @@ type FiguresItem struct {
 	AcceptedPerSecond *Rate  `json:"accepted_per_second"`
 	ID                ItemID `json:"id"`
 
-	// Lock The lock of the item at one moment. While several processes sell the item, the lock moves between them every few milliseconds.
+	// Lock The lock of the item at one moment. While several processes sell the item, each holds the lock only while its script runs, which is not shown here.
 	Lock *struct {
 		// Fence Its last fencing token.
 		Fence int64 `json:"fence"`
@@ -3933,14 +3933,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/admin/queue (the `GetQueues` operationId).
 	GetQueues(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// VerifyQueuesWithBody Check every task, and optionally repair them
+	// VerifyQueuesWithBody Check all tasks, and optionally repair them
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/queue/verify (the `VerifyQueues` operationId).
 	VerifyQueuesWithBody(ctx context.Context, params *VerifyQueuesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// VerifyQueues Check every task, and optionally repair them
+	// VerifyQueues Check all tasks, and optionally repair them
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5047,7 +5047,7 @@ func (c *Client) GetQueues(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
-// VerifyQueuesWithBody Check every task, and optionally repair them
+// VerifyQueuesWithBody Check all tasks, and optionally repair them
 //
 // Takes any type of body and a specified content type.
 //
@@ -5064,7 +5064,7 @@ func (c *Client) VerifyQueuesWithBody(ctx context.Context, params *VerifyQueuesP
 	return c.Client.Do(req)
 }
 
-// VerifyQueues Check every task, and optionally repair them
+// VerifyQueues Check all tasks, and optionally repair them
 //
 // Takes a body of the `application/json` content type.
 //
