@@ -947,7 +947,7 @@ type AuditEntry struct {
 	ID     int64   `json:"id"`
 	ItemID *ItemID `json:"item_id,omitempty"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID   *OrderID   `json:"order_id,omitempty"`
 	RequestID *RequestID `json:"request_id,omitempty"`
 }
@@ -982,10 +982,10 @@ type BuyerExport struct {
 	UserID UserID `json:"user_id"`
 }
 
-// Count A number of things; null if it is not known.
+// Count A count; null if it is not known.
 type Count = int64
 
-// Currency A code of ISO 4217.
+// Currency An ISO 4217 code.
 type Currency = string
 
 // DeadLetter A task that failed for good.
@@ -999,7 +999,7 @@ type DeadLetter struct {
 	Group  DeadLetterGroupID `json:"group"`
 	ItemID *ItemID           `json:"item_id,omitempty"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID *OrderID `json:"order_id,omitempty"`
 
 	// Orders The number of orders in the task.
@@ -1014,7 +1014,7 @@ type DeadLetter struct {
 	Type string `json:"type"`
 }
 
-// DeadLetterContent A dead letter and what it contains.
+// DeadLetterContent A dead letter and its contents.
 type DeadLetterContent struct {
 	Attempts int64 `json:"attempts"`
 
@@ -1025,7 +1025,7 @@ type DeadLetterContent struct {
 	Group  DeadLetterGroupID `json:"group"`
 	ItemID *ItemID           `json:"item_id,omitempty"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID *OrderID `json:"order_id,omitempty"`
 
 	// Orders The number of orders in the task.
@@ -1046,12 +1046,12 @@ type DeadLetterFate struct {
 	Orders int64  `json:"orders"`
 	Queue  string `json:"queue"`
 
-	// State The state that it has now.
+	// State The current state.
 	State DeadLetterFateState `json:"state"`
 	Task  TaskID              `json:"task"`
 }
 
-// DeadLetterFateState The state that it has now.
+// DeadLetterFateState The current state.
 type DeadLetterFateState string
 
 // DeadLetterGroup defines model for DeadLetterGroup.
@@ -1083,7 +1083,7 @@ type DeadLetterGroups struct {
 	// Counted The number of letters that were examined.
 	Counted int64 `json:"counted"`
 
-	// CountedAt The time of the count, by the queues' clock. Send it as `before` to retry or discard no letter that died later.
+	// CountedAt The time of the count, by the queues' clock. Send it as `before` so that later dead letters are not retried or discarded.
 	CountedAt time.Time         `json:"counted_at"`
 	Groups    []DeadLetterGroup `json:"groups"`
 
@@ -1126,7 +1126,7 @@ type DeadLetterPayload struct {
 	Omitted int64             `json:"omitted"`
 	Orders  []DeadLetterOrder `json:"orders"`
 
-	// Raw The start of the payload, up to 2,048 bytes, if not all of it can be read.
+	// Raw The start of the payload, up to 2,048 bytes, if the payload cannot be read completely.
 	Raw *string `json:"raw,omitempty"`
 
 	// Unreadable The number of orders that cannot be read.
@@ -1138,7 +1138,7 @@ type DeadLetterSelection struct {
 	// All All letters.
 	All *DeadLetterSelectionAll `json:"all,omitempty"`
 
-	// Before Only letters that died before it. By default, and at most, the time of the first call. In the years 2000 to 2999.
+	// Before Only tasks that became dead letters before this time. By default, and at most, the time of the first call. In the years 2000 to 2999.
 	Before *time.Time `json:"before,omitempty"`
 
 	// Cursor The `next_cursor` of the previous call with the same selection.
@@ -1159,7 +1159,7 @@ type DeadLettersResolved struct {
 	// Done The number of letters that this call has resolved.
 	Done int64 `json:"done"`
 
-	// Failed The number of letters that could not be resolved and stay.
+	// Failed The number of letters that could not be resolved and remain.
 	Failed int64 `json:"failed"`
 
 	// Matched The number of letters that this call has selected. Those that are neither `done` nor `failed` were resolved by another call.
@@ -1168,14 +1168,14 @@ type DeadLettersResolved struct {
 	// NextCursor The `cursor` of the next call; empty after the last.
 	NextCursor string `json:"next_cursor"`
 
-	// Orders The number of orders in the letters that are done.
+	// Orders The number of orders in the letters counted in `done`.
 	Orders int64 `json:"orders"`
 
-	// Remaining The number of letters that are not examined yet; absent if unknown.
+	// Remaining The number of letters that have not been examined yet; absent if unknown.
 	Remaining *int64 `json:"remaining,omitempty"`
 }
 
-// Delivery An event on its way to one webhook.
+// Delivery The delivery of an event to one webhook.
 type Delivery struct {
 	Attempts int64 `json:"attempts"`
 
@@ -1199,7 +1199,7 @@ type Delivery struct {
 	// NextAttemptAt RFC 3339 in UTC, with milliseconds.
 	NextAttemptAt *Timestamp `json:"next_attempt_at,omitempty"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID *OrderID       `json:"order_id,omitempty"`
 	Status  DeliveryStatus `json:"status"`
 
@@ -1235,14 +1235,14 @@ type DevTokenRequest struct {
 	TTL *string `json:"ttl,omitempty"`
 }
 
-// Drift A difference between two places that count an item.
+// Drift A difference between two counts of an item.
 type Drift struct {
 	// Count The minimum number of wrong rows or records.
 	Count    int64 `json:"count"`
 	Expected int64 `json:"expected"`
 	Found    int64 `json:"found"`
 
-	// Kind What differs; the page on reconciliation in the repository explains each.
+	// Kind What differs. The repository's page on reconciliation explains each kind.
 	Kind     DriftKind `json:"kind"`
 	Note     *string   `json:"note,omitempty"`
 	Repaired bool      `json:"repaired"`
@@ -1251,7 +1251,7 @@ type Drift struct {
 	Units int64 `json:"units"`
 }
 
-// DriftKind What differs; the page on reconciliation in the repository explains each.
+// DriftKind What differs. The repository's page on reconciliation explains each kind.
 type DriftKind string
 
 // Empty defines model for Empty.
@@ -1271,11 +1271,11 @@ type Erased struct {
 
 // Erasure defines model for Erasure.
 type Erasure struct {
-	// Reason Kept in the audit log; it must not name the buyer.
+	// Reason Recorded in the audit log; it must not name the buyer.
 	Reason string `json:"reason"`
 }
 
-// Event What a webhook receives. The type of `data` follows from `type`.
+// Event What a webhook receives. `type` determines the type of `data`.
 type Event struct {
 	Data Event_Data `json:"data"`
 
@@ -1313,13 +1313,13 @@ type ExportedOrder struct {
 	// CreatedAt RFC 3339 in UTC, with milliseconds.
 	CreatedAt Timestamp `json:"created_at"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 
 	// ExpiresAt RFC 3339 in UTC, with milliseconds.
 	ExpiresAt *Timestamp `json:"expires_at,omitempty"`
 
-	// ID A UUIDv7 in lower case.
+	// ID A lower-case UUIDv7.
 	ID             OrderID        `json:"id"`
 	IdempotencyKey IdempotencyKey `json:"idempotency_key"`
 	ItemID         ItemID         `json:"item_id"`
@@ -1327,7 +1327,7 @@ type ExportedOrder struct {
 	// PaidAt RFC 3339 in UTC, with milliseconds.
 	PaidAt *Timestamp `json:"paid_at,omitempty"`
 
-	// PaymentReference The reference of the payment that paid the order.
+	// PaymentReference The reference of the payment that paid for the order.
 	PaymentReference *string `json:"payment_reference,omitempty"`
 	Quantity         int64   `json:"quantity"`
 
@@ -1346,7 +1346,7 @@ type ExportedOrder struct {
 	UserID UserID `json:"user_id"`
 }
 
-// Figures What the whole deployment does at present. What is not known is null.
+// Figures The current activity of the whole deployment. Unknown values are null.
 type Figures struct {
 	// AcceptedPerSecond Events per second; null if it is not known.
 	AcceptedPerSecond *Rate `json:"accepted_per_second"`
@@ -1354,9 +1354,9 @@ type Figures struct {
 	// At RFC 3339 in UTC, with milliseconds.
 	At Timestamp `json:"at"`
 
-	// Breakers The circuit breakers for Redis, of all processes.
+	// Breakers The circuit breakers for Redis in all processes.
 	Breakers struct {
-		// Open A number of things; null if it is not known.
+		// Open A count; null if it is not known.
 		Open *Count `json:"open"`
 
 		// RefusedPerSecond Events per second; null if it is not known.
@@ -1371,15 +1371,15 @@ type Figures struct {
 	Expiries *FiguresQueue `json:"expiries"`
 	Items    []FiguresItem `json:"items"`
 
-	// ItemsActive A number of things; null if it is not known.
+	// ItemsActive A count; null if it is not known.
 	ItemsActive *Count `json:"items_active"`
 
-	// Latency The times of answers to purchases, by status.
+	// Latency Response times of purchases, by status.
 	Latency struct {
-		// N201 Percentiles over all processes, at most 1/16 too high; null without answers.
+		// N201 Percentiles over all processes, at most 1/16 too high; null if there were no responses.
 		N201 FiguresLatency `json:"201"`
 
-		// N202 Percentiles over all processes, at most 1/16 too high; null without answers.
+		// N202 Percentiles over all processes, at most 1/16 too high; null if there were no responses.
 		N202 FiguresLatency `json:"202"`
 	} `json:"latency"`
 
@@ -1388,16 +1388,16 @@ type Figures struct {
 		// HandoversPerSecond Events per second; null if it is not known.
 		HandoversPerSecond *Rate `json:"handovers_per_second"`
 
-		// Held A number of things; null if it is not known.
+		// Held A count; null if it is not known.
 		Held *Count `json:"held"`
 
-		// Waiting A number of things; null if it is not known.
+		// Waiting A count; null if it is not known.
 		Waiting *Count `json:"waiting"`
 	} `json:"locks"`
 	Processes []FiguresProcess `json:"processes"`
 	Queue     *FiguresQueue    `json:"queue"`
 
-	// RefusedByCodePerSecond The same by the code of the problem.
+	// RefusedByCodePerSecond Refused purchases per second, by the code of the problem.
 	RefusedByCodePerSecond *map[string]float64 `json:"refused_by_code_per_second"`
 
 	// RefusedPerSecond Events per second; null if it is not known.
@@ -1406,7 +1406,7 @@ type Figures struct {
 	// Since RFC 3339 in UTC, with milliseconds.
 	Since Timestamp `json:"since"`
 
-	// Totals Counts since `since`, those of ended processes included.
+	// Totals Counts since `since`, including those of processes that have stopped.
 	Totals struct {
 		Accepted      int64            `json:"accepted"`
 		Committed     int64            `json:"committed"`
@@ -1414,7 +1414,7 @@ type Figures struct {
 		RefusedByCode map[string]int64 `json:"refused_by_code"`
 	} `json:"totals"`
 
-	// WindowSeconds The time to which rates refer.
+	// WindowSeconds The length of the window over which rates are measured.
 	WindowSeconds float64 `json:"window_seconds"`
 
 	// Workers The processes that commit orders.
@@ -1422,7 +1422,7 @@ type Figures struct {
 		// Live The processes with a recent heartbeat.
 		Live int64 `json:"live"`
 
-		// Trouble What is wrong with them.
+		// Trouble The problem with them.
 		Trouble *string `json:"trouble,omitempty"`
 	} `json:"workers"`
 }
@@ -1433,7 +1433,7 @@ type FiguresItem struct {
 	AcceptedPerSecond *Rate  `json:"accepted_per_second"`
 	ID                ItemID `json:"id"`
 
-	// Lock The lock at one moment. It moves between processes every few milliseconds while several sell.
+	// Lock The lock of the item at one moment. While several processes sell the item, each holds the lock only while its script runs, which is not shown here.
 	Lock *struct {
 		// Fence Its last fencing token.
 		Fence int64 `json:"fence"`
@@ -1447,49 +1447,49 @@ type FiguresItem struct {
 	Name  *string           `json:"name"`
 	State *FiguresItemState `json:"state"`
 
-	// StockLeft A number of things; null if it is not known.
+	// StockLeft A count; null if it is not known.
 	StockLeft *Count `json:"stock_left"`
 
-	// StockTotal A number of things; null if it is not known.
+	// StockTotal A count; null if it is not known.
 	StockTotal *Count `json:"stock_total"`
 }
 
 // FiguresItemState defines model for FiguresItem.State.
 type FiguresItemState string
 
-// FiguresLatency Percentiles over all processes, at most 1/16 too high; null without answers.
+// FiguresLatency Percentiles over all processes, at most 1/16 too high; null if there were no responses.
 type FiguresLatency struct {
-	// MaxMs A time in milliseconds; null if it is not known.
+	// MaxMs A duration in milliseconds; null if it is not known.
 	MaxMs *Milliseconds `json:"max_ms"`
 
-	// P50Ms A time in milliseconds; null if it is not known.
+	// P50Ms A duration in milliseconds; null if it is not known.
 	P50Ms *Milliseconds `json:"p50_ms"`
 
-	// P90Ms A time in milliseconds; null if it is not known.
+	// P90Ms A duration in milliseconds; null if it is not known.
 	P90Ms *Milliseconds `json:"p90_ms"`
 
-	// P99Ms A time in milliseconds; null if it is not known.
+	// P99Ms A duration in milliseconds; null if it is not known.
 	P99Ms *Milliseconds `json:"p99_ms"`
 
 	// PerSecond Events per second; null if it is not known.
 	PerSecond *Rate `json:"per_second"`
 }
 
-// FiguresProcess One process and its share. Its rates are null until its second report, and while it is late.
+// FiguresProcess One process and its share of the load. Its rates are null until its second report, and while its reports are late.
 type FiguresProcess struct {
 	// AcceptedPerSecond Events per second; null if it is not known.
 	AcceptedPerSecond *Rate `json:"accepted_per_second"`
 
-	// AcceptedShare A part of a sum; null if the sum is 0 or not known.
+	// AcceptedShare A fraction of a total; null if the total is 0 or not known.
 	AcceptedShare *Share `json:"accepted_share"`
 
-	// BreakersOpen A number of things; null if it is not known.
+	// BreakersOpen A count; null if it is not known.
 	BreakersOpen *Count `json:"breakers_open"`
 
 	// CommittedPerSecond Events per second; null if it is not known.
 	CommittedPerSecond *Rate `json:"committed_per_second"`
 
-	// CommittedShare A part of a sum; null if the sum is 0 or not known.
+	// CommittedShare A fraction of a total; null if the total is 0 or not known.
 	CommittedShare *Share `json:"committed_share"`
 
 	// HandoversPerSecond Events per second; null if it is not known.
@@ -1502,10 +1502,10 @@ type FiguresProcess struct {
 	ID   string             `json:"id"`
 	Kind FiguresProcessKind `json:"kind"`
 
-	// LocksHeld A number of things; null if it is not known.
+	// LocksHeld A count; null if it is not known.
 	LocksHeld *Count `json:"locks_held"`
 
-	// LocksWaiting A number of things; null if it is not known.
+	// LocksWaiting A count; null if it is not known.
 	LocksWaiting *Count `json:"locks_waiting"`
 
 	// RefusedPerSecond Events per second; null if it is not known.
@@ -1554,30 +1554,32 @@ type Holding struct {
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
-// IfMatch `*`, or entity tags with commas between them.
+// IfMatch `*`, or entity tags separated by commas.
 type IfMatch = string
 
-// ImageURL The path of an image on the address of the shop. Absent if the item has none; `/items/{item}/image.svg` draws a picture for it.
+// ImageURL The path of an image on the host of the shop. Absent if the item has none; `/items/{item}/image.svg` is a placeholder for
+// it.
 type ImageURL = string
 
-// ImageURLOrNone The path of an image on the address of the shop, such as `/images/drop-1.jpg`: without spaces, backslashes, control characters
-// and a fragment, and with valid percent-encodings. An empty text or null: none.
+// ImageURLOrNone The path of an image on the host of the shop, such as `/images/drop-1.jpg`: no spaces, backslashes, control characters or
+// fragment, and only valid percent-encodings. An empty string or null means no image.
 type ImageURLOrNone = string
 
-// Item A thing on sale.
+// Item An item on sale.
 type Item struct {
-	// Buckets Into how many buckets the stock is divided; absent if it is not.
+	// Buckets The number of buckets into which the stock is divided; absent if it is not divided.
 	Buckets *int64 `json:"buckets,omitempty"`
 
 	// ClosesAt The end of the sale; null if it has none.
 	ClosesAt *Timestamp `json:"closes_at"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency    Currency `json:"currency"`
 	Description string   `json:"description"`
 	ID          ItemID   `json:"id"`
 
-	// ImageURL The path of an image on the address of the shop. Absent if the item has none; `/items/{item}/image.svg` draws a picture for it.
+	// ImageURL The path of an image on the host of the shop. Absent if the item has none; `/items/{item}/image.svg` is a placeholder for
+	// it.
 	ImageURL *ImageURL `json:"image_url,omitempty"`
 	Name     string    `json:"name"`
 
@@ -1596,17 +1598,17 @@ type Item struct {
 	// ServerTime RFC 3339 in UTC, with milliseconds.
 	ServerTime Timestamp `json:"server_time"`
 
-	// State `scheduled`: not open yet; `open`: can be bought; `paused`: an admin paused it; `sold_out`: nothing is left, but units can return;
-	// `closed`: ended, or closed by an admin.
+	// State `scheduled`: not open yet; `open`: can be bought; `paused`: an admin paused it; `sold_out`: no units are left, but some
+	// can return; `closed`: ended, or closed by an admin.
 	State ItemState `json:"state"`
 
-	// StockLeft The units that can still be bought, at most a second old.
+	// StockLeft The units that can still be bought. The value is at most a second old.
 	StockLeft int64 `json:"stock_left"`
 
-	// StockTotal The units that were ever put on sale.
+	// StockTotal All units that were put on sale.
 	StockTotal int64 `json:"stock_total"`
 
-	// Version Rises with every change of the item.
+	// Version Increases with every change to the item.
 	Version int64 `json:"version"`
 }
 
@@ -1616,8 +1618,8 @@ type ItemChange struct {
 	ClosesAt    TimeOrNull `json:"closes_at,omitzero"`
 	Description *string    `json:"description,omitempty"`
 
-	// ImageURL The path of an image on the address of the shop, such as `/images/drop-1.jpg`: without spaces, backslashes, control characters
-	// and a fragment, and with valid percent-encodings. An empty text or null: none.
+	// ImageURL The path of an image on the host of the shop, such as `/images/drop-1.jpg`: no spaces, backslashes, control characters or
+	// fragment, and only valid percent-encodings. An empty string or null means no image.
 	ImageURL             *ImageURLOrNone `json:"image_url,omitempty"`
 	Name                 *string         `json:"name,omitempty"`
 	OpensAt              *time.Time      `json:"opens_at,omitempty"`
@@ -1643,11 +1645,11 @@ type ItemReport struct {
 	Bucket *int64  `json:"bucket,omitempty"`
 	Drifts []Drift `json:"drifts"`
 
-	// Error Decides what a client does. The section of `/docs` says how to react to each code.
+	// Error Identifies the problem for programs. `/docs` has a section for each code, with what a client should do.
 	Error  *ProblemCode `json:"error,omitempty"`
 	ItemID ItemID       `json:"item_id"`
 
-	// LateReturns Closed orders whose units have waited for minutes to return.
+	// LateReturns Closed orders whose units have been waiting to return for minutes.
 	LateReturns int64 `json:"late_returns"`
 
 	// Ledger The conservation equation: `initial + restocked = left + held + sold`.
@@ -1660,19 +1662,19 @@ type ItemReport struct {
 	Partial bool `json:"partial"`
 }
 
-// ItemState `scheduled`: not open yet; `open`: can be bought; `paused`: an admin paused it; `sold_out`: nothing is left, but units can return;
-// `closed`: ended, or closed by an admin.
+// ItemState `scheduled`: not open yet; `open`: can be bought; `paused`: an admin paused it; `sold_out`: no units are left, but some
+// can return; `closed`: ended, or closed by an admin.
 type ItemState string
 
 // LatePaymentEvent defines model for LatePaymentEvent.
 type LatePaymentEvent struct {
 	AmountMinor int64 `json:"amount_minor"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 	ID       int64    `json:"id"`
 
-	// Order A buyer's claim on a quantity of one item.
+	// Order A buyer's order for one or more units of an item.
 	Order   Order                   `json:"order"`
 	Outcome LatePaymentEventOutcome `json:"outcome"`
 
@@ -1688,43 +1690,43 @@ type LatePaymentEventOutcome string
 type Ledger struct {
 	Balanced bool `json:"balanced"`
 
-	// Held The units taken and not yet committed or awaiting payment.
+	// Held The units of orders that are not committed yet, or that await payment.
 	Held int64 `json:"held"`
 
-	// Initial The units with which the item was created.
+	// Initial The units that the item was created with.
 	Initial int64 `json:"initial"`
 
 	// Left The units that can be bought.
 	Left int64 `json:"left"`
 
-	// Restocked The units that were added since.
+	// Restocked The units added since then, less those taken back.
 	Restocked int64 `json:"restocked"`
 
-	// Sold The units paid, or confirmed if no payment is required.
+	// Sold The units of paid orders, or of confirmed orders that require no payment.
 	Sold int64 `json:"sold"`
 }
 
-// Milliseconds A time in milliseconds; null if it is not known.
+// Milliseconds A duration in milliseconds; null if it is not known.
 type Milliseconds = float64
 
 // NewItem defines model for NewItem.
 type NewItem struct {
 	// Buckets Divides the stock into buckets, each with its own lock, so that a sale can use several Redis masters. Each buyer buys
-	// from one bucket; an empty bucket gets units from the others. It cannot be changed.
+	// from one bucket; an empty bucket gets units from the others. The number cannot be changed.
 	Buckets *int64 `json:"buckets,omitempty"`
 
 	// ClosesAt After `opens_at`; without it, the sale has no end.
 	ClosesAt *time.Time `json:"closes_at,omitempty"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 
 	// Description May contain line breaks and tabs.
 	Description *string `json:"description,omitempty"`
 	ID          ItemID  `json:"id"`
 
-	// ImageURL The path of an image on the address of the shop, such as `/images/drop-1.jpg`: without spaces, backslashes, control characters
-	// and a fragment, and with valid percent-encodings. An empty text or null: none.
+	// ImageURL The path of an image on the host of the shop, such as `/images/drop-1.jpg`: no spaces, backslashes, control characters or
+	// fragment, and only valid percent-encodings. An empty string or null means no image.
 	ImageURL *ImageURLOrNone `json:"image_url,omitempty"`
 
 	// Name Without control or invisible characters.
@@ -1746,7 +1748,7 @@ type NewItem struct {
 type NewWebhook struct {
 	Description *string `json:"description,omitempty"`
 
-	// Events The events to send; by default all that there are today.
+	// Events The events to send; by default, all that exist when the webhook is created.
 	Events *[]EventType `json:"events,omitempty"`
 
 	// URL An https URL of a public address, unless the operator allows others.
@@ -1756,11 +1758,11 @@ type NewWebhook struct {
 // NextCursor The `cursor` of the next page; empty on the last page.
 type NextCursor = string
 
-// NotReadyProblem A problem that also names the parts that do not work. For each degraded part, a member with its name says what is missing.
+// NotReadyProblem A problem that also names the failing components. For each degraded component, a member with its name describes the problem.
 type NotReadyProblem struct {
 	Code NotReadyProblemCode `json:"code"`
 
-	// Degraded The parts that are not required and do not work.
+	// Degraded The optional components that are unavailable.
 	Degraded *[]string `json:"degraded,omitempty"`
 	Detail   string    `json:"detail"`
 
@@ -1783,10 +1785,10 @@ type NotReadyProblemStatus int
 // NotReadyProblemType defines model for NotReadyProblem.Type.
 type NotReadyProblemType string
 
-// Order A buyer's claim on a quantity of one item.
+// Order A buyer's order for one or more units of an item.
 type Order = OrderFields
 
-// OrderDetail An order and, for admins, the amounts received for it.
+// OrderDetail An order and, for admins, the payments received for it.
 type OrderDetail struct {
 	// ClosedAt RFC 3339 in UTC, with milliseconds.
 	ClosedAt *Timestamp `json:"closed_at,omitempty"`
@@ -1797,23 +1799,23 @@ type OrderDetail struct {
 	// CreatedAt RFC 3339 in UTC, with milliseconds.
 	CreatedAt Timestamp `json:"created_at"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 
 	// ExpiresAt RFC 3339 in UTC, with milliseconds.
 	ExpiresAt *Timestamp `json:"expires_at,omitempty"`
 
-	// ID A UUIDv7 in lower case.
+	// ID A lower-case UUIDv7.
 	ID     OrderID `json:"id"`
 	ItemID ItemID  `json:"item_id"`
 
 	// PaidAt RFC 3339 in UTC, with milliseconds.
 	PaidAt *Timestamp `json:"paid_at,omitempty"`
 
-	// PaymentReference The reference of the payment that paid the order.
+	// PaymentReference The reference of the payment that paid for the order.
 	PaymentReference *string `json:"payment_reference,omitempty"`
 
-	// Payments Only for admins: the amounts received for the order, oldest first.
+	// Payments Only for admins: the payments received for the order, oldest first.
 	Payments *[]Payment `json:"payments,omitempty"`
 	Quantity int64      `json:"quantity"`
 
@@ -1843,20 +1845,20 @@ type OrderFields struct {
 	// CreatedAt RFC 3339 in UTC, with milliseconds.
 	CreatedAt Timestamp `json:"created_at"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 
 	// ExpiresAt RFC 3339 in UTC, with milliseconds.
 	ExpiresAt *Timestamp `json:"expires_at,omitempty"`
 
-	// ID A UUIDv7 in lower case.
+	// ID A lower-case UUIDv7.
 	ID     OrderID `json:"id"`
 	ItemID ItemID  `json:"item_id"`
 
 	// PaidAt RFC 3339 in UTC, with milliseconds.
 	PaidAt *Timestamp `json:"paid_at,omitempty"`
 
-	// PaymentReference The reference of the payment that paid the order.
+	// PaymentReference The reference of the payment that paid for the order.
 	PaymentReference *string `json:"payment_reference,omitempty"`
 	Quantity         int64   `json:"quantity"`
 
@@ -1875,7 +1877,7 @@ type OrderFields struct {
 	UserID UserID `json:"user_id"`
 }
 
-// OrderID A UUIDv7 in lower case.
+// OrderID A lower-case UUIDv7.
 type OrderID = string
 
 // OrderPage defines model for OrderPage.
@@ -1898,24 +1900,24 @@ type OrderReason string
 // OrderStatus defines model for OrderStatus.
 type OrderStatus string
 
-// Payment An amount that the shop's backend reported.
+// Payment A payment that the shop's backend reported.
 type Payment struct {
 	AmountMinor int64 `json:"amount_minor"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 	ID       int64    `json:"id"`
 	ItemID   ItemID   `json:"item_id"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID OrderID `json:"order_id"`
 
-	// Outcome `accepted`: it paid its order; `late`: the order could no longer be paid; `duplicate`: another payment had paid it; `mismatch`:
-	// another amount or currency; `refunded`: it was returned.
+	// Outcome `accepted`: it paid for its order; `late`: the order could no longer be paid; `duplicate`: another payment had already
+	// paid for it; `mismatch`: the amount or the currency differs; `refunded`: it was refunded.
 	Outcome PaymentOutcome `json:"outcome"`
 
-	// ReceivedAs `accepted`: it paid its order; `late`: the order could no longer be paid; `duplicate`: another payment had paid it; `mismatch`:
-	// another amount or currency; `refunded`: it was returned.
+	// ReceivedAs `accepted`: it paid for its order; `late`: the order could no longer be paid; `duplicate`: another payment had already
+	// paid for it; `mismatch`: the amount or the currency differs; `refunded`: it was refunded.
 	ReceivedAs PaymentOutcome `json:"received_as"`
 
 	// ReceivedAt RFC 3339 in UTC, with milliseconds.
@@ -1929,8 +1931,8 @@ type Payment struct {
 	UserID UserID `json:"user_id"`
 }
 
-// PaymentOutcome `accepted`: it paid its order; `late`: the order could no longer be paid; `duplicate`: another payment had paid it; `mismatch`:
-// another amount or currency; `refunded`: it was returned.
+// PaymentOutcome `accepted`: it paid for its order; `late`: the order could no longer be paid; `duplicate`: another payment had already
+// paid for it; `mismatch`: the amount or the currency differs; `refunded`: it was refunded.
 type PaymentOutcome string
 
 // PaymentPage defines model for PaymentPage.
@@ -1945,10 +1947,10 @@ type PaymentReport struct {
 	// AmountMinor The unit price times the quantity of the order.
 	AmountMinor int64 `json:"amount_minor"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency Currency `json:"currency"`
 
-	// Reference The payment provider's id of the movement of money.
+	// Reference The payment provider's id of the transaction.
 	Reference string `json:"reference"`
 }
 
@@ -1959,24 +1961,24 @@ type PendingReturn struct {
 	IdempotencyKey IdempotencyKey `json:"idempotency_key"`
 	ItemID         ItemID         `json:"item_id"`
 
-	// OrderID A UUIDv7 in lower case.
+	// OrderID A lower-case UUIDv7.
 	OrderID  OrderID `json:"order_id"`
 	Quantity int64   `json:"quantity"`
 }
 
-// Problem A refusal, in the form of RFC 9457.
+// Problem A refusal, in the format of RFC 9457.
 type Problem struct {
-	// Code Decides what a client does. The section of `/docs` says how to react to each code.
+	// Code Identifies the problem for programs. `/docs` has a section for each code, with what a client should do.
 	Code ProblemCode `json:"code"`
 
-	// Detail What is wrong, and the fix. For people; it may change.
+	// Detail What is wrong, and how to fix it. For people; it may change.
 	Detail string `json:"detail"`
 
 	// Param The field, parameter or header at fault.
 	Param     *string   `json:"param,omitempty"`
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfter The seconds after which a retry is useful.
+	// RetryAfter The number of seconds after which to retry.
 	RetryAfter *int64 `json:"retry_after,omitempty"`
 	Status     int    `json:"status"`
 	Title      string `json:"title"`
@@ -1985,7 +1987,7 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
-// ProblemCode Decides what a client does. The section of `/docs` says how to react to each code.
+// ProblemCode Identifies the problem for programs. `/docs` has a section for each code, with what a client should do.
 type ProblemCode string
 
 // Purchase defines model for Purchase.
@@ -2010,14 +2012,14 @@ type Queue struct {
 	// OldestAgeMs How long the oldest ready task has waited.
 	OldestAgeMs float64 `json:"oldest_age_ms"`
 
-	// Orders The orders in the tasks of all states.
+	// Orders The orders in tasks of all states.
 	Orders int64 `json:"orders"`
 	Paused bool  `json:"paused"`
 
-	// PerSecond The orders done per second, over the last full minute.
+	// PerSecond The orders processed per second, over the last full minute.
 	PerSecond float64 `json:"per_second"`
 
-	// Processed The tasks that were done since the queue exists.
+	// Processed The tasks processed since the queue was created.
 	Processed int64 `json:"processed"`
 
 	// Ready The tasks that wait for a worker.
@@ -2031,10 +2033,10 @@ type QueueCheck struct {
 	// Bodiless Tasks without a payload; a repair makes them dead letters.
 	Bodiless int64 `json:"bodiless"`
 
-	// Doubled Tasks in several states; a repair keeps one.
+	// Doubled Tasks that are in several states; a repair keeps one of the states.
 	Doubled int64 `json:"doubled"`
 
-	// Lost Tasks in no state; a repair makes them ready.
+	// Lost Tasks that are in no state; a repair makes them ready.
 	Lost     int64  `json:"lost"`
 	Name     string `json:"name"`
 	Repaired bool   `json:"repaired"`
@@ -2050,7 +2052,7 @@ type QueueChecks struct {
 	Queues []QueueCheck `json:"queues"`
 }
 
-// QueueDepth The depth of a queue.
+// QueueDepth The number of tasks in a queue, by state.
 type QueueDepth struct {
 	// Dead The tasks that failed for good.
 	Dead int64 `json:"dead"`
@@ -2065,13 +2067,13 @@ type QueueDepth struct {
 	// OldestAgeMs How long the oldest ready task has waited.
 	OldestAgeMs float64 `json:"oldest_age_ms"`
 
-	// Orders The orders in the tasks of all states.
+	// Orders The orders in tasks of all states.
 	Orders int64 `json:"orders"`
 
-	// PerSecond The orders done per second, over the last full minute.
+	// PerSecond The orders processed per second, over the last full minute.
 	PerSecond float64 `json:"per_second"`
 
-	// Processed The tasks that were done since the queue exists.
+	// Processed The tasks processed since the queue was created.
 	Processed int64 `json:"processed"`
 
 	// Ready The tasks that wait for a worker.
@@ -2093,13 +2095,13 @@ type Queues struct {
 	// OldestAgeMs How long the oldest ready task has waited.
 	OldestAgeMs float64 `json:"oldest_age_ms"`
 
-	// Orders The orders in the tasks of all states.
+	// Orders The orders in tasks of all states.
 	Orders int64 `json:"orders"`
 
-	// PerSecond The orders done per second, over the last full minute.
+	// PerSecond The orders processed per second, over the last full minute.
 	PerSecond float64 `json:"per_second"`
 
-	// Processed The tasks that were done since the queue exists.
+	// Processed The tasks processed since the queue was created.
 	Processed int64   `json:"processed"`
 	Queues    []Queue `json:"queues"`
 
@@ -2113,9 +2115,9 @@ type Queues struct {
 // Rate Events per second; null if it is not known.
 type Rate = float64
 
-// Readiness For each degraded part, a member with its name says what is missing.
+// Readiness For each degraded component, a member with its name describes the problem.
 type Readiness struct {
-	// Degraded The parts that are not required and do not work.
+	// Degraded The optional components that are unavailable.
 	Degraded             *[]string         `json:"degraded,omitempty"`
 	Status               ReadinessStatus   `json:"status"`
 	AdditionalProperties map[string]string `json:"-"`
@@ -2174,7 +2176,7 @@ type Role string
 // SentEventType An event to which a webhook can subscribe, or the test event.
 type SentEventType string
 
-// Share A part of a sum; null if the sum is 0 or not known.
+// Share A fraction of a total; null if the total is 0 or not known.
 type Share = float64
 
 // SoldOutEvent defines model for SoldOutEvent.
@@ -2199,16 +2201,16 @@ type System struct {
 		// Engine For example redis, valkey or embedded.
 		Engine string `json:"engine"`
 
-		// MemoryLimitBytes A number of things; null if it is not known.
+		// MemoryLimitBytes A count; null if it is not known.
 		MemoryLimitBytes *Count `json:"memory_limit_bytes"`
 
-		// MemoryUsedBytes A number of things; null if it is not known.
+		// MemoryUsedBytes A count; null if it is not known.
 		MemoryUsedBytes *Count `json:"memory_used_bytes"`
 
 		// Mode For example embedded, standalone or cluster.
 		Mode string `json:"mode"`
 
-		// Nodes A number of things; null if it is not known.
+		// Nodes A count; null if it is not known.
 		Nodes *Count `json:"nodes"`
 
 		// Settings The settings that determine which data the engine keeps, by name.
@@ -2232,10 +2234,10 @@ type Timeline struct {
 	// Events What has happened, oldest first.
 	Events []TimelineEvent `json:"events"`
 
-	// Incomplete Redis cannot be reached, so everything that only the queues know is missing.
+	// Incomplete Redis cannot be reached, so what is recorded only in the queues is missing.
 	Incomplete *TimelineIncomplete `json:"incomplete,omitempty"`
 
-	// Order An order and, for admins, the amounts received for it.
+	// Order An order and, for admins, the payments received for it.
 	Order OrderDetail `json:"order"`
 
 	// Tasks The tasks of the order that are in a queue now.
@@ -2245,10 +2247,10 @@ type Timeline struct {
 	Truncated bool `json:"truncated"`
 }
 
-// TimelineIncomplete Redis cannot be reached, so everything that only the queues know is missing.
+// TimelineIncomplete Redis cannot be reached, so what is recorded only in the queues is missing.
 type TimelineIncomplete bool
 
-// TimelineDetail The facts of an event. Which are there depends on its `kind`.
+// TimelineDetail The details of an event. Its `kind` determines which of them are present.
 type TimelineDetail struct {
 	// Action `audit`: what was done.
 	Action *string `json:"action,omitempty"`
@@ -2268,7 +2270,7 @@ type TimelineDetail struct {
 	// Before `audit`: the changed fields before.
 	Before interface{} `json:"before,omitempty"`
 
-	// Currency A code of ISO 4217.
+	// Currency An ISO 4217 code.
 	Currency *Currency `json:"currency,omitempty"`
 
 	// DeliveredAt RFC 3339 in UTC, with milliseconds.
@@ -2297,8 +2299,8 @@ type TimelineDetail struct {
 	// NextAttemptAt RFC 3339 in UTC, with milliseconds.
 	NextAttemptAt *Timestamp `json:"next_attempt_at,omitempty"`
 
-	// Outcome `accepted`: it paid its order; `late`: the order could no longer be paid; `duplicate`: another payment had paid it; `mismatch`:
-	// another amount or currency; `refunded`: it was returned.
+	// Outcome `accepted`: it paid for its order; `late`: the order could no longer be paid; `duplicate`: another payment had already
+	// paid for it; `mismatch`: the amount or the currency differs; `refunded`: it was refunded.
 	Outcome *PaymentOutcome `json:"outcome,omitempty"`
 
 	// PaymentID `payment`, `payment_refunded`.
@@ -2313,8 +2315,8 @@ type TimelineDetail struct {
 	// Reason `rejected`, `cancelled`, `expired`: the reason of the order; `dead_letter`: why the last attempt failed.
 	Reason *string `json:"reason,omitempty"`
 
-	// ReceivedAs `accepted`: it paid its order; `late`: the order could no longer be paid; `duplicate`: another payment had paid it; `mismatch`:
-	// another amount or currency; `refunded`: it was returned.
+	// ReceivedAs `accepted`: it paid for its order; `late`: the order could no longer be paid; `duplicate`: another payment had already
+	// paid for it; `mismatch`: the amount or the currency differs; `refunded`: it was refunded.
 	ReceivedAs *PaymentOutcome `json:"received_as,omitempty"`
 
 	// Reference `payment`, `payment_refunded`, `paid`.
@@ -2342,33 +2344,33 @@ type TimelineEvent struct {
 	// At RFC 3339 in UTC, with milliseconds.
 	At Timestamp `json:"at"`
 
-	// Detail The facts of an event. Which are there depends on its `kind`.
+	// Detail The details of an event. Its `kind` determines which of them are present.
 	Detail TimelineDetail `json:"detail"`
 
-	// Kind `requested`: the API accepted the request. `queued`: its batch was made, which was then queued; `at` is by the clock of
-	// the API process, all other times are by the clock of Redis. `dead_letter`: a task of the order failed for good and is still a dead
-	// letter. `committed`, `rejected`, `paid`, `cancelled`, `expired`, `refunded`: the order's state changed. `payment`: an amount was received, whether it paid
-	// the order or not. `payment_refunded`: an amount was recorded as refunded. `release`: it was recorded that the units return to the stock;
-	// the time of the return is not recorded. `audit`: an admin changed the order or one of its payments. `webhook`: an event was
-	// recorded for one webhook.
+	// Kind `requested`: the API accepted the request. `queued`: the batch with which the order was queued was created; its `at` is
+	// from the clock of the API process, all other times are from the clock of Redis. `dead_letter`: a task of the order failed
+	// for good and is still a dead letter. `committed`, `rejected`, `paid`, `cancelled`, `expired`, `refunded`: the order's
+	// state changed. `payment`: a payment was received, whether or not it paid for the order. `payment_refunded`: a payment was
+	// recorded as refunded. `release`: the return of the units to the stock was requested; the time of the return itself is not
+	// recorded. `audit`: an admin changed the order or one of its payments. `webhook`: an event was recorded for one webhook.
 	Kind TimelineKind `json:"kind"`
 }
 
-// TimelineKind `requested`: the API accepted the request. `queued`: its batch was made, which was then queued; `at` is by the clock of
-// the API process, all other times are by the clock of Redis. `dead_letter`: a task of the order failed for good and is still a dead
-// letter. `committed`, `rejected`, `paid`, `cancelled`, `expired`, `refunded`: the order's state changed. `payment`: an amount was received, whether it paid
-// the order or not. `payment_refunded`: an amount was recorded as refunded. `release`: it was recorded that the units return to the stock;
-// the time of the return is not recorded. `audit`: an admin changed the order or one of its payments. `webhook`: an event was
-// recorded for one webhook.
+// TimelineKind `requested`: the API accepted the request. `queued`: the batch with which the order was queued was created; its `at` is
+// from the clock of the API process, all other times are from the clock of Redis. `dead_letter`: a task of the order failed
+// for good and is still a dead letter. `committed`, `rejected`, `paid`, `cancelled`, `expired`, `refunded`: the order's
+// state changed. `payment`: a payment was received, whether or not it paid for the order. `payment_refunded`: a payment was
+// recorded as refunded. `release`: the return of the units to the stock was requested; the time of the return itself is not
+// recorded. `audit`: an admin changed the order or one of its payments. `webhook`: an event was recorded for one webhook.
 type TimelineKind string
 
-// TimelineTask A task of the order in a queue, with the words of the list of dead letters.
+// TimelineTask A task of the order in a queue. The members are those of the dead-letter list.
 type TimelineTask struct {
 	// At RFC 3339 in UTC, with milliseconds.
 	At       Timestamp `json:"at"`
 	Attempts int64     `json:"attempts"`
 
-	// Orders The number of orders in the task, which share its fate.
+	// Orders The number of orders in the task, which succeed or fail together.
 	Orders int64  `json:"orders"`
 	Queue  string `json:"queue"`
 
@@ -2447,7 +2449,7 @@ type WebhookWithSecret struct {
 	// OldSecretUntil RFC 3339 in UTC, with milliseconds.
 	OldSecretUntil *Timestamp `json:"old_secret_until,omitempty"`
 
-	// Secret The key of the signatures.
+	// Secret The key with which deliveries are signed.
 	Secret string `json:"secret"`
 
 	// UpdatedAt RFC 3339 in UTC, with milliseconds.
@@ -2471,7 +2473,7 @@ type Workers struct {
 	// Live The processes with a recent heartbeat.
 	Live int64 `json:"live"`
 
-	// Trouble What is wrong with them.
+	// Trouble The problem with them.
 	Trouble *string `json:"trouble,omitempty"`
 }
 
@@ -2481,10 +2483,10 @@ type CursorParameter = string
 // IdempotencyKeyParameter defines model for IdempotencyKeyParameter.
 type IdempotencyKeyParameter = string
 
-// IfMatchParameter `*`, or entity tags with commas between them.
+// IfMatchParameter `*`, or entity tags separated by commas.
 type IfMatchParameter = IfMatch
 
-// IfMatchRequiredParameter `*`, or entity tags with commas between them.
+// IfMatchRequiredParameter `*`, or entity tags separated by commas.
 type IfMatchRequiredParameter = IfMatch
 
 // IfNoneMatchParameter defines model for IfNoneMatchParameter.
@@ -2496,7 +2498,7 @@ type ItemParameter = ItemID
 // LimitParameter defines model for LimitParameter.
 type LimitParameter = int
 
-// OrderParameter A UUIDv7 in lower case.
+// OrderParameter A lower-case UUIDv7.
 type OrderParameter = OrderID
 
 // PreferParameter defines model for PreferParameter.
@@ -2520,79 +2522,79 @@ type AdminItemPageResult = ItemPage
 // AuditPageResult defines model for AuditPageResult.
 type AuditPageResult = AuditPage
 
-// BadBody A refusal, in the form of RFC 9457.
+// BadBody A refusal, in the format of RFC 9457.
 type BadBody = Problem
 
-// BadEventsRequest A refusal, in the form of RFC 9457.
+// BadEventsRequest A refusal, in the format of RFC 9457.
 type BadEventsRequest = Problem
 
-// BadFilterQuery A refusal, in the form of RFC 9457.
+// BadFilterQuery A refusal, in the format of RFC 9457.
 type BadFilterQuery = Problem
 
-// BadItemChange A refusal, in the form of RFC 9457.
+// BadItemChange A refusal, in the format of RFC 9457.
 type BadItemChange = Problem
 
-// BadItemControl A refusal, in the form of RFC 9457.
+// BadItemControl A refusal, in the format of RFC 9457.
 type BadItemControl = Problem
 
-// BadItemQuery A refusal, in the form of RFC 9457.
+// BadItemQuery A refusal, in the format of RFC 9457.
 type BadItemQuery = Problem
 
-// BadListQuery A refusal, in the form of RFC 9457.
+// BadListQuery A refusal, in the format of RFC 9457.
 type BadListQuery = Problem
 
-// BadPageQuery A refusal, in the form of RFC 9457.
+// BadPageQuery A refusal, in the format of RFC 9457.
 type BadPageQuery = Problem
 
-// BadPath A refusal, in the form of RFC 9457.
+// BadPath A refusal, in the format of RFC 9457.
 type BadPath = Problem
 
-// BadPathOrBody A refusal, in the form of RFC 9457.
+// BadPathOrBody A refusal, in the format of RFC 9457.
 type BadPathOrBody = Problem
 
-// BadPathOrEmptyBody A refusal, in the form of RFC 9457.
+// BadPathOrEmptyBody A refusal, in the format of RFC 9457.
 type BadPathOrEmptyBody = Problem
 
-// BadPathOrListQuery A refusal, in the form of RFC 9457.
+// BadPathOrListQuery A refusal, in the format of RFC 9457.
 type BadPathOrListQuery = Problem
 
-// BadPathQueryOrBody A refusal, in the form of RFC 9457.
+// BadPathQueryOrBody A refusal, in the format of RFC 9457.
 type BadPathQueryOrBody = Problem
 
-// BadPathQueryOrEmptyBody A refusal, in the form of RFC 9457.
+// BadPathQueryOrEmptyBody A refusal, in the format of RFC 9457.
 type BadPathQueryOrEmptyBody = Problem
 
-// BadPublicPath A refusal, in the form of RFC 9457.
+// BadPublicPath A refusal, in the format of RFC 9457.
 type BadPublicPath = Problem
 
-// BadPurchase A refusal, in the form of RFC 9457.
+// BadPurchase A refusal, in the format of RFC 9457.
 type BadPurchase = Problem
 
-// BadQuery A refusal, in the form of RFC 9457.
+// BadQuery A refusal, in the format of RFC 9457.
 type BadQuery = Problem
 
-// BadQueryOrEmptyBody A refusal, in the form of RFC 9457.
+// BadQueryOrEmptyBody A refusal, in the format of RFC 9457.
 type BadQueryOrEmptyBody = Problem
 
-// BadRestock A refusal, in the form of RFC 9457.
+// BadRestock A refusal, in the format of RFC 9457.
 type BadRestock = Problem
 
-// BadSelection A refusal, in the form of RFC 9457.
+// BadSelection A refusal, in the format of RFC 9457.
 type BadSelection = Problem
 
-// BadWebhookChange A refusal, in the form of RFC 9457.
+// BadWebhookChange A refusal, in the format of RFC 9457.
 type BadWebhookChange = Problem
 
-// BodyTooLarge A refusal, in the form of RFC 9457.
+// BodyTooLarge A refusal, in the format of RFC 9457.
 type BodyTooLarge = Problem
 
 // BuyerExportResult All data about a buyer.
 type BuyerExportResult = BuyerExport
 
-// DatabaseUnavailable A refusal, in the form of RFC 9457.
+// DatabaseUnavailable A refusal, in the format of RFC 9457.
 type DatabaseUnavailable = Problem
 
-// DeadLetterContentResult A dead letter and what it contains.
+// DeadLetterContentResult A dead letter and its contents.
 type DeadLetterContentResult = DeadLetterContent
 
 // DeadLetterFateResult defines model for DeadLetterFateResult.
@@ -2607,7 +2609,7 @@ type DeadLetterPageResult = DeadLetterPage
 // DeadLettersResolvedResult defines model for DeadLettersResolvedResult.
 type DeadLettersResolvedResult = DeadLettersResolved
 
-// DeliveryNotFound A refusal, in the form of RFC 9457.
+// DeliveryNotFound A refusal, in the format of RFC 9457.
 type DeliveryNotFound = Problem
 
 // DeliveryPageResult defines model for DeliveryPageResult.
@@ -2622,100 +2624,100 @@ type ErasedResult = Erased
 // EventAcceptedResult defines model for EventAcceptedResult.
 type EventAcceptedResult = EventAccepted
 
-// FieldRange A refusal, in the form of RFC 9457.
+// FieldRange A refusal, in the format of RFC 9457.
 type FieldRange = Problem
 
-// Forbidden A refusal, in the form of RFC 9457.
+// Forbidden A refusal, in the format of RFC 9457.
 type Forbidden = Problem
 
 // HealthResult defines model for HealthResult.
 type HealthResult = Health
 
-// ItemChangeUnprocessable A refusal, in the form of RFC 9457.
+// ItemChangeUnprocessable A refusal, in the format of RFC 9457.
 type ItemChangeUnprocessable = Problem
 
-// ItemClosed A refusal, in the form of RFC 9457.
+// ItemClosed A refusal, in the format of RFC 9457.
 type ItemClosed = Problem
 
-// ItemCreated A thing on sale.
+// ItemCreated An item on sale.
 type ItemCreated = Item
 
-// ItemExists A refusal, in the form of RFC 9457.
+// ItemExists A refusal, in the format of RFC 9457.
 type ItemExists = Problem
 
-// ItemNotFound A refusal, in the form of RFC 9457.
+// ItemNotFound A refusal, in the format of RFC 9457.
 type ItemNotFound = Problem
 
 // ItemPageResult defines model for ItemPageResult.
 type ItemPageResult = ItemPage
 
-// ItemRestocked A thing on sale.
+// ItemRestocked An item on sale.
 type ItemRestocked = Item
 
-// ItemResult A thing on sale.
+// ItemResult An item on sale.
 type ItemResult = Item
 
 // LedgerResult The conservation equation: `initial + restocked = left + held + sold`.
 type LedgerResult = Ledger
 
-// MethodNotAllowed A refusal, in the form of RFC 9457.
+// MethodNotAllowed A refusal, in the format of RFC 9457.
 type MethodNotAllowed = Problem
 
-// NewItemUnprocessable A refusal, in the form of RFC 9457.
+// NewItemUnprocessable A refusal, in the format of RFC 9457.
 type NewItemUnprocessable = Problem
 
-// NotAcceptable A refusal, in the form of RFC 9457.
+// NotAcceptable A refusal, in the format of RFC 9457.
 type NotAcceptable = Problem
 
-// NotReady A problem that also names the parts that do not work. For each degraded part, a member with its name says what is missing.
+// NotReady A problem that also names the failing components. For each degraded component, a member with its name describes the problem.
 type NotReady = NotReadyProblem
 
-// OrderCommitted A buyer's claim on a quantity of one item.
+// OrderCommitted A buyer's order for one or more units of an item.
 type OrderCommitted = Order
 
-// OrderDetailResult An order and, for admins, the amounts received for it.
+// OrderDetailResult An order and, for admins, the payments received for it.
 type OrderDetailResult = OrderDetail
 
-// OrderFinal A refusal, in the form of RFC 9457.
+// OrderFinal A refusal, in the format of RFC 9457.
 type OrderFinal = Problem
 
-// OrderNotFound A refusal, in the form of RFC 9457.
+// OrderNotFound A refusal, in the format of RFC 9457.
 type OrderNotFound = Problem
 
 // OrderPageResult defines model for OrderPageResult.
 type OrderPageResult = OrderPage
 
-// OrderQueued A buyer's claim on a quantity of one item.
+// OrderQueued A buyer's order for one or more units of an item.
 type OrderQueued = Order
 
-// OrderResult A buyer's claim on a quantity of one item.
+// OrderResult A buyer's order for one or more units of an item.
 type OrderResult = Order
 
-// OrdersInFlight A refusal, in the form of RFC 9457.
+// OrdersInFlight A refusal, in the format of RFC 9457.
 type OrdersInFlight = Problem
 
-// PaymentAccepted A refusal, in the form of RFC 9457.
+// PaymentAccepted A refusal, in the format of RFC 9457.
 type PaymentAccepted = Problem
 
-// PaymentConflict A refusal, in the form of RFC 9457.
+// PaymentConflict A refusal, in the format of RFC 9457.
 type PaymentConflict = Problem
 
-// PaymentNotFound A refusal, in the form of RFC 9457.
+// PaymentNotFound A refusal, in the format of RFC 9457.
 type PaymentNotFound = Problem
 
 // PaymentPageResult defines model for PaymentPageResult.
 type PaymentPageResult = PaymentPage
 
-// PaymentResult An amount that the shop's backend reported.
+// PaymentResult A payment that the shop's backend reported.
 type PaymentResult = Payment
 
-// PublicItem A thing on sale.
+// PublicItem An item on sale.
 type PublicItem = Item
 
-// PurchaseConflict A refusal, in the form of RFC 9457.
+// PurchaseConflict A refusal, in the format of RFC 9457.
 type PurchaseConflict = Problem
 
-// PurchaseUnprocessable A refusal, in the form of RFC 9457.
+// PurchaseUnprocessable A refusal, in the format of RFC 9457.
 type PurchaseUnprocessable = Problem
 
 // QueueChecksResult defines model for QueueChecksResult.
@@ -2724,70 +2726,70 @@ type QueueChecksResult = QueueChecks
 // QueuesResult The totals, and each queue.
 type QueuesResult = Queues
 
-// RateLimited A refusal, in the form of RFC 9457.
+// RateLimited A refusal, in the format of RFC 9457.
 type RateLimited = Problem
 
-// Ready For each degraded part, a member with its name says what is missing.
+// Ready For each degraded component, a member with its name describes the problem.
 type Ready = Readiness
 
 // ReconcileReportResult defines model for ReconcileReportResult.
 type ReconcileReportResult = ReconcileReport
 
-// RefundConflict A refusal, in the form of RFC 9457.
+// RefundConflict A refusal, in the format of RFC 9457.
 type RefundConflict = Problem
 
-// Refused A refusal, in the form of RFC 9457.
+// Refused A refusal, in the format of RFC 9457.
 type Refused = Problem
 
-// RequestTimeout A refusal, in the form of RFC 9457.
+// RequestTimeout A refusal, in the format of RFC 9457.
 type RequestTimeout = Problem
 
-// RestockUnprocessable A refusal, in the form of RFC 9457.
+// RestockUnprocessable A refusal, in the format of RFC 9457.
 type RestockUnprocessable = Problem
 
-// RouteNotFound A refusal, in the form of RFC 9457.
+// RouteNotFound A refusal, in the format of RFC 9457.
 type RouteNotFound = Problem
 
-// StockBelowSold A refusal, in the form of RFC 9457.
+// StockBelowSold A refusal, in the format of RFC 9457.
 type StockBelowSold = Problem
 
-// StreamRateLimited A refusal, in the form of RFC 9457.
+// StreamRateLimited A refusal, in the format of RFC 9457.
 type StreamRateLimited = Problem
 
 // SystemResult The program and the engines that it uses.
 type SystemResult = System
 
-// TaskNotFound A refusal, in the form of RFC 9457.
+// TaskNotFound A refusal, in the format of RFC 9457.
 type TaskNotFound = Problem
 
 // TimelineResult Everything that is recorded about one order.
 type TimelineResult = Timeline
 
-// Unauthorized A refusal, in the form of RFC 9457.
+// Unauthorized A refusal, in the format of RFC 9457.
 type Unauthorized = Problem
 
-// Unavailable A refusal, in the form of RFC 9457.
+// Unavailable A refusal, in the format of RFC 9457.
 type Unavailable = Problem
 
-// UnsupportedBody A refusal, in the form of RFC 9457.
+// UnsupportedBody A refusal, in the format of RFC 9457.
 type UnsupportedBody = Problem
 
-// VersionConflict A refusal, in the form of RFC 9457.
+// VersionConflict A refusal, in the format of RFC 9457.
 type VersionConflict = Problem
 
-// VersionRequired A refusal, in the form of RFC 9457.
+// VersionRequired A refusal, in the format of RFC 9457.
 type VersionRequired = Problem
 
 // WebhookCreated A webhook with its new secret.
 type WebhookCreated = WebhookWithSecret
 
-// WebhookDisabled A refusal, in the form of RFC 9457.
+// WebhookDisabled A refusal, in the format of RFC 9457.
 type WebhookDisabled = Problem
 
-// WebhookLimit A refusal, in the form of RFC 9457.
+// WebhookLimit A refusal, in the format of RFC 9457.
 type WebhookLimit = Problem
 
-// WebhookNotFound A refusal, in the form of RFC 9457.
+// WebhookNotFound A refusal, in the format of RFC 9457.
 type WebhookNotFound = Problem
 
 // WebhookResult An endpoint of the shop that receives events.
@@ -2811,7 +2813,7 @@ type EmptyBody = Empty
 // ErasureBody defines model for ErasureBody.
 type ErasureBody = Erasure
 
-// EventBody What a webhook receives. The type of `data` follows from `type`.
+// EventBody What a webhook receives. `type` determines the type of `data`.
 type EventBody = Event
 
 // ItemChangeBody defines model for ItemChangeBody.
@@ -2846,7 +2848,7 @@ type GetOpenAPIParams struct {
 
 // ListAuditEntriesParams defines parameters for ListAuditEntries.
 type ListAuditEntriesParams struct {
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -2861,7 +2863,7 @@ type ListAuditEntriesParams struct {
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
 type ListDeadLettersParams struct {
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page.
@@ -2873,7 +2875,7 @@ type ListDeadLettersParams struct {
 
 // WatchFiguresParams defines parameters for WatchFigures.
 type WatchFiguresParams struct {
-	// Item The items to show, up to 20 ids separated by commas. By default those with most purchases.
+	// Item The items to show, up to 20 ids separated by commas. By default, those with the most purchases.
 	Item *string `form:"item,omitempty" json:"item,omitempty"`
 }
 
@@ -2882,7 +2884,7 @@ type ListAdminItemsParams struct {
 	// State Only items in this state.
 	State *ListAdminItemsParamsState `form:"state,omitempty" json:"state,omitempty"`
 
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -2912,7 +2914,7 @@ type PauseItemParams struct {
 
 // RestockItemParams defines parameters for RestockItem.
 type RestockItemParams struct {
-	// IdempotencyKey A new value for each new request, and the same value for a repeat.
+	// IdempotencyKey A new value for each new request, and the same value when a request is repeated.
 	IdempotencyKey IdempotencyKeyParameter `json:"Idempotency-Key"`
 
 	// IfMatch The `ETag` of `GET /v1/admin/items/{item}`, or `*`. Without it, the change applies to any version.
@@ -2927,16 +2929,16 @@ type ResumeItemParams struct {
 
 // ListPaymentsParams defines parameters for ListPayments.
 type ListPaymentsParams struct {
-	// Outcome Only amounts with this outcome.
+	// Outcome Only payments with this outcome.
 	Outcome *PaymentOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
 
-	// NeedsRefund Only amounts that paid no order and are not refunded.
+	// NeedsRefund Only payments that did not pay for an order and are not refunded.
 	NeedsRefund *bool `form:"needs_refund,omitempty" json:"needs_refund,omitempty"`
 
-	// Reference Only the amount with this reference. There is at most one.
+	// Reference Only the payment with this reference. There is at most one.
 	Reference *string `form:"reference,omitempty" json:"reference,omitempty"`
 
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -2945,19 +2947,19 @@ type ListPaymentsParams struct {
 
 // VerifyQueuesParams defines parameters for VerifyQueues.
 type VerifyQueuesParams struct {
-	// Repair Repair what is found.
+	// Repair Repair the problems that are found.
 	Repair *RepairParameter `form:"repair,omitempty" json:"repair,omitempty"`
 }
 
 // ReconcileParams defines parameters for Reconcile.
 type ReconcileParams struct {
-	// Repair Repair what is found.
+	// Repair Repair the problems that are found.
 	Repair *RepairParameter `form:"repair,omitempty" json:"repair,omitempty"`
 
 	// ItemID Only this item.
 	ItemID *ItemID `form:"item_id,omitempty" json:"item_id,omitempty"`
 
-	// Deep Read all orders and records. Without it, only counters are compared.
+	// Deep Read all orders and records. By default, only counters are compared.
 	Deep *bool `form:"deep,omitempty" json:"deep,omitempty"`
 }
 
@@ -2966,7 +2968,7 @@ type ListDeliveriesParams struct {
 	// Status Only deliveries with this status.
 	Status *DeliveryStatus `form:"status,omitempty" json:"status,omitempty"`
 
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -2975,7 +2977,7 @@ type ListDeliveriesParams struct {
 
 // ListItemsParams defines parameters for ListItems.
 type ListItemsParams struct {
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -2993,17 +2995,17 @@ type GetItemParams struct {
 
 // PlaceOrderParams defines parameters for PlaceOrder.
 type PlaceOrderParams struct {
-	// IdempotencyKey A new value for each new request, and the same value for a repeat.
+	// IdempotencyKey A new value for each new request, and the same value when a request is repeated.
 	IdempotencyKey IdempotencyKeyParameter `json:"Idempotency-Key"`
 
-	// Prefer `respond-async` answers as soon as the order is durably queued; `wait=n` waits up to n seconds for the commit (2 by default,
-	// 10 at most). Other preferences are ignored.
+	// Prefer With `respond-async`, the response is sent as soon as the order is durably queued; with `wait=n`, the service waits up to
+	// n seconds for the commit (2 by default, 10 at most). Other preferences are ignored.
 	Prefer *PreferParameter `json:"Prefer,omitempty"`
 }
 
 // ListOrdersParams defines parameters for ListOrders.
 type ListOrdersParams struct {
-	// Limit The length of a page.
+	// Limit The maximum number of entries on a page.
 	Limit *LimitParameter `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor The `next_cursor` of the previous page, with the same filters.
@@ -3546,7 +3548,7 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
-	// CreateDevTokenWithBody Sign a token, in development mode
+	// CreateDevTokenWithBody Sign a token (development mode only)
 	//
 	// The route exists only in development mode: `flashsale serve` on a loopback address without a configured key. The `Host`
 	// header must name this machine.
@@ -3556,7 +3558,7 @@ type ClientInterface interface {
 	// Corresponds with POST /dev/tokens (the `CreateDevToken` operationId).
 	CreateDevTokenWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateDevToken Sign a token, in development mode
+	// CreateDevToken Sign a token (development mode only)
 	//
 	// The route exists only in development mode: `flashsale serve` on a loopback address without a configured key. The `Host`
 	// header must name this machine.
@@ -3566,15 +3568,15 @@ type ClientInterface interface {
 	// Corresponds with POST /dev/tokens (the `CreateDevToken` operationId).
 	CreateDevToken(ctx context.Context, body CreateDevTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetHealth Report that the process answers
+	// GetHealth Check that the process responds
 	//
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetItemPlaceholder Draw a picture for an item without an image
+	// GetItemPlaceholder Get a placeholder image for an item
 	//
-	// A page shows it if the item has no `image_url`. The picture depends only on the id, and exists for every valid id, even if no
-	// item has it.
+	// Pages show it for an item without an `image_url`. The image depends only on the id, and exists for every valid id, even if
+	// there is no such item.
 	//
 	// Corresponds with GET /items/{item}/image.svg (the `GetItemPlaceholder` operationId).
 	GetItemPlaceholder(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3584,154 +3586,157 @@ type ClientInterface interface {
 	// Corresponds with GET /openapi.yaml (the `GetOpenAPI` operationId).
 	GetOpenAPI(ctx context.Context, params *GetOpenAPIParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetReadiness Report whether the service can sell
+	// GetReadiness Check whether the service can sell
 	//
-	// A load balancer uses this probe. The result may be 200 ms old.
+	// For load balancers. The result may be up to 200 ms old.
 	//
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListAuditEntries List the changes that people and repairs have made, newest first
+	// ListAuditEntries List the changes made by people and by repairs, newest first
 	//
 	// Corresponds with GET /v1/admin/audit (the `ListAuditEntries` operationId).
 	ListAuditEntries(ctx context.Context, params *ListAuditEntriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ExportBuyer Export all data about a buyer
 	//
-	// The document is streamed. If reading fails, the connection is closed and the received part is not valid JSON. An unknown
-	// buyer has empty lists.
+	// The document is streamed. If reading the data fails midway, the connection is closed, and what was received is not valid
+	// JSON. For an unknown buyer, the lists are empty.
 	//
 	// Corresponds with GET /v1/admin/buyers/{user} (the `ExportBuyer` operationId).
 	ExportBuyer(ctx context.Context, user UserParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// EraseBuyerWithBody Replace a buyer's name by a pseudonym
+	// EraseBuyerWithBody Replace a buyer's name with a pseudonym
 	//
-	// Orders, units and money stay. The reason is kept in the audit log, so it must not name the buyer. After a `503` or a lost
-	// connection, repeat the request: it continues where it stopped.
+	// Orders, units and payments are kept. The reason is recorded in the audit log, so it must not name the buyer. After a `503`
+	// or a lost connection, repeat the request: it continues where it stopped.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/buyers/{user}/erase (the `EraseBuyer` operationId).
 	EraseBuyerWithBody(ctx context.Context, user UserParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// EraseBuyer Replace a buyer's name by a pseudonym
+	// EraseBuyer Replace a buyer's name with a pseudonym
 	//
-	// Orders, units and money stay. The reason is kept in the audit log, so it must not name the buyer. After a `503` or a lost
-	// connection, repeat the request: it continues where it stopped.
+	// Orders, units and payments are kept. The reason is recorded in the audit log, so it must not name the buyer. After a `503`
+	// or a lost connection, repeat the request: it continues where it stopped.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/buyers/{user}/erase (the `EraseBuyer` operationId).
 	EraseBuyer(ctx context.Context, user UserParameter, body EraseBuyerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListDeadLetters List dead letters, queue by queue, the latest first
+	// ListDeadLetters List dead letters by queue, latest first
 	//
-	// A page may be shorter than `limit`, and one of a `group` even empty, while `next_cursor` is not. Letters that are resolved between two pages do not shift the pages.
+	// A page may have fewer letters than `limit`, or with `group` none, and still have a `next_cursor`. Letters that are resolved between two requests do not shift the pages.
 	//
 	// Corresponds with GET /v1/admin/dead (the `ListDeadLetters` operationId).
 	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardDeadLettersWithBody Remove many dead letters for good
+	// DiscardDeadLettersWithBody Discard many dead letters
 	//
-	// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-	// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. Orders that the tasks would have
-	// committed are rejected, and their units return to the stock.
+	// Selects all letters, or those of a group, that became dead letters before a given time. They are removed permanently. A
+	// call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+	// Repeating a call is safe. Orders that the tasks would have committed are rejected, and their units return to the stock.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/dead/discard (the `DiscardDeadLetters` operationId).
 	DiscardDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardDeadLetters Remove many dead letters for good
+	// DiscardDeadLetters Discard many dead letters
 	//
-	// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-	// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. Orders that the tasks would have
-	// committed are rejected, and their units return to the stock.
+	// Selects all letters, or those of a group, that became dead letters before a given time. They are removed permanently. A
+	// call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+	// Repeating a call is safe. Orders that the tasks would have committed are rejected, and their units return to the stock.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/dead/discard (the `DiscardDeadLetters` operationId).
 	DiscardDeadLetters(ctx context.Context, body DiscardDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListDeadLetterGroups Group dead letters by their reasons
+	// ListDeadLetterGroups Group dead letters by reason
 	//
-	// Reasons that differ only in ids and numbers are one group. One call examines at most 20,000 letters: of each queue the latest, in
-	// proportion to how many it has. If there are more, `complete` is false and the counts are lower bounds.
+	// Letters whose reasons differ only in ids and numbers form one group. A call examines at most 20,000 letters: the latest of
+	// each queue, in proportion to the number that it has. If there are more, `complete` is false and the counts are lower
+	// bounds.
 	//
 	// Corresponds with GET /v1/admin/dead/groups (the `ListDeadLetterGroups` operationId).
 	ListDeadLetterGroups(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryDeadLettersWithBody Make many dead letters ordinary tasks again
+	// RetryDeadLettersWithBody Retry many dead letters
 	//
-	// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-	// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. If the queue is full, it ends early, or
-	// with `503 overloaded` if it could retry none.
+	// Selects all letters, or those of a group, that became dead letters before a given time. They become ordinary tasks again.
+	// A call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+	// Repeating a call is safe. If the queue is full, the call ends early, or fails with `503 overloaded` if it could not retry
+	// any letter.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/dead/retry (the `RetryDeadLetters` operationId).
 	RetryDeadLettersWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryDeadLetters Make many dead letters ordinary tasks again
+	// RetryDeadLetters Retry many dead letters
 	//
-	// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-	// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. If the queue is full, it ends early, or
-	// with `503 overloaded` if it could retry none.
+	// Selects all letters, or those of a group, that became dead letters before a given time. They become ordinary tasks again.
+	// A call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+	// Repeating a call is safe. If the queue is full, the call ends early, or fails with `503 overloaded` if it could not retry
+	// any letter.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/dead/retry (the `RetryDeadLetters` operationId).
 	RetryDeadLetters(ctx context.Context, body RetryDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardDeadLetterWithBody Remove a dead letter for good
+	// DiscardDeadLetterWithBody Discard a dead letter
 	//
-	// Orders that the task would have committed are rejected, and their units return to the stock.
+	// The letter is removed permanently. Orders that the task would have committed are rejected, and their units return to the stock.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/dead/{task}/discard (the `DiscardDeadLetter` operationId).
 	DiscardDeadLetterWithBody(ctx context.Context, task TaskParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardDeadLetter Remove a dead letter for good
+	// DiscardDeadLetter Discard a dead letter
 	//
-	// Orders that the task would have committed are rejected, and their units return to the stock.
+	// The letter is removed permanently. Orders that the task would have committed are rejected, and their units return to the stock.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/dead/{task}/discard (the `DiscardDeadLetter` operationId).
 	DiscardDeadLetter(ctx context.Context, task TaskParameter, body DiscardDeadLetterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetDeadLetter Get a dead letter and what it contains
+	// GetDeadLetter Read a dead letter and its contents
 	//
 	// Corresponds with GET /v1/admin/dead/{task}/payload (the `GetDeadLetter` operationId).
 	GetDeadLetter(ctx context.Context, task TaskParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryDeadLetterWithBody Make a dead letter an ordinary task again
+	// RetryDeadLetterWithBody Retry a dead letter
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/dead/{task}/retry (the `RetryDeadLetter` operationId).
 	RetryDeadLetterWithBody(ctx context.Context, task TaskParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryDeadLetter Make a dead letter an ordinary task again
+	// RetryDeadLetter Retry a dead letter
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/dead/{task}/retry (the `RetryDeadLetter` operationId).
 	RetryDeadLetter(ctx context.Context, task TaskParameter, body RetryDeadLetterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// WatchFigures Watch live figures of the whole deployment
+	// WatchFigures Stream live figures of the whole deployment
 	//
-	// Server-sent events: one `figures` event per second, on any API process, with the sums over all processes. The events have no
-	// ids, and a client that reads slowly misses some. What is not known is null. The stream ends when the token expires, after 30
-	// minutes, and when the process stops; then reconnect. A process serves 100 such streams.
+	// Server-sent events: one `figures` event per second, with sums over all processes; any API process serves it. The events
+	// have no ids, and a client that reads slowly misses some. Unknown values are null. The stream ends when the token expires,
+	// after 30 minutes, or when the process stops; in these cases, reconnect. A process serves at most 100 such streams.
 	//
 	// Corresponds with GET /v1/admin/events (the `WatchFigures` operationId).
 	WatchFigures(ctx context.Context, params *WatchFiguresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListAdminItems List the items, by id, or those in a state
+	// ListAdminItems List items, ordered by id, optionally only those in one state
 	//
-	// The list is in memory. `stock_left` is at most a second old.
+	// The list is served from memory. `stock_left` is at most a second old.
 	//
 	// Corresponds with GET /v1/admin/items (the `ListAdminItems` operationId).
 	ListAdminItems(ctx context.Context, params *ListAdminItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3752,30 +3757,30 @@ type ClientInterface interface {
 
 	// GetAdminItem Read an item from the database, with its version
 	//
-	// The `ETag` is the version to send as `If-Match` with a change.
+	// To change the item, send the `ETag` as `If-Match`.
 	//
 	// Corresponds with GET /v1/admin/items/{item} (the `GetAdminItem` operationId).
 	GetAdminItem(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ChangeItemWithBody Change an item, also during its sale
+	// ChangeItemWithBody Change an item, even during its sale
 	//
-	// State the fields to change. `id`, `currency` and `stock` cannot change here.
+	// Send only the fields to change. `id`, `currency`, `stock` and `buckets` cannot be changed here.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/admin/items/{item} (the `ChangeItem` operationId).
 	ChangeItemWithBody(ctx context.Context, item ItemParameter, params *ChangeItemParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ChangeItem Change an item, also during its sale
+	// ChangeItem Change an item, even during its sale
 	//
-	// State the fields to change. `id`, `currency` and `stock` cannot change here.
+	// Send only the fields to change. `id`, `currency`, `stock` and `buckets` cannot be changed here.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with PATCH /v1/admin/items/{item} (the `ChangeItem` operationId).
 	ChangeItem(ctx context.Context, item ItemParameter, params *ChangeItemParams, body ChangeItemJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CloseItemWithBody Close a sale for good
+	// CloseItemWithBody Close a sale permanently
 	//
 	// Closing is final. Existing orders can be paid and cancelled.
 	//
@@ -3784,7 +3789,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/items/{item}/close (the `CloseItem` operationId).
 	CloseItemWithBody(ctx context.Context, item ItemParameter, params *CloseItemParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CloseItem Close a sale for good
+	// CloseItem Close a sale permanently
 	//
 	// Closing is final. Existing orders can be paid and cancelled.
 	//
@@ -3793,9 +3798,9 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/items/{item}/close (the `CloseItem` operationId).
 	CloseItem(ctx context.Context, item ItemParameter, params *CloseItemParams, body CloseItemJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetItemLedger Read the conservation equation of an item
+	// GetItemLedger Read the ledger of an item
 	//
-	// `initial + restocked = left + held + sold` holds at every instant.
+	// `initial + restocked = left + held + sold` always holds.
 	//
 	// Corresponds with GET /v1/admin/items/{item}/ledger (the `GetItemLedger` operationId).
 	GetItemLedger(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3820,8 +3825,8 @@ type ClientInterface interface {
 
 	// RestockItemWithBody Add units to the stock, or take back unsold ones
 	//
-	// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. A repeat
-	// with the same `Idempotency-Key` changes nothing and has `Idempotent-Replayed: true`.
+	// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. Repeating
+	// an `Idempotency-Key` changes nothing and gets `Idempotent-Replayed: true`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3830,8 +3835,8 @@ type ClientInterface interface {
 
 	// RestockItem Add units to the stock, or take back unsold ones
 	//
-	// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. A repeat
-	// with the same `Idempotency-Key` changes nothing and has `Idempotent-Replayed: true`.
+	// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. Repeating
+	// an `Idempotency-Key` changes nothing and gets `Idempotent-Replayed: true`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3854,7 +3859,7 @@ type ClientInterface interface {
 
 	// WarmItemWithBody Load an item before its sale opens
 	//
-	// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+	// The item and its sale are loaded into Redis and into every process. Repeating the request changes nothing.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3863,7 +3868,7 @@ type ClientInterface interface {
 
 	// WarmItem Load an item before its sale opens
 	//
-	// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+	// The item and its sale are loaded into Redis and into every process. Repeating the request changes nothing.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3872,8 +3877,8 @@ type ClientInterface interface {
 
 	// RefundOrderWithBody Record that a paid order was refunded
 	//
-	// With `restock` the units return to the stock and no longer count for the buyer's limit. A repeat gets the same response;
-	// the other value of `restock` gets 409 `order_final`.
+	// With `restock` the units return to the stock and no longer count towards the buyer's limit. Repeating the request gets the
+	// same response; the other value of `restock` gets 409 `order_final`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3882,8 +3887,8 @@ type ClientInterface interface {
 
 	// RefundOrder Record that a paid order was refunded
 	//
-	// With `restock` the units return to the stock and no longer count for the buyer's limit. A repeat gets the same response;
-	// the other value of `restock` gets 409 `order_final`.
+	// With `restock` the units return to the stock and no longer count towards the buyer's limit. Repeating the request gets the
+	// same response; the other value of `restock` gets 409 `order_final`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3892,31 +3897,31 @@ type ClientInterface interface {
 
 	// GetOrderTimeline Read everything that is recorded about an order
 	//
-	// An order in any state, one that is still queued included. `events` is what has happened, oldest first; `tasks` is what the queues
-	// will still do with the order. Times are those of the records. The time at which units returned to the stock, the single
-	// attempts of a task or of a delivery, and the processes that took part are not recorded; the id of the purchase's
-	// request is known while its task is in the queue.
+	// The order can be in any state; it may still be queued. `events` lists what has happened, oldest first; `tasks` lists the
+	// order's tasks that are still in the queues. Times are those of the records. The time at which units returned to the stock,
+	// the individual attempts of a task or a delivery, and the processes involved are not recorded. The id of the purchase
+	// request is available only while its task is in the queue.
 	//
 	// Corresponds with GET /v1/admin/orders/{order}/timeline (the `GetOrderTimeline` operationId).
 	GetOrderTimeline(ctx context.Context, order OrderParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListPayments List received amounts, newest first
+	// ListPayments List received payments, newest first
 	//
 	// Corresponds with GET /v1/admin/payments (the `ListPayments` operationId).
 	ListPayments(ctx context.Context, params *ListPaymentsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// MarkPaymentRefundedWithBody Record that an amount that paid no order was returned
+	// MarkPaymentRefundedWithBody Record the refund of a payment that did not pay for an order
 	//
-	// A repeat gets the same response. For an amount that paid its order, refund the order instead.
+	// Repeating the request gets the same response. For a payment that paid for its order, refund the order instead.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/payments/{payment}/refunded (the `MarkPaymentRefunded` operationId).
 	MarkPaymentRefundedWithBody(ctx context.Context, payment int64, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// MarkPaymentRefunded Record that an amount that paid no order was returned
+	// MarkPaymentRefunded Record the refund of a payment that did not pay for an order
 	//
-	// A repeat gets the same response. For an amount that paid its order, refund the order instead.
+	// Repeating the request gets the same response. For a payment that paid for its order, refund the order instead.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3928,23 +3933,23 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/admin/queue (the `GetQueues` operationId).
 	GetQueues(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// VerifyQueuesWithBody Check every task, and repair on request
+	// VerifyQueuesWithBody Check all tasks, and optionally repair them
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/queue/verify (the `VerifyQueues` operationId).
 	VerifyQueuesWithBody(ctx context.Context, params *VerifyQueuesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// VerifyQueues Check every task, and repair on request
+	// VerifyQueues Check all tasks, and optionally repair them
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/queue/verify (the `VerifyQueues` operationId).
 	VerifyQueues(ctx context.Context, params *VerifyQueuesParams, body VerifyQueuesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ReconcileWithBody Compare Redis with the database, and repair on request
+	// ReconcileWithBody Compare Redis with the database, and optionally repair
 	//
-	// A repair acts only in the direction that cannot sell a unit twice. The request may take minutes. The report covers all
+	// A repair makes only changes that cannot cause a unit to be sold twice. The request may take minutes. The report covers all
 	// items and lists those with findings and the first 1,000 others.
 	//
 	// Takes any type of body and a specified content type.
@@ -3952,9 +3957,9 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/reconcile (the `Reconcile` operationId).
 	ReconcileWithBody(ctx context.Context, params *ReconcileParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// Reconcile Compare Redis with the database, and repair on request
+	// Reconcile Compare Redis with the database, and optionally repair
 	//
-	// A repair acts only in the direction that cannot sell a unit twice. The request may take minutes. The report covers all
+	// A repair makes only changes that cannot cause a unit to be sold twice. The request may take minutes. The report covers all
 	// items and lists those with findings and the first 1,000 others.
 	//
 	// Takes a body of the `application/json` content type.
@@ -3964,8 +3969,8 @@ type ClientInterface interface {
 
 	// GetSystem Read the versions and settings of the service, the database and Redis
 	//
-	// What the process may not read is `unknown` or null: a managed Redis may forbid `INFO` and `CONFIG`. `mixed` says that nodes of
-	// a cluster differ. The response is up to 10 seconds old.
+	// Values that the process may not read are `unknown` or null: a managed Redis may forbid `INFO` and `CONFIG`. `mixed` means
+	// that the nodes of a cluster differ. The response may be up to 10 seconds old.
 	//
 	// Corresponds with GET /v1/admin/system (the `GetSystem` operationId).
 	GetSystem(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3977,7 +3982,7 @@ type ClientInterface interface {
 
 	// CreateWebhookWithBody Create a webhook
 	//
-	// The response shows the `secret` this once.
+	// Only this response shows the `secret`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -3986,7 +3991,7 @@ type ClientInterface interface {
 
 	// CreateWebhook Create a webhook
 	//
-	// The response shows the `secret` this once.
+	// Only this response shows the `secret`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4032,15 +4037,15 @@ type ClientInterface interface {
 
 	// ListDeliveries List the deliveries of a webhook, newest first
 	//
-	// A page of `pending` or `delivered` examines at most 5,000 deliveries, so it can be short or empty and still have a
-	// `next_cursor`.
+	// With the status `pending` or `delivered`, a page examines at most 5,000 deliveries, so it can be short or empty and still
+	// have a `next_cursor`.
 	//
 	// Corresponds with GET /v1/admin/webhooks/{webhook}/deliveries (the `ListDeliveries` operationId).
 	ListDeliveries(ctx context.Context, webhook WebhookParameter, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RedeliverEventWithBody Deliver an event again
 	//
-	// The delivery restarts immediately with its first attempt, also if it was delivered or dead.
+	// The delivery restarts immediately with its first attempt, even if it was delivered or dead.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -4049,7 +4054,7 @@ type ClientInterface interface {
 
 	// RedeliverEvent Deliver an event again
 	//
-	// The delivery restarts immediately with its first attempt, also if it was delivered or dead.
+	// The delivery restarts immediately with its first attempt, even if it was delivered or dead.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4058,7 +4063,7 @@ type ClientInterface interface {
 
 	// RotateWebhookSecretWithBody Replace the secret of a webhook
 	//
-	// The response shows the new `secret` this once. The previous one also signs for 24 hours.
+	// Only this response shows the new `secret`. For 24 hours, deliveries are signed with the previous one, too.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -4067,7 +4072,7 @@ type ClientInterface interface {
 
 	// RotateWebhookSecret Replace the secret of a webhook
 	//
-	// The response shows the new `secret` this once. The previous one also signs for 24 hours.
+	// Only this response shows the new `secret`. For 24 hours, deliveries are signed with the previous one, too.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4092,25 +4097,26 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/webhooks/{webhook}/test (the `TestWebhook` operationId).
 	TestWebhook(ctx context.Context, webhook WebhookParameter, body TestWebhookJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListItems List the items, by id
+	// ListItems List items, ordered by id
 	//
-	// The list is cached and compressed. `stock_left` is at most a second old; `server_time` may be a quarter of a second old.
+	// The list is cached and compressed. `stock_left` is at most a second old; `server_time` may be up to a quarter of a second
+	// old.
 	//
 	// Corresponds with GET /v1/items (the `ListItems` operationId).
 	ListItems(ctx context.Context, params *ListItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetItem Read an item
 	//
-	// The page is cached and compressed. `state` and `server_time` follow the clock by which the sale opens and closes.
+	// The page is cached and compressed. `state` and `server_time` use the clock that opens and closes the sale.
 	//
 	// Corresponds with GET /v1/items/{item} (the `GetItem` operationId).
 	GetItem(ctx context.Context, item ItemParameter, params *GetItemParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// PlaceOrderWithBody Buy
+	// PlaceOrderWithBody Buy units of an item
 	//
-	// `201` is sent after the order is committed to the database, and it stays there. `202` is sent after the units are taken
-	// and the order is durably queued; `Location` is the URL of the order. After any other response or a lost connection, repeat
-	// the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
+	// `201` is sent after the order has been durably committed to the database, `202` after the units have been taken and the
+	// order has been durably queued; `Location` is the URL of the order. After a lost connection or a response whose outcome is
+	// unknown, repeat the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
 	// `Idempotent-Replayed: true`.
 	//
 	// Takes any type of body and a specified content type.
@@ -4118,11 +4124,11 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/items/{item}/orders (the `PlaceOrder` operationId).
 	PlaceOrderWithBody(ctx context.Context, item ItemParameter, params *PlaceOrderParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// PlaceOrder Buy
+	// PlaceOrder Buy units of an item
 	//
-	// `201` is sent after the order is committed to the database, and it stays there. `202` is sent after the units are taken
-	// and the order is durably queued; `Location` is the URL of the order. After any other response or a lost connection, repeat
-	// the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
+	// `201` is sent after the order has been durably committed to the database, `202` after the units have been taken and the
+	// order has been durably queued; `Location` is the URL of the order. After a lost connection or a response whose outcome is
+	// unknown, repeat the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
 	// `Idempotent-Replayed: true`.
 	//
 	// Takes a body of the `application/json` content type.
@@ -4132,23 +4138,23 @@ type ClientInterface interface {
 
 	// ListOrders List orders, newest first
 	//
-	// A buyer gets the own orders. An admin gets all orders and may filter them. Queued orders are included when the list is
-	// limited to one buyer; `status=queued` therefore requires `user_id`. A page can have fewer orders than `limit`, or
-	// none, and still have a `next_cursor`.
+	// Buyers get their own orders. Admins get all orders and may filter them. Queued orders are included when the list is
+	// limited to one buyer; `status=queued` therefore requires `user_id`. A page can have fewer orders than `limit`, or none,
+	// and still have a `next_cursor`.
 	//
 	// Corresponds with GET /v1/orders (the `ListOrders` operationId).
 	ListOrders(ctx context.Context, params *ListOrdersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetOrder Read an order
 	//
-	// A buyer gets only the own orders; another buyer's order gets the same response as one that does not exist.
+	// Buyers can read only their own orders; for another buyer's order the response is the same as for an order that does not exist.
 	//
 	// Corresponds with GET /v1/orders/{order} (the `GetOrder` operationId).
 	GetOrder(ctx context.Context, order OrderParameter, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CancelOrderWithBody Cancel an unpaid order
 	//
-	// The units return to the stock and can be bought again. A repeat gets the same response.
+	// The units return to the stock and can be bought again. Repeating the request gets the same response.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -4157,38 +4163,38 @@ type ClientInterface interface {
 
 	// CancelOrder Cancel an unpaid order
 	//
-	// The units return to the stock and can be bought again. A repeat gets the same response.
+	// The units return to the stock and can be bought again. Repeating the request gets the same response.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/orders/{order}/cancel (the `CancelOrder` operationId).
 	CancelOrder(ctx context.Context, order OrderParameter, body CancelOrderJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// StreamOrderEvents Follow an order
+	// StreamOrderEvents Stream the changes of an order
 	//
-	// Server-sent events: one `order` event with the order for each change. The id of an event is the position of the state in the
-	// life of the order: 1 `queued`, 2 `confirmed` or `rejected`, 3 `paid`, `cancelled` or `expired`, 4 `refunded`. A new client
-	// gets the current state first; with `Last-Event-ID` a client gets the events after that one. The stream ends when no further
-	// change is expected; later reconnects get `204`, which ends an `EventSource`. It also ends when the token
-	// expires, after 30 minutes, and when the process stops; then reconnect.
+	// Server-sent events: one `order` event with the order for each change. The id of an event is the position of the state in
+	// the order's life cycle: 1 `queued`, 2 `confirmed` or `rejected`, 3 `paid`, `cancelled` or `expired`, 4 `refunded`. A new
+	// client gets the current state first; with `Last-Event-ID` a client gets the events after that one. The stream ends when no
+	// further change is expected; later reconnects get `204`, which stops an `EventSource`. The stream also ends when the token
+	// expires, after 30 minutes, or when the process stops; in these cases, reconnect.
 	//
 	// Corresponds with GET /v1/orders/{order}/events (the `StreamOrderEvents` operationId).
 	StreamOrderEvents(ctx context.Context, order OrderParameter, params *StreamOrderEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecordPaymentWithBody Report received money
+	// RecordPaymentWithBody Report a received payment
 	//
-	// The shop's backend reports each amount that it received for an order. A repeat with the same `reference` gets the same response
-	// and records nothing. A late, duplicate or mismatching amount is recorded for refund and answered with `409`.
+	// The shop's backend reports each payment that it has received for an order. Repeating a `reference` gets the same response
+	// and records nothing. A late, duplicate or mismatched payment is recorded for refund and answered with `409`.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/orders/{order}/payment (the `RecordPayment` operationId).
 	RecordPaymentWithBody(ctx context.Context, order OrderParameter, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RecordPayment Report received money
+	// RecordPayment Report a received payment
 	//
-	// The shop's backend reports each amount that it received for an order. A repeat with the same `reference` gets the same response
-	// and records nothing. A late, duplicate or mismatching amount is recorded for refund and answered with `409`.
+	// The shop's backend reports each payment that it has received for an order. Repeating a `reference` gets the same response
+	// and records nothing. A late, duplicate or mismatched payment is recorded for refund and answered with `409`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4196,7 +4202,7 @@ type ClientInterface interface {
 	RecordPayment(ctx context.Context, order OrderParameter, body RecordPaymentJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
-// CreateDevTokenWithBody Sign a token, in development mode
+// CreateDevTokenWithBody Sign a token (development mode only)
 //
 // The route exists only in development mode: `flashsale serve` on a loopback address without a configured key. The `Host`
 // header must name this machine.
@@ -4216,7 +4222,7 @@ func (c *Client) CreateDevTokenWithBody(ctx context.Context, contentType string,
 	return c.Client.Do(req)
 }
 
-// CreateDevToken Sign a token, in development mode
+// CreateDevToken Sign a token (development mode only)
 //
 // The route exists only in development mode: `flashsale serve` on a loopback address without a configured key. The `Host`
 // header must name this machine.
@@ -4236,7 +4242,7 @@ func (c *Client) CreateDevToken(ctx context.Context, body CreateDevTokenJSONRequ
 	return c.Client.Do(req)
 }
 
-// GetHealth Report that the process answers
+// GetHealth Check that the process responds
 //
 // Corresponds with GET /healthz (the `GetHealth` operationId).
 func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4251,10 +4257,10 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
-// GetItemPlaceholder Draw a picture for an item without an image
+// GetItemPlaceholder Get a placeholder image for an item
 //
-// A page shows it if the item has no `image_url`. The picture depends only on the id, and exists for every valid id, even if no
-// item has it.
+// Pages show it for an item without an `image_url`. The image depends only on the id, and exists for every valid id, even if
+// there is no such item.
 //
 // Corresponds with GET /items/{item}/image.svg (the `GetItemPlaceholder` operationId).
 func (c *Client) GetItemPlaceholder(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4284,9 +4290,9 @@ func (c *Client) GetOpenAPI(ctx context.Context, params *GetOpenAPIParams, reqEd
 	return c.Client.Do(req)
 }
 
-// GetReadiness Report whether the service can sell
+// GetReadiness Check whether the service can sell
 //
-// A load balancer uses this probe. The result may be 200 ms old.
+// For load balancers. The result may be up to 200 ms old.
 //
 // Corresponds with GET /readyz (the `GetReadiness` operationId).
 func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4301,7 +4307,7 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
-// ListAuditEntries List the changes that people and repairs have made, newest first
+// ListAuditEntries List the changes made by people and by repairs, newest first
 //
 // Corresponds with GET /v1/admin/audit (the `ListAuditEntries` operationId).
 func (c *Client) ListAuditEntries(ctx context.Context, params *ListAuditEntriesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4318,8 +4324,8 @@ func (c *Client) ListAuditEntries(ctx context.Context, params *ListAuditEntriesP
 
 // ExportBuyer Export all data about a buyer
 //
-// The document is streamed. If reading fails, the connection is closed and the received part is not valid JSON. An unknown
-// buyer has empty lists.
+// The document is streamed. If reading the data fails midway, the connection is closed, and what was received is not valid
+// JSON. For an unknown buyer, the lists are empty.
 //
 // Corresponds with GET /v1/admin/buyers/{user} (the `ExportBuyer` operationId).
 func (c *Client) ExportBuyer(ctx context.Context, user UserParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4334,10 +4340,10 @@ func (c *Client) ExportBuyer(ctx context.Context, user UserParameter, reqEditors
 	return c.Client.Do(req)
 }
 
-// EraseBuyerWithBody Replace a buyer's name by a pseudonym
+// EraseBuyerWithBody Replace a buyer's name with a pseudonym
 //
-// Orders, units and money stay. The reason is kept in the audit log, so it must not name the buyer. After a `503` or a lost
-// connection, repeat the request: it continues where it stopped.
+// Orders, units and payments are kept. The reason is recorded in the audit log, so it must not name the buyer. After a `503`
+// or a lost connection, repeat the request: it continues where it stopped.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4354,10 +4360,10 @@ func (c *Client) EraseBuyerWithBody(ctx context.Context, user UserParameter, con
 	return c.Client.Do(req)
 }
 
-// EraseBuyer Replace a buyer's name by a pseudonym
+// EraseBuyer Replace a buyer's name with a pseudonym
 //
-// Orders, units and money stay. The reason is kept in the audit log, so it must not name the buyer. After a `503` or a lost
-// connection, repeat the request: it continues where it stopped.
+// Orders, units and payments are kept. The reason is recorded in the audit log, so it must not name the buyer. After a `503`
+// or a lost connection, repeat the request: it continues where it stopped.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4374,9 +4380,9 @@ func (c *Client) EraseBuyer(ctx context.Context, user UserParameter, body EraseB
 	return c.Client.Do(req)
 }
 
-// ListDeadLetters List dead letters, queue by queue, the latest first
+// ListDeadLetters List dead letters by queue, latest first
 //
-// A page may be shorter than `limit`, and one of a `group` even empty, while `next_cursor` is not. Letters that are resolved between two pages do not shift the pages.
+// A page may have fewer letters than `limit`, or with `group` none, and still have a `next_cursor`. Letters that are resolved between two requests do not shift the pages.
 //
 // Corresponds with GET /v1/admin/dead (the `ListDeadLetters` operationId).
 func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4391,11 +4397,11 @@ func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersPar
 	return c.Client.Do(req)
 }
 
-// DiscardDeadLettersWithBody Remove many dead letters for good
+// DiscardDeadLettersWithBody Discard many dead letters
 //
-// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. Orders that the tasks would have
-// committed are rejected, and their units return to the stock.
+// Selects all letters, or those of a group, that became dead letters before a given time. They are removed permanently. A
+// call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+// Repeating a call is safe. Orders that the tasks would have committed are rejected, and their units return to the stock.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4412,11 +4418,11 @@ func (c *Client) DiscardDeadLettersWithBody(ctx context.Context, contentType str
 	return c.Client.Do(req)
 }
 
-// DiscardDeadLetters Remove many dead letters for good
+// DiscardDeadLetters Discard many dead letters
 //
-// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. Orders that the tasks would have
-// committed are rejected, and their units return to the stock.
+// Selects all letters, or those of a group, that became dead letters before a given time. They are removed permanently. A
+// call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+// Repeating a call is safe. Orders that the tasks would have committed are rejected, and their units return to the stock.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4433,10 +4439,11 @@ func (c *Client) DiscardDeadLetters(ctx context.Context, body DiscardDeadLetters
 	return c.Client.Do(req)
 }
 
-// ListDeadLetterGroups Group dead letters by their reasons
+// ListDeadLetterGroups Group dead letters by reason
 //
-// Reasons that differ only in ids and numbers are one group. One call examines at most 20,000 letters: of each queue the latest, in
-// proportion to how many it has. If there are more, `complete` is false and the counts are lower bounds.
+// Letters whose reasons differ only in ids and numbers form one group. A call examines at most 20,000 letters: the latest of
+// each queue, in proportion to the number that it has. If there are more, `complete` is false and the counts are lower
+// bounds.
 //
 // Corresponds with GET /v1/admin/dead/groups (the `ListDeadLetterGroups` operationId).
 func (c *Client) ListDeadLetterGroups(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4451,11 +4458,12 @@ func (c *Client) ListDeadLetterGroups(ctx context.Context, reqEditors ...Request
 	return c.Client.Do(req)
 }
 
-// RetryDeadLettersWithBody Make many dead letters ordinary tasks again
+// RetryDeadLettersWithBody Retry many dead letters
 //
-// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. If the queue is full, it ends early, or
-// with `503 overloaded` if it could retry none.
+// Selects all letters, or those of a group, that became dead letters before a given time. They become ordinary tasks again.
+// A call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+// Repeating a call is safe. If the queue is full, the call ends early, or fails with `503 overloaded` if it could not retry
+// any letter.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4472,11 +4480,12 @@ func (c *Client) RetryDeadLettersWithBody(ctx context.Context, contentType strin
 	return c.Client.Do(req)
 }
 
-// RetryDeadLetters Make many dead letters ordinary tasks again
+// RetryDeadLetters Retry many dead letters
 //
-// Selects all letters, or those of a group, that died before a time. One call handles at most about 1,000 letters or works for about a
-// second: repeat it with `next_cursor` until that is empty. A repeat of a call is harmless. If the queue is full, it ends early, or
-// with `503 overloaded` if it could retry none.
+// Selects all letters, or those of a group, that became dead letters before a given time. They become ordinary tasks again.
+// A call handles at most about 1,000 letters or runs for about a second; repeat it with `next_cursor` until that is empty.
+// Repeating a call is safe. If the queue is full, the call ends early, or fails with `503 overloaded` if it could not retry
+// any letter.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4493,9 +4502,9 @@ func (c *Client) RetryDeadLetters(ctx context.Context, body RetryDeadLettersJSON
 	return c.Client.Do(req)
 }
 
-// DiscardDeadLetterWithBody Remove a dead letter for good
+// DiscardDeadLetterWithBody Discard a dead letter
 //
-// Orders that the task would have committed are rejected, and their units return to the stock.
+// The letter is removed permanently. Orders that the task would have committed are rejected, and their units return to the stock.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4512,9 +4521,9 @@ func (c *Client) DiscardDeadLetterWithBody(ctx context.Context, task TaskParamet
 	return c.Client.Do(req)
 }
 
-// DiscardDeadLetter Remove a dead letter for good
+// DiscardDeadLetter Discard a dead letter
 //
-// Orders that the task would have committed are rejected, and their units return to the stock.
+// The letter is removed permanently. Orders that the task would have committed are rejected, and their units return to the stock.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4531,7 +4540,7 @@ func (c *Client) DiscardDeadLetter(ctx context.Context, task TaskParameter, body
 	return c.Client.Do(req)
 }
 
-// GetDeadLetter Get a dead letter and what it contains
+// GetDeadLetter Read a dead letter and its contents
 //
 // Corresponds with GET /v1/admin/dead/{task}/payload (the `GetDeadLetter` operationId).
 func (c *Client) GetDeadLetter(ctx context.Context, task TaskParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4546,7 +4555,7 @@ func (c *Client) GetDeadLetter(ctx context.Context, task TaskParameter, reqEdito
 	return c.Client.Do(req)
 }
 
-// RetryDeadLetterWithBody Make a dead letter an ordinary task again
+// RetryDeadLetterWithBody Retry a dead letter
 //
 // Takes any type of body and a specified content type.
 //
@@ -4563,7 +4572,7 @@ func (c *Client) RetryDeadLetterWithBody(ctx context.Context, task TaskParameter
 	return c.Client.Do(req)
 }
 
-// RetryDeadLetter Make a dead letter an ordinary task again
+// RetryDeadLetter Retry a dead letter
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4580,11 +4589,11 @@ func (c *Client) RetryDeadLetter(ctx context.Context, task TaskParameter, body R
 	return c.Client.Do(req)
 }
 
-// WatchFigures Watch live figures of the whole deployment
+// WatchFigures Stream live figures of the whole deployment
 //
-// Server-sent events: one `figures` event per second, on any API process, with the sums over all processes. The events have no
-// ids, and a client that reads slowly misses some. What is not known is null. The stream ends when the token expires, after 30
-// minutes, and when the process stops; then reconnect. A process serves 100 such streams.
+// Server-sent events: one `figures` event per second, with sums over all processes; any API process serves it. The events
+// have no ids, and a client that reads slowly misses some. Unknown values are null. The stream ends when the token expires,
+// after 30 minutes, or when the process stops; in these cases, reconnect. A process serves at most 100 such streams.
 //
 // Corresponds with GET /v1/admin/events (the `WatchFigures` operationId).
 func (c *Client) WatchFigures(ctx context.Context, params *WatchFiguresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4599,9 +4608,9 @@ func (c *Client) WatchFigures(ctx context.Context, params *WatchFiguresParams, r
 	return c.Client.Do(req)
 }
 
-// ListAdminItems List the items, by id, or those in a state
+// ListAdminItems List items, ordered by id, optionally only those in one state
 //
-// The list is in memory. `stock_left` is at most a second old.
+// The list is served from memory. `stock_left` is at most a second old.
 //
 // Corresponds with GET /v1/admin/items (the `ListAdminItems` operationId).
 func (c *Client) ListAdminItems(ctx context.Context, params *ListAdminItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4652,7 +4661,7 @@ func (c *Client) CreateItem(ctx context.Context, body CreateItemJSONRequestBody,
 
 // GetAdminItem Read an item from the database, with its version
 //
-// The `ETag` is the version to send as `If-Match` with a change.
+// To change the item, send the `ETag` as `If-Match`.
 //
 // Corresponds with GET /v1/admin/items/{item} (the `GetAdminItem` operationId).
 func (c *Client) GetAdminItem(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4667,9 +4676,9 @@ func (c *Client) GetAdminItem(ctx context.Context, item ItemParameter, reqEditor
 	return c.Client.Do(req)
 }
 
-// ChangeItemWithBody Change an item, also during its sale
+// ChangeItemWithBody Change an item, even during its sale
 //
-// State the fields to change. `id`, `currency` and `stock` cannot change here.
+// Send only the fields to change. `id`, `currency`, `stock` and `buckets` cannot be changed here.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4686,9 +4695,9 @@ func (c *Client) ChangeItemWithBody(ctx context.Context, item ItemParameter, par
 	return c.Client.Do(req)
 }
 
-// ChangeItem Change an item, also during its sale
+// ChangeItem Change an item, even during its sale
 //
-// State the fields to change. `id`, `currency` and `stock` cannot change here.
+// Send only the fields to change. `id`, `currency`, `stock` and `buckets` cannot be changed here.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4705,7 +4714,7 @@ func (c *Client) ChangeItem(ctx context.Context, item ItemParameter, params *Cha
 	return c.Client.Do(req)
 }
 
-// CloseItemWithBody Close a sale for good
+// CloseItemWithBody Close a sale permanently
 //
 // Closing is final. Existing orders can be paid and cancelled.
 //
@@ -4724,7 +4733,7 @@ func (c *Client) CloseItemWithBody(ctx context.Context, item ItemParameter, para
 	return c.Client.Do(req)
 }
 
-// CloseItem Close a sale for good
+// CloseItem Close a sale permanently
 //
 // Closing is final. Existing orders can be paid and cancelled.
 //
@@ -4743,9 +4752,9 @@ func (c *Client) CloseItem(ctx context.Context, item ItemParameter, params *Clos
 	return c.Client.Do(req)
 }
 
-// GetItemLedger Read the conservation equation of an item
+// GetItemLedger Read the ledger of an item
 //
-// `initial + restocked = left + held + sold` holds at every instant.
+// `initial + restocked = left + held + sold` always holds.
 //
 // Corresponds with GET /v1/admin/items/{item}/ledger (the `GetItemLedger` operationId).
 func (c *Client) GetItemLedger(ctx context.Context, item ItemParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4800,8 +4809,8 @@ func (c *Client) PauseItem(ctx context.Context, item ItemParameter, params *Paus
 
 // RestockItemWithBody Add units to the stock, or take back unsold ones
 //
-// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. A repeat
-// with the same `Idempotency-Key` changes nothing and has `Idempotent-Replayed: true`.
+// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. Repeating
+// an `Idempotency-Key` changes nothing and gets `Idempotent-Replayed: true`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4820,8 +4829,8 @@ func (c *Client) RestockItemWithBody(ctx context.Context, item ItemParameter, pa
 
 // RestockItem Add units to the stock, or take back unsold ones
 //
-// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. A repeat
-// with the same `Idempotency-Key` changes nothing and has `Idempotent-Replayed: true`.
+// The units can be bought immediately. A negative quantity takes back unsold units; queued orders count as sold. Repeating
+// an `Idempotency-Key` changes nothing and gets `Idempotent-Replayed: true`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4874,7 +4883,7 @@ func (c *Client) ResumeItem(ctx context.Context, item ItemParameter, params *Res
 
 // WarmItemWithBody Load an item before its sale opens
 //
-// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+// The item and its sale are loaded into Redis and into every process. Repeating the request changes nothing.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4893,7 +4902,7 @@ func (c *Client) WarmItemWithBody(ctx context.Context, item ItemParameter, conte
 
 // WarmItem Load an item before its sale opens
 //
-// The item and its sale are loaded into Redis and into every process. A repeat changes nothing.
+// The item and its sale are loaded into Redis and into every process. Repeating the request changes nothing.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4912,8 +4921,8 @@ func (c *Client) WarmItem(ctx context.Context, item ItemParameter, body WarmItem
 
 // RefundOrderWithBody Record that a paid order was refunded
 //
-// With `restock` the units return to the stock and no longer count for the buyer's limit. A repeat gets the same response;
-// the other value of `restock` gets 409 `order_final`.
+// With `restock` the units return to the stock and no longer count towards the buyer's limit. Repeating the request gets the
+// same response; the other value of `restock` gets 409 `order_final`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4932,8 +4941,8 @@ func (c *Client) RefundOrderWithBody(ctx context.Context, order OrderParameter, 
 
 // RefundOrder Record that a paid order was refunded
 //
-// With `restock` the units return to the stock and no longer count for the buyer's limit. A repeat gets the same response;
-// the other value of `restock` gets 409 `order_final`.
+// With `restock` the units return to the stock and no longer count towards the buyer's limit. Repeating the request gets the
+// same response; the other value of `restock` gets 409 `order_final`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4952,10 +4961,10 @@ func (c *Client) RefundOrder(ctx context.Context, order OrderParameter, body Ref
 
 // GetOrderTimeline Read everything that is recorded about an order
 //
-// An order in any state, one that is still queued included. `events` is what has happened, oldest first; `tasks` is what the queues
-// will still do with the order. Times are those of the records. The time at which units returned to the stock, the single
-// attempts of a task or of a delivery, and the processes that took part are not recorded; the id of the purchase's
-// request is known while its task is in the queue.
+// The order can be in any state; it may still be queued. `events` lists what has happened, oldest first; `tasks` lists the
+// order's tasks that are still in the queues. Times are those of the records. The time at which units returned to the stock,
+// the individual attempts of a task or a delivery, and the processes involved are not recorded. The id of the purchase
+// request is available only while its task is in the queue.
 //
 // Corresponds with GET /v1/admin/orders/{order}/timeline (the `GetOrderTimeline` operationId).
 func (c *Client) GetOrderTimeline(ctx context.Context, order OrderParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4970,7 +4979,7 @@ func (c *Client) GetOrderTimeline(ctx context.Context, order OrderParameter, req
 	return c.Client.Do(req)
 }
 
-// ListPayments List received amounts, newest first
+// ListPayments List received payments, newest first
 //
 // Corresponds with GET /v1/admin/payments (the `ListPayments` operationId).
 func (c *Client) ListPayments(ctx context.Context, params *ListPaymentsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4985,9 +4994,9 @@ func (c *Client) ListPayments(ctx context.Context, params *ListPaymentsParams, r
 	return c.Client.Do(req)
 }
 
-// MarkPaymentRefundedWithBody Record that an amount that paid no order was returned
+// MarkPaymentRefundedWithBody Record the refund of a payment that did not pay for an order
 //
-// A repeat gets the same response. For an amount that paid its order, refund the order instead.
+// Repeating the request gets the same response. For a payment that paid for its order, refund the order instead.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5004,9 +5013,9 @@ func (c *Client) MarkPaymentRefundedWithBody(ctx context.Context, payment int64,
 	return c.Client.Do(req)
 }
 
-// MarkPaymentRefunded Record that an amount that paid no order was returned
+// MarkPaymentRefunded Record the refund of a payment that did not pay for an order
 //
-// A repeat gets the same response. For an amount that paid its order, refund the order instead.
+// Repeating the request gets the same response. For a payment that paid for its order, refund the order instead.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5038,7 +5047,7 @@ func (c *Client) GetQueues(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
-// VerifyQueuesWithBody Check every task, and repair on request
+// VerifyQueuesWithBody Check all tasks, and optionally repair them
 //
 // Takes any type of body and a specified content type.
 //
@@ -5055,7 +5064,7 @@ func (c *Client) VerifyQueuesWithBody(ctx context.Context, params *VerifyQueuesP
 	return c.Client.Do(req)
 }
 
-// VerifyQueues Check every task, and repair on request
+// VerifyQueues Check all tasks, and optionally repair them
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5072,9 +5081,9 @@ func (c *Client) VerifyQueues(ctx context.Context, params *VerifyQueuesParams, b
 	return c.Client.Do(req)
 }
 
-// ReconcileWithBody Compare Redis with the database, and repair on request
+// ReconcileWithBody Compare Redis with the database, and optionally repair
 //
-// A repair acts only in the direction that cannot sell a unit twice. The request may take minutes. The report covers all
+// A repair makes only changes that cannot cause a unit to be sold twice. The request may take minutes. The report covers all
 // items and lists those with findings and the first 1,000 others.
 //
 // Takes any type of body and a specified content type.
@@ -5092,9 +5101,9 @@ func (c *Client) ReconcileWithBody(ctx context.Context, params *ReconcileParams,
 	return c.Client.Do(req)
 }
 
-// Reconcile Compare Redis with the database, and repair on request
+// Reconcile Compare Redis with the database, and optionally repair
 //
-// A repair acts only in the direction that cannot sell a unit twice. The request may take minutes. The report covers all
+// A repair makes only changes that cannot cause a unit to be sold twice. The request may take minutes. The report covers all
 // items and lists those with findings and the first 1,000 others.
 //
 // Takes a body of the `application/json` content type.
@@ -5114,8 +5123,8 @@ func (c *Client) Reconcile(ctx context.Context, params *ReconcileParams, body Re
 
 // GetSystem Read the versions and settings of the service, the database and Redis
 //
-// What the process may not read is `unknown` or null: a managed Redis may forbid `INFO` and `CONFIG`. `mixed` says that nodes of
-// a cluster differ. The response is up to 10 seconds old.
+// Values that the process may not read are `unknown` or null: a managed Redis may forbid `INFO` and `CONFIG`. `mixed` means
+// that the nodes of a cluster differ. The response may be up to 10 seconds old.
 //
 // Corresponds with GET /v1/admin/system (the `GetSystem` operationId).
 func (c *Client) GetSystem(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5147,7 +5156,7 @@ func (c *Client) ListWebhooks(ctx context.Context, reqEditors ...RequestEditorFn
 
 // CreateWebhookWithBody Create a webhook
 //
-// The response shows the `secret` this once.
+// Only this response shows the `secret`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5166,7 +5175,7 @@ func (c *Client) CreateWebhookWithBody(ctx context.Context, contentType string, 
 
 // CreateWebhook Create a webhook
 //
-// The response shows the `secret` this once.
+// Only this response shows the `secret`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5272,8 +5281,8 @@ func (c *Client) ChangeWebhook(ctx context.Context, webhook WebhookParameter, bo
 
 // ListDeliveries List the deliveries of a webhook, newest first
 //
-// A page of `pending` or `delivered` examines at most 5,000 deliveries, so it can be short or empty and still have a
-// `next_cursor`.
+// With the status `pending` or `delivered`, a page examines at most 5,000 deliveries, so it can be short or empty and still
+// have a `next_cursor`.
 //
 // Corresponds with GET /v1/admin/webhooks/{webhook}/deliveries (the `ListDeliveries` operationId).
 func (c *Client) ListDeliveries(ctx context.Context, webhook WebhookParameter, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5290,7 +5299,7 @@ func (c *Client) ListDeliveries(ctx context.Context, webhook WebhookParameter, p
 
 // RedeliverEventWithBody Deliver an event again
 //
-// The delivery restarts immediately with its first attempt, also if it was delivered or dead.
+// The delivery restarts immediately with its first attempt, even if it was delivered or dead.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5309,7 +5318,7 @@ func (c *Client) RedeliverEventWithBody(ctx context.Context, webhook WebhookPara
 
 // RedeliverEvent Deliver an event again
 //
-// The delivery restarts immediately with its first attempt, also if it was delivered or dead.
+// The delivery restarts immediately with its first attempt, even if it was delivered or dead.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5328,7 +5337,7 @@ func (c *Client) RedeliverEvent(ctx context.Context, webhook WebhookParameter, e
 
 // RotateWebhookSecretWithBody Replace the secret of a webhook
 //
-// The response shows the new `secret` this once. The previous one also signs for 24 hours.
+// Only this response shows the new `secret`. For 24 hours, deliveries are signed with the previous one, too.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5347,7 +5356,7 @@ func (c *Client) RotateWebhookSecretWithBody(ctx context.Context, webhook Webhoo
 
 // RotateWebhookSecret Replace the secret of a webhook
 //
-// The response shows the new `secret` this once. The previous one also signs for 24 hours.
+// Only this response shows the new `secret`. For 24 hours, deliveries are signed with the previous one, too.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5402,9 +5411,10 @@ func (c *Client) TestWebhook(ctx context.Context, webhook WebhookParameter, body
 	return c.Client.Do(req)
 }
 
-// ListItems List the items, by id
+// ListItems List items, ordered by id
 //
-// The list is cached and compressed. `stock_left` is at most a second old; `server_time` may be a quarter of a second old.
+// The list is cached and compressed. `stock_left` is at most a second old; `server_time` may be up to a quarter of a second
+// old.
 //
 // Corresponds with GET /v1/items (the `ListItems` operationId).
 func (c *Client) ListItems(ctx context.Context, params *ListItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5421,7 +5431,7 @@ func (c *Client) ListItems(ctx context.Context, params *ListItemsParams, reqEdit
 
 // GetItem Read an item
 //
-// The page is cached and compressed. `state` and `server_time` follow the clock by which the sale opens and closes.
+// The page is cached and compressed. `state` and `server_time` use the clock that opens and closes the sale.
 //
 // Corresponds with GET /v1/items/{item} (the `GetItem` operationId).
 func (c *Client) GetItem(ctx context.Context, item ItemParameter, params *GetItemParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5436,11 +5446,11 @@ func (c *Client) GetItem(ctx context.Context, item ItemParameter, params *GetIte
 	return c.Client.Do(req)
 }
 
-// PlaceOrderWithBody Buy
+// PlaceOrderWithBody Buy units of an item
 //
-// `201` is sent after the order is committed to the database, and it stays there. `202` is sent after the units are taken
-// and the order is durably queued; `Location` is the URL of the order. After any other response or a lost connection, repeat
-// the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
+// `201` is sent after the order has been durably committed to the database, `202` after the units have been taken and the
+// order has been durably queued; `Location` is the URL of the order. After a lost connection or a response whose outcome is
+// unknown, repeat the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
 // `Idempotent-Replayed: true`.
 //
 // Takes any type of body and a specified content type.
@@ -5458,11 +5468,11 @@ func (c *Client) PlaceOrderWithBody(ctx context.Context, item ItemParameter, par
 	return c.Client.Do(req)
 }
 
-// PlaceOrder Buy
+// PlaceOrder Buy units of an item
 //
-// `201` is sent after the order is committed to the database, and it stays there. `202` is sent after the units are taken
-// and the order is durably queued; `Location` is the URL of the order. After any other response or a lost connection, repeat
-// the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
+// `201` is sent after the order has been durably committed to the database, `202` after the units have been taken and the
+// order has been durably queued; `Location` is the URL of the order. After a lost connection or a response whose outcome is
+// unknown, repeat the request with the same `Idempotency-Key`: it gets the same order, in its current state, with
 // `Idempotent-Replayed: true`.
 //
 // Takes a body of the `application/json` content type.
@@ -5482,9 +5492,9 @@ func (c *Client) PlaceOrder(ctx context.Context, item ItemParameter, params *Pla
 
 // ListOrders List orders, newest first
 //
-// A buyer gets the own orders. An admin gets all orders and may filter them. Queued orders are included when the list is
-// limited to one buyer; `status=queued` therefore requires `user_id`. A page can have fewer orders than `limit`, or
-// none, and still have a `next_cursor`.
+// Buyers get their own orders. Admins get all orders and may filter them. Queued orders are included when the list is
+// limited to one buyer; `status=queued` therefore requires `user_id`. A page can have fewer orders than `limit`, or none,
+// and still have a `next_cursor`.
 //
 // Corresponds with GET /v1/orders (the `ListOrders` operationId).
 func (c *Client) ListOrders(ctx context.Context, params *ListOrdersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5501,7 +5511,7 @@ func (c *Client) ListOrders(ctx context.Context, params *ListOrdersParams, reqEd
 
 // GetOrder Read an order
 //
-// A buyer gets only the own orders; another buyer's order gets the same response as one that does not exist.
+// Buyers can read only their own orders; for another buyer's order the response is the same as for an order that does not exist.
 //
 // Corresponds with GET /v1/orders/{order} (the `GetOrder` operationId).
 func (c *Client) GetOrder(ctx context.Context, order OrderParameter, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5518,7 +5528,7 @@ func (c *Client) GetOrder(ctx context.Context, order OrderParameter, reqEditors 
 
 // CancelOrderWithBody Cancel an unpaid order
 //
-// The units return to the stock and can be bought again. A repeat gets the same response.
+// The units return to the stock and can be bought again. Repeating the request gets the same response.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5537,7 +5547,7 @@ func (c *Client) CancelOrderWithBody(ctx context.Context, order OrderParameter, 
 
 // CancelOrder Cancel an unpaid order
 //
-// The units return to the stock and can be bought again. A repeat gets the same response.
+// The units return to the stock and can be bought again. Repeating the request gets the same response.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5554,13 +5564,13 @@ func (c *Client) CancelOrder(ctx context.Context, order OrderParameter, body Can
 	return c.Client.Do(req)
 }
 
-// StreamOrderEvents Follow an order
+// StreamOrderEvents Stream the changes of an order
 //
-// Server-sent events: one `order` event with the order for each change. The id of an event is the position of the state in the
-// life of the order: 1 `queued`, 2 `confirmed` or `rejected`, 3 `paid`, `cancelled` or `expired`, 4 `refunded`. A new client
-// gets the current state first; with `Last-Event-ID` a client gets the events after that one. The stream ends when no further
-// change is expected; later reconnects get `204`, which ends an `EventSource`. It also ends when the token
-// expires, after 30 minutes, and when the process stops; then reconnect.
+// Server-sent events: one `order` event with the order for each change. The id of an event is the position of the state in
+// the order's life cycle: 1 `queued`, 2 `confirmed` or `rejected`, 3 `paid`, `cancelled` or `expired`, 4 `refunded`. A new
+// client gets the current state first; with `Last-Event-ID` a client gets the events after that one. The stream ends when no
+// further change is expected; later reconnects get `204`, which stops an `EventSource`. The stream also ends when the token
+// expires, after 30 minutes, or when the process stops; in these cases, reconnect.
 //
 // Corresponds with GET /v1/orders/{order}/events (the `StreamOrderEvents` operationId).
 func (c *Client) StreamOrderEvents(ctx context.Context, order OrderParameter, params *StreamOrderEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -5575,10 +5585,10 @@ func (c *Client) StreamOrderEvents(ctx context.Context, order OrderParameter, pa
 	return c.Client.Do(req)
 }
 
-// RecordPaymentWithBody Report received money
+// RecordPaymentWithBody Report a received payment
 //
-// The shop's backend reports each amount that it received for an order. A repeat with the same `reference` gets the same response
-// and records nothing. A late, duplicate or mismatching amount is recorded for refund and answered with `409`.
+// The shop's backend reports each payment that it has received for an order. Repeating a `reference` gets the same response
+// and records nothing. A late, duplicate or mismatched payment is recorded for refund and answered with `409`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -5595,10 +5605,10 @@ func (c *Client) RecordPaymentWithBody(ctx context.Context, order OrderParameter
 	return c.Client.Do(req)
 }
 
-// RecordPayment Report received money
+// RecordPayment Report a received payment
 //
-// The shop's backend reports each amount that it received for an order. A repeat with the same `reference` gets the same response
-// and records nothing. A late, duplicate or mismatching amount is recorded for refund and answered with `409`.
+// The shop's backend reports each payment that it has received for an order. Repeating a `reference` gets the same response
+// and records nothing. A late, duplicate or mismatched payment is recorded for refund and answered with `409`.
 //
 // Takes a body of the `application/json` content type.
 //
