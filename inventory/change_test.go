@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -445,6 +446,68 @@ func (d *deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		return next(ctx, cmd)
 	}
+}
+
+// stuck is a client whose calls wait, once the gate is armed, until it is opened or their time is over.
+type stuck struct {
+	armed    atomic.Bool
+	open     chan struct{}
+	timedOut atomic.Bool
+}
+
+func (g *stuck) wait(ctx context.Context) {
+	if !g.armed.Load() {
+		return
+	}
+	select {
+	case <-g.open:
+	case <-ctx.Done():
+		g.timedOut.Store(true)
+	}
+}
+
+func (g *stuck) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g *stuck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		g.wait(ctx)
+		return next(ctx, cmds)
+	}
+}
+
+func (g *stuck) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		g.wait(ctx)
+		return next(ctx, cmd)
+	}
+}
+
+// TestInventory_Change_SlowRelease: a change that is made does not wait for the release of the item's lock while
+// Redis does not respond; the lock is released later.
+func TestInventory_Change_SlowRelease(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := newShop(t, rdb, open(10, 5), 0)
+		gate := &stuck{open: make(chan struct{})}
+		hooked := redistest.Second(t, rdb)
+		hooked.AddHook(gate)
+		// The call timeout is the time in which the test has to open the gate.
+		locks := newLocks(t, hooked, lock.Config{TTL: limit, ClaimTTL: time.Minute, Liveness: time.Minute, CallTimeout: 20 * time.Second})
+		v := s.inventoryOn(t, rdb, locks, Config{})
+		paused := "paused"
+		err := v.Change(await.Context(t), s.item, Change{Control: &paused}, func(context.Context) (int64, error) {
+			gate.armed.Store(true)
+			s.stock(0, 2)
+			return 2, nil
+		})
+		close(gate.open)
+		if err != nil || gate.timedOut.Load() {
+			t.Fatalf("%v; waited for the release: %v", err, gate.timedOut.Load())
+		}
+		await.True(t, "the lock to be released", func() bool {
+			return rdb.Exists(await.Context(t), v.keys.lockKey(s.item)).Val() == 0
+		})
+	})
 }
 
 // TestInventory_Change_WhileSelling: many changes from two processes, while both

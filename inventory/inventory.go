@@ -322,11 +322,7 @@ func (v *Inventory) underLock(ctx context.Context, item string, fn func(ctx cont
 		return fmt.Errorf("hold item %s: %w: %w", item, ErrUnavailable, err)
 	}
 	held := l.Context() // it ends with ctx as well
-	defer func() {
-		if err := l.Release(ctx); err != nil {
-			v.cfg.OnError(fmt.Errorf("let go of item %s: %w", item, err))
-		}
-	}()
+	defer v.release(ctx, l, item)
 	err = fn(held, l)
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
 		if lost := context.Cause(held); lost != nil {
@@ -334,6 +330,36 @@ func (v *Inventory) underLock(ctx context.Context, item string, fn func(ctx cont
 		}
 	}
 	return err
+}
+
+// releaseWait is how long a caller waits for the release of an item's lock. The release takes longer only while
+// Redis does not respond.
+const releaseWait = 100 * time.Millisecond
+
+// release releases an item's lock. It returns after releaseWait at the latest, and then the release goes
+// on in the background.
+func (v *Inventory) release(ctx context.Context, l *lock.Lock, item string) {
+	done := make(chan struct{})
+	release := func() {
+		defer close(done)
+		if err := l.Release(ctx); err != nil {
+			v.cfg.OnError(fmt.Errorf("release item %s: %w", item, err))
+		}
+	}
+	v.mu.Lock()
+	closed := v.closed
+	if !closed {
+		v.background.Go(release)
+	}
+	v.mu.Unlock()
+	if closed {
+		release()
+		return
+	}
+	select {
+	case <-done:
+	case <-time.After(releaseWait):
+	}
 }
 
 // Submit hands a request to the goroutine that sells its item. A refusal that

@@ -39,7 +39,7 @@ func (l *sellerLock) release() {
 	}
 	l.beforeRelease()
 	if err := l.held.Release(l.v.life); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrNotHeld) {
-		l.v.cfg.OnError(fmt.Errorf("let go of item %s: %w", l.item, err))
+		l.v.cfg.OnError(fmt.Errorf("release item %s: %w", l.item, err))
 	}
 	l.held = nil
 }
