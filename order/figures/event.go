@@ -97,8 +97,8 @@ type item struct {
 	Lock       *Lock    `json:"lock"`
 }
 
-// Lock is the state of an item's lock at one moment. It moves between processes every few
-// milliseconds while several sell.
+// Lock is the state of an item's lock at one moment. While several processes sell the item, each of
+// them holds it only while its script runs.
 type Lock struct {
 	Holder  *string `json:"holder"` // nil: not held
 	Fence   int64   `json:"fence"`
