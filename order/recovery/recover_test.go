@@ -497,9 +497,9 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	if o, err := s.Store.Order(ctx, cancelled.Order.ID); err != nil || o.Status != order.StatusCancelled || o.Reason != order.ReasonRecovered {
 		t.Errorf("the cancelled order is %s (%s), %v", o.Status, o.Reason, err)
 	}
-	var owed int64
-	if err := s.Store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+store.PaymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
-		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
+	var refunds int64
+	if err := s.Store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+store.PaymentNeedsRefund, cancelled.Order.ID).Scan(&refunds).Error; err != nil || refunds != 1 {
+		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", refunds, err)
 	}
 	o, err := s.Store.Order(ctx, kept.Order.ID)
 	if err != nil || o.ExpiresAt.Before(time.Now().Add(order.PayAgainWithin-time.Hour)) {

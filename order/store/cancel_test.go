@@ -36,7 +36,7 @@ func TestStore_Cancel_Together(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
-			_, err := c.ExecContext(ctx, DeleteReturns, JSONList(ids[2]))
+			_, err := c.ExecContext(ctx, DeleteReleases, JSONList(ids[2]))
 			return err
 		})
 		if err != nil {
@@ -70,8 +70,8 @@ func TestStore_Cancel_Together(t *testing.T) {
 		}
 		for i, one := range list {
 			cancel := func() error {
-				o, owed, err := s.Cancel(await.Context(t), one.id, one.by)
-				answers[i] = fmt.Sprintf("%s by %+v: %+v, owed %+v, %v", one.id, one.by, o, owed, err)
+				o, pending, err := s.Cancel(await.Context(t), one.id, one.by)
+				answers[i] = fmt.Sprintf("%s by %+v: %+v, pending %+v, %v", one.id, one.by, o, pending, err)
 				return nil
 			}
 			if together {

@@ -55,9 +55,9 @@ var hotTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
+	unsellUnits, selectOrders, SelectReleasesOfOrders, DeleteReleases, NoteSequence, bumpRevisions,
 	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])
+}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReleases.text[:], insertEvents.text[:], insertAudit.text[:])
 
 type preparedTx struct {
 	tx    *sql.Tx

@@ -36,8 +36,8 @@ func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, erro
 }
 
 const (
-	// PaymentsOwed is the condition of the index payments_refund. The text must be equal.
-	PaymentsOwed = `outcome IN ('late', 'duplicate', 'mismatch')`
+	// PaymentNeedsRefund is the condition of the index payments_refund. The text must be equal.
+	PaymentNeedsRefund = `outcome IN ('late', 'duplicate', 'mismatch')`
 
 	// PaymentFields are the columns that ScanPayment reads, of payments p and orders o.
 	PaymentFields = `p.id, p.order_id, COALESCE(o.item_id, ''), COALESCE(o.user_id, ''), p.reference, p.amount_minor, p.currency,

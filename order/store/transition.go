@@ -71,8 +71,8 @@ func submitChange(ctx context.Context, s *Store, operation string, own *write) e
 	return nil
 }
 
-// Returned is a pending release: the units of one closed order.
-type Returned struct {
+// Release is a pending release: the units of one closed order that have to return to its sale.
+type Release struct {
 	OrderID        string
 	ItemID         string
 	UserID         string
@@ -91,7 +91,7 @@ type Expiry struct {
 // Expire closes the due orders, all in one transaction, and returns the result of each. It
 // also returns the units that are still to be released, including those of orders closed
 // before.
-func (s *Store) Expire(ctx context.Context, ids []string) (stand map[string]Expiry, owed []Returned, err error) {
+func (s *Store) Expire(ctx context.Context, ids []string) (stand map[string]Expiry, pending []Release, err error) {
 	err = s.TransitionWithEvents(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c Conn, box *Outbox) error {
 		list := JSONList(ids...)
 		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
@@ -100,13 +100,13 @@ func (s *Store) Expire(ctx context.Context, ids []string) (stand map[string]Expi
 		if stand, err = readExpiries(ctx, c, list, box.Now); err != nil {
 			return err
 		}
-		owed, err = ReadReturns(ctx, c, ReturnsOfOrders, list)
+		pending, err = ReadReleases(ctx, c, SelectReleasesOfOrders, list)
 		return err
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return stand, owed, nil
+	return stand, pending, nil
 }
 
 // stoppedMin and stoppedMax bound the pause before a task of a stopped sale is retried. An
@@ -150,7 +150,7 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 	}
 	units := make(map[string]int64, 1)
 	held := make(map[buyerKey]int64, len(closed))
-	args := make([]any, 0, len(closed)*returnColumns)
+	args := make([]any, 0, len(closed)*releaseColumns)
 	for i := range closed {
 		o := &closed[i]
 		units[o.ItemID] += o.Quantity
@@ -163,7 +163,7 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 	if n, err := takeFromBuyers.Exec(ctx, c, buyerRows(held)); err != nil || n != int64(len(held)) {
 		return errors.Join(err, fmt.Errorf("take back the units of %d buyers: %d of them hold fewer", len(held), int64(len(held))-n))
 	}
-	if n, err := InsertReturns.Exec(ctx, c, args); err != nil || n != int64(len(closed)) {
+	if n, err := InsertReleases.Exec(ctx, c, args); err != nil || n != int64(len(closed)) {
 		return errors.Join(err, fmt.Errorf("only %d of %d orders were recorded for release", n, len(closed)))
 	}
 	return nil
@@ -190,17 +190,17 @@ func unsell(ctx context.Context, c Conn, units map[string]int64, box *Outbox) er
 	return nil
 }
 
-// ReadReturns reads the rows of a query with the columns of ReturnsOfOrders.
-func ReadReturns(ctx context.Context, c Conn, query string, args ...any) ([]Returned, error) {
-	var list []Returned
+// ReadReleases reads the rows of a query with the columns of SelectReleasesOfOrders.
+func ReadReleases(ctx context.Context, c Conn, query string, args ...any) ([]Release, error) {
+	var list []Release
 	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
-		var r Returned
+		var r Release
 		err := rows.Scan(&r.OrderID, &r.ItemID, &r.UserID, &r.IdempotencyKey, &r.Quantity, &r.CreatedAt)
 		list = append(list, r)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read units to release: %w", err)
+		return nil, fmt.Errorf("read releases: %w", err)
 	}
 	return list, nil
 }

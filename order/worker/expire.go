@@ -49,14 +49,14 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 		return
 	}
 	var stand map[string]store.Expiry
-	var owed []store.Returned
+	var pending []store.Release
 	err := f.persist(ctx, func() (err error) {
-		stand, owed, err = f.store.Expire(ctx, ids)
+		stand, pending, err = f.store.Expire(ctx, ids)
 		return err
 	})
 	switch {
 	case err == nil:
-		_, failed := f.Releases.Release(ctx, owed)
+		_, failed := f.Releaser.Release(ctx, pending)
 		f.changes.Notify(ctx, expired(stand)...)
 		for i, id := range ids {
 			if e := stand[id]; e.In > 0 {

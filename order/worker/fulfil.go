@@ -38,7 +38,7 @@ type Fulfiller struct {
 	rdb      redis.UniversalClient
 	local    *checkout.Waiters
 	onError  func(error)
-	Releases *release.Releases
+	Releaser *release.Releaser
 	changes  *checkout.ChangeNotifier
 	// partitions is the number of partitions of the items.
 	partitions int
@@ -85,7 +85,7 @@ func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout
 		set(f)
 	}
 	f.changes = checkout.NewChangeNotifier(rdb, onError)
-	f.Releases = release.NewReleases(store, rdb, f.partitions, nil, onError)
+	f.Releaser = release.New(store, rdb, f.partitions, nil, onError)
 	return f
 }
 

@@ -215,7 +215,7 @@ func TestSweeper_Buried_Parcel(t *testing.T) {
 		sweeper := worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{Dead: []worker.DeadLetters{s.Queue}})
 		shoptest.MustSweep(t, sweeper, worker.Swept{Rejected: n})
 		c.Add(worker.SweepGrace.Milliseconds())
-		shoptest.MustSweep(t, sweeper, worker.Swept{Returned: n})
+		shoptest.MustSweep(t, sweeper, worker.Swept{Released: n})
 		for _, id := range ids {
 			if o := s.MustGet(id); o.Status != order.StatusRejected || o.Reason != order.ReasonFailed {
 				t.Errorf("order %+v", o)
