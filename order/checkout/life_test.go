@@ -124,17 +124,17 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 2), ordertest.Bought("o2", "free", "u", "k", 1))
 	ids := []string{"o1", "o2", "none"}
 	c.Add(time.Minute.Milliseconds() - 1)
-	stand, pending, err := s.Expire(await.Context(t), ids)
-	if err != nil || len(pending) != 0 || len(stand) != 2 || stand["o1"] != (store.Expiry{Status: order.StatusConfirmed, In: time.Millisecond}) || stand["o2"] != (store.Expiry{Status: order.StatusConfirmed, In: 0}) {
-		t.Errorf("a millisecond early: %+v, %+v, %v", stand, pending, err)
+	results, pending, err := s.Expire(await.Context(t), ids)
+	if err != nil || len(pending) != 0 || len(results) != 2 || results["o1"] != (store.Expiry{Status: order.StatusConfirmed, In: time.Millisecond}) || results["o2"] != (store.Expiry{Status: order.StatusConfirmed, In: 0}) {
+		t.Errorf("a millisecond early: %+v, %+v, %v", results, pending, err)
 	}
 	ordertest.AuditStore(t, s)
 	c.Add(1)
 	for range 2 {
-		stand, pending, err = s.Expire(await.Context(t), ids)
+		results, pending, err = s.Expire(await.Context(t), ids)
 		want := []store.Release{{OrderID: "o1", ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 2, CreatedAt: c.Load()}}
-		if err != nil || !slices.Equal(pending, want) || stand["o1"].Status != order.StatusExpired || stand["o2"].Status != order.StatusConfirmed {
-			t.Errorf("on time: %+v, %+v, %v", stand, pending, err)
+		if err != nil || !slices.Equal(pending, want) || results["o1"].Status != order.StatusExpired || results["o2"].Status != order.StatusConfirmed {
+			t.Errorf("on time: %+v, %+v, %v", results, pending, err)
 		}
 	}
 	o, err := s.Order(await.Context(t), "o1")
@@ -142,8 +142,8 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 		t.Errorf("order %+v, %v", o, err)
 	}
 	c.Add(time.Hour.Milliseconds())
-	if stand, _, err = s.Expire(await.Context(t), []string{"o2"}); err != nil || stand["o2"].Status != order.StatusConfirmed {
-		t.Errorf("an order without a payment window: %+v, %v", stand, err)
+	if results, _, err = s.Expire(await.Context(t), []string{"o2"}); err != nil || results["o2"].Status != order.StatusConfirmed {
+		t.Errorf("an order without a payment window: %+v, %v", results, err)
 	}
 	ordertest.AuditStore(t, s)
 }

@@ -58,7 +58,7 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 // also on a repeat. See Service.Refund.
 func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, pending []store.Release, err error) {
 	refunded := false
-	err = s.TransitionWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}

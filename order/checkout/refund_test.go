@@ -198,8 +198,8 @@ func TestStore_refund(t *testing.T) {
 			t.Errorf("%s: %d sold, %d held, want %d", tt.id, sold, held, tt.sold)
 		}
 		// Its window is over, which has no effect any more.
-		if stand, _, err := s.Expire(await.Context(t), []string{tt.id}); err != nil || stand[tt.id].Status != order.StatusRefunded {
-			t.Errorf("expiry of a refunded order: %+v, %v", stand, err)
+		if results, _, err := s.Expire(await.Context(t), []string{tt.id}); err != nil || results[tt.id].Status != order.StatusRefunded {
+			t.Errorf("expiry of a refunded order: %+v, %v", results, err)
 		}
 		entries, _, err := s.Audit(await.Context(t), order.AuditFilter{OrderID: tt.id, Limit: 10})
 		if err != nil || len(entries) != 1 || entries[0].Action != "order.refund" || entries[0].Actor != ordertest.Root.Actor || entries[0].RequestID != ordertest.Root.RequestID ||

@@ -116,7 +116,7 @@ func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 // ErrDatabase.
 func (s *Service) MarkRefunded(ctx context.Context, id int64, by order.By) (p order.PaymentRecord, err error) {
 	marked := false
-	err = s.Store.TransitionWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.Store.ChangeWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		n, err := store.Changed(c.ExecContext(ctx, store.RefundPayment, box.Now, id))
 		if err != nil {
 			return err

@@ -189,7 +189,7 @@ func deleteReleases(ctx context.Context, s *store.Store, ids []string, reached m
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.Transition(ctx, fmt.Sprintf("delete %d releases", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, fmt.Sprintf("delete %d releases", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
 		for item, sequence := range reached {
 			if _, err := c.ExecContext(ctx, store.NoteSequence, sequence, item); err != nil {
 				return err

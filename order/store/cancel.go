@@ -23,7 +23,7 @@ type cancellation struct {
 func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, pending []Release, err error) {
 	own := &cancellation{id: id, by: by}
 	operation := "cancel order " + id
-	err = submitChange(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
+	err = changeAndNoteRevisions(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
 		return g.cancelAll(ctx, own)
 	}})
 	switch {

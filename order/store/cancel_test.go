@@ -35,7 +35,7 @@ func TestStore_Cancel_Together(t *testing.T) {
 		if _, _, err := s.Cancel(await.Context(t), ids[2], order.Canceller{Admin: true, UserID: "root"}); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+		err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 			_, err := c.ExecContext(ctx, DeleteReleases, JSONList(ids[2]))
 			return err
 		})

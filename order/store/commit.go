@@ -30,7 +30,7 @@ var errUneven = errors.New("order: an order of the batch exists or is refused")
 // The database's lock timeout bounds it.
 func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
 	commit := func(sole bool, fn func(ctx context.Context, g *group, box *Outbox) error) error {
-		return s.writer.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
+		return s.batchWriter.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
 			return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 		})
 	}

@@ -134,9 +134,9 @@ func TestStore_LifeUnknown(t *testing.T) {
 		now.Add(2 * time.Minute.Milliseconds())
 		faults.Strike(fault, fault)
 		await.True(t, "the expiry to succeed", func() bool {
-			stand, pending, err := s.Expire(ctx, []string{expired})
-			if err == nil && (stand[expired].Status != order.StatusExpired || len(pending) != 1) {
-				t.Errorf("the expiry: %v, %d pending releases", stand, len(pending))
+			results, pending, err := s.Expire(ctx, []string{expired})
+			if err == nil && (results[expired].Status != order.StatusExpired || len(pending) != 1) {
+				t.Errorf("the expiry: %v, %d pending releases", results, len(pending))
 			}
 			if err != nil && !errors.Is(err, order.ErrDatabase) {
 				t.Errorf("an expiry of unknown outcome: %v", err)

@@ -61,11 +61,11 @@ func TestStore_Expire_Together(t *testing.T) {
 		results := make(map[string]Expiry)
 		var pending []string
 		for _, part := range list {
-			stand, releases, err := s.Expire(await.Context(t), part)
+			results, releases, err := s.Expire(await.Context(t), part)
 			if err != nil {
 				t.Fatal(err)
 			}
-			maps.Copy(results, stand)
+			maps.Copy(results, results)
 			for _, r := range releases {
 				pending = append(pending, fmt.Sprintf("pending %+v", r))
 			}
@@ -127,11 +127,11 @@ func TestPostgres_Expire_Statements(t *testing.T) {
 		ids := unpaidOrders(t, s, prefix, n)
 		clock.Add(time.Minute.Milliseconds())
 		before := statementsOf(t, server)
-		stand, _, err := s.Expire(await.Context(t), ids)
+		results, _, err := s.Expire(await.Context(t), ids)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for id, e := range stand {
+		for id, e := range results {
 			if e.Status != order.StatusExpired {
 				t.Errorf("order %s is %s", id, e.Status)
 			}

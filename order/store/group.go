@@ -37,11 +37,11 @@ type group struct {
 // transaction. ctx bounds only the wait for the connection; the database's lock timeout bounds
 // the wait for locks.
 func begin(ctx context.Context, s *Store) (*group, error) {
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.hot.prepare(ctx, db); err != nil {
+	if err := s.prepared.prepare(ctx, db); err != nil {
 		return nil, err
 	}
 	connecting, cancel := ctx, func() {}
@@ -62,7 +62,7 @@ func begin(ctx context.Context, s *Store) (*group, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin: %w", err), conn.Close())
 	}
-	g.preparedTx = s.hot.in(tx)
+	g.preparedTx = s.prepared.in(tx)
 	return g, nil
 }
 
@@ -108,8 +108,8 @@ func (g *group) lock(shared bool, items ...string) error {
 	if err != nil {
 		return err
 	}
-	g.store.meet(open.mark.life)
-	g.open, g.preparedTx, g.began = open, g.store.hot.in(tx), time.Now()
+	g.store.noteServer(open.mark.life)
+	g.open, g.preparedTx, g.began = open, g.store.prepared.in(tx), time.Now()
 	return nil
 }
 
@@ -296,7 +296,7 @@ func (g *group) write() error {
 
 // orm returns the transaction for gorm.
 func (g *group) orm(ctx context.Context) *gorm.DB {
-	db := g.store.write.Session(&gorm.Session{NewDB: true, Context: ctx})
+	db := g.store.writeDB.Session(&gorm.Session{NewDB: true, Context: ctx})
 	db.Statement.ConnPool = g.tx
 	return db
 }

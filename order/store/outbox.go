@@ -248,7 +248,7 @@ func (s *Store) Announce(b *Outbox) {
 // enough for any number of events.
 func (s *Store) Wake() {
 	select {
-	case s.Told <- struct{}{}:
+	case s.EventsCommitted <- struct{}{}:
 	default:
 	}
 }

@@ -19,10 +19,10 @@ type prepared map[string]*sql.Stmt
 //
 // On Postgres p is nil: pgx caches the statements of a connection.
 func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
-	if p == nil || len(p) == len(hotTexts) {
+	if p == nil || len(p) == len(preparedTexts) {
 		return nil
 	}
-	for _, text := range hotTexts {
+	for _, text := range preparedTexts {
 		if p[text] != nil {
 			continue
 		}
@@ -51,7 +51,7 @@ func (p prepared) in(tx *sql.Tx) preparedTx {
 }
 
 // hotTexts are the statements that the writer keeps prepared.
-var hotTexts = slices.Concat([]string{
+var preparedTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,

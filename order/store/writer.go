@@ -186,7 +186,7 @@ func (w *writer) more() bool {
 }
 
 // within returns a change with a timeout for its statements.
-func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
+func withTimeout(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
 	return &write{fn: func(ctx context.Context, g *group) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -393,7 +393,7 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 	}
 	w.store.Announce(g.box)
 	answerAll(members, g, nil)
-	boundLog(w.life, w.store)
+	boundWAL(w.life, w.store)
 	return nil
 }
 

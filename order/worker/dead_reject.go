@@ -147,7 +147,7 @@ func withoutRow(ctx context.Context, s *store.Store, tasks []order.Task) ([]orde
 
 // rejectDeadOne moves an order from queued to rejected without a worker.
 func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected int, err error) {
-	err = s.TransitionWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		rejected = 0
 		_, err := store.ReadOrder(ctx, c, t.ID)
 		if !errors.Is(err, order.ErrNotFound) {

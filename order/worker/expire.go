@@ -48,18 +48,18 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 	if len(ids) == 0 {
 		return
 	}
-	var stand map[string]store.Expiry
+	var results map[string]store.Expiry
 	var pending []store.Release
 	err := f.persist(ctx, func() (err error) {
-		stand, pending, err = f.store.Expire(ctx, ids)
+		results, pending, err = f.store.Expire(ctx, ids)
 		return err
 	})
 	switch {
 	case err == nil:
 		_, failed := f.Releaser.Release(ctx, pending)
-		f.changes.Notify(ctx, expired(stand)...)
+		f.changes.Notify(ctx, expired(results)...)
 		for i, id := range ids {
-			if e := stand[id]; e.In > 0 {
+			if e := results[id]; e.In > 0 {
 				say(i, queue.Snooze(e.In))
 			} else if err := failed[id]; err != nil {
 				say(i, fmt.Errorf("order %s: %w", id, err))
@@ -79,9 +79,9 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, er
 }
 
 // expired returns the orders that are expired, including those of a repeated expiry.
-func expired(stand map[string]store.Expiry) []string {
+func expired(results map[string]store.Expiry) []string {
 	var ids []string
-	for id, e := range stand {
+	for id, e := range results {
 		if e.Status == order.StatusExpired {
 			ids = append(ids, id)
 		}
