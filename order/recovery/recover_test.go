@@ -631,9 +631,9 @@ func TestRecover_Reopened(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried_Stopped: a dead letter of a stopped sale may belong to an order that
+// TestSweeper_DeadLetters_Stopped: a dead letter of a stopped sale may belong to an order that
 // was committed, and that the database has lost. It waits for the decision.
-func TestSweeper_Buried_Stopped(t *testing.T) {
+func TestSweeper_DeadLetters_Stopped(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 1))

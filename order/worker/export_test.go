@@ -13,7 +13,7 @@ const (
 	IdlePages      = idlePages
 	RetryPage      = retryPage
 	SelectFreeable = selectFreeable
-	StrangeAfter   = strangeAfter
+	UnloadAfter    = unloadAfter
 	SweepPage      = sweepPage
 )
 

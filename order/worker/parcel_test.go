@@ -203,8 +203,8 @@ func deadParcels(t *testing.T, s *shoptest.Shop, n int) (ids []string) {
 	return ids
 }
 
-// TestSweeper_Buried_Parcel: all orders of a dead letter are rejected and their units return.
-func TestSweeper_Buried_Parcel(t *testing.T) {
+// TestSweeper_DeadLetters_Parcel: all orders of a dead letter are rejected and their units return.
+func TestSweeper_DeadLetters_Parcel(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const n = 40

@@ -20,9 +20,9 @@ const (
 	SweepGrace = 3 * time.Second
 	// sweepPage is how many orders are swept in one transaction.
 	sweepPage = 256
-	// strangeAfter is how long units whose order a sale does not have may be explained by a
+	// unloadAfter is how long units whose order a sale does not have may be explained by a
 	// running load. After that the sale is dropped, so that it is loaded again.
-	strangeAfter = 10 * time.Minute
+	unloadAfter = 10 * time.Minute
 )
 
 // Sweeper finishes incomplete work: it expires orders whose task was lost with Redis,
@@ -138,7 +138,7 @@ const idlePages = 4
 func (s *Sweeper) releases(ctx context.Context, done *Swept) error {
 	now := s.f.store.Now()
 	before := now.Add(-SweepGrace).UnixMilli()
-	strange := now.Add(-strangeAfter).UnixMilli()
+	unloadBefore := now.Add(-unloadAfter).UnixMilli()
 	var errs []error
 	for idle := 0; idle < idlePages && ctx.Err() == nil; {
 		page, err := releasesBefore(ctx, s.f.store, before, s.releasesAt)
@@ -164,20 +164,20 @@ func (s *Sweeper) releases(ctx context.Context, done *Swept) error {
 				errs = append(errs, err)
 			}
 		}
-		if err := s.reload(ctx, waiting, strange); err != nil && len(errs) < maxSweepErrors {
+		if err := s.unload(ctx, waiting, unloadBefore); err != nil && len(errs) < maxSweepErrors {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-// reload drops the sales that have not had an order for long. If such a sale is not loaded,
+// unload drops the sales that have not had an order for long. If such a sale is not loaded,
 // this costs nothing; if it lacks the order, its next load will read it. A running load has
 // read the order, and must be allowed to finish.
-func (s *Sweeper) reload(ctx context.Context, waiting []store.Release, strange int64) error {
+func (s *Sweeper) unload(ctx context.Context, waiting []store.Release, before int64) error {
 	var items []string
 	for i := range waiting {
-		if w := &waiting[i]; w.CreatedAt < strange && !slices.Contains(items, w.ItemID) {
+		if w := &waiting[i]; w.CreatedAt < before && !slices.Contains(items, w.ItemID) {
 			items = append(items, w.ItemID)
 		}
 	}

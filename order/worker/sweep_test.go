@@ -163,7 +163,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 	if len(shelf.Dropped) != 0 {
 		t.Errorf("dropped %v", shelf.Dropped)
 	}
-	c.Add(worker.StrangeAfter.Milliseconds())
+	c.Add(worker.UnloadAfter.Milliseconds())
 	shoptest.MustSweep(t, worker.NewSweeper(f, worker.SweeperConfig{}), worker.Swept{Waiting: orders})
 	if len(shelf.Dropped) == 0 || shelf.Dropped[0] != "item" {
 		t.Errorf("dropped %v, want the item's sale", shelf.Dropped)
@@ -241,9 +241,9 @@ func TestSweeper_RedisLost(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried: a purchase that no worker could commit is rejected, too; its units
+// TestSweeper_DeadLetters: a purchase that no worker could commit is rejected, too; its units
 // are released and its letter is kept.
-func TestSweeper_Buried(t *testing.T) {
+func TestSweeper_DeadLetters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
