@@ -137,8 +137,8 @@ func TestPostgres_Pay_Statements(t *testing.T) {
 		}
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 2), statements("many", together-1); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d payments, and %d for 3", many, together, few)
+	if few, many := statements("few", 2), statements("many", maxBunch-1); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d payments, and %d for 3", many, maxBunch, few)
 	}
 }
 
@@ -164,10 +164,10 @@ func TestPostgres_Cancel_Statements(t *testing.T) {
 		c.succeeded()
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 1, false), statements("many", together, false); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d cancellations, and %d for one", many, together, few)
+	if few, many := statements("few", 1, false), statements("many", maxBunch, false); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d cancellations, and %d for one", many, maxBunch, few)
 	}
-	if few, many := statements("two", 2, true), statements("all", together, true); few == 0 || many > 2*few {
-		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, together, few)
+	if few, many := statements("two", 2, true), statements("all", maxBunch, true); few == 0 || many > 2*few {
+		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, maxBunch, few)
 	}
 }

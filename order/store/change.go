@@ -62,6 +62,6 @@ func changeAndNoteRevisions(ctx context.Context, s *Store, operation string, own
 	if err != nil {
 		return Wrap(operation, err)
 	}
-	g.noted.Do(func() { s.highWater.Note(ctx) })
+	g.noteOnce.Do(func() { s.highWater.Note(ctx) })
 	return nil
 }

@@ -58,8 +58,8 @@ func TestStore_commitWhole(t *testing.T) {
 	t.Parallel()
 	old := ordertest.Bought("old", "item", "regular", "k", 1)
 	for name, c := range map[string]struct {
-		tasks  []order.Task
-		uneven bool
+		tasks    []order.Task
+		notWhole bool
 	}{
 		"all new":          {ordertest.Distinct("n", "item", 20), false},
 		"one buyer's two":  {[]order.Task{ordertest.Bought("a", "item", "u", "1", 1), ordertest.Bought("b", "item", "u", "2", 1)}, false},
@@ -82,11 +82,11 @@ func TestStore_commitWhole(t *testing.T) {
 			mustCommit(t, s, old)
 			before := ordertest.AllRows(t, s)
 			out, err := s.commitWhole(await.Context(t), c.tasks)
-			if errors.Is(err, errUneven) != c.uneven || (err != nil) != c.uneven {
-				t.Fatalf("commitWhole: %v, want uneven %v", err, c.uneven)
+			if errors.Is(err, errNotWhole) != c.notWhole || (err != nil) != c.notWhole {
+				t.Fatalf("commitWhole: %v, want notWhole %v", err, c.notWhole)
 			}
 			after := ordertest.AllRows(t, s)
-			if c.uneven {
+			if c.notWhole {
 				if !maps.Equal(before, after) || ordertest.ItemOf(t, s, "item").Sold != 1 {
 					t.Error("an abandoned batch left something")
 				}

@@ -55,7 +55,7 @@ func (s *Store) Replicated(ctx context.Context) error {
 		return nil
 	}
 	err := commitLater(ctx, s)
-	if err != nil && passing(err) {
+	if err != nil && retryNow(err) {
 		err = commitLater(ctx, s) // the connection was that of the server before its restart
 	}
 	if err != nil {

@@ -50,7 +50,7 @@ func (p prepared) in(tx *sql.Tx) preparedTx {
 	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
 }
 
-// hotTexts are the statements that the writer keeps prepared.
+// preparedTexts are the statements that the writer keeps prepared.
 var preparedTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken,

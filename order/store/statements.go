@@ -5,7 +5,7 @@ import "flashsale/order"
 // orderColumns is the number of values of insertConfirmed for one order.
 const orderColumns = 10
 
-// insertConfirmed fails if a row with the same id, or idempotency key, exists; see existed. Skipping
+// insertConfirmed fails if a row with the same id, or idempotency key, exists; see isDuplicate. Skipping
 // such rows costs a fifth of the insert on Postgres: both unique indexes are searched twice for each
 // row, and the log has two records of it.
 var insertConfirmed = newRowsStatement(

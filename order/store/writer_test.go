@@ -173,11 +173,11 @@ func TestWriter_Bounds(t *testing.T) {
 		"within its time":     {&group{began: now, changes: 1}, false},
 		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
 		"too many":            {&group{began: now, changes: groupChanges}, true},
-		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, false},
-		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, false},
-		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true},
+		"beside a batch":      {&group{began: now.Add(-long), batchTook: long, hasBatch: true, changes: 1}, false},
+		"beside a long batch": {&group{began: now.Add(-11 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, false},
+		"more than its share": {&group{began: now.Add(-14 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, true},
 	} {
-		if full := c.g.full(); full != c.full {
+		if full := c.g.isFull(); full != c.full {
 			t.Errorf("%s: full %v, want %v", name, full, c.full)
 		}
 	}
@@ -358,11 +358,11 @@ func TestWriter_PaymentsTogether_Refused(t *testing.T) {
 // change whose caller has left.
 func TestWriter_next_Left(t *testing.T) {
 	t.Parallel()
-	first, left, pay := new(write), &write{left: true}, &write{pay: new(payment)}
+	first, left, pay := new(write), &write{abandoned: true}, &write{pay: new(payment)}
 	w := newWriter(&Store{url: "postgres://none"})
 	w.changes = []*write{first, left, pay}
 	g := &group{store: w.store, began: time.Now()}
-	if bunch := w.payments(); len(bunch) > 0 {
+	if bunch := w.popPayments(); len(bunch) > 0 {
 		t.Fatalf("%d payments are next, want none before the first change", len(bunch))
 	}
 	if bunch := w.next(g); !slices.Equal(bunch, []*write{first}) {
@@ -371,7 +371,7 @@ func TestWriter_next_Left(t *testing.T) {
 	if bunch := w.next(g); len(bunch) > 0 {
 		t.Errorf("%d changes join it, want none", len(bunch))
 	}
-	if bunch := w.payments(); !slices.Equal(bunch, []*write{pay}) {
+	if bunch := w.popPayments(); !slices.Equal(bunch, []*write{pay}) {
 		t.Errorf("%d payments are next, want 1", len(bunch))
 	}
 }
@@ -399,10 +399,10 @@ func TestWriter_alike(t *testing.T) {
 	t.Parallel()
 	pay := func() *write { return &write{pay: new(payment)} }
 	left := pay()
-	left.left = true
+	left.abandoned = true
 	changes := []*write{left, pay(), {cancel: new(cancellation)}, {}, pay(), pay()}
 	w := &writer{changes: slices.Clone(changes)}
-	if more := w.alike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
+	if more := w.popAlike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
 		t.Errorf("%d changes were taken, want the two oldest payments", len(more))
 	}
 	if want := []*write{left, changes[2], changes[3], changes[5]}; !slices.Equal(w.changes, want) {
@@ -422,7 +422,7 @@ func TestWriter_each_NoConnection(t *testing.T) {
 	for i := range rest {
 		rest[i] = &write{done: make(chan struct{})}
 	}
-	s.changeWriter.each(slices.Clone(rest))
+	s.changeWriter.runSeparately(slices.Clone(rest))
 	for i, one := range rest {
 		select {
 		case <-one.done:
