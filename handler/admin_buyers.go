@@ -141,7 +141,7 @@ func (x *export) records() privacy.BuyerRecords {
 		Payments: func(p order.PaymentRecord) error {
 			return x.add("payments", func(b []byte) []byte { return appendPayment(b, &p) })
 		},
-		Returns: func(r privacy.ReturnRecord) error {
+		Releases: func(r privacy.ReleaseRecord) error {
 			return x.add("returns", func(b []byte) []byte {
 				b = encode.TextField(b, `{"order_id":`, r.OrderID)
 				b = encode.TextField(b, `,"item_id":`, bucket.Item(r.ItemID))

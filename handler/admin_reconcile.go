@@ -99,7 +99,7 @@ func appendItemReport(b []byte, r *reconcile.ItemReport) []byte {
 	b = append(b, `,"drifts":[`...)
 	b = encode.List(b, r.Drifts, appendDrift)
 	b = append(b, ']')
-	b = encode.IntField(b, `,"late_returns":`, r.LateReturns)
+	b = encode.IntField(b, `,"late_returns":`, r.LateReleases)
 	b = encode.BoolField(b, `,"partial":`, r.Partial)
 	return append(b, '}')
 }

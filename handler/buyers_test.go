@@ -62,7 +62,7 @@ func TestExportBuyer(t *testing.T) {
 				to.Orders(o), to.Orders(o), to.Queued(queued), to.Holdings("thing", 2), to.Holdings("other", 1),
 				to.Payments(order.PaymentRecord{Payment: order.Payment{Reference: "psp-1", AmountMinor: 990, Currency: "EUR"}, ID: 3, OrderID: someOrderID, ItemID: "thing", UserID: "alice",
 					Outcome: order.PaymentRefunded, ReceivedAs: order.PaymentLate, ReceivedAt: someTime, RefundedAt: someTime.Add(time.Second)}),
-				to.Returns(privacy.ReturnRecord{OrderID: otherOrderID, ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
+				to.Releases(privacy.ReleaseRecord{OrderID: otherOrderID, ItemID: "thing", IdempotencyKey: "k2", Quantity: 3, CreatedAt: someTime}),
 				to.Audit(order.AuditEntry{ID: 7, At: someTime, Actor: "root", Action: "x", OrderID: someOrderID, Before: `{"a":1}`, After: "no JSON", RequestID: "r"}),
 				to.Audit(order.AuditEntry{ID: 8, At: someTime, Actor: "alice", Action: "y", ItemID: "thing"}),
 			} {

@@ -29,8 +29,8 @@ var dashboardPages = []struct{ path, page string }{
 	{"/admin/audit", "audit"},
 }
 
-// dashboardRoutes are the admin's pages.
-func (f *features) dashboardRoutes() []route {
+// dashboardTable has the routes of the admin's pages.
+func (f *features) dashboardTable() []route {
 	d := &f.dashboard
 	all := []route{
 		{Method: http.MethodGet, Path: "/admin/login", Page: true, Produces: request.MediaHTML, Query: []string{"next"}, Handle: d.login},

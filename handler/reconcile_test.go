@@ -36,7 +36,7 @@ func TestReconcile(t *testing.T) {
 		StartedAt: someTime, Took: 1500 * time.Millisecond, Deep: true, Repair: reconcile.RepairAll,
 		Examined: 3, Differing: 1, Failed: 1, Repaired: 1, Omitted: 1,
 		Items: []reconcile.ItemReport{
-			{ItemID: "a", Loaded: true, Ledger: order.Ledger{Initial: 5, Left: 5}, LateReturns: 2, Partial: true, Drifts: []reconcile.Drift{
+			{ItemID: "a", Loaded: true, Ledger: order.Ledger{Initial: 5, Left: 5}, LateReleases: 2, Partial: true, Drifts: []reconcile.Drift{
 				{Kind: reconcile.DriftLeft, Expected: 5, Found: 4, Units: 1, Count: 1, Repaired: true},
 				{Kind: reconcile.DriftTotal, Expected: 4, Found: 5, Units: 1, Count: 1, Note: "which is right cannot be told"},
 			}},

@@ -218,16 +218,16 @@ func newFeatures(c *Config, m *metrics.Metrics, refusals zerolog.Logger) *featur
 
 // routes are all routes of the public address.
 func (f *features) routes() []route {
-	all := f.publicRoutes()
-	all = append(all, f.shopRoutes()...)
-	all = append(all, f.dashboardRoutes()...)
-	all = append(all, f.adminItemRoutes()...)
-	all = append(all, f.adminRoutes()...)
-	return append(all, f.webhookRoutes()...)
+	all := f.publicTable()
+	all = append(all, f.shopTable()...)
+	all = append(all, f.dashboardTable()...)
+	all = append(all, f.adminItemTable()...)
+	all = append(all, f.adminTable()...)
+	return append(all, f.webhookTable()...)
 }
 
-// publicRoutes are the routes of buyers and of the shop's backend.
-func (f *features) publicRoutes() []route {
+// publicTable has the routes of buyers and of the shop's backend.
+func (f *features) publicTable() []route {
 	return []route{
 		{Method: http.MethodGet, Path: "/healthz", Handle: health},
 		{Method: http.MethodGet, Path: "/readyz", Private: true, Handle: ready(f.ready)},
@@ -259,8 +259,8 @@ func (f *features) publicRoutes() []route {
 	}
 }
 
-// adminItemRoutes are the admin's routes for items.
-func (f *features) adminItemRoutes() []route {
+// adminItemTable has the routes of the admin for items.
+func (f *features) adminItemTable() []route {
 	const one = "/v1/admin/items/:item"
 	control := func(name string, to catalog.Control) route {
 		return route{Method: http.MethodPost, Path: one + name, Roles: admins, Produces: request.MediaJSON, Query: noQuery,
@@ -287,8 +287,8 @@ func (f *features) adminItemRoutes() []route {
 	}
 }
 
-// adminRoutes are the admin's routes for queues, buyers, payments and records.
-func (f *features) adminRoutes() []route {
+// adminTable has the routes of the admin for queues, buyers, payments and records.
+func (f *features) adminTable() []route {
 	const dead, buyer = "/v1/admin/dead", "/v1/admin/buyers/:user"
 	fate := func(name string, decide endpoint) route {
 		return route{Method: http.MethodPost, Path: dead + "/:task" + name, Absent: f.queues.tasks == nil, Roles: admins,
@@ -344,8 +344,8 @@ func (f *features) adminRoutes() []route {
 	}
 }
 
-// webhookRoutes are the admin's routes for webhooks.
-func (f *features) webhookRoutes() []route {
+// webhookTable has the routes of the admin for webhooks.
+func (f *features) webhookTable() []route {
 	const list, one = "/v1/admin/webhooks", "/v1/admin/webhooks/:webhook"
 	all := []route{
 		{Method: http.MethodGet, Path: list, Query: noQuery, Private: true, Handle: f.webhooks.list},

@@ -42,8 +42,8 @@ type unitCounter interface {
 	Held(ctx context.Context, item *catalog.Item, buyer string) (int64, error)
 }
 
-// shopRoutes are the pages for buyers.
-func (f *features) shopRoutes() []route {
+// shopTable has the routes of the pages for buyers.
+func (f *features) shopTable() []route {
 	s := &f.shop
 	page := func(method, path string, handle endpoint) route {
 		return route{Method: method, Path: path, Page: true, Produces: request.MediaHTML, Query: []string{"lang"}, Handle: handle}

@@ -80,7 +80,7 @@ func openShop(ctx context.Context, stock int64) (s exampleShop, stop func()) {
 	waiters := checkout.NewWaiters()
 	s.service = checkout.NewService(checkout.Config{
 		Store: db, Stock: sold, Items: cache, Tasks: tasks, Waiters: waiters,
-		Releases: release.NewReleases(db, s.rdb, 1, sold.DropSoldOutMark, ignore),
+		Releaser: release.New(db, s.rdb, 1, sold.DropSoldOutMark, ignore),
 	})
 	_, err = (&items.Service{Store: db, Stock: sold, Catalog: cache, OnError: ignore}).CreateItem(ctx, order.NewItem{
 		ID: "pen", Name: "Pen", PriceMinor: 100, Currency: "EUR", Stock: stock, PerUserLimit: 1,

@@ -25,8 +25,8 @@ func (s *shop) expiring(c *client, stock int64) string {
 	return id
 }
 
-// owed is the number of expired orders whose units have not been returned in Redis yet.
-func (s *shop) owed() int {
+// pendingReleases is the number of expired orders whose units have not been released in Redis yet.
+func (s *shop) pendingReleases() int {
 	s.t.Helper()
 	var n int
 	if err := s.db.QueryRowContext(s.t.Context(), "SELECT COUNT(*) FROM releases").Scan(&n); err != nil {
@@ -64,13 +64,13 @@ func TestWorker_KilledInExpiry(t *testing.T) {
 			got := crowd(stock, func(i int) purchase { return c.buy(item, fmt.Sprintf("u%d", i), "k", "Prefer", "wait=10") })
 			only(t, got, "201", "202")
 			struck(t, doomed)
-			if back := s.left(item); s.owed() == 0 || (back > 0) != (fault == "order.released") {
-				t.Fatalf("the worker died elsewhere: %d noted, %d left", s.owed(), back)
+			if back := s.left(item); s.pendingReleases() == 0 || (back > 0) != (fault == "order.released") {
+				t.Fatalf("the worker died elsewhere: %d pending, %d left", s.pendingReleases(), back)
 			}
 			s.worker(lease(shortLease)...)
 			eventually(t, "another worker takes over", soon, func() (bool, any) {
 				st := s.stats()
-				return st.Ready+st.Leased+st.Delayed == 0 && s.owed() == 0, st
+				return st.Ready+st.Leased+st.Delayed == 0 && s.pendingReleases() == 0, st
 			})
 			for _, r := range s.rows(item) {
 				if r.Status != "expired" {

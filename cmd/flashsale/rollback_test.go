@@ -241,9 +241,9 @@ func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 }
 
 // Changes of a sale after the backup other than purchases are also recovered from Redis:
-// returned units, a restock, and a change of the item. The epoch has increased since the
+// released units, a restock, and a change of the item. The epoch has increased since the
 // backup.
-func TestRollback_RecoversReturnsRestocksAndChanges(t *testing.T) {
+func TestRollback_RecoversReleasesRestocksAndChanges(t *testing.T) {
 	needProcesses(t)
 	needSQLite(t)
 	s := newRedisShop(t)

@@ -44,17 +44,17 @@ func (s *Service) Pay(ctx context.Context, id string, p order.Payment) (order.Or
 // buyer's order, ErrDatabase, and inventory.ErrUnavailable while the order is not committed
 // yet. After the last two the outcome is unknown; repeat the call.
 func (s *Service) Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error) {
-	o, owed, err := s.Store.Cancel(ctx, id, by)
+	o, pending, err := s.Store.Cancel(ctx, id, by)
 	if errors.Is(err, order.ErrNotFound) {
 		if _, err := s.committed(ctx, id, by); err != nil {
 			return order.Order{}, err
 		}
-		o, owed, err = s.Store.Cancel(ctx, id, by)
+		o, pending, err = s.Store.Cancel(ctx, id, by)
 	}
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Releases.Release(ctx, owed)
+	_, failed := s.Releaser.Release(ctx, pending)
 	for _, err := range failed {
 		// The order is cancelled anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("cancel order %s: %w", id, err))

@@ -241,14 +241,14 @@ func (m *lives) refund(t *rapid.T) {
 	case o.restocked != r.Restock:
 		want = checkout.ErrRefundDiffers
 	}
-	got, owed, err := checkout.RefundInStore(await.Context(m.tb), m.store, tk.ID, r)
+	got, pending, err := checkout.RefundInStore(await.Context(m.tb), m.store, tk.ID, r)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("refund %+v of %+v: %v, want %v", r, o, err, want)
 	}
-	if err == nil && (got.Status != order.StatusRefunded || got.Restocked != r.Restock || (len(owed) == 1) != (o.noted != 0)) {
-		t.Fatalf("refunded as %+v, owed %+v, and the model has %+v", got, owed, o)
+	if err == nil && (got.Status != order.StatusRefunded || got.Restocked != r.Restock || (len(pending) == 1) != (o.noted != 0)) {
+		t.Fatalf("refunded as %+v, pending %+v, and the model has %+v", got, pending, o)
 	}
-	m.give(t, owed)
+	m.give(t, pending)
 }
 
 // mark marks payments as refunded, including some for which that is refused.
@@ -294,25 +294,25 @@ func (m *lives) cancel(t *rapid.T) {
 	case o.status != order.StatusCancelled:
 		want = order.ErrOrderFinal
 	}
-	got, owed, err := m.store.Cancel(await.Context(m.tb), tk.ID, by)
+	got, pending, err := m.store.Cancel(await.Context(m.tb), tk.ID, by)
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("cancel %+v by %+v: %v, want %v", o, by, err, want)
 	}
-	if err == nil && (got.Status != order.StatusCancelled || (len(owed) == 1) != (o.noted != 0)) {
-		t.Fatalf("cancelled as %+v, owed %+v, and the model has %+v", got, owed, o)
+	if err == nil && (got.Status != order.StatusCancelled || (len(pending) == 1) != (o.noted != 0)) {
+		t.Fatalf("cancelled as %+v, pending %+v, and the model has %+v", got, pending, o)
 	}
-	m.give(t, owed)
+	m.give(t, pending)
 }
 
 // give releases pending units, possibly only some of them.
-func (m *lives) give(t *rapid.T, owed []store.Returned) {
+func (m *lives) give(t *rapid.T, pending []store.Release) {
 	switch rapid.SampledFrom([]string{"given", "given", "dies before", "dies between"}).Draw(t, "units") {
 	case "given":
-		m.f.Releases.Release(await.Context(m.tb), owed)
-		m.back(owed)
+		m.f.Releaser.Release(await.Context(m.tb), pending)
+		m.back(pending)
 	case "dies between":
-		for _, r := range owed {
-			if _, _, err := m.f.Releases.ReleaseFromItem(await.Context(m.tb), r.ItemID, []store.Returned{r}); err != nil && !m.away {
+		for _, r := range pending {
+			if _, _, err := m.f.Releaser.ReleaseToSale(await.Context(m.tb), r.ItemID, []store.Release{r}); err != nil && !m.away {
 				t.Fatal(err)
 			}
 		}
@@ -320,8 +320,8 @@ func (m *lives) give(t *rapid.T, owed []store.Returned) {
 }
 
 // back deletes the records of released units.
-func (m *lives) back(owed []store.Returned) {
-	for _, r := range owed {
+func (m *lives) back(pending []store.Release) {
+	for _, r := range pending {
 		if !m.away {
 			m.orders[r.OrderID].noted = 0
 		}
@@ -355,11 +355,11 @@ func (m *lives) expire(t *rapid.T) {
 		}
 		return
 	}
-	_, owed, err := m.store.Expire(await.Context(m.tb), ids)
+	_, pending, err := m.store.Expire(await.Context(m.tb), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.give(t, owed)
+	m.give(t, pending)
 }
 
 // handled expects a task to be retried if it was too early, or if its units could not be
@@ -397,7 +397,7 @@ func (m *lives) sweep(t *rapid.T) {
 			want.Waiting++
 		default:
 			o.noted = 0
-			want.Returned++
+			want.Released++
 		}
 	}
 	got, err := worker.NewSweeper(m.f, worker.SweeperConfig{}).Sweep(await.Context(m.tb))
@@ -438,7 +438,7 @@ func (m *lives) check(t *rapid.T) {
 		t.Fatalf("%d rows, want %d", len(rows), len(m.orders))
 	}
 	var noted []string
-	left, owed := m.total, int64(0)
+	left, pending := m.total, int64(0)
 	for id, o := range m.orders {
 		r := rows[id]
 		if r.Status != string(o.status) || r.Reason != o.reason || r.ExpiresAt != o.expiresAt || r.Restocked != o.restocked ||
@@ -460,14 +460,14 @@ func (m *lives) check(t *rapid.T) {
 		// purchases the result may be negative.
 		left += back - r.Quantity
 		if back == 0 && o.noted != 0 {
-			owed += r.Quantity
+			pending += r.Quantity
 		}
 	}
-	if sold := ordertest.ItemOf(m.tb, m.store, "item").Sold; left+owed+sold != m.total {
-		t.Fatalf("%d left, %d pending and %d held or sold of %d", left, owed, sold, m.total)
+	if sold := ordertest.ItemOf(m.tb, m.store, "item").Sold; left+pending+sold != m.total {
+		t.Fatalf("%d left, %d pending and %d held or sold of %d", left, pending, sold, m.total)
 	}
 	slices.Sort(noted)
-	if got := ordertest.OwedOf(m.tb, m.store); !slices.Equal(got, noted) {
+	if got := ordertest.ReleasesOf(m.tb, m.store); !slices.Equal(got, noted) {
 		t.Fatalf("pending releases are %v, want %v", got, noted)
 	}
 	if got := ordertest.PaymentsOf(m.tb, m.store); !maps.Equal(got, m.money) {

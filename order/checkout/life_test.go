@@ -85,12 +85,12 @@ func testPayOrExpire(t *testing.T, orders int) {
 			t.Fatal(err)
 		}
 	}
-	rows, money, owed := ordertest.AllRows(t, s), ordertest.PaymentsOf(t, s), ordertest.OwedOf(t, s)
+	rows, money, pending := ordertest.AllRows(t, s), ordertest.PaymentsOf(t, s), ordertest.ReleasesOf(t, s)
 	won := map[order.Status]int{}
 	for i, id := range ids {
 		r := rows[id]
 		won[order.Status(r.Status)]++
-		_, due := slices.BinarySearch(owed, id)
+		_, due := slices.BinarySearch(pending, id)
 		switch order.Status(r.Status) {
 		case order.StatusPaid:
 			if answers[i] != nil || money[id] != id+" accepted" || due || r.PaidAt >= r.ExpiresAt || r.ClosedAt != 0 || r.PaymentReference != id {
@@ -107,8 +107,8 @@ func testPayOrExpire(t *testing.T, orders int) {
 	if won[order.StatusPaid] < orders/100 || won[order.StatusExpired] < orders/100 {
 		t.Errorf("%v: too few of one outcome", won)
 	}
-	if sold := ordertest.ItemOf(t, s, "item").Sold; int(sold) != won[order.StatusPaid] || len(owed) != won[order.StatusExpired] {
-		t.Errorf("%d sold, %d pending releases, want %v", sold, len(owed), won)
+	if sold := ordertest.ItemOf(t, s, "item").Sold; int(sold) != won[order.StatusPaid] || len(pending) != won[order.StatusExpired] {
+		t.Errorf("%d sold, %d pending releases, want %v", sold, len(pending), won)
 	}
 	t.Log(won)
 	ordertest.AuditStore(t, s)
@@ -124,17 +124,17 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 	storetest.MustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 2), ordertest.Bought("o2", "free", "u", "k", 1))
 	ids := []string{"o1", "o2", "none"}
 	c.Add(time.Minute.Milliseconds() - 1)
-	stand, owed, err := s.Expire(await.Context(t), ids)
-	if err != nil || len(owed) != 0 || len(stand) != 2 || stand["o1"] != (store.Expiry{Status: order.StatusConfirmed, In: time.Millisecond}) || stand["o2"] != (store.Expiry{Status: order.StatusConfirmed, In: 0}) {
-		t.Errorf("a millisecond early: %+v, %+v, %v", stand, owed, err)
+	results, pending, err := s.Expire(await.Context(t), ids)
+	if err != nil || len(pending) != 0 || len(results) != 2 || results["o1"] != (store.Expiry{Status: order.StatusConfirmed, In: time.Millisecond}) || results["o2"] != (store.Expiry{Status: order.StatusConfirmed, In: 0}) {
+		t.Errorf("a millisecond early: %+v, %+v, %v", results, pending, err)
 	}
 	ordertest.AuditStore(t, s)
 	c.Add(1)
 	for range 2 {
-		stand, owed, err = s.Expire(await.Context(t), ids)
-		want := []store.Returned{{OrderID: "o1", ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 2, CreatedAt: c.Load()}}
-		if err != nil || !slices.Equal(owed, want) || stand["o1"].Status != order.StatusExpired || stand["o2"].Status != order.StatusConfirmed {
-			t.Errorf("on time: %+v, %+v, %v", stand, owed, err)
+		results, pending, err = s.Expire(await.Context(t), ids)
+		want := []store.Release{{OrderID: "o1", ItemID: "item", UserID: "u", IdempotencyKey: "k", Quantity: 2, CreatedAt: c.Load()}}
+		if err != nil || !slices.Equal(pending, want) || results["o1"].Status != order.StatusExpired || results["o2"].Status != order.StatusConfirmed {
+			t.Errorf("on time: %+v, %+v, %v", results, pending, err)
 		}
 	}
 	o, err := s.Order(await.Context(t), "o1")
@@ -142,8 +142,8 @@ func TestStore_expire_NeverEarly(t *testing.T) {
 		t.Errorf("order %+v, %v", o, err)
 	}
 	c.Add(time.Hour.Milliseconds())
-	if stand, _, err = s.Expire(await.Context(t), []string{"o2"}); err != nil || stand["o2"].Status != order.StatusConfirmed {
-		t.Errorf("an order without a payment window: %+v, %v", stand, err)
+	if results, _, err = s.Expire(await.Context(t), []string{"o2"}); err != nil || results["o2"].Status != order.StatusConfirmed {
+		t.Errorf("an order without a payment window: %+v, %v", results, err)
 	}
 	ordertest.AuditStore(t, s)
 }
@@ -273,8 +273,8 @@ func TestService_Pay_Copies(t *testing.T) {
 	if got := ordertest.PaymentsOf(t, s); fmt.Sprint(got) != fmt.Sprint(map[string]string{"psp o1": "o1 accepted", "psp o2": "o2 late"}) {
 		t.Errorf("payments %v", got)
 	}
-	if owed := ordertest.OwedOf(t, s); !slices.Equal(owed, []string{"o2"}) {
-		t.Errorf("pending releases: %v", owed)
+	if pending := ordertest.ReleasesOf(t, s); !slices.Equal(pending, []string{"o2"}) {
+		t.Errorf("pending releases: %v", pending)
 	}
 	ordertest.AuditStore(t, s)
 }
@@ -333,8 +333,8 @@ func TestService_Cancel(t *testing.T) {
 		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger at the end: %+v", l)
 		}
-		if owed := ordertest.OwedOf(t, s.Store); len(owed) != 0 {
-			t.Errorf("pending releases: %v", owed)
+		if pending := ordertest.ReleasesOf(t, s.Store); len(pending) != 0 {
+			t.Errorf("pending releases: %v", pending)
 		}
 		ordertest.AuditStore(t, s.Store)
 	})
@@ -376,8 +376,8 @@ func TestService_Cancel_ConnectionLost(t *testing.T) {
 				s := shoptest.NewWith(t, rdb, ordertest.Asking("", 1, 1, time.Hour), inventory.Config{})
 				s.Work()
 				o := s.MustPlace(s.Purchase("u", "k1", 1, ordertest.Long)).Order
-				losing := &losesConnection{Releaser: s.Service.Releases.Stock, ran: ran}
-				s.Service.Releases.Stock = losing
+				losing := &losesConnection{Stock: s.Service.Releaser.Stock, ran: ran}
+				s.Service.Releaser.Stock = losing
 				if _, err := s.Service.Cancel(await.Context(t), o.ID, order.Canceller{UserID: "u"}); err != nil || losing.calls == 0 {
 					t.Fatalf("%v after %d releases", err, losing.calls)
 				}
@@ -390,7 +390,7 @@ func TestService_Cancel_ConnectionLost(t *testing.T) {
 
 // losesConnection loses the connections of its first two releases.
 type losesConnection struct {
-	release.Releaser
+	release.Stock
 	ran   bool // Redis has run the script by then
 	calls int
 }
@@ -398,10 +398,10 @@ type losesConnection struct {
 func (l *losesConnection) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	l.calls++
 	if l.calls > 2 {
-		return l.Releaser.Release(ctx, item, orders)
+		return l.Stock.Release(ctx, item, orders)
 	}
 	if l.ran {
-		if _, _, err := l.Releaser.Release(ctx, item, orders); err != nil {
+		if _, _, err := l.Stock.Release(ctx, item, orders); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -424,7 +424,7 @@ func TestService_Cancel_Queued(t *testing.T) {
 		if _, err := s.Service.Cancel(await.Context(t), o.ID, order.Canceller{UserID: "u"}); !errors.Is(err, inventory.ErrUnavailable) {
 			t.Errorf("cancel without a worker: %v, want ErrUnavailable", err)
 		}
-		if len(ordertest.PaymentsOf(t, s.Store))+len(ordertest.OwedOf(t, s.Store)) != 0 {
+		if len(ordertest.PaymentsOf(t, s.Store))+len(ordertest.ReleasesOf(t, s.Store)) != 0 {
 			t.Error("something was recorded for an order without a row")
 		}
 		s.Work()
@@ -453,9 +453,9 @@ func TestService_Life_JustCommitted(t *testing.T) {
 	_, sh := shoptest.OnShelf(t, s)
 	arriving := func(id string) *checkout.Service {
 		commit := func() { storetest.MustCommit(t, s, ordertest.Bought(id, "item", "u", id, 1)) }
-		returns := release.NewReleases(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
-		returns.Stock = sh
-		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{between{commit: commit}}, Releases: returns})
+		releaser := release.New(s, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
+		releaser.Stock = sh
+		return checkout.NewService(checkout.Config{Store: s, Tasks: []order.Queued{between{commit: commit}}, Releaser: releaser})
 	}
 	if o, err := arriving("o1").Pay(await.Context(t), "o1", ordertest.Money("psp", 1)); err != nil || o.Status != order.StatusPaid {
 		t.Errorf("pay: %+v, %v", o, err)
@@ -479,9 +479,9 @@ func TestService_Life_Published(t *testing.T) {
 	cfg := checkout.Config{
 		Store: s, OnError: func(err error) { reported = append(reported, err) },
 		ChangeNotifier: checkout.NewChangeNotifier(rdb, func(err error) { t.Error(err) }),
-		Releases:       release.NewReleases(s, nil, 1, nil, func(error) {}),
+		Releaser:       release.New(s, nil, 1, nil, func(error) {}),
 	}
-	cfg.Releases.Stock = shelf
+	cfg.Releaser.Stock = shelf
 	service := checkout.NewService(cfg)
 	sub := rdb.Subscribe(await.Context(t), order.ChangedChannel)
 	defer sub.Close()

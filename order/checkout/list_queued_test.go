@@ -202,7 +202,7 @@ func TestService_List_Dead(t *testing.T) {
 		wantListed(t, "rejected, with its letter", listed(s, alice, nil), []string{id}, order.StatusRejected)
 		alice.Status = order.StatusQueued
 		wantListed(t, "queued", listed(s, alice, nil), nil, "")
-		backlog := worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "orders-0", Queue: s.Queue})
+		backlog := worker.NewBacklog(s.Store, s.Service.Releaser, nil, worker.NamedQueue{Name: "orders-0", Queue: s.Queue})
 		if _, err := backlog.Discard(await.Context(t), id); err != nil {
 			t.Fatal(err)
 		}

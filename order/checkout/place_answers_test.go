@@ -59,8 +59,8 @@ func (v *versionedItems) Outdated(id string, version int64) {
 func withReleases(t *testing.T, cfg *checkout.Config) *shoptest.Shelf {
 	t.Helper()
 	_, shelf := shoptest.OnShelf(t, cfg.Store)
-	cfg.Releases = release.NewReleases(cfg.Store, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
-	cfg.Releases.Stock = shelf
+	cfg.Releaser = release.New(cfg.Store, nil, 1, nil, func(err error) { t.Errorf("reported %v", err) })
+	cfg.Releaser.Stock = shelf
 	return shelf
 }
 

@@ -35,7 +35,7 @@ type Refund struct {
 // database may have lost an earlier refund. After ErrDatabase and ErrUnavailable the
 // outcome is unknown; repeat the call.
 func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order, error) {
-	o, owed, err := RefundInStore(ctx, s.Store, id, r)
+	o, pending, err := RefundInStore(ctx, s.Store, id, r)
 	if errors.Is(err, order.ErrNotFound) {
 		// An order in the queue is not paid, and an unknown one is not found.
 		if o, err = s.Get(ctx, id); err == nil {
@@ -45,7 +45,7 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 	if err != nil {
 		return o, err
 	}
-	_, failed := s.Releases.Release(ctx, owed)
+	_, failed := s.Releaser.Release(ctx, pending)
 	for _, err := range failed {
 		// The order is refunded anyway; the sweeper releases its units later.
 		s.OnError(fmt.Errorf("refund order %s: %w", id, err))
@@ -56,9 +56,9 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 
 // RefundInStore refunds an order. It returns the order's units if they are still to be released,
 // also on a repeat. See Service.Refund.
-func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, owed []store.Returned, err error) {
+func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, pending []store.Release, err error) {
 	refunded := false
-	err = s.TransitionWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}
-		owed, err = store.ReadReturns(ctx, c, store.ReturnsOfOrders, store.JSONList(id))
+		pending, err = store.ReadReleases(ctx, c, store.SelectReleasesOfOrders, store.JSONList(id))
 		return err
 	})
 	switch {
@@ -84,7 +84,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 	case refunded:
 		s.ReportPayment(order.PaymentRefunded)
 	}
-	return o, owed, nil
+	return o, pending, nil
 }
 
 // refundOrder changes an order to refunded, if it is paid.

@@ -86,12 +86,12 @@ func TestService_Refund(t *testing.T) {
 		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 5, Left: 3, Sold: 2}) {
 			t.Errorf("ledger after a restock: %+v", l)
 		}
-		if owed := ordertest.OwedOf(t, s.Store); len(owed) != 0 {
-			t.Errorf("pending releases: %v", owed)
+		if pending := ordertest.ReleasesOf(t, s.Store); len(pending) != 0 {
+			t.Errorf("pending releases: %v", pending)
 		}
 		// A load of the sale must give the same counts.
 		before := redisCounts(s)
-		if err := s.Service.Releases.Stock.Invalidate(await.Context(t), s.Item); err != nil {
+		if err := s.Service.Releaser.Stock.Invalidate(await.Context(t), s.Item); err != nil {
 			t.Fatal(err)
 		}
 		s.Load()
@@ -186,20 +186,20 @@ func TestStore_refund(t *testing.T) {
 		id      string
 		restock bool
 		sold    int64
-		owed    int
+		pending int
 	}{{"kept", false, 6, 0}, {"back", true, 4, 1}} {
-		for range 2 { // the units are owed until they are released
-			o, owed, err := checkout.RefundInStore(await.Context(t), s, tt.id, checkout.Refund{Restock: tt.restock, By: ordertest.Root})
-			if err != nil || o.ClosedAt.UnixMilli() != now || len(owed) != tt.owed || tt.owed > 0 && owed[0] != (store.Returned{OrderID: tt.id, ItemID: "item", UserID: "u", IdempotencyKey: tt.id, Quantity: 2, CreatedAt: now}) {
-				t.Errorf("%s: %+v, %+v, %v", tt.id, o, owed, err)
+		for range 2 { // the release is pending until they are released
+			o, pending, err := checkout.RefundInStore(await.Context(t), s, tt.id, checkout.Refund{Restock: tt.restock, By: ordertest.Root})
+			if err != nil || o.ClosedAt.UnixMilli() != now || len(pending) != tt.pending || tt.pending > 0 && pending[0] != (store.Release{OrderID: tt.id, ItemID: "item", UserID: "u", IdempotencyKey: tt.id, Quantity: 2, CreatedAt: now}) {
+				t.Errorf("%s: %+v, %+v, %v", tt.id, o, pending, err)
 			}
 		}
 		if sold, held := ordertest.ItemOf(t, s, "item").Sold, ordertest.BuyersOf(t, s, "item")["u"]; sold != tt.sold || held != tt.sold {
 			t.Errorf("%s: %d sold, %d held, want %d", tt.id, sold, held, tt.sold)
 		}
 		// Its window is over, which has no effect any more.
-		if stand, _, err := s.Expire(await.Context(t), []string{tt.id}); err != nil || stand[tt.id].Status != order.StatusRefunded {
-			t.Errorf("expiry of a refunded order: %+v, %v", stand, err)
+		if results, _, err := s.Expire(await.Context(t), []string{tt.id}); err != nil || results[tt.id].Status != order.StatusRefunded {
+			t.Errorf("expiry of a refunded order: %+v, %v", results, err)
 		}
 		entries, _, err := s.Audit(await.Context(t), order.AuditFilter{OrderID: tt.id, Limit: 10})
 		if err != nil || len(entries) != 1 || entries[0].Action != "order.refund" || entries[0].Actor != ordertest.Root.Actor || entries[0].RequestID != ordertest.Root.RequestID ||

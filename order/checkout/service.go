@@ -51,7 +51,7 @@ type Config struct {
 	Buckets  Buckets
 	Tasks    []order.Queued // one per partition
 	Waiters  *Waiters
-	Releases *release.Releases
+	Releaser *release.Releaser
 	// ChangeNotifier notifies processes that follow orders of their changes. Default nil: no
 	// notifications.
 	ChangeNotifier *ChangeNotifier
@@ -275,7 +275,7 @@ func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.I
 		if item.Version > other.Version {
 			// The sale has lost a change of the item, so it is loaded again. During a
 			// change nothing is sold, so no purchase is refused for its version then.
-			if err := s.Releases.Stock.Invalidate(ctx, p.ItemID); err != nil {
+			if err := s.Releaser.Stock.Invalidate(ctx, p.ItemID); err != nil {
 				return order.Placed{}, "", fmt.Errorf("%w: %w", inventory.ErrUnavailable, err)
 			}
 			continue
@@ -380,7 +380,7 @@ func (s *Service) replay(ctx context.Context, item, id string, wait time.Duratio
 	for d := replayPollMin; ; d = min(2*d, replayPollMax) {
 		o, err := s.Get(ctx, id)
 		if errors.Is(err, order.ErrNotFound) {
-			err = errors.Join(err, s.Releases.Stock.Invalidate(ctx, item))
+			err = errors.Join(err, s.Releaser.Stock.Invalidate(ctx, item))
 		}
 		if err != nil {
 			return order.Placed{}, fmt.Errorf("%w: replay of order %s: %w", inventory.ErrUnavailable, id, err)

@@ -168,8 +168,8 @@ func TestFeed_EveryTransition(t *testing.T) {
 	})
 }
 
-// TestFeed_Buried: the rejection of an order that no worker could commit is delivered, too.
-func TestFeed_Buried(t *testing.T) {
+// TestFeed_DeadLetters: the rejection of an order that no worker could commit is delivered, too.
+func TestFeed_DeadLetters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))

@@ -284,7 +284,7 @@ func (s *Service) commitMove(ctx context.Context, from, to string, units int64) 
 	name := "move-" + uuid.NewString()
 	var revisions map[string]int64
 	committing := false
-	err = s.Store.Changing(ctx, "move units from "+from, func(tx *gorm.DB, _ int64) error {
+	err = s.Store.ChangeWithGORM(ctx, "move units from "+from, func(tx *gorm.DB, _ int64) error {
 		committing = false
 		versions, revisions = make(map[string]int64, 2), make(map[string]int64, 2)
 		for _, one := range []struct {

@@ -155,7 +155,7 @@ func process(t *testing.T, s *shoptest.Shop, rdb *redis.Client) *checkout.Servic
 	admin := &items.Service{Store: s.Store, Stock: stock, Catalog: cat, OnError: s.CollectError}
 	return checkout.NewService(checkout.Config{
 		Store: s.Store, Stock: stock, Items: cat, Buckets: admin, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: checkout.NewWaiters(),
-		Releases: release.NewReleases(s.Store, own, 1, stock.DropSoldOutMark, s.CollectError), OnError: s.CollectError,
+		Releaser: release.New(s.Store, own, 1, stock.DropSoldOutMark, s.CollectError), OnError: s.CollectError,
 	})
 }
 

@@ -17,13 +17,13 @@ import (
 // unloadedStock is a stock whose buckets cannot be read until all of the loads have run.
 type unloadedStock struct {
 	items.Stock
-	loads    []func() error
-	returned []string
+	loads   []func() error
+	dropped []string
 }
 
 func (*unloadedStock) SoldOut([]string) bool { return false }
 
-func (u *unloadedStock) DropSoldOutMark(item string) { u.returned = append(u.returned, item) }
+func (u *unloadedStock) DropSoldOutMark(item string) { u.dropped = append(u.dropped, item) }
 
 func (u *unloadedStock) Left(_ context.Context, ids []string) ([]int64, error) {
 	if len(u.loads) > 0 {
@@ -47,11 +47,11 @@ func TestService_Refill_Unloaded(t *testing.T) {
 		return (&items.Service{Stock: stock}).Refill(ctx, &catalog.Item{ID: "item", Buckets: 2}, "item.1", 3)
 	}
 	stock := &unloadedStock{loads: []func() error{fails(inventory.ErrUnavailable), fails(inventory.ErrRebuilding), fails(nil)}}
-	if ok, err := refill(await.Context(t), stock); !ok || err != nil || !slices.Equal(stock.returned, []string{"item.1"}) {
-		t.Errorf("refilled %v, %v, marks dropped of %v", ok, err, stock.returned)
+	if ok, err := refill(await.Context(t), stock); !ok || err != nil || !slices.Equal(stock.dropped, []string{"item.1"}) {
+		t.Errorf("refilled %v, %v, marks dropped of %v", ok, err, stock.dropped)
 	}
 	stock = &unloadedStock{loads: []func() error{fails(ordertest.ErrTest)}}
-	if ok, err := refill(await.Context(t), stock); ok || !errors.Is(err, inventory.ErrUnavailable) || !errors.Is(err, ordertest.ErrTest) || len(stock.returned) != 0 {
+	if ok, err := refill(await.Context(t), stock); ok || !errors.Is(err, inventory.ErrUnavailable) || !errors.Is(err, ordertest.ErrTest) || len(stock.dropped) != 0 {
 		t.Errorf("a failed load: refilled %v, %v, want ErrUnavailable and its error", ok, err)
 	}
 	// A client goes away during the load.

@@ -30,7 +30,7 @@ type Stock interface {
 	Warm(ctx context.Context, item string) error
 	// Move moves units between two items; see inventory.Inventory.Move.
 	Move(ctx context.Context, from, to string, units int64, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error
-	// Returned drops this process's sold-out mark of an item.
+	// DropSoldOutMark drops this process's sold-out mark of an item.
 	DropSoldOutMark(item string)
 	// SoldOut reports whether all of these items are known to be sold out; see
 	// inventory.Inventory.SoldOut.

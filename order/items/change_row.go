@@ -56,7 +56,7 @@ func (e *edit) on(row schema.Item) (schema.Item, error) {
 func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema.Item, error) {
 	var row schema.Item
 	committing := false
-	err := s.Changing(ctx, "change item "+id, func(tx *gorm.DB, _ int64) error {
+	err := s.ChangeWithGORM(ctx, "change item "+id, func(tx *gorm.DB, _ int64) error {
 		committing = false
 		if e.before != nil {
 			if err := e.before(tx); err != nil {

@@ -18,7 +18,7 @@ func TestPostgres_Restock_Standby(t *testing.T) {
 	d := storetest.NewDoubt(t)
 	s := &Service{Store: d.Store}
 	made := Restock{Quantity: 5, Reason: "test", IdempotencyKey: "k"}
-	err := d.Changing(await.Context(t), "test", func(tx *gorm.DB, _ int64) error {
+	err := d.ChangeWithGORM(await.Context(t), "test", func(tx *gorm.DB, _ int64) error {
 		return tx.Create(&stockChangeRow{ItemID: "item", Quantity: made.Quantity, Reason: made.Reason, IdempotencyKey: made.IdempotencyKey}).Error
 	})
 	if err != nil {

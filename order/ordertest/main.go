@@ -23,7 +23,7 @@ func Main(m *testing.M) {
 	// or a Redis that is down, which needs no waiting. Only the number of changes bounds a
 	// group here.
 	timeouts.Group, timeouts.GroupLeast = Limit, Limit
-	for _, timeout := range []*time.Duration{&timeouts.Read, &timeouts.Write, &timeouts.Show, &timeouts.Return, &timeouts.Notify, &timeouts.Announce, &timeouts.Revisions, &timeouts.Refill, &timeouts.Inspect} {
+	for _, timeout := range []*time.Duration{&timeouts.Read, &timeouts.Write, &timeouts.Show, &timeouts.Release, &timeouts.Notify, &timeouts.Announce, &timeouts.Revisions, &timeouts.Refill, &timeouts.Inspect} {
 		*timeout = Limit
 	}
 	redistest.Main(m,

@@ -276,8 +276,8 @@ func PaymentsOf(t testing.TB, s Database) map[string]string {
 	return out
 }
 
-// OwedOf reads the orders with pending releases.
-func OwedOf(t testing.TB, s Database) []string {
+// ReleasesOf reads the orders with pending releases.
+func ReleasesOf(t testing.TB, s Database) []string {
 	t.Helper()
 	var ids []string
 	if err := s.Reader().WithContext(await.Context(t)).Raw("SELECT order_id FROM releases ORDER BY order_id").Scan(&ids).Error; err != nil {

@@ -26,7 +26,7 @@ func statement(f order.PaymentFilter) (string, []any) {
 	case f.Reference != "":
 		return listPaymentsWith, append(args, f.Reference, string(f.Outcome), f.NeedsRefund)
 	case f.NeedsRefund && f.Outcome == "":
-		return listPaymentsOwed, args
+		return listPaymentsToRefund, args
 	case f.Outcome != "":
 		return listPaymentsBy, append(args, string(f.Outcome))
 	}
@@ -36,17 +36,17 @@ func statement(f order.PaymentFilter) (string, []any) {
 const (
 	// SQLite scans a page of payments, and looks up each one's order by id. INDEXED BY
 	// makes sure that no page scans the table.
-	selectPayments       = `SELECT ` + store.PaymentFields + ` FROM payments p LEFT JOIN orders o ON o.id = p.order_id `
-	selectPaymentsBy     = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_outcome LEFT JOIN orders o ON o.id = p.order_id `
-	selectPaymentsOwed   = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_refund LEFT JOIN orders o ON o.id = p.order_id `
-	paymentsPage         = ` p.id < ?1 ORDER BY p.id DESC LIMIT ?2`
-	listPayments         = selectPayments + `WHERE` + paymentsPage
-	listPaymentsBy       = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
-	listPaymentsOwed     = selectPaymentsOwed + `WHERE p.` + store.PaymentsOwed + ` AND` + paymentsPage
-	listPaymentsWith     = selectPayments + `WHERE p.reference = ?3 AND (?4 = '' OR p.outcome = ?4) AND (?5 = 0 OR p.` + store.PaymentsOwed + `) AND` + paymentsPage
-	selectPaymentsOf     = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
-	selectPaymentByID    = selectPayments + `WHERE p.id = ?1`
-	countPaymentsToWatch = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + store.PaymentsOwed + ` LIMIT ?1) owed`
+	selectPayments         = `SELECT ` + store.PaymentFields + ` FROM payments p LEFT JOIN orders o ON o.id = p.order_id `
+	selectPaymentsBy       = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_outcome LEFT JOIN orders o ON o.id = p.order_id `
+	selectPaymentsToRefund = `SELECT ` + store.PaymentFields + ` FROM payments p INDEXED BY payments_refund LEFT JOIN orders o ON o.id = p.order_id `
+	paymentsPage           = ` p.id < ?1 ORDER BY p.id DESC LIMIT ?2`
+	listPayments           = selectPayments + `WHERE` + paymentsPage
+	listPaymentsBy         = selectPaymentsBy + `WHERE p.outcome = ?3 AND` + paymentsPage
+	listPaymentsToRefund   = selectPaymentsToRefund + `WHERE p.` + store.PaymentNeedsRefund + ` AND` + paymentsPage
+	listPaymentsWith       = selectPayments + `WHERE p.reference = ?3 AND (?4 = '' OR p.outcome = ?4) AND (?5 = 0 OR p.` + store.PaymentNeedsRefund + `) AND` + paymentsPage
+	selectPaymentsOf       = selectPayments + `WHERE p.order_id = ?1 ORDER BY p.id`
+	selectPaymentByID      = selectPayments + `WHERE p.id = ?1`
+	countPaymentsToWatch   = `SELECT COUNT(*) FROM (SELECT 1 FROM payments INDEXED BY payments_refund WHERE ` + store.PaymentNeedsRefund + ` LIMIT ?1) owed`
 )
 
 // Service lists received payments and records refunds.
@@ -116,7 +116,7 @@ func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 // ErrDatabase.
 func (s *Service) MarkRefunded(ctx context.Context, id int64, by order.By) (p order.PaymentRecord, err error) {
 	marked := false
-	err = s.Store.TransitionWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.Store.ChangeWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		n, err := store.Changed(c.ExecContext(ctx, store.RefundPayment, box.Now, id))
 		if err != nil {
 			return err

@@ -15,12 +15,12 @@ func TestPaymentFilter_Plans(t *testing.T) {
 	ordertest.NeedSQLite(t)
 	s := storetest.New(t)
 	for _, outcome := range append([]order.PaymentOutcome{""}, order.PaymentOutcomes...) {
-		for _, owed := range []bool{false, true} {
-			byReference, refArgs := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: owed, Reference: "psp-1", Limit: 20})
+		for _, needsRefund := range []bool{false, true} {
+			byReference, refArgs := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: needsRefund, Reference: "psp-1", Limit: 20})
 			if plan := ordertest.Plan(t, s, byReference, refArgs...); !strings.Contains(plan, "(reference=? AND rowid<?)") || strings.Contains(plan, "SCAN") {
 				t.Errorf("plan of %s:\n%s", byReference, plan)
 			}
-			query, args := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: owed, Limit: 20})
+			query, args := statement(order.PaymentFilter{Outcome: outcome, NeedsRefund: needsRefund, Limit: 20})
 			want := "id<?)"
 			if outcome != "" {
 				want = "(outcome=? AND id<?)"

@@ -134,7 +134,7 @@ func TestService_Payments_Plans(t *testing.T) {
 	for query, want := range map[string]string{
 		listPayments:         "SEARCH p USING INTEGER PRIMARY KEY (rowid<?)",
 		listPaymentsBy:       "SEARCH p USING INDEX payments_outcome (outcome=? AND id<?)",
-		listPaymentsOwed:     "SEARCH p USING INDEX payments_refund (id<?)",
+		listPaymentsToRefund: "SEARCH p USING INDEX payments_refund (id<?)",
 		selectPaymentsOf:     "SEARCH p USING INDEX payments_order (order_id=?)",
 		selectPaymentByID:    "SEARCH p USING INTEGER PRIMARY KEY (rowid=?)",
 		store.SelectPayment:  "SEARCH payments USING INDEX sqlite_autoindex_payments_1 (reference=?)",

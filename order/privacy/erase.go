@@ -15,6 +15,7 @@ import (
 	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/timeouts"
 )
 
 // ErrOrdersInFlight means that a buyer has purchases in the queue, dead letters included.
@@ -191,7 +192,9 @@ func keysOf(ctx context.Context, s *store.Store, user, item string) (keys []inve
 // that nothing was changed.
 func EraseFromItem(ctx context.Context, s *store.Store, user, item, pseudonym string, e Erasure) (orders int, err error) {
 	committing := false
-	err = s.Repairing(ctx, "erase a buyer from item "+item, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "erase a buyer from item "+item, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+		ctx, cancel := context.WithTimeout(ctx, timeouts.Write) // a buyer may have any number of rows
+		defer cancel()
 		committing = false
 		n, err := store.Changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
 		if err != nil {
@@ -256,7 +259,7 @@ func (a auditErasure) run(ctx context.Context, s *store.Store) (entries int64, e
 	if err != nil {
 		return 0, err
 	}
-	return entries, s.EmptyLog(ctx)
+	return entries, s.EmptyWAL(ctx)
 }
 
 // replaceIn is run for some entries. The first of its transactions records the erasure.
@@ -265,7 +268,7 @@ func (a auditErasure) replaceIn(ctx context.Context, s *store.Store, ids []int64
 	if err != nil {
 		return 0, err
 	}
-	err = s.Transition(ctx, "erase a buyer from the audit", func(ctx context.Context, c store.Conn, now int64) error {
+	err = s.Change(ctx, "erase a buyer from the audit", func(ctx context.Context, c store.Conn, now int64) error {
 		entries, err = store.Changed(c.ExecContext(ctx, eraseAudit, a.pseudonym, a.user, string(list)))
 		if err != nil || entries == 0 || !first {
 			return err

@@ -185,8 +185,8 @@ func TestService_EraseBuyer(t *testing.T) {
 		if _, err := s.Service.Cancel(await.Context(t), held.ID, order.Canceller{Admin: true}); err != nil {
 			t.Fatal(err)
 		}
-		if l := reconciletest.LedgerOf(s); l.Left != before.Left+2 || l.Held != before.Held-2 || len(ordertest.OwedOf(t, s.Store)) != 0 {
-			t.Errorf("after the cancellation %+v, before %+v, owed %v", l, before, ordertest.OwedOf(t, s.Store))
+		if l := reconciletest.LedgerOf(s); l.Left != before.Left+2 || l.Held != before.Held-2 || len(ordertest.ReleasesOf(t, s.Store)) != 0 {
+			t.Errorf("after the cancellation %+v, before %+v, pending releases %v", l, before, ordertest.ReleasesOf(t, s.Store))
 		}
 		// The same user is a new buyer now.
 		if p := s.MustPlace(s.Purchase(alice, alice+"@mail-1", 4, ordertest.Long)); p.Replayed {
@@ -282,9 +282,9 @@ func (unreadable) Orders(context.Context, string, string, int, func(accepted.Ord
 	return "", inventory.ErrUnavailable
 }
 
-// TestService_EraseBuyer_Returns: releases that were pending during the erasure are made
+// TestService_EraseBuyer_Releases: releases that were pending during the erasure are made
 // once, even by a process that still uses the old name.
-func TestService_EraseBuyer_Returns(t *testing.T) {
+func TestService_EraseBuyer_Releases(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := erasing(shoptest.New(t, rdb, false, ordertest.NewItem("", 9, 9)))
@@ -292,23 +292,23 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		alice := "alice-" + s.Item
 		o := s.MustPlace(s.Purchase(alice, "k", 3, ordertest.Long)).Order
 		s.Drained()
-		_, owed, err := s.Store.Cancel(await.Context(t), o.ID, order.Canceller{UserID: alice})
-		if err != nil || len(owed) != 1 {
-			t.Fatal(owed, err)
+		_, pending, err := s.Store.Cancel(await.Context(t), o.ID, order.Canceller{UserID: alice})
+		if err != nil || len(pending) != 1 {
+			t.Fatal(pending, err)
 		}
 		done := mustErase(s, alice)
 		if got := traces(s, alice); len(got) > 0 {
 			t.Errorf("the name still occurs in %v", got)
 		}
-		if owed := ordertest.OwedOf(t, s.Store); len(owed) != 1 {
-			t.Errorf("pending releases: %v", owed)
+		if pending := ordertest.ReleasesOf(t, s.Store); len(pending) != 1 {
+			t.Errorf("pending releases: %v", pending)
 		}
 		want := order.Ledger{Initial: 9, Left: 9}
 		if l := reconciletest.LedgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
 		}
 		// A process that read the pending releases before the erasure.
-		if waiting, failed := s.Service.Releases.Release(await.Context(t), owed); len(waiting) != 1 || len(failed) != 0 {
+		if waiting, failed := s.Service.Releaser.Release(await.Context(t), pending); len(waiting) != 1 || len(failed) != 0 {
 			t.Errorf("under the old name: waiting %v, failed %v", waiting, failed)
 		}
 		if l := reconciletest.LedgerOf(s); l != want {
@@ -317,7 +317,7 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		// The buyer buys again with the old key, which now belongs to a new order.
 		s.MustPlace(s.Purchase(alice, "k", 2, ordertest.Long))
 		s.Drained()
-		s.Service.Releases.Release(await.Context(t), owed)
+		s.Service.Releaser.Release(await.Context(t), pending)
 		want = order.Ledger{Initial: 9, Left: 7, Sold: 2}
 		if l := reconciletest.LedgerOf(s); l != want {
 			t.Errorf("ledger %+v", l)
@@ -326,8 +326,8 @@ func TestService_EraseBuyer_Returns(t *testing.T) {
 		if _, err := worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{Dead: []worker.DeadLetters{s.Queue}}).Sweep(await.Context(t)); err != nil {
 			t.Error(err)
 		}
-		if l := reconciletest.LedgerOf(s); l != want || len(ordertest.OwedOf(t, s.Store)) != 0 {
-			t.Errorf("ledger %+v, owed %v", l, ordertest.OwedOf(t, s.Store))
+		if l := reconciletest.LedgerOf(s); l != want || len(ordertest.ReleasesOf(t, s.Store)) != 0 {
+			t.Errorf("ledger %+v, pending releases %v", l, ordertest.ReleasesOf(t, s.Store))
 		}
 		if r := ordertest.AllRows(t, s.Store)[o.ID]; r.UserID != done.Pseudonym {
 			t.Errorf("order %+v", r)

@@ -26,14 +26,14 @@ type BuyerRecords struct {
 	// Holdings are the units that count towards the buyer's limits.
 	Holdings func(item string, quantity int64) error
 	Payments func(order.PaymentRecord) error
-	// Returns are units of closed orders that Redis has not confirmed as released.
-	Returns func(ReturnRecord) error
+	// Releases are those of closed orders that Redis has not confirmed yet.
+	Releases func(ReleaseRecord) error
 	// Audit are the entries that name the buyer or one of the buyer's orders.
 	Audit func(order.AuditEntry) error
 }
 
-// ReturnRecord is a release of one closed order's units that is still pending.
-type ReturnRecord struct {
+// ReleaseRecord is a release of one closed order's units that is still pending.
+type ReleaseRecord struct {
 	OrderID        string
 	ItemID         string
 	IdempotencyKey string
@@ -51,7 +51,7 @@ const (
 		WHERE user_id = ?1 AND item_id IN (SELECT item_id FROM ` + store.BuyersOrders + ` b) ORDER BY item_id`
 	selectPaymentsOfUser = `SELECT ` + store.PaymentFields + ` FROM ` + store.BuyersOrders + ` b CROSS JOIN orders o ON o.id = b.id
 		CROSS JOIN payments p ON p.order_id = o.id ORDER BY p.id`
-	selectReturnsOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+	selectReleasesOfUser = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 		WHERE user_id = ?1 ORDER BY order_id`
 	selectAuditOfUser = `SELECT id, at, actor, action, item_id, order_id, before, after, request_id FROM audit
 		WHERE id > ?3 AND id <= ?4 AND (` + auditNames + ` OR order_id <> '' AND order_id IN (SELECT id FROM ` + store.BuyersOrders + ` b)) ORDER BY id`
@@ -131,19 +131,19 @@ func exportRest(ctx context.Context, s *store.Store, user string, to BuyerRecord
 	if err := exportMoney(ctx, s, user, to); err != nil {
 		return err
 	}
-	var returns []ReturnRecord
-	err := readRows(ctx, s, selectReturnsOfUser, []any{user}, func(rows *sql.Rows) error {
-		var r ReturnRecord
+	var releases []ReleaseRecord
+	err := readRows(ctx, s, selectReleasesOfUser, []any{user}, func(rows *sql.Rows) error {
+		var r ReleaseRecord
 		var at int64
 		err := rows.Scan(&r.OrderID, &r.ItemID, new(string), &r.IdempotencyKey, &r.Quantity, &at)
 		r.CreatedAt = order.FromMillis(at)
-		returns = append(returns, r)
+		releases = append(releases, r)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := each(returns, to.Returns); err != nil {
+	if err := each(releases, to.Releases); err != nil {
 		return err
 	}
 	audit, err := auditOf(ctx, s, user)

@@ -44,7 +44,7 @@ func recorder(t *testing.T, item string, orders map[string]order.Order, got *[]s
 			return note("payment %s of %s: %d %s %s, received as %s, refunded %v", p.Reference, p.OrderID, p.AmountMinor, p.Currency,
 				p.Outcome, p.ReceivedAs, !p.RefundedAt.IsZero())
 		},
-		Returns: func(r ReturnRecord) error {
+		Releases: func(r ReleaseRecord) error {
 			return note("return %s %s %d, %v", r.OrderID, r.IdempotencyKey, r.Quantity, !r.CreatedAt.IsZero())
 		},
 		Audit: func(a order.AuditEntry) error { return note("audit %s %s %s", a.Actor, a.OrderID, a.After) },

@@ -52,8 +52,8 @@ const (
 	freeReads = 3
 	// heldReads is how often it is then read under the lock.
 	heldReads = 5
-	// owedMax is the number of pending releases above which an item is not checked.
-	owedMax = 256
+	// maxPending is the number of pending releases above which an item is not checked.
+	maxPending = 256
 	// lateMax bounds the count of late releases.
 	lateMax = 1000
 )
@@ -145,41 +145,41 @@ func (x *inspector) observeOnce(ctx context.Context, item string, live func(cont
 		return s, err
 	}
 	loaded := s.live.Loaded && !s.live.Damaged
-	var owed []store.Returned
-	if s.row, s.late, owed, err = counted(ctx, x.Store, item, loaded); err != nil || !loaded {
+	var pending []store.Release
+	if s.row, s.late, pending, err = counted(ctx, x.Store, item, loaded); err != nil || !loaded {
 		return s, err
 	}
 	after, err := live(ctx, item)
 	if err != nil {
 		return s, err
 	}
-	s.moving = s.live != after || len(owed) > owedMax
+	s.moving = s.live != after || len(pending) > maxPending
 	s.live = after
-	var missing []store.Returned
-	for i := range owed {
-		if !given[owed[i].OrderID] {
-			missing = append(missing, owed[i])
-			given[owed[i].OrderID] = true
+	var missing []store.Release
+	for i := range pending {
+		if !given[pending[i].OrderID] {
+			missing = append(missing, pending[i])
+			given[pending[i].OrderID] = true
 		}
 	}
 	if len(missing) == 0 {
 		return s, nil
 	}
 	s.moving = true
-	if _, _, err := x.Releases.ReleaseFromItem(ctx, item, missing); err != nil {
+	if _, _, err := x.Releaser.ReleaseToSale(ctx, item, missing); err != nil {
 		return s, fmt.Errorf("release units of %s: %w: %w", item, inventory.ErrUnavailable, err)
 	}
 	return s, nil
 }
 
 const (
-	countLate  = `SELECT COUNT(*) FROM (SELECT created_at FROM releases WHERE item_id = ?1 LIMIT ?3) pending WHERE created_at <= ?2`
-	owedOfItem = store.ReturnsOfItem + ` LIMIT ?2`
+	countLate     = `SELECT COUNT(*) FROM (SELECT created_at FROM releases WHERE item_id = ?1 LIMIT ?3) pending WHERE created_at <= ?2`
+	pendingOfItem = store.SelectReleasesOfItem + ` LIMIT ?2`
 )
 
-// counted reads an item's row, the number of its late releases and, if withOwed, up to
-// owedMax+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
-func counted(ctx context.Context, s *store.Store, item string, withOwed bool) (row schema.Item, late int64, owed []store.Returned, err error) {
+// counted reads an item's row, the number of its late releases and, if withPending, up to
+// maxPending+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
+func counted(ctx context.Context, s *store.Store, item string, withPending bool) (row schema.Item, late int64, pending []store.Release, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	err = store.Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
@@ -191,12 +191,12 @@ func counted(ctx context.Context, s *store.Store, item string, withOwed bool) (r
 		if err := c.QueryRowContext(ctx, countLate, item, before, lateMax).Scan(&late); err != nil {
 			return store.Wrap("count returns of "+item, err)
 		}
-		if withOwed {
-			owed, err = store.ReadReturns(ctx, c, owedOfItem, item, owedMax+1)
+		if withPending {
+			pending, err = store.ReadReleases(ctx, c, pendingOfItem, item, maxPending+1)
 		}
 		return err
 	})
-	return counts(row), late, owed, err
+	return counts(row), late, pending, err
 }
 
 // inspection is the state of one item's inspection.

@@ -159,7 +159,7 @@ func TestService_Ledger_Moving(t *testing.T) {
 		}
 		s.Drained()
 		u := order.Canceller{UserID: "u"}
-		var owed []store.Returned
+		var pending []store.Release
 		steps := []func(){
 			func() { // closed and released during a read
 				if _, err := s.Service.Cancel(await.Context(t), ids[0], u); err != nil {
@@ -169,13 +169,13 @@ func TestService_Ledger_Moving(t *testing.T) {
 			func() {}, func() {}, func() {}, // the second read is undisturbed
 			func() { // closed during a read, and not released yet
 				var err error
-				if _, owed, err = s.Store.Cancel(await.Context(t), ids[1], u); err != nil {
+				if _, pending, err = s.Store.Cancel(await.Context(t), ids[1], u); err != nil {
 					t.Error(err)
 				}
 			},
 			func() {}, func() {}, func() {},
 			func() { // the record of a release by one read is deleted during another
-				s.Service.Releases.Release(await.Context(t), owed)
+				s.Service.Releaser.Release(await.Context(t), pending)
 			},
 		}
 		said := 0
@@ -244,8 +244,8 @@ func TestService_Ledger_Many(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if owed := ordertest.OwedOf(t, s.Store); len(owed) != looks {
-		t.Errorf("%d pending releases, want the %d that a ledger does not delete", len(owed), looks)
+	if pending := ordertest.ReleasesOf(t, s.Store); len(pending) != looks {
+		t.Errorf("%d pending releases, want the %d that a ledger does not delete", len(pending), looks)
 	}
 }
 

@@ -25,7 +25,7 @@ type Config struct {
 	Stock    Examiner
 	Records  Records
 	Tasks    []order.Queued // one per partition
-	Releases *release.Releases
+	Releaser *release.Releaser
 	// HighWater finds items of which the database is older than Redis. They are reported
 	// and not repaired. Default nil: not checked.
 	HighWater *store.HighWater
@@ -367,7 +367,7 @@ func (e *examination) report() *ItemReport {
 		rep.Err = fmt.Errorf("reconcile item %s: %w", e.item, e.err)
 	}
 	if !e.old && e.err == nil {
-		rep.Ledger, rep.Loaded, rep.LateReturns = e.ledger(), e.seen.live.Loaded, e.seen.late
+		rep.Ledger, rep.Loaded, rep.LateReleases = e.ledger(), e.seen.live.Loaded, e.seen.late
 	}
 	for _, d := range rep.Drifts {
 		if d.Repaired {

@@ -72,7 +72,7 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, repairBuyers}, {store.LastOrderOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {
 			step := found
-			err := s.Transition(ctx, "repair buyers of "+item, func(ctx context.Context, c store.Conn, now int64) error {
+			err := s.Change(ctx, "repair buyers of "+item, func(ctx context.Context, c store.Conn, now int64) error {
 				if err := c.QueryRowContext(ctx, p.page, item, after, repairPage).Scan(&last); err != nil {
 					return err
 				}
@@ -101,12 +101,12 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 		}
 		// The item's counts are unchanged. The new revision makes the background compare it
 		// again.
-		return s.Repairing(ctx, "note the repair of "+item, func(_ context.Context, _ store.Conn, box *store.Outbox) error {
+		return s.ChangeWithEvents(ctx, "note the repair of "+item, func(_ context.Context, _ store.Conn, box *store.Outbox) error {
 			box.Touch(item)
 			return nil
 		})
 	}
-	return s.Transition(ctx, "repair item "+item, func(ctx context.Context, c store.Conn, now int64) error {
+	return s.Change(ctx, "repair item "+item, func(ctx context.Context, c store.Conn, now int64) error {
 		n, err := store.Changed(c.ExecContext(ctx, repairSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
 		if err != nil {
 			return err

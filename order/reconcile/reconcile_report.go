@@ -71,9 +71,9 @@ type ItemReport struct {
 	// next purchase loads it.
 	Loaded bool
 	Drifts []Drift
-	// LateReturns is how many closed orders have waited for minutes for the release of
+	// LateReleases is how many closed orders have waited for minutes for the release of
 	// their units; the sweeper retries them.
-	LateReturns int64
+	LateReleases int64
 	// Partial means that not everything could be compared, because the item kept changing,
 	// or too much is queued. The rest may be wrong.
 	Partial bool
@@ -93,7 +93,7 @@ func (r *ItemReport) Clean() bool {
 
 // notable reports whether a report on many items must list this one.
 func (r *ItemReport) notable() bool {
-	return len(r.Drifts) > 0 || r.Err != nil || r.Partial || r.LateReturns > 0
+	return len(r.Drifts) > 0 || r.Err != nil || r.Partial || r.LateReleases > 0
 }
 
 // Report is the result of a reconciliation.

@@ -28,7 +28,7 @@ import (
 func ReconcilerOf(s *shoptest.Shop) *Reconciler {
 	return NewReconciler(Config{
 		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{accepted.NewOrders(s.Queue)},
-		Releases: s.Service.Releases,
+		Releaser: s.Service.Releaser,
 	})
 }
 
@@ -121,8 +121,8 @@ func TestReconciler_InFlight(t *testing.T) {
 	})
 }
 
-// TestReconciler_Returning: the release of a closed order is recorded, and not made yet.
-func TestReconciler_Returning(t *testing.T) {
+// TestReconciler_Releasing: the release of a closed order is recorded, and not made yet.
+func TestReconciler_Releasing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 10, 5))
@@ -135,7 +135,7 @@ func TestReconciler_Returning(t *testing.T) {
 		}
 		c.Add(lateReturn.Milliseconds())
 		r := reconcile(s, RepairAll)
-		if len(r.Drifts) > 0 || r.Ledger != (order.Ledger{Initial: 10, Left: 10}) || r.LateReturns != 1 {
+		if len(r.Drifts) > 0 || r.Ledger != (order.Ledger{Initial: 10, Left: 10}) || r.LateReleases != 1 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -165,21 +165,21 @@ func TestReconciler_Moving(t *testing.T) {
 		}
 		s.Drained()
 		u := order.Canceller{UserID: "u"}
-		cancel := func(i int) []store.Returned {
-			_, owed, err := s.Store.Cancel(await.Context(t), ids[i], u)
+		cancel := func(i int) []store.Release {
+			_, pending, err := s.Store.Cancel(await.Context(t), ids[i], u)
 			if err != nil {
 				t.Error(err)
 			}
-			return owed
+			return pending
 		}
-		var owed []store.Returned
+		var pending []store.Release
 		steps := []func(){
-			func() { s.Service.Releases.Release(await.Context(t), cancel(0)) }, // before the first read
-			func() { s.Service.Releases.Release(await.Context(t), cancel(1)) }, // between the reads
-			func() { owed = cancel(2) },                                        // closed, and not released
+			func() { s.Service.Releaser.Release(await.Context(t), cancel(0)) }, // before the first read
+			func() { s.Service.Releaser.Release(await.Context(t), cancel(1)) }, // between the reads
+			func() { pending = cancel(2) },                                     // closed, and not released
 			func() {},
-			func() { owed = append(owed, cancel(3)...) },
-			func() { s.Service.Releases.Release(await.Context(t), owed) },
+			func() { pending = append(pending, cancel(3)...) },
+			func() { s.Service.Releaser.Release(await.Context(t), pending) },
 		}
 		said := 0
 		r := ReconcilerOf(s)

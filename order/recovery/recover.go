@@ -256,7 +256,7 @@ func (x *itemRecovery) discard(ctx context.Context) error {
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
-	err := x.Store.Transition(ctx, "discard orders of a lost item", func(ctx context.Context, c store.Conn, now int64) error {
+	err := x.Store.Change(ctx, "discard orders of a lost item", func(ctx context.Context, c store.Conn, now int64) error {
 		for _, s := range x.sales {
 			if err := x.note(ctx, c, &s.report, now); err != nil {
 				return err
@@ -359,7 +359,7 @@ func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 
 // step runs a transaction of the recovery. Errors: ErrDecided.
 func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c store.Conn, now int64) error) error {
-	return x.Store.Transition(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
+	return x.Store.Change(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
 		// One transaction ends the stop of all buckets. Until then at least one of them is marked.
 		ids := make([]string, len(x.sales))
 		for i, s := range x.sales {

@@ -44,7 +44,7 @@ func (x *saleRecovery) redis(ctx context.Context) (err error) {
 		if x.live, err = inventory.StoppedSale(ctx, x.Redis, x.Partitions, x.behind.ItemID); err != nil {
 			return err
 		}
-		owed, err := x.owed(ctx)
+		pending, err := x.unitsToRelease(ctx)
 		if err != nil {
 			return err
 		}
@@ -54,21 +54,21 @@ func (x *saleRecovery) redis(ctx context.Context) (err error) {
 		}
 		if after == x.live {
 			queued, err := x.uncommitted(ctx)
-			x.outstanding = owed + queued
+			x.outstanding = pending + queued
 			return err
 		}
 	}
-	return fmt.Errorf("units of %s keep being returned: %w", x.behind.ItemID, inventory.ErrUnavailable)
+	return fmt.Errorf("units of %s keep being released: %w", x.behind.ItemID, inventory.ErrUnavailable)
 }
 
-// owed counts the units of closed orders that are not released in Redis yet. The database
+// unitsToRelease counts the units of closed orders that are not released in Redis yet. The database
 // no longer counts them as sold, and Redis does not count them as left yet.
-func (x *saleRecovery) owed(ctx context.Context) (units int64, err error) {
+func (x *saleRecovery) unitsToRelease(ctx context.Context) (units int64, err error) {
 	db, err := x.Store.Reader().DB()
 	if err != nil {
 		return 0, err
 	}
-	list, err := store.ReadReturns(ctx, db, store.ReturnsOfItem, x.behind.ItemID)
+	list, err := store.ReadReleases(ctx, db, store.SelectReleasesOfItem, x.behind.ItemID)
 	if err != nil {
 		return 0, store.Wrap("read releases of "+x.behind.ItemID, err)
 	}

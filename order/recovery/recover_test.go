@@ -497,9 +497,9 @@ func TestRecover_PaidMeanwhile(t *testing.T) {
 	if o, err := s.Store.Order(ctx, cancelled.Order.ID); err != nil || o.Status != order.StatusCancelled || o.Reason != order.ReasonRecovered {
 		t.Errorf("the cancelled order is %s (%s), %v", o.Status, o.Reason, err)
 	}
-	var owed int64
-	if err := s.Store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+store.PaymentsOwed, cancelled.Order.ID).Scan(&owed).Error; err != nil || owed != 1 {
-		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", owed, err)
+	var refunds int64
+	if err := s.Store.Writer().Raw("SELECT COUNT(*) FROM payments WHERE order_id = ? AND "+store.PaymentNeedsRefund, cancelled.Order.ID).Scan(&refunds).Error; err != nil || refunds != 1 {
+		t.Errorf("%d payments of the cancelled order need a refund, %v, want 1", refunds, err)
 	}
 	o, err := s.Store.Order(ctx, kept.Order.ID)
 	if err != nil || o.ExpiresAt.Before(time.Now().Add(order.PayAgainWithin-time.Hour)) {
@@ -631,9 +631,9 @@ func TestRecover_Reopened(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried_Stopped: a dead letter of a stopped sale may belong to an order that
+// TestSweeper_DeadLetters_Stopped: a dead letter of a stopped sale may belong to an order that
 // was committed, and that the database has lost. It waits for the decision.
-func TestSweeper_Buried_Stopped(t *testing.T) {
+func TestSweeper_DeadLetters_Stopped(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 3, 1))

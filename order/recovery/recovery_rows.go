@@ -70,7 +70,7 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 // it.
 func raiseEpochTo(ctx context.Context, s *store.Store, from, least int64) (int64, error) {
 	var epoch int64
-	err := s.Transition(ctx, "raise epoch", func(ctx context.Context, c store.Conn, _ int64) error {
+	err := s.Change(ctx, "raise epoch", func(ctx context.Context, c store.Conn, _ int64) error {
 		if _, err := c.ExecContext(ctx, raiseEpoch, least, from); err != nil {
 			return err
 		}

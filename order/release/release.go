@@ -18,8 +18,8 @@ import (
 	"flashsale/order/timeouts"
 )
 
-// Releaser releases units to the live sales.
-type Releaser interface {
+// Stock is the live sales, to which units are released.
+type Stock interface {
 	// Release returns the units of an item's orders to stock, once for each order however
 	// often it is called. It also returns the sale's sequence; see inventory.Release.
 	Release(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error)
@@ -29,26 +29,26 @@ type Releaser interface {
 	Unload(ctx context.Context, item string) error
 }
 
-// Releases releases the units of closed orders to their sales. The database records a
+// Releaser releases the units of closed orders to their sales. The database records a
 // release together with the order's change, and deletes the record once Redis has the units
 // back. So a process may die in between: another one repeats the release, and Redis
 // recognizes repeated releases by the order's id.
-type Releases struct {
-	store    *store.Store
-	Stock    Releaser
-	onReturn func(item string)
-	onError  func(error)
+type Releaser struct {
+	store     *store.Store
+	Stock     Stock
+	onRelease func(item string)
+	onError   func(error)
 }
 
-// NewReleases returns a Releases for items in that number of partitions. onReturn is called
+// New returns a Releaser for items in that number of partitions. onRelease is called
 // after units of an item were released; a process that sells passes
 // [inventory.Inventory.DropSoldOutMark], others nil. onError receives the errors of releases that
 // are retried later.
-func NewReleases(store *store.Store, rdb redis.UniversalClient, partitions int, onReturn func(item string), onError func(error)) *Releases {
-	if onReturn == nil {
-		onReturn = func(string) {}
+func New(store *store.Store, rdb redis.UniversalClient, partitions int, onRelease func(item string), onError func(error)) *Releaser {
+	if onRelease == nil {
+		onRelease = func(string) {}
 	}
-	return &Releases{store: store, Stock: liveStock{store, rdb, partitions}, onReturn: onReturn, onError: onError}
+	return &Releaser{store: store, Stock: liveStock{store, rdb, partitions}, onRelease: onRelease, onError: onError}
 }
 
 // liveStock is the inventory's part in Redis, also for processes without an Inventory.
@@ -78,22 +78,22 @@ func (l liveStock) Unload(ctx context.Context, item string) error {
 // those that are released. waiting are orders whose sale is not loaded: their records stay,
 // and the sweeper retries them after the sale's next load. failed has an error for each
 // order whose release failed.
-func (r *Releases) Release(ctx context.Context, owed []store.Returned) (waiting []store.Returned, failed map[string]error) {
-	if len(owed) == 0 {
+func (r *Releaser) Release(ctx context.Context, pending []store.Release) (waiting []store.Release, failed map[string]error) {
+	if len(pending) == 0 {
 		return nil, nil
 	}
 	faultpoint.Reach("order.closed")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Return)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Release)
 	defer cancel()
-	byItem := make(map[string][]store.Returned, 1)
-	for _, o := range owed {
+	byItem := make(map[string][]store.Release, 1)
+	for _, o := range pending {
 		byItem[o.ItemID] = append(byItem[o.ItemID], o)
 	}
 	failed = make(map[string]error)
 	var back []string
 	reached := make(map[string]int64, len(byItem)) // by item: its sale's sequence
 	for item, list := range byItem {
-		status, sequence, err := r.ReleaseFromItem(ctx, item, list)
+		status, sequence, err := r.ReleaseToSale(ctx, item, list)
 		reached[item] = sequence
 		if err != nil {
 			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
@@ -113,7 +113,7 @@ func (r *Releases) Release(ctx context.Context, owed []store.Returned) (waiting 
 	// The items may have taken all of the time.
 	forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
-	if err := forgetReturns(forget, r.store, back, reached); err != nil {
+	if err := deleteReleases(forget, r.store, back, reached); err != nil {
 		r.onError(err) // the next attempt finds them released already
 	}
 	return waiting, failed
@@ -132,19 +132,19 @@ func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == invent
 const (
 	againMin = 2 * time.Millisecond
 	againMax = 32 * time.Millisecond
-	// againWithin bounds the time since the first try: a Redis that does not respond would take all of Return.
+	// againWithin bounds the time since the first try: a Redis that does not respond would take all of timeouts.Release.
 	againWithin = 500 * time.Millisecond
 )
 
-// ReleaseFromItem releases orders of one item. The statuses are valid even if there is an error.
-func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []store.Returned) ([]inventory.ReleaseStatus, int64, error) {
+// ReleaseToSale releases orders of one item. The statuses are valid even if there is an error.
+func (r *Releaser) ReleaseToSale(ctx context.Context, item string, list []store.Release) ([]inventory.ReleaseStatus, int64, error) {
 	orders := make([]inventory.Released, len(list))
 	for i := range list {
 		o := &list[i]
 		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
 	}
 	status, sequence, err := r.releaseAgain(ctx, item, orders)
-	r.onReturn(item)
+	r.onRelease(item)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
 			continue
@@ -161,7 +161,7 @@ func (r *Releases) ReleaseFromItem(ctx context.Context, item string, list []stor
 // releaseAgain releases orders, and repeats the call for those without a reply: Redis may respond on another
 // connection, and recognizes what it has released. A Redis that is known to be down, or that does not
 // respond, is not asked again.
-func (r *Releases) releaseAgain(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error) {
+func (r *Releaser) releaseAgain(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error) {
 	began := time.Now()
 	status, sequence, err = r.Stock.Release(ctx, item, orders)
 	for wait := againMin; lost(err) && time.Since(began) < againWithin && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
@@ -183,19 +183,19 @@ func lost(err error) bool {
 	return err != nil && !errors.As(err, &replied) && !errors.Is(err, breaker.ErrOpen)
 }
 
-// forgetReturns deletes the records of released orders, and records the sequences that
+// deleteReleases deletes the records of released orders, and records the sequences that
 // their sales have reached: a sale with a lower sequence has lost the releases.
-func forgetReturns(ctx context.Context, s *store.Store, ids []string, reached map[string]int64) error {
+func deleteReleases(ctx context.Context, s *store.Store, ids []string, reached map[string]int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.Transition(ctx, fmt.Sprintf("forget %d returns", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, fmt.Sprintf("delete %d releases", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
 		for item, sequence := range reached {
 			if _, err := c.ExecContext(ctx, store.NoteSequence, sequence, item); err != nil {
 				return err
 			}
 		}
-		_, err := c.ExecContext(ctx, store.DeleteReturns, store.JSONList(ids...))
+		_, err := c.ExecContext(ctx, store.DeleteReleases, store.JSONList(ids...))
 		return err
 	})
 }

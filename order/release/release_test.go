@@ -49,11 +49,11 @@ func (s *scripted) Release(ctx context.Context, _ string, orders []inventory.Rel
 func (s *scripted) Invalidate(context.Context, string) error { return nil }
 func (s *scripted) Unload(context.Context, string) error     { return nil }
 
-// TestReleases_ReleaseFromItem_Again: after a lost reply, only the orders without one are released again, a
+// TestReleaser_ReleaseToSale_Again: after a lost reply, only the orders without one are released again, a
 // few times. A Redis that is known to be down, does not respond, or has refused, is not asked again.
-func TestReleases_ReleaseFromItem_Again(t *testing.T) {
+func TestReleaser_ReleaseToSale_Again(t *testing.T) {
 	t.Parallel()
-	list := []store.Returned{{OrderID: "a", Quantity: 1}, {OrderID: "b", Quantity: 1}, {OrderID: "c", Quantity: 1}}
+	list := []store.Release{{OrderID: "a", Quantity: 1}, {OrderID: "b", Quantity: 1}, {OrderID: "c", Quantity: 1}}
 	for name, test := range map[string]struct {
 		answers  []answer
 		asked    string
@@ -70,9 +70,9 @@ func TestReleases_ReleaseFromItem_Again(t *testing.T) {
 	} {
 		t.Run(name, inOwnTime(func(t *testing.T) {
 			stock := &scripted{answers: test.answers}
-			r := NewReleases(nil, nil, 1, nil, func(err error) { t.Error(err) })
+			r := New(nil, nil, 1, nil, func(err error) { t.Error(err) })
 			r.Stock = stock
-			status, sequence, err := r.ReleaseFromItem(t.Context(), "item", list)
+			status, sequence, err := r.ReleaseToSale(t.Context(), "item", list)
 			done := len(slices.DeleteFunc(status, func(s inventory.ReleaseStatus) bool { return s != inventory.ReleaseDone }))
 			if asked := fmt.Sprint(stock.asked); asked != test.asked || done != test.done || sequence != test.sequence || !errors.Is(err, test.err) {
 				t.Errorf("asked for %s, %d released, sequence %d, %v; want %s, %d, %d, %v", asked, done, sequence, err, test.asked, test.done, test.sequence, test.err)

@@ -131,7 +131,7 @@ func (s *Shop) start() {
 	s.Sales = &items.Service{Store: s.Store, Stock: s.Stock, Catalog: s.Items, OnError: s.CollectError}
 	s.Service = checkout.NewService(checkout.Config{
 		Store: s.Store, Stock: s.Stock, Items: s.Items, Buckets: s.Sales, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Waiters: s.Waiters,
-		Releases: release.NewReleases(s.Store, s.Rdb, 1, s.Stock.DropSoldOutMark, s.CollectError), OnError: s.CollectError,
+		Releaser: release.New(s.Store, s.Rdb, 1, s.Stock.DropSoldOutMark, s.CollectError), OnError: s.CollectError,
 	})
 	s.Fulfiller = worker.NewFulfiller(s.Store, s.Rdb, s.Waiters, s.CollectError)
 }
@@ -299,7 +299,7 @@ func OnShelf(t *testing.T, s *store.Store) (*worker.Fulfiller, *Shelf) {
 	t.Helper()
 	f := worker.NewFulfiller(s, nil, nil, func(err error) { t.Logf("reported %v", err) })
 	sh := newShelf()
-	f.Releases.Stock = sh
+	f.Releaser.Stock = sh
 	return f, sh
 }
 
@@ -471,7 +471,7 @@ func (s *Shop) Kill(reason string) int {
 
 // Backlog returns what administers the shop's queue.
 func (s *Shop) Backlog() *worker.Backlog {
-	return worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
+	return worker.NewBacklog(s.Store, s.Service.Releaser, nil, worker.NamedQueue{Name: "first", Queue: s.Queue})
 }
 
 // HighWater returns a new one for the shop, as that of another process.

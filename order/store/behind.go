@@ -198,7 +198,7 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var found map[string]revisionRow
-	db, err := s.read.DB()
+	db, err := s.readDB.DB()
 	if err == nil {
 		found, err = readRevisions(ctx, db, ids)
 	}
@@ -224,7 +224,7 @@ func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	if len(items) == 0 {
 		return nil
 	}
-	return s.Transition(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c Conn, _ int64) error {
+	return s.Change(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c Conn, _ int64) error {
 		for _, b := range items {
 			// Unless an operator has decided meanwhile: that raised the revision above the
 			// mark.

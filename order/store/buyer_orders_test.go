@@ -26,9 +26,9 @@ func insertOrders(t *testing.T, s *Store, tasks ...order.Task) {
 	t.Helper()
 	out := make([]order.Outcome, len(tasks))
 	for i := range tasks {
-		out[i] = confirmed(tasks[i].CreatedAt, 0)
+		out[i] = confirmedOutcome(tasks[i].CreatedAt, 0)
 	}
-	err := s.Transition(await.Context(t), "insert orders", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "insert orders", func(ctx context.Context, c Conn, _ int64) error {
 		_, err := insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
 		return err
 	})

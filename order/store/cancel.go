@@ -14,16 +14,16 @@ type cancellation struct {
 
 	// The answer.
 	order   order.Order
-	owed    []Returned
+	pending []Release
 	refusal error
 }
 
 // Cancel closes an order for a caller that may do so. It returns the order's units if they
 // are still to be released, also on a repeat. See checkout.Service.Cancel.
-func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, owed []Returned, err error) {
+func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, pending []Release, err error) {
 	own := &cancellation{id: id, by: by}
 	operation := "cancel order " + id
-	err = submitChange(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
+	err = changeAndNoteRevisions(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
 		return g.cancelAll(ctx, own)
 	}})
 	switch {
@@ -34,7 +34,7 @@ func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o or
 	case own.order.Status != order.StatusCancelled:
 		return own.order, nil, order.ErrOrderFinal
 	}
-	return own.order, own.owed, nil
+	return own.order, own.pending, nil
 }
 
 // cancelAll carries out cancellations. An order of several is cancelled for the first of them
@@ -88,16 +88,16 @@ func cancelOrders(ctx context.Context, c Conn, h *HighWater, list []*cancellatio
 	if err := WriteAudit(ctx, c, entries...); err != nil {
 		return err
 	}
-	returns, err := ReadReturns(ctx, c, ReturnsOfOrders, ids)
+	releases, err := ReadReleases(ctx, c, SelectReleasesOfOrders, ids)
 	if err != nil {
 		return err
 	}
-	owed := make(map[string][]Returned, len(returns))
-	for _, r := range returns {
-		owed[r.OrderID] = append(owed[r.OrderID], r)
+	pending := make(map[string][]Release, len(releases))
+	for _, r := range releases {
+		pending[r.OrderID] = append(pending[r.OrderID], r)
 	}
 	for _, own := range list {
-		own.order, own.owed = orders[own.id], owed[own.id]
+		own.order, own.pending = orders[own.id], pending[own.id]
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ func TestStore_Cancel_Together(t *testing.T) {
 		if _, _, err := s.Cancel(await.Context(t), ids[2], order.Canceller{Admin: true, UserID: "root"}); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
-			_, err := c.ExecContext(ctx, DeleteReturns, JSONList(ids[2]))
+		err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+			_, err := c.ExecContext(ctx, DeleteReleases, JSONList(ids[2]))
 			return err
 		})
 		if err != nil {
@@ -70,8 +70,8 @@ func TestStore_Cancel_Together(t *testing.T) {
 		}
 		for i, one := range list {
 			cancel := func() error {
-				o, owed, err := s.Cancel(await.Context(t), one.id, one.by)
-				answers[i] = fmt.Sprintf("%s by %+v: %+v, owed %+v, %v", one.id, one.by, o, owed, err)
+				o, pending, err := s.Cancel(await.Context(t), one.id, one.by)
+				answers[i] = fmt.Sprintf("%s by %+v: %+v, pending %+v, %v", one.id, one.by, o, pending, err)
 				return nil
 			}
 			if together {
@@ -137,8 +137,8 @@ func TestPostgres_Pay_Statements(t *testing.T) {
 		}
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 2), statements("many", together-1); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d payments, and %d for 3", many, together, few)
+	if few, many := statements("few", 2), statements("many", maxBunch-1); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d payments, and %d for 3", many, maxBunch, few)
 	}
 }
 
@@ -164,10 +164,10 @@ func TestPostgres_Cancel_Statements(t *testing.T) {
 		c.succeeded()
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 1, false), statements("many", together, false); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d cancellations, and %d for one", many, together, few)
+	if few, many := statements("few", 1, false), statements("many", maxBunch, false); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d cancellations, and %d for one", many, maxBunch, few)
 	}
-	if few, many := statements("two", 2, true), statements("all", together, true); few == 0 || many > 2*few {
-		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, together, few)
+	if few, many := statements("two", 2, true), statements("all", maxBunch, true); few == 0 || many > 2*few {
+		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, maxBunch, few)
 	}
 }

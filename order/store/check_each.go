@@ -32,7 +32,7 @@ func checkEach(ctx context.Context, g *group, tasks []order.Task) (allowed []ord
 		if reason := st.refuses(t, key); reason != "" {
 			r := refusal{t, reason, t.IdempotencyKey}
 			if st.taken[key] {
-				r.key = keptApart(t)
+				r.key = replacementKey(t)
 			}
 			refusals = append(refusals, r)
 		} else {

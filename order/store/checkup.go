@@ -67,13 +67,13 @@ func (c *Checkup) readMeta(tx *gorm.DB) (err error) {
 // the cluster has checksums.
 func checkPostgres(ctx context.Context, s *Store) (c Checkup, err error) {
 	// The rights first: without them, what follows fails.
-	if err := s.read.WithContext(ctx).Raw(deniedTables).Scan(&c.Denied).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Raw(deniedTables).Scan(&c.Denied).Error; err != nil {
 		return c, Wrap("check database", err)
 	}
 	if len(c.Denied) > 0 {
 		return c, nil
 	}
-	err = s.read.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+	err = s.readDB.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
 		return c.readMeta(tx)
 	}, &sql.TxOptions{ReadOnly: true})
 	return c, err

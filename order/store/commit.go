@@ -17,9 +17,9 @@ import (
 	"flashsale/order"
 )
 
-// errUneven says that a batch cannot be committed whole: an order exists already, or a
+// errNotWhole says that a batch cannot be committed whole: an order exists already, or a
 // condition refused one. Each order of the batch is then checked.
-var errUneven = errors.New("order: an order of the batch exists or is refused")
+var errNotWhole = errors.New("order: an order of the batch exists or is refused")
 
 // Commit inserts the rows of the tasks in one transaction. It first assumes that all are
 // new and allowed, and the constraints of the database check that. If one fails, a second
@@ -30,7 +30,7 @@ var errUneven = errors.New("order: an order of the batch exists or is refused")
 // The database's lock timeout bounds it.
 func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
 	commit := func(sole bool, fn func(ctx context.Context, g *group, box *Outbox) error) error {
-		return s.writer.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
+		return s.batchWriter.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
 			return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
 		})
 	}
@@ -38,9 +38,9 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 		out, err = commitWhole(ctx, g, tasks, box)
 		return err
 	})
-	if errors.Is(err, errUneven) && !isLost(err) {
+	if errors.Is(err, errNotWhole) && !isLost(err) {
 		err = commit(true, func(ctx context.Context, g *group, box *Outbox) (err error) {
-			out, err = commitUneven(ctx, g, tasks, box)
+			out, err = commitChecked(ctx, g, tasks, box)
 			return err
 		})
 	}
@@ -57,45 +57,45 @@ func (k buyerKey) compare(other buyerKey) int {
 	return cmp.Or(cmp.Compare(k.item, other.item), cmp.Compare(k.user, other.user))
 }
 
-// commitWhole commits all tasks or none. Errors: errUneven.
+// commitWhole commits all tasks or none. Errors: errNotWhole.
 func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
 	for i := range tasks {
 		if tasks[i].Quantity <= 0 {
-			return nil, errUneven
+			return nil, errNotWhole
 		}
 	}
 	n := newOrdersOf(tasks)
 	err := n.commit(ctx, c, addToBuyers, box)
 	if err == nil && n.exceeded() {
-		err = errUneven
+		err = errNotWhole
 	}
-	return n.out, err
+	return n.outcomes, err
 }
 
-// newOrders are orders that a transaction inserts, and what they take.
+// newOrders are orders that a transaction inserts, and what they take from each buyer's limit and each item.
 type newOrders struct {
-	tasks []order.Task
-	held  map[buyerKey]int64 // units by buyer
-	units map[string]sum     // by item
+	tasks    []order.Task
+	perBuyer map[buyerKey]int64 // units
+	perItem  map[string]soldUnits
 
 	// Set by commit.
-	out []order.Outcome  // by task
-	of  map[string]terms // by item
+	outcomes []order.Outcome     // by task
+	items    map[string]soldItem // by item
 }
 
 func newOrdersOf(tasks []order.Task) *newOrders {
-	n := &newOrders{tasks: tasks, held: make(map[buyerKey]int64, len(tasks)), units: make(map[string]sum, 4), out: make([]order.Outcome, len(tasks))}
+	n := &newOrders{tasks: tasks, perBuyer: make(map[buyerKey]int64, len(tasks)), perItem: make(map[string]soldUnits, 4), outcomes: make([]order.Outcome, len(tasks))}
 	for i := range tasks {
 		t := &tasks[i]
-		n.held[buyerKey{t.ItemID, t.UserID}] += t.Quantity
-		n.units[t.ItemID] = n.units[t.ItemID].plus(t)
+		n.perBuyer[buyerKey{t.ItemID, t.UserID}] += t.Quantity
+		n.perItem[t.ItemID] = n.perItem[t.ItemID].plus(t)
 	}
-	n.of = make(map[string]terms, len(n.units))
+	n.items = make(map[string]soldItem, len(n.perItem))
 	return n
 }
 
 // commit counts the units, with the statement add for those of the buyers, inserts the rows of the
-// orders, and adds the events. Errors: errUneven.
+// orders, and adds the events. Errors: errNotWhole.
 //
 // On Postgres several workers run it concurrently. Each locks the rows of buyers, then of
 // items, then of orders, and those of a table in one order, so that no two wait for each
@@ -110,10 +110,10 @@ func (n *newOrders) commit(ctx context.Context, c Conn, add *rowsStatement, box 
 	if err != nil {
 		return err
 	}
-	for item, got := range n.of {
-		box.revised(item, got.Revision)
+	for id, item := range n.items {
+		box.revised(id, item.Revision)
 	}
-	if err := box.tasks(ctx, c, n.tasks, n.out, n.of); err != nil {
+	if err := box.tasks(ctx, c, n.tasks, n.outcomes, n.items); err != nil {
 		return err
 	}
 	faultpoint.Reach("order.committing")
@@ -131,27 +131,27 @@ func orderRows(tasks []order.Task, out []order.Outcome) []any {
 	return args
 }
 
-// insert counts the units of the buyers and the items, and inserts the rows. Errors: errUneven.
+// insert counts the units of the buyers and the items, and inserts the rows. Errors: errNotWhole.
 func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
-	written, err := add.Exec(ctx, c, buyerRows(n.held))
+	written, err := add.Exec(ctx, c, buyerRows(n.perBuyer))
 	if err != nil {
 		return fmt.Errorf("count buyers: %w", err)
 	}
-	if err := n.counted(written); err != nil {
+	if err := n.checkBuyers(written); err != nil {
 		return err
 	}
-	for _, item := range slices.Sorted(maps.Keys(n.units)) {
-		if n.of[item], err = sell(ctx, c, item, n.units[item]); err != nil {
+	for _, item := range slices.Sorted(maps.Keys(n.perItem)) {
+		if n.items[item], err = sell(ctx, c, item, n.perItem[item]); err != nil {
 			return err
 		}
 	}
 	for i := range n.tasks {
-		n.out[i] = confirmed(now, n.of[n.tasks[i].ItemID].PaymentWindowSeconds)
+		n.outcomes[i] = confirmedOutcome(now, n.items[n.tasks[i].ItemID].PaymentWindowSeconds)
 	}
-	_, err = insertConfirmed.Exec(ctx, c, orderRows(n.tasks, n.out))
+	_, err = insertConfirmed.Exec(ctx, c, orderRows(n.tasks, n.outcomes))
 	switch {
-	case existed(err):
-		return errUneven
+	case isDuplicate(err):
+		return errNotWhole
 	case err != nil:
 		return fmt.Errorf("insert orders: %w", err)
 	}
@@ -163,41 +163,41 @@ func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsState
 	for i := range n.tasks {
 		window, known := g.open.windows[n.tasks[i].ItemID]
 		if !known {
-			return errUneven
+			return errNotWhole
 		}
-		n.out[i] = confirmed(now, window)
+		n.outcomes[i] = confirmedOutcome(now, window)
 	}
 	// pgx takes an error of these functions for one of the statements, and forgets them.
-	var uneven error
+	var notWhole error
 	err := g.pipeline(ctx, func(b *pgx.Batch) {
-		b.Queue(add.postgres, add.arrays(buyerRows(n.held))...).Exec(func(tag pgconn.CommandTag) error {
-			uneven = n.counted(tag.RowsAffected())
+		b.Queue(add.postgres, add.arrays(buyerRows(n.perBuyer))...).Exec(func(tag pgconn.CommandTag) error {
+			notWhole = n.checkBuyers(tag.RowsAffected())
 			return nil
 		})
-		for _, item := range slices.Sorted(maps.Keys(n.units)) {
-			units := n.units[item]
-			b.Queue(translate(sellUnits), units.units, item, units.sequence).QueryRow(func(row pgx.Row) (err error) {
-				if n.of[item], err = sold(item, units, row); errors.Is(err, errUneven) {
-					uneven, err = err, nil
+		for _, item := range slices.Sorted(maps.Keys(n.perItem)) {
+			sold := n.perItem[item]
+			b.Queue(translate(sellUnits), sold.quantity, item, sold.sequence).QueryRow(func(row pgx.Row) (err error) {
+				if n.items[item], err = scanSoldItem(item, sold, row); errors.Is(err, errNotWhole) {
+					notWhole, err = err, nil
 				}
 				return err
 			})
 		}
-		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(n.tasks, n.out))...)
+		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(n.tasks, n.outcomes))...)
 	})
 	switch {
-	case existed(err):
-		return errUneven
+	case isDuplicate(err):
+		return errNotWhole
 	case err != nil:
 		return fmt.Errorf("count buyers and items, and insert orders: %w", err)
 	}
-	return uneven
+	return notWhole
 }
 
-// counted checks the number of rows of buyers that were written. Errors: errUneven.
-func (n *newOrders) counted(written int64) error {
-	if written != int64(len(n.held)) {
-		return errUneven
+// checkBuyers checks the number of rows of buyers that were written. Errors: errNotWhole.
+func (n *newOrders) checkBuyers(written int64) error {
+	if written != int64(len(n.perBuyer)) {
+		return errNotWhole
 	}
 	return nil
 }
@@ -205,16 +205,16 @@ func (n *newOrders) counted(written int64) error {
 // exceeded reports whether a buyer gets more than the limit at once. A buyer's first row
 // conflicts with no other, so the statement addToBuyers does not see that.
 func (n *newOrders) exceeded() bool {
-	for k, units := range n.held {
-		if units > n.of[k.item].PerUserLimit {
+	for k, units := range n.perBuyer {
+		if units > n.items[k.item].PerUserLimit {
 			return true
 		}
 	}
 	return false
 }
 
-// existed reports whether an insert failed because a row with the same key exists.
-func existed(err error) bool {
+// isDuplicate reports whether an insert failed because a row with the same key exists.
+func isDuplicate(err error) bool {
 	var pe *pgconn.PgError
 	var se sqlite3.Error
 	return errors.As(err, &pe) && pe.Code == uniqueViolation ||
@@ -241,8 +241,8 @@ func byID(tasks []order.Task) []int {
 	return indexes
 }
 
-// terms are the columns of an item's row that apply to its orders.
-type terms struct {
+// soldItem has the columns of an item's row, after a sale, that apply to the orders of that sale.
+type soldItem struct {
 	PerUserLimit         int64
 	PaymentWindowSeconds int64
 	Total                int64
@@ -250,8 +250,8 @@ type terms struct {
 	Revision             int64 // after this sale; see HighWater
 }
 
-// confirmed is the outcome of an order of an item with this payment window, in seconds.
-func confirmed(now, window int64) order.Outcome {
+// confirmedOutcome is the outcome of an order of an item with this payment window, in seconds.
+func confirmedOutcome(now, window int64) order.Outcome {
 	o := order.Outcome{Status: order.StatusConfirmed, ConfirmedAt: now}
 	if window > 0 {
 		o.ExpiresAt = now + window*1000
@@ -259,30 +259,32 @@ func confirmed(now, window int64) order.Outcome {
 	return o
 }
 
-// sum is what a batch takes from one item.
-type sum struct {
-	units    int64
+// soldUnits is what a batch sells of one item.
+type soldUnits struct {
+	quantity int64
 	sequence int64 // the highest of its tasks
 }
 
-func (s sum) plus(t *order.Task) sum { return sum{s.units + t.Quantity, max(s.sequence, t.Sequence)} }
-
-// sell counts n units as sold, if the total allows it (P1).
-func sell(ctx context.Context, c Conn, item string, n sum) (terms, error) {
-	return sold(item, n, c.QueryRowContext(ctx, sellUnits, n.units, item, n.sequence))
+func (s soldUnits) plus(t *order.Task) soldUnits {
+	return soldUnits{s.quantity + t.Quantity, max(s.sequence, t.Sequence)}
 }
 
-// sold reads the row that sellUnits returns.
-func sold(item string, n sum, row interface{ Scan(dest ...any) error }) (terms, error) {
-	var t terms
-	err := row.Scan(&t.PerUserLimit, &t.PaymentWindowSeconds, &t.Total, &t.SoldOut, &t.Revision)
+// sell counts units as sold, if the total allows it (P1).
+func sell(ctx context.Context, c Conn, item string, sold soldUnits) (soldItem, error) {
+	return scanSoldItem(item, sold, c.QueryRowContext(ctx, sellUnits, sold.quantity, item, sold.sequence))
+}
+
+// scanSoldItem reads the row that sellUnits returns.
+func scanSoldItem(item string, sold soldUnits, row interface{ Scan(dest ...any) error }) (soldItem, error) {
+	var i soldItem
+	err := row.Scan(&i.PerUserLimit, &i.PaymentWindowSeconds, &i.Total, &i.SoldOut, &i.Revision)
 	if errors.Is(err, sql.ErrNoRows) {
-		return terms{}, errUneven
+		return soldItem{}, errNotWhole
 	}
 	if err != nil {
-		return terms{}, fmt.Errorf("sell %d of %s: %w", n.units, item, err)
+		return soldItem{}, fmt.Errorf("sell %d of %s: %w", sold.quantity, item, err)
 	}
-	return t, nil
+	return i, nil
 }
 
 // buyerRows returns the values of addToBuyers, addAllowed and takeFromBuyers, in the order in which every
@@ -295,10 +297,10 @@ func buyerRows(held map[buyerKey]int64) []any {
 	return args
 }
 
-// commitUneven commits tasks of which some exist or are refused. An order that exists already
+// commitChecked commits tasks of which some may exist or be refused. An order that exists already
 // is reported in its present state; an order that is refused is inserted as rejected, with the
 // reason. No other transaction writes meanwhile, so what it reads stays true.
-func commitUneven(ctx context.Context, g *group, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
+func commitChecked(ctx context.Context, g *group, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
 	known, err := outcomes(ctx, g, tasks)
 	if err != nil {
 		return nil, err
@@ -322,7 +324,7 @@ func commitUneven(ctx context.Context, g *group, tasks []order.Task, box *Outbox
 			return nil, err
 		}
 		for i := range allowed {
-			known[allowed[i].ID] = n.out[i]
+			known[allowed[i].ID] = n.outcomes[i]
 		}
 	}
 	args := make([]any, 0, len(refusals)*insertRejected.columns)
@@ -369,7 +371,7 @@ func InsertRejection(ctx context.Context, c Conn, t *order.Task, o order.Outcome
 		return err
 	}
 	if taken {
-		key = keptApart(t)
+		key = replacementKey(t)
 	}
 	if _, err = insertRejected.Exec(ctx, c, rejectedRow(t, o, key)); err != nil {
 		return fmt.Errorf("insert order: %w", err)
@@ -390,6 +392,6 @@ func keyTaken(ctx context.Context, c Conn, t *order.Task) (taken bool, err error
 	return taken, nil
 }
 
-// keptApart is the key stored for an order whose key another order has: it contains a
+// replacementKey is the key stored for an order whose key another order has: it contains a
 // space, which no client's key can contain.
-func keptApart(t *order.Task) string { return t.IdempotencyKey + " " + t.ID }
+func replacementKey(t *order.Task) string { return t.IdempotencyKey + " " + t.ID }

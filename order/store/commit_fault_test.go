@@ -127,16 +127,16 @@ func TestStore_LifeUnknown(t *testing.T) {
 			t.Errorf("a cancellation of unknown outcome: %v, want %v", err, order.ErrDatabase)
 		}
 		faults.Struck(t, 1)
-		if o, owed, err := s.Cancel(ctx, cancelled, order.Canceller{Admin: true}); err != nil || o.Status != order.StatusCancelled || len(owed) != 1 {
-			t.Errorf("the cancellation again: %s, %d pending releases, %v", o.Status, len(owed), err)
+		if o, pending, err := s.Cancel(ctx, cancelled, order.Canceller{Admin: true}); err != nil || o.Status != order.StatusCancelled || len(pending) != 1 {
+			t.Errorf("the cancellation again: %s, %d pending releases, %v", o.Status, len(pending), err)
 		}
 
 		now.Add(2 * time.Minute.Milliseconds())
 		faults.Strike(fault, fault)
 		await.True(t, "the expiry to succeed", func() bool {
-			stand, owed, err := s.Expire(ctx, []string{expired})
-			if err == nil && (stand[expired].Status != order.StatusExpired || len(owed) != 1) {
-				t.Errorf("the expiry: %v, %d pending releases", stand, len(owed))
+			results, pending, err := s.Expire(ctx, []string{expired})
+			if err == nil && (results[expired].Status != order.StatusExpired || len(pending) != 1) {
+				t.Errorf("the expiry: %v, %d pending releases", results, len(pending))
 			}
 			if err != nil && !errors.Is(err, order.ErrDatabase) {
 				t.Errorf("an expiry of unknown outcome: %v", err)
@@ -144,8 +144,8 @@ func TestStore_LifeUnknown(t *testing.T) {
 			return err == nil
 		})
 		faults.Struck(t, 2)
-		if owed := ordertest.OwedOf(t, s); !slices.Equal(owed, []string{cancelled, expired}) {
-			t.Errorf("pending releases: %v", owed)
+		if pending := ordertest.ReleasesOf(t, s); !slices.Equal(pending, []string{cancelled, expired}) {
+			t.Errorf("pending releases: %v", pending)
 		}
 		if n := events(); n != 6 {
 			t.Errorf("%d events, want one for each of 3 orders and of 3 ends", n)

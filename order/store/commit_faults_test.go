@@ -114,9 +114,9 @@ func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.hot.close(), closeDB(s.write)); err != nil {
+	if err := errors.Join(s.prepared.close(), closeDB(s.writeDB)); err != nil {
 		t.Fatal(err)
 	}
-	s.write = db
+	s.writeDB = db
 	return f
 }

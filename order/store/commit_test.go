@@ -58,8 +58,8 @@ func TestStore_commitWhole(t *testing.T) {
 	t.Parallel()
 	old := ordertest.Bought("old", "item", "regular", "k", 1)
 	for name, c := range map[string]struct {
-		tasks  []order.Task
-		uneven bool
+		tasks    []order.Task
+		notWhole bool
 	}{
 		"all new":          {ordertest.Distinct("n", "item", 20), false},
 		"one buyer's two":  {[]order.Task{ordertest.Bought("a", "item", "u", "1", 1), ordertest.Bought("b", "item", "u", "2", 1)}, false},
@@ -82,11 +82,11 @@ func TestStore_commitWhole(t *testing.T) {
 			mustCommit(t, s, old)
 			before := ordertest.AllRows(t, s)
 			out, err := s.commitWhole(await.Context(t), c.tasks)
-			if errors.Is(err, errUneven) != c.uneven || (err != nil) != c.uneven {
-				t.Fatalf("commitWhole: %v, want uneven %v", err, c.uneven)
+			if errors.Is(err, errNotWhole) != c.notWhole || (err != nil) != c.notWhole {
+				t.Fatalf("commitWhole: %v, want notWhole %v", err, c.notWhole)
 			}
 			after := ordertest.AllRows(t, s)
-			if c.uneven {
+			if c.notWhole {
 				if !maps.Equal(before, after) || ordertest.ItemOf(t, s, "item").Sold != 1 {
 					t.Error("an abandoned batch left something")
 				}
@@ -100,7 +100,7 @@ func TestStore_commitWhole(t *testing.T) {
 
 // commitWhole commits the tasks together or not at all.
 func (s *Store) commitWhole(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
-	err = s.writer.batch(ctx, false, boughtItems(tasks), func(ctx context.Context, g *group) error {
+	err = s.batchWriter.batch(ctx, false, boughtItems(tasks), func(ctx context.Context, g *group) error {
 		return g.withOutbox(ctx, func(box *Outbox) (err error) {
 			out, err = commitWhole(ctx, g, tasks, box)
 			return err
@@ -237,7 +237,7 @@ func TestRowsStatement_exec(t *testing.T) {
 		}
 		var written int64
 		// Committing each of them would sync the disk 600 times.
-		err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) (err error) {
+		err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) (err error) {
 			if written, err = addToBuyers.Exec(ctx, c, args); err != nil {
 				t.Error(err)
 			}
@@ -286,7 +286,7 @@ func TestSchema_Checks(t *testing.T) {
 	} {
 		db := s.Writer()
 		if sql == "" {
-			db, sql = s.read, "UPDATE items SET sold = 2 WHERE id = 'item'"
+			db, sql = s.readDB, "UPDATE items SET sold = 2 WHERE id = 'item'"
 		}
 		if res := db.Exec(sql); res.Error == nil {
 			t.Errorf("%s: accepted, %d rows", name, res.RowsAffected)
@@ -451,7 +451,7 @@ func TestStore_Commit_AfterChange(t *testing.T) {
 		t.Cleanup(release)
 		change, batch := make(chan error, 1), make(chan error, 1)
 		go func() {
-			change <- s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+			change <- s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 				if runs++; runs == 1 {
 					close(begun)
 					<-proceed
@@ -493,13 +493,13 @@ func breakUndo(t *testing.T, s *Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo := s.hot[undoSavepoint]
+	undo := s.prepared[undoSavepoint]
 	t.Cleanup(func() {
 		if err := undo.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	s.hot[undoSavepoint], err = db.PrepareContext(await.Context(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
+	s.prepared[undoSavepoint], err = db.PrepareContext(await.Context(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -542,7 +542,7 @@ func TestStore_Commit_EarlierLimit(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	const ms = 1_790_000_000_000
-	err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 		return WriteAudit(ctx, c,
 			&AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":3}`, After: `{"per_user_limit":2}`},
 			&AuditRow{At: ms + 10, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
@@ -588,7 +588,7 @@ func TestPostgres_commit_Statements(t *testing.T) {
 	s := openStore(t, ordertest.NewPostgresOn(t, server))
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	const ms = 1_790_000_000_000
-	err := s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 		return WriteAudit(ctx, c, &AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
 	})
 	if err != nil {

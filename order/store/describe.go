@@ -56,7 +56,7 @@ func Describe(ctx context.Context, s *Store) (Description, error) {
 	}
 	var d struct{ Version, JournalMode string }
 	const read = "SELECT sqlite_version() AS version, (SELECT journal_mode FROM pragma_journal_mode) AS journal_mode"
-	if err := s.read.WithContext(ctx).Raw(read).Scan(&d).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Raw(read).Scan(&d).Error; err != nil {
 		return Description{}, Wrap("describe database", err)
 	}
 	// In the journal mode "wal", readers and the writer do not block each other.
@@ -66,7 +66,7 @@ func Describe(ctx context.Context, s *Store) (Description, error) {
 }
 
 func describePostgres(ctx context.Context, s *Store) (d Description, err error) {
-	pool, err := s.read.DB()
+	pool, err := s.readDB.DB()
 	if err != nil {
 		return d, err
 	}

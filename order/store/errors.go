@@ -97,9 +97,9 @@ var (
 	}
 )
 
-// passing reports whether an error has a cause that a repeated transaction may not meet: a
+// retryNow reports whether an error has a cause that a repeated transaction may not meet: a
 // concurrent transaction, or a lost connection.
-func passing(err error) bool {
+func retryNow(err error) bool {
 	var pe *pgconn.PgError
 	if errors.As(err, &pe) {
 		switch pe.Code {

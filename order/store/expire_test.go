@@ -59,19 +59,19 @@ func TestStore_Expire_Together(t *testing.T) {
 			list = slices.Collect(slices.Chunk(ids, 1))
 		}
 		results := make(map[string]Expiry)
-		var owed []string
+		var pending []string
 		for _, part := range list {
-			stand, returned, err := s.Expire(await.Context(t), part)
+			results, releases, err := s.Expire(await.Context(t), part)
 			if err != nil {
 				t.Fatal(err)
 			}
-			maps.Copy(results, stand)
-			for _, r := range returned {
-				owed = append(owed, fmt.Sprintf("owed %+v", r))
+			maps.Copy(results, results)
+			for _, r := range releases {
+				pending = append(pending, fmt.Sprintf("pending %+v", r))
 			}
 		}
-		slices.Sort(owed)
-		return append(append(owed, fmt.Sprintf("results %v", results)), contentsOf(t, s)...)
+		slices.Sort(pending)
+		return append(append(pending, fmt.Sprintf("results %v", results)), contentsOf(t, s)...)
 	}
 	sameLines(t, contents(true), contents(false))
 }
@@ -127,11 +127,11 @@ func TestPostgres_Expire_Statements(t *testing.T) {
 		ids := unpaidOrders(t, s, prefix, n)
 		clock.Add(time.Minute.Milliseconds())
 		before := statementsOf(t, server)
-		stand, _, err := s.Expire(await.Context(t), ids)
+		results, _, err := s.Expire(await.Context(t), ids)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for id, e := range stand {
+		for id, e := range results {
 			if e.Status != order.StatusExpired {
 				t.Errorf("order %s is %s", id, e.Status)
 			}

@@ -21,27 +21,27 @@ type group struct {
 	store *Store
 	// cancel releases ctx. On Postgres ctx ends when the transaction takes too long: its
 	// server may be unreachable, without an error.
-	cancel context.CancelFunc
-	open   *opening // of the transaction on Postgres; nil: it has not begun
-	conn   *sql.Conn
-	box    *Outbox // the events of all members; nil: none has opened it
-	noted  sync.Once
+	cancel   context.CancelFunc
+	open     *opening // of the transaction on Postgres; nil: it has not begun
+	conn     *sql.Conn
+	box      *Outbox // the events of all members; nil: none has opened it
+	noteOnce sync.Once
 
-	batch   bool // it contains a batch of orders
-	changes int  // the number of changes in it
-	began   time.Time
-	took    time.Duration // by the batch
+	hasBatch  bool // it contains a batch of orders
+	changes   int  // the number of changes in it
+	began     time.Time
+	batchTook time.Duration
 }
 
 // begin begins a transaction; on Postgres it only gets the connection, and lock begins the
 // transaction. ctx bounds only the wait for the connection; the database's lock timeout bounds
 // the wait for locks.
 func begin(ctx context.Context, s *Store) (*group, error) {
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.hot.prepare(ctx, db); err != nil {
+	if err := s.prepared.prepare(ctx, db); err != nil {
 		return nil, err
 	}
 	connecting, cancel := ctx, func() {}
@@ -62,7 +62,7 @@ func begin(ctx context.Context, s *Store) (*group, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin: %w", err), conn.Close())
 	}
-	g.preparedTx = s.hot.in(tx)
+	g.preparedTx = s.prepared.in(tx)
 	return g, nil
 }
 
@@ -108,21 +108,21 @@ func (g *group) lock(shared bool, items ...string) error {
 	if err != nil {
 		return err
 	}
-	g.store.meet(open.mark.life)
-	g.open, g.preparedTx, g.began = open, g.store.hot.in(tx), time.Now()
+	g.store.noteServer(open.mark.life)
+	g.open, g.preparedTx, g.began = open, g.store.prepared.in(tx), time.Now()
 	return nil
 }
 
-// full reports whether the group accepts no more changes.
-func (g *group) full() bool {
+// isFull reports whether the group accepts no more changes.
+func (g *group) isFull() bool {
 	spent := time.Since(g.began)
 	switch {
 	case g.changes == 0:
 		return false // every transaction contains at least one
 	case g.changes >= groupChanges:
 		return true
-	case g.batch:
-		return spent-g.took >= max(timeouts.GroupLeast, time.Duration(timeouts.GroupShare*float64(g.took)))
+	case g.hasBatch:
+		return spent-g.batchTook >= max(timeouts.GroupLeast, time.Duration(timeouts.GroupShare*float64(g.batchTook)))
 	default:
 		return spent >= timeouts.Group
 	}
@@ -163,7 +163,7 @@ func (g *group) payTogether(payments []*write) (rest []*write, err error) {
 		return nil, err
 	}
 	if rest, err = g.payAll(payments); err == nil {
-		err = g.write()
+		err = g.writeEvents()
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.end(false))
@@ -190,7 +190,7 @@ func (g *group) together(bunch []*write) (rest []*write, err error) {
 // of a commit.
 func (g *group) runOne(one *write) error {
 	began := time.Now()
-	first := one.batch && g.changes == 0
+	first := one.isBatch && g.changes == 0
 	scope := g.savepoint
 	if first {
 		scope = func(fn func() error) error { return fn() }
@@ -209,8 +209,8 @@ func (g *group) runOne(one *write) error {
 		}
 		return one.fn(ctx, g)
 	})
-	if one.batch {
-		g.took = time.Since(began)
+	if one.isBatch {
+		g.batchTook = time.Since(began)
 	}
 	if first || isLost(one.err) {
 		return one.err
@@ -282,8 +282,8 @@ func (g *group) withOutbox(ctx context.Context, fn func(box *Outbox) error) erro
 	return nil
 }
 
-// write writes the events of all members.
-func (g *group) write() error {
+// writeEvents writes the events of all members.
+func (g *group) writeEvents() error {
 	if g.box == nil {
 		return nil
 	}
@@ -296,7 +296,7 @@ func (g *group) write() error {
 
 // orm returns the transaction for gorm.
 func (g *group) orm(ctx context.Context) *gorm.DB {
-	db := g.store.write.Session(&gorm.Session{NewDB: true, Context: ctx})
+	db := g.store.writeDB.Session(&gorm.Session{NewDB: true, Context: ctx})
 	db.Statement.ConnPool = g.tx
 	return db
 }

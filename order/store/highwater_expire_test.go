@@ -46,14 +46,14 @@ func TestHighWater_Expiry(t *testing.T) {
 		func() { h.stopped.Store(&none); h.urgent.Store(&map[string]bool{"i": true}) }, // found before the first write
 	} {
 		stop()
-		stand, owed, err := s.Expire(ctx, []string{"o1"})
-		if err != nil || len(owed) != 0 || stand["o1"].Status != order.StatusConfirmed || stand["o1"].In <= 0 {
-			t.Errorf("expiry of a stopped sale's order: %+v, %d returned, %v; want it confirmed, to be retried later", stand["o1"], len(owed), err)
+		results, pending, err := s.Expire(ctx, []string{"o1"})
+		if err != nil || len(pending) != 0 || results["o1"].Status != order.StatusConfirmed || results["o1"].In <= 0 {
+			t.Errorf("expiry of a stopped sale's order: %+v, %d pending releases, %v; want it confirmed, to be retried later", results["o1"], len(pending), err)
 		}
 	}
 	h.urgent.Store(nil)
-	stand, owed, err := s.Expire(ctx, []string{"o1"})
-	if err != nil || len(owed) != 1 || stand["o1"].Status != order.StatusExpired {
-		t.Errorf("expiry afterwards: %+v, %d returned, %v", stand["o1"], len(owed), err)
+	results, pending, err := s.Expire(ctx, []string{"o1"})
+	if err != nil || len(pending) != 1 || results["o1"].Status != order.StatusExpired {
+		t.Errorf("expiry afterwards: %+v, %d pending releases, %v", results["o1"], len(pending), err)
 	}
 }

@@ -36,7 +36,7 @@ func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, 
 		facts["buckets"] = n.Buckets
 	}
 	rows := divided(first, n.Stock, n.Buckets)
-	err := s.Changing(ctx, "insert item "+n.ID, func(tx *gorm.DB, _ int64) error {
+	err := s.ChangeWithGORM(ctx, "insert item "+n.ID, func(tx *gorm.DB, _ int64) error {
 		if err := tx.Create(&rows).Error; err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func divided(first schema.Item, stock int64, buckets int) []schema.Item {
 func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return ReadItem(s.read.WithContext(ctx), id)
+	return ReadItem(s.readDB.WithContext(ctx), id)
 }
 
 // ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
@@ -105,7 +105,7 @@ func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Item
-	if err := s.read.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
 		return nil, Wrap("read items", err)
 	}
 	return itemsOf(rows), nil
@@ -116,7 +116,7 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Item
-	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, Wrap("read items", err)
 	}
 	all := make([]string, 0, len(rows))
@@ -127,7 +127,7 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 		return itemsOf(rows), nil
 	}
 	// All buckets are read at once, because units move between them.
-	err := s.read.WithContext(ctx).Where("id IN (SELECT value FROM json_each(?))", JSONList(all...)).Find(&rows).Error
+	err := s.readDB.WithContext(ctx).Where("id IN (SELECT value FROM json_each(?))", JSONList(all...)).Find(&rows).Error
 	if err != nil {
 		return nil, Wrap("read buckets", err)
 	}
@@ -146,7 +146,7 @@ func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) 
 	defer cancel()
 	ids := bucket.IDs(item, int(first.Buckets))
 	var rows []schema.Item
-	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, Wrap("read buckets of "+item, err)
 	}
 	slices.SortFunc(rows, func(a, b schema.Item) int { return slices.Index(ids, a.ID) - slices.Index(ids, b.ID) })
@@ -181,7 +181,7 @@ func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string,
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var ids []string
-	err := s.read.WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
+	err := s.readDB.WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
 	if err != nil {
 		return nil, Wrap("read ids of items", err)
 	}

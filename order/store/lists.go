@@ -106,7 +106,7 @@ func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order,
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	db, err := s.read.DB()
+	db, err := s.readDB.DB()
 	if err == nil {
 		orders, next, err = listOfBuyer(ctx, db, f)
 	}

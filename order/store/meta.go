@@ -14,7 +14,7 @@ import (
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return epochOf(s.read.WithContext(ctx))
+	return epochOf(s.readDB.WithContext(ctx))
 }
 
 // metaOf reads a value of the table meta; empty: there is none.
@@ -41,18 +41,18 @@ func epochOf(db *gorm.DB) (int64, error) {
 // recorded number. Redis records it too, and may lose it.
 func CheckPartitions(ctx context.Context, s *Store, n int) (int, error) {
 	// Read first: a process must be able to start while another one holds the write lock.
-	have, err := partitionsOf(s.read.WithContext(ctx))
+	have, err := partitionsOf(s.readDB.WithContext(ctx))
 	if err != nil || have > 0 {
 		return have, err
 	}
-	err = s.Transition(ctx, "record partitions", func(ctx context.Context, c Conn, _ int64) error {
+	err = s.Change(ctx, "record partitions", func(ctx context.Context, c Conn, _ int64) error {
 		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('partitions', ?1) ON CONFLICT DO NOTHING", strconv.Itoa(n))
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	return partitionsOf(s.read.WithContext(ctx))
+	return partitionsOf(s.readDB.WithContext(ctx))
 }
 
 // partitionsOf reads the number of partitions; 0 if none is recorded.
@@ -72,7 +72,7 @@ func partitionsOf(db *gorm.DB) (int, error) {
 func Lineage(ctx context.Context, s *Store) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return lineageOf(s.read.WithContext(ctx))
+	return lineageOf(s.readDB.WithContext(ctx))
 }
 
 func lineageOf(db *gorm.DB) (string, error) { return metaOf(db, "lineage") }

@@ -68,7 +68,7 @@ func (b *Outbox) order(kind order.EventType, data func() orderData) {
 }
 
 // tasks adds the events of committed purchases, and of the items that they sold out.
-func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome, of map[string]terms) error {
+func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome, items map[string]soldItem) error {
 	if b.wanted[order.EventConfirmed] {
 		b.Events = slices.Grow(b.Events, len(tasks))
 	}
@@ -76,7 +76,7 @@ func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []or
 		b.Task(&tasks[i], out[i])
 	}
 	sold := make(map[string]bool) // items of which a row was sold out
-	for id, t := range of {
+	for id, t := range items {
 		if t.SoldOut {
 			sold[bucket.Item(id)] = true
 		}
@@ -248,7 +248,7 @@ func (s *Store) Announce(b *Outbox) {
 // enough for any number of events.
 func (s *Store) Wake() {
 	select {
-	case s.Told <- struct{}{}:
+	case s.EventsCommitted <- struct{}{}:
 	default:
 	}
 }

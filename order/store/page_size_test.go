@@ -24,19 +24,19 @@ func TestOpen_PageSize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, db := range map[string]*gorm.DB{"writer": s.write, "reader": s.read, "checkpoints": s.log.copy} {
-				if size, most := pragma[int64](t, db, "page_size"), pragma[int64](t, db, "wal_autocheckpoint"); size != want || most != logBytesMax/want {
-					t.Errorf("%s, %s: pages of %d, want %d; checkpoints at %d pages, want %d", filepath.Base(path), name, size, want, most, logBytesMax/want)
+			for name, db := range map[string]*gorm.DB{"writer": s.writeDB, "reader": s.readDB, "checkpoints": s.wal.copyDB} {
+				if size, most := pragma[int64](t, db, "page_size"), pragma[int64](t, db, "wal_autocheckpoint"); size != want || most != walBytesMax/want {
+					t.Errorf("%s, %s: pages of %d, want %d; checkpoints at %d pages, want %d", filepath.Base(path), name, size, want, most, walBytesMax/want)
 				}
 			}
-			if mode := pragma[string](t, s.write, "journal_mode"); mode != "wal" {
+			if mode := pragma[string](t, s.writeDB, "journal_mode"); mode != "wal" {
 				t.Errorf("%s: the journal's mode is %q", filepath.Base(path), mode)
 			}
-			if got := s.log.pages * want; got > logBytes || got < logBytes-want {
-				t.Errorf("%s: a checkpoint begins at %d bytes, want %d", filepath.Base(path), got, logBytes)
+			if got := s.wal.startPages * want; got > walBytes || got < walBytes-want {
+				t.Errorf("%s: a checkpoint begins at %d bytes, want %d", filepath.Base(path), got, walBytes)
 			}
-			if got := s.log.left * want; got > logRest || got < logRest-want {
-				t.Errorf("%s: a checkpoint leaves %d bytes, want %d", filepath.Base(path), got, logRest)
+			if got := s.wal.restPages * want; got > walRest || got < walRest-want {
+				t.Errorf("%s: a checkpoint leaves %d bytes, want %d", filepath.Base(path), got, walRest)
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -61,7 +61,7 @@ func TestOpen_PageSize_Together(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if size := pragma[int64](t, s.write, "page_size"); size != pageSize {
+	if size := pragma[int64](t, s.writeDB, "page_size"); size != pageSize {
 		t.Errorf("pages of %d, want %d", size, pageSize)
 	}
 }

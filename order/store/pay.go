@@ -39,7 +39,7 @@ func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Orde
 	if own.plain() {
 		change.pay = own
 	}
-	if err := submitChange(ctx, s, "pay order "+id, change); err != nil {
+	if err := changeAndNoteRevisions(ctx, s, "pay order "+id, change); err != nil {
 		return order.Order{}, err
 	}
 	if own.got.recorded {

@@ -121,17 +121,17 @@ func openServer(ctx context.Context, s *Store, url string) (err error) {
 	if err := checkServer(ctx, url); err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	if s.write, err = OpenPostgres(url, writeConns); err != nil {
+	if s.writeDB, err = OpenPostgres(url, writeConns); err != nil {
 		return err
 	}
-	pool, err := s.write.DB()
+	pool, err := s.writeDB.DB()
 	if err == nil {
 		err = pool.PingContext(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	return s.openReaders(func(conns int) (*gorm.DB, error) { return openPostgres(url, conns, reading, s.meet) })
+	return s.openReaders(func(conns int) (*gorm.DB, error) { return openPostgres(url, conns, reading, s.noteServer) })
 }
 
 // checkServer connects once to check that the server answers and is not behind a pooler that the

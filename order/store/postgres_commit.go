@@ -25,9 +25,9 @@ type replication struct {
 	asking         chan struct{} // has a slot for the one that asks
 }
 
-// meet records on which server this process reads or writes. A standby may lack rows that its
+// noteServer records on which server this process reads or writes. A standby may lack rows that its
 // primary has recovered after a crash.
-func (s *Store) meet(life string) {
+func (s *Store) noteServer(life string) {
 	if known := s.life.Load(); known == nil || *known != life {
 		s.life.Store(&life)
 		s.doubt.Add(1)
@@ -55,7 +55,7 @@ func (s *Store) Replicated(ctx context.Context) error {
 		return nil
 	}
 	err := commitLater(ctx, s)
-	if err != nil && passing(err) {
+	if err != nil && retryNow(err) {
 		err = commitLater(ctx, s) // the connection was that of the server before its restart
 	}
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Store) Replicated(ctx context.Context) error {
 // commitLater returns once the synchronous standbys, if there are any, have every earlier commit:
 // it commits something itself and waits.
 func commitLater(ctx context.Context, s *Store) error {
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ const (
 func transactionStatus(ctx context.Context, s *Store, xid string) (status, life string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		return "", "", err
 	}

@@ -22,7 +22,7 @@ func TestCommitted_NumberReused(t *testing.T) {
 	// Nothing writes the log before a commit does.
 	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"wal_writer_delay=10s", "autovacuum=off"}})
 	s := openStore(t, server.NewDatabase(t))
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestTransactionStatus_SessionKilled(t *testing.T) {
 	if _, again, err := transactionStatus(ctx, s, "3"); err != nil || again != before {
 		t.Fatalf("the life of the server was %q and is %q, %v", before, again, err)
 	}
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestPostgres_SilentConnection(t *testing.T) {
 	address.Host = link.Addr()
 	s := openStore(t, address.String())
 	change := func() error {
-		return s.Transition(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
+		return s.Change(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
 	}
 	if err := change(); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestChanging_BoundsItsSession(t *testing.T) {
 		t.Skip("skipped: SQLite has no sessions")
 	}
 	var limit string
-	err := s.writer.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error {
+	err := s.batchWriter.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error {
 		return g.QueryRowContext(ctx, "SELECT current_setting('idle_in_transaction_session_timeout')").Scan(&limit)
 	})
 	if err != nil || limit != "15s" {
@@ -68,14 +68,14 @@ func TestPostgres_StatementTimeout(t *testing.T) {
 	read := func(ctx context.Context, c Conn, limit *string) error {
 		return c.QueryRowContext(ctx, "SELECT current_setting('statement_timeout')").Scan(limit)
 	}
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = errors.Join(
 		read(await.Context(t), db, &session),
-		s.writer.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error { return read(ctx, g, &batch) }),
-		s.Transition(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error { return read(ctx, c, &change) }),
+		s.batchWriter.batch(await.Context(t), false, nil, func(ctx context.Context, g *group) error { return read(ctx, g, &batch) }),
+		s.Change(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error { return read(ctx, c, &change) }),
 	)
 	if err != nil || session != "1min" || batch != "0" || change != "0" {
 		t.Errorf("statement_timeout is %q in a session, %q in a batch and %q in a change, %v; want 1min, 0 and 0", session, batch, change, err)

@@ -90,7 +90,7 @@ func TestPostgres_LostConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := ordertest.ItemOf(t, s, "item").Revision
 			runs := 0
-			err := s.TransitionWithEvents(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
+			err := s.ChangeWithEvents(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
 				runs++
 				box.Touch("item")
 				if runs == 1 {
@@ -113,7 +113,7 @@ func TestPostgres_LostConnection_Always(t *testing.T) {
 	t.Parallel()
 	s := onPostgres(t, 1)[0]
 	runs := 0
-	err := s.Transition(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error {
 		runs++
 		pid, err := backend(ctx, c)
 		if err == nil {
@@ -299,7 +299,7 @@ func TestPostgres_Payments_OwnBatch(t *testing.T) {
 	}
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	mustCommit(t, s, ordertest.Bought("o", "item", "u", "k", 1))
-	err := s.writer.batch(await.Context(t), false, nil, func(context.Context, *group) error {
+	err := s.batchWriter.batch(await.Context(t), false, nil, func(context.Context, *group) error {
 		if o, err := s.Pay(await.Context(t), "o", ordertest.Money("psp", 1)); err != nil || o.Status != order.StatusPaid {
 			t.Errorf("payment beside a batch: %s, %v", o.Status, err)
 		}
@@ -330,7 +330,7 @@ func TestPostgres_Locks(t *testing.T) {
 	inBatch, release := make(chan struct{}), make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := stores[0].writer.batch(await.Context(t), false, nil, func(context.Context, *group) error {
+		err := stores[0].batchWriter.batch(await.Context(t), false, nil, func(context.Context, *group) error {
 			close(inBatch)
 			<-release
 			return nil
@@ -346,7 +346,7 @@ func TestPostgres_Locks(t *testing.T) {
 	}
 	var changed atomic.Bool
 	running.Go(func() {
-		err := stores[2].Transition(await.Context(t), "change", func(context.Context, Conn, int64) error {
+		err := stores[2].Change(await.Context(t), "change", func(context.Context, Conn, int64) error {
 			changed.Store(true)
 			return nil
 		})
@@ -385,7 +385,7 @@ func TestPostgres_Isolation(t *testing.T) {
 			writing, release := make(chan struct{}), make(chan struct{})
 			var running sync.WaitGroup
 			running.Go(func() {
-				err := first.Transition(await.Context(t), "first", func(ctx context.Context, c Conn, _ int64) error {
+				err := first.Change(await.Context(t), "first", func(ctx context.Context, c Conn, _ int64) error {
 					close(writing)
 					<-release
 					_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('first', 'done')")
@@ -397,7 +397,7 @@ func TestPostgres_Isolation(t *testing.T) {
 			})
 			<-writing
 			running.Go(func() {
-				err := second.Transition(await.Context(t), "second", func(ctx context.Context, c Conn, _ int64) error {
+				err := second.Change(await.Context(t), "second", func(ctx context.Context, c Conn, _ int64) error {
 					var seen string
 					err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = 'first'").Scan(&seen)
 					return err
@@ -430,7 +430,7 @@ func TestPostgres_Moved(t *testing.T) {
 		if _, err := s.Commit(await.Context(t), ordertest.Distinct(key, "item", 2)); !errors.Is(err, errMoved) || !Transient(err) {
 			t.Errorf("%s: a batch is committed with %v, want errMoved", key, err)
 		}
-		err := s.Transition(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
+		err := s.Change(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
 		if !errors.Is(err, order.ErrDatabase) {
 			t.Errorf("%s: a change is made with %v, want ErrDatabase", key, err)
 		}
@@ -499,7 +499,7 @@ func TestPostgres_LockTimeout(t *testing.T) {
 // sessionOf returns the server's process of the writer's connection.
 func sessionOf(t *testing.T, s *Store) (pid int) {
 	t.Helper()
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}

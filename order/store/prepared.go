@@ -19,10 +19,10 @@ type prepared map[string]*sql.Stmt
 //
 // On Postgres p is nil: pgx caches the statements of a connection.
 func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
-	if p == nil || len(p) == len(hotTexts) {
+	if p == nil || len(p) == len(preparedTexts) {
 		return nil
 	}
-	for _, text := range hotTexts {
+	for _, text := range preparedTexts {
 		if p[text] != nil {
 			continue
 		}
@@ -50,14 +50,14 @@ func (p prepared) in(tx *sql.Tx) preparedTx {
 	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
 }
 
-// hotTexts are the statements that the writer keeps prepared.
-var hotTexts = slices.Concat([]string{
+// preparedTexts are the statements that the writer keeps prepared.
+var preparedTexts = slices.Concat([]string{
 	setSavepoint, undoSavepoint, releaseSavepoint,
 	sellUnits, selectOrder, selectKeyTaken,
 	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, ReturnsOfOrders, DeleteReturns, NoteSequence, bumpRevisions,
+	unsellUnits, selectOrders, SelectReleasesOfOrders, DeleteReleases, NoteSequence, bumpRevisions,
 	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReturns.text[:], insertEvents.text[:], insertAudit.text[:])
+}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReleases.text[:], insertEvents.text[:], insertAudit.text[:])
 
 type preparedTx struct {
 	tx    *sql.Tx

@@ -19,7 +19,7 @@ func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, erro
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	out := make(map[string]bool, len(ids))
-	db, err := s.read.DB()
+	db, err := s.readDB.DB()
 	if err == nil {
 		err = Each(ctx, db, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
 			var id string
@@ -36,8 +36,8 @@ func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, erro
 }
 
 const (
-	// PaymentsOwed is the condition of the index payments_refund. The text must be equal.
-	PaymentsOwed = `outcome IN ('late', 'duplicate', 'mismatch')`
+	// PaymentNeedsRefund is the condition of the index payments_refund. The text must be equal.
+	PaymentNeedsRefund = `outcome IN ('late', 'duplicate', 'mismatch')`
 
 	// PaymentFields are the columns that ScanPayment reads, of payments p and orders o.
 	PaymentFields = `p.id, p.order_id, COALESCE(o.item_id, ''), COALESCE(o.user_id, ''), p.reference, p.amount_minor, p.currency,
@@ -59,7 +59,7 @@ func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	if err := s.read.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
 		return order.Order{}, Wrap("read order "+id, err)
 	}
 	if len(rows) == 0 {
@@ -73,7 +73,7 @@ func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Or
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	err := s.read.WithContext(ctx).
+	err := s.readDB.WithContext(ctx).
 		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
 	if err != nil {
 		return order.Order{}, Wrap("read order by key", err)
@@ -89,7 +89,7 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	if err := s.read.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
 		return nil, Wrap("read orders", err)
 	}
 	out := make([]order.Notice, len(rows))

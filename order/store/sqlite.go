@@ -67,17 +67,17 @@ func openFile(ctx context.Context, s *Store, path string) (err error) {
 	if err := createFile(ctx, path); err != nil {
 		return err
 	}
-	s.file, s.hot = path, make(prepared, len(hotTexts))
-	if s.write, err = OpenSQLite(path, WriteParams(), 1); err != nil {
+	s.file, s.prepared = path, make(prepared, len(preparedTexts))
+	if s.writeDB, err = OpenSQLite(path, WriteParams(), 1); err != nil {
 		return err
 	}
-	if err := tryWrite(ctx, s.write); err != nil {
+	if err := tryWrite(ctx, s.writeDB); err != nil {
 		return fmt.Errorf("database %s: %w", path, err)
 	}
-	if err := s.log.measure(ctx, s.write); err != nil {
+	if err := s.wal.measure(ctx, s.writeDB); err != nil {
 		return fmt.Errorf("database %s: %w", path, err)
 	}
-	if s.log.copy, err = openReader(path, 1); err != nil {
+	if s.wal.copyDB, err = openReader(path, 1); err != nil {
 		return err
 	}
 	return s.openReaders(func(conns int) (*gorm.DB, error) { return openReader(path, conns) })

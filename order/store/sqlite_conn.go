@@ -28,7 +28,7 @@ var registerDriver = sync.OnceFunc(func() {
 		if err != nil {
 			return err
 		}
-		_, err = c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", logBytesMax/size, logLimit), nil)
+		_, err = c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", walBytesMax/size, walLimit), nil)
 		return err
 	}}})
 })

@@ -5,7 +5,7 @@ import "flashsale/order"
 // orderColumns is the number of values of insertConfirmed for one order.
 const orderColumns = 10
 
-// insertConfirmed fails if a row with the same id, or idempotency key, exists; see existed. Skipping
+// insertConfirmed fails if a row with the same id, or idempotency key, exists; see isDuplicate. Skipping
 // such rows costs a fifth of the insert on Postgres: both unique indexes are searched twice for each
 // row, and the log has two records of it.
 var insertConfirmed = newRowsStatement(
@@ -125,7 +125,7 @@ const (
 	WHERE id = ?3 AND status = 'paid'
 	RETURNING ` + OrderFields
 	RefundAccepted = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE order_id = ?2 AND outcome = 'accepted'`
-	RefundPayment  = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE id = ?2 AND ` + PaymentsOwed
+	RefundPayment  = `UPDATE payments SET outcome = 'refunded', refunded_at = ?1 WHERE id = ?2 AND ` + PaymentNeedsRefund
 	selectExpiries = `SELECT id, status, expires_at FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
 
 	selectOrders = `SELECT ` + OrderFields + ` FROM orders WHERE id IN (SELECT value FROM json_each(?1))`
@@ -134,23 +134,23 @@ const (
 	unsellUnits = `UPDATE items SET sold = sold - CAST(json_extract(p.value, '$[1]') AS BIGINT), revision = revision + 1 FROM json_each(?1) p
 	WHERE items.id = json_extract(p.value, '$[0]') RETURNING id, revision`
 
-	ReturnsOfOrders = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+	SelectReleasesOfOrders = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 	WHERE order_id IN (SELECT value FROM json_each(?1))`
-	ReturnsOfItem = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+	SelectReleasesOfItem = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 	WHERE item_id = ?1`
-	DeleteReturns = `DELETE FROM releases WHERE order_id IN (SELECT value FROM json_each(?1))`
-	NoteSequence  = `UPDATE items SET sequence = MAX(sequence, ?1) WHERE id = ?2`
+	DeleteReleases = `DELETE FROM releases WHERE order_id IN (SELECT value FROM json_each(?1))`
+	NoteSequence   = `UPDATE items SET sequence = MAX(sequence, ?1) WHERE id = ?2`
 )
 
 // takeFromBuyers skips a buyer who has fewer units. The caller checks the number of rows changed.
 var takeFromBuyers = newRowsStatement(
-	"WITH returned (item_id, user_id, quantity) AS (", "text text bigint",
-	`) UPDATE buyers SET quantity = buyers.quantity - returned.quantity FROM returned
-	WHERE buyers.item_id = returned.item_id AND buyers.user_id = returned.user_id AND buyers.quantity >= returned.quantity`)
+	"WITH released (item_id, user_id, quantity) AS (", "text text bigint",
+	`) UPDATE buyers SET quantity = buyers.quantity - released.quantity FROM released
+	WHERE buyers.item_id = released.item_id AND buyers.user_id = released.user_id AND buyers.quantity >= released.quantity`)
 
-const returnColumns = 6
+const releaseColumns = 6
 
-// InsertReturns records units that have to return to their sales.
-var InsertReturns = newRowsStatement(
+// InsertReleases records pending releases.
+var InsertReleases = newRowsStatement(
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
 	"text text text text bigint bigint", "")

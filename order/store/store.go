@@ -50,23 +50,23 @@ const lockWait = 5000
 // as busy in the database. On Postgres it has two, and a lock in the database keeps the
 // order among all writers; see WriteLock.
 type Store struct {
-	file  string   // path of the database; "": it is on Postgres
-	url   string   // of the database on Postgres; "": it is a file of SQLite
-	write *gorm.DB // the writers' connections; migrations and tests use it, too
-	read  *gorm.DB
-	loads *gorm.DB      // see loaders
-	long  *gorm.DB      // see longReaders
-	large chan struct{} // has a slot for each large load
-	lists *listPool
-	hot   prepared
-	// writer commits batches of orders, and changes everything else. On SQLite they are the same
-	// writer; on Postgres each has a connection, so that payments do not wait for batches.
-	writer, changes *writer
+	file           string   // path of the database; "": it is on Postgres
+	url            string   // of the database on Postgres; "": it is a file of SQLite
+	writeDB        *gorm.DB // the writers' connections; migrations and tests use it, too
+	readDB         *gorm.DB
+	loadDB         *gorm.DB      // see loaders
+	longReadDB     *gorm.DB      // see longReaders
+	largeLoadSlots chan struct{} // has a slot for each large load
+	lists          *listPool
+	prepared       prepared
+	// batchWriter commits batches of orders, and changeWriter makes all other changes. On SQLite they
+	// are the same writer; on Postgres each has a connection, so that payments do not wait for batches.
+	batchWriter, changeWriter *writer
 
-	log logGuard
+	wal walGuard
 	replication
-	now  func() time.Time // see WithClock
-	Told chan struct{}    // receives a token when events were committed; see Announce
+	now             func() time.Time // see WithClock
+	EventsCommitted chan struct{}    // receives a token when events were committed; see Announce
 
 	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
 	// comparedLife is the mark.life of the server on which this process may write; nil: none.
@@ -115,9 +115,9 @@ func SaleTime(s *Store, item string) time.Time {
 // schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of the database.
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
-		large: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},
-		log: logGuard{high: logHigh, step: logStep, patience: logPatience, observe: func(time.Duration, error) {}},
-		now: time.Now, Told: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
+		largeLoadSlots: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},
+		wal: walGuard{high: walHigh, step: walStep, patience: walPatience, observe: func(time.Duration, error) {}},
+		now: time.Now, EventsCommitted: make(chan struct{}, 1), onPayment: func(order.PaymentOutcome) {},
 	}
 	for _, set := range options {
 		set(s)
@@ -135,10 +135,10 @@ func Open(ctx context.Context, setting string, options ...Option) (*Store, error
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.writer = newWriter(s)
-	s.changes = s.writer
+	s.batchWriter = newWriter(s)
+	s.changeWriter = s.batchWriter
 	if s.Postgres() {
-		s.changes = newWriter(s)
+		s.changeWriter = newWriter(s)
 	}
 	return s, nil
 }
@@ -152,7 +152,7 @@ func (s *Store) openReaders(open func(conns int) (*gorm.DB, error)) (err error) 
 	for _, pool := range []struct {
 		db    **gorm.DB
 		conns int
-	}{{&s.read, readers}, {&s.loads, loaders}, {&s.long, longReaders}, {&s.lists.db, maxLists}} {
+	}{{&s.readDB, readers}, {&s.loadDB, loaders}, {&s.longReadDB, longReaders}, {&s.lists.db, maxLists}} {
 		if *pool.db, err = open(pool.conns); err != nil {
 			return err
 		}
@@ -171,13 +171,13 @@ func closeDB(db *gorm.DB) error {
 // Close refuses the waiting writes, finishes those that have begun, and closes the
 // connections.
 func (s *Store) Close() error {
-	if s.writer != nil {
-		s.writer.close()
-		s.changes.close()
+	if s.batchWriter != nil {
+		s.batchWriter.close()
+		s.changeWriter.close()
 	}
-	s.log.running.Wait()
-	err := s.hot.close()
-	for _, db := range []*gorm.DB{s.write, s.read, s.loads, s.long, s.lists.db, s.log.copy} {
+	s.wal.running.Wait()
+	err := s.prepared.close()
+	for _, db := range []*gorm.DB{s.writeDB, s.readDB, s.loadDB, s.longReadDB, s.lists.db, s.wal.copyDB} {
 		if db != nil {
 			err = errors.Join(err, closeDB(db))
 		}
@@ -193,20 +193,20 @@ func (s *Store) Loading(ctx context.Context, items []string, fn func(tx *gorm.DB
 	}
 	if sold >= largeLoad {
 		select {
-		case s.large <- struct{}{}:
-			defer func() { <-s.large }()
+		case s.largeLoadSlots <- struct{}{}:
+			defer func() { <-s.largeLoadSlots }()
 		case <-ctx.Done():
 			return fmt.Errorf("wait for other loads: %w", context.Cause(ctx))
 		}
 	}
-	return s.loads.WithContext(ctx).Transaction(fn, snapshot)
+	return s.loadDB.WithContext(ctx).Transaction(fn, snapshot)
 }
 
 // soldOf returns the total number of sold units of some items.
 func soldOf(ctx context.Context, s *Store, items []string) (sold int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	err = s.read.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
+	err = s.readDB.WithContext(ctx).Raw("SELECT COALESCE(SUM(sold), 0) FROM items WHERE id IN (SELECT value FROM json_each(?))",
 		JSONList(items...)).Scan(&sold).Error
 	if err != nil {
 		return 0, Wrap("read units sold", err)
@@ -217,7 +217,7 @@ func soldOf(ctx context.Context, s *Store, items []string) (sold int64, err erro
 // Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
 // the connections for them.
 func Snapshot(ctx context.Context, s *Store, fn func(tx *gorm.DB) error) error {
-	return s.long.WithContext(ctx).Transaction(fn, snapshot)
+	return s.longReadDB.WithContext(ctx).Transaction(fn, snapshot)
 }
 
 // snapshot gives a transaction one view of the database on Postgres; SQLite always does.
@@ -225,13 +225,13 @@ var snapshot = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true
 
 // Writer returns the writing connections, for migrations. On SQLite a caller waits for the
 // running transaction.
-func (s *Store) Writer() *gorm.DB { return s.write }
+func (s *Store) Writer() *gorm.DB { return s.writeDB }
 
 // Reader returns the connections for short reads, which purchases share.
-func (s *Store) Reader() *gorm.DB { return s.read }
+func (s *Store) Reader() *gorm.DB { return s.readDB }
 
 // LongReader returns the connections for reads that may take long.
-func (s *Store) LongReader() *gorm.DB { return s.long }
+func (s *Store) LongReader() *gorm.DB { return s.longReadDB }
 
 // Now returns the time by the store's clock.
 func (s *Store) Now() time.Time { return s.now() }

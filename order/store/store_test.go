@@ -198,7 +198,7 @@ func TestTransient(t *testing.T) {
 		{fmt.Errorf("x: %w", context.DeadlineExceeded), true},
 		{sql.ErrConnDone, true},
 		{sql.ErrTxDone, true},
-		{errUneven, false},
+		{errNotWhole, false},
 		{fmt.Errorf("%w: redis: nil", ErrServerChanged), true},
 		{sql.ErrNoRows, false},
 		// A broken connection proves nothing about the rows.

@@ -24,112 +24,112 @@ import (
 // After a checkpoint SQLite reuses the log from its start, but only at a moment when no
 // reader uses it. Reads that overlap without a gap leave no such moment, and the log grows.
 const (
-	// logBytes is the length in bytes at which a checkpoint begins. Orders of a sale change
+	// walBytes is the length in bytes at which a checkpoint begins. Orders of a sale change
 	// the same pages repeatedly: the longer the log, the more orders share one copy of such
 	// a page.
-	logBytes = 28 << 20
-	// logRest is how many bytes may be left to copy between two commits.
-	logRest = 1200 << 10
-	// logPasses bounds the consecutive concurrent checkpoints. Each copies the pages
+	walBytes = 28 << 20
+	// walRest is how many bytes may be left to copy between two commits.
+	walRest = 1200 << 10
+	// walPasses bounds the consecutive concurrent checkpoints. Each copies the pages
 	// committed during the one before it.
-	logPasses = 5
-	// logBytesMax is the length in bytes at which SQLite itself makes a checkpoint within a
+	walPasses = 5
+	// walBytesMax is the length in bytes at which SQLite itself makes a checkpoint within a
 	// commit, if no concurrent one has succeeded.
-	logBytesMax = 47 << 20
-	// logHigh is the length in bytes from which a commit waits up to a tenth of a second
+	walBytesMax = 47 << 20
+	// walHigh is the length in bytes from which a commit waits up to a tenth of a second
 	// for running reads, so that the log can restart; reads that begin later do not prevent
 	// that.
-	logHigh = 48 << 20
-	// logStep is how much the log grows before the next attempt.
-	logStep = 2 << 20
-	// logPatience is the pause after a failed attempt, as a multiple of its duration.
+	walHigh = 48 << 20
+	// walStep is how much the log grows before the next attempt.
+	walStep = 2 << 20
+	// walPatience is the pause after a failed attempt, as a multiple of its duration.
 	// Otherwise a long read, such as the load of a large sale or a backup, would delay
 	// every few hundred orders.
-	logPatience = 20
-	// logLimit is the size in bytes to which a longer log is truncated.
-	logLimit = 64 << 20
-	// logRestTries bounds the attempts to copy the rest: a read that began before the last
+	walPatience = 20
+	// walLimit is the size in bytes to which a longer log is truncated.
+	walLimit = 64 << 20
+	// walRestTries bounds the attempts to copy the rest: a read that began before the last
 	// commit keeps SQLite from copying all of it.
-	logRestTries = 20
-	// logWait is how long, in milliseconds, emptying the log waits for reads.
-	logWait = 100
+	walRestTries = 20
+	// walWait is how long, in milliseconds, emptying the log waits for reads.
+	walWait = 100
 )
 
-// logGuard keeps the log short.
-type logGuard struct {
-	pages int64    // logBytes in pages of the database, except in tests
-	left  int64    // logRest in pages
-	copy  *gorm.DB // the connection of concurrent checkpoints
+// walGuard keeps the log short.
+type walGuard struct {
+	startPages int64    // walBytes in pages of the database, except in tests
+	restPages  int64    // walRest in pages
+	copyDB     *gorm.DB // the connection of concurrent checkpoints
 	// mu is held during a checkpoint that must not run concurrently with another one:
 	// SQLite refuses the second without waiting.
-	mu      sync.Mutex
-	copying atomic.Bool  // a concurrent checkpoint is running
-	rest    atomic.Int32 // how many attempts the writer has left to copy the rest
-	running sync.WaitGroup
+	mu        sync.Mutex
+	copying   atomic.Bool  // a concurrent checkpoint is running
+	restTries atomic.Int32 // how many attempts the writer has left to copy the rest
+	running   sync.WaitGroup
 
-	high, step int64        // logHigh and logStep, except in tests
-	tried      atomic.Int64 // length at the last attempt; 0: the log has been short since
-	patience   int          // logPatience, except in tests
-	after      time.Time    // no attempt before; belongs to the writer's goroutine
-	owed       atomic.Bool  // the log contains erased data, and could not be emptied yet
+	high, step int64        // walHigh and walStep, except in tests
+	triedSize  atomic.Int64 // length at the last attempt; 0: the log has been short since
+	patience   int          // walPatience, except in tests
+	notBefore  time.Time    // no attempt before; belongs to the writer's goroutine
+	hasErased  atomic.Bool  // the log contains erased data, and could not be emptied yet
 
 	observe func(took time.Duration, err error) // see WithCheckpoints
 }
 
 // measure converts the limits of the log to pages of the database.
-func (g *logGuard) measure(ctx context.Context, db *gorm.DB) error {
+func (g *walGuard) measure(ctx context.Context, db *gorm.DB) error {
 	var size int64
 	if err := db.WithContext(ctx).Raw("PRAGMA page_size").Scan(&size).Error; err != nil {
 		return fmt.Errorf("read the page size: %w", err)
 	}
-	g.pages, g.left = logBytes/size, logRest/size
+	g.startPages, g.restPages = walBytes/size, walRest/size
 	return nil
 }
 
-// boundLog is called after each commit. It does not report errors: the log is unchanged
+// boundWAL is called after each commit. It does not report errors: the log is unchanged
 // then, and the next commit uses the same disk.
-func boundLog(ctx context.Context, s *Store) {
+func boundWAL(ctx context.Context, s *Store) {
 	if s.Postgres() {
 		return // its server keeps its log
 	}
-	if s.log.due(s.file) && s.log.mu.TryLock() {
+	if s.wal.due(s.file) && s.wal.mu.TryLock() {
 		began := time.Now()
-		emptied, err := cutLog(ctx, s)
-		s.log.mu.Unlock()
+		emptied, err := truncateWAL(ctx, s)
+		s.wal.mu.Unlock()
 		if err != nil || !emptied {
 			now := time.Now()
-			s.log.after = now.Add(time.Duration(s.log.patience) * now.Sub(began))
+			s.wal.notBefore = now.Add(time.Duration(s.wal.patience) * now.Sub(began))
 		}
 	}
 	checkpoint(ctx, s)
 }
 
 // due reports whether the log should be emptied, as far as readers allow.
-func (g *logGuard) due(file string) bool {
+func (g *walGuard) due(file string) bool {
 	info, err := os.Stat(file + "-wal")
 	if err != nil {
 		return false
 	}
-	size, tried := info.Size(), g.tried.Load()
+	size, tried := info.Size(), g.triedSize.Load()
 	if size < g.high {
-		g.tried.Store(0)
+		g.triedSize.Store(0)
 	}
 	switch {
-	case time.Now().Before(g.after):
+	case time.Now().Before(g.notBefore):
 		return false
 	case size >= g.high && (size < tried || size >= tried+g.step):
-		g.tried.Store(size)
+		g.triedSize.Store(size)
 		return true
 	default:
-		return g.owed.Load()
+		return g.hasErased.Load()
 	}
 }
 
-// EmptyLog empties the log, because it contains pages from before an erasure. A long read
+// EmptyWAL empties the log, because it contains pages from before an erasure. A long read
 // prevents that; then later commits retry it.
 //
 // It does nothing on Postgres, whose log has its own retention.
-func (s *Store) EmptyLog(ctx context.Context) error {
+func (s *Store) EmptyWAL(ctx context.Context) error {
 	if s.Postgres() {
 		return nil
 	}
@@ -137,27 +137,27 @@ func (s *Store) EmptyLog(ctx context.Context) error {
 	defer cancel()
 	for {
 		began := time.Now()
-		s.log.mu.Lock()
-		emptied, err := cutLog(ctx, s)
-		s.log.mu.Unlock()
+		s.wal.mu.Lock()
+		emptied, err := truncateWAL(ctx, s)
+		s.wal.mu.Unlock()
 		if err != nil || emptied {
 			return err
 		}
 		// A checkpoint of another process makes this one fail at once; it is over soon.
-		if time.Since(began) >= logWait*time.Millisecond || !pause.For(ctx, logWait*time.Millisecond) {
-			s.log.owed.Store(true)
+		if time.Since(began) >= walWait*time.Millisecond || !pause.For(ctx, walWait*time.Millisecond) {
+			s.wal.hasErased.Store(true)
 			return nil
 		}
 	}
 }
 
-// cutLog copies the log into the database's file and empties it, and reports whether it
+// truncateWAL copies the log into the database's file and empties it, and reports whether it
 // succeeded. It waits only briefly for readers, because all writers wait for it. The caller
 // holds the guard's mutex.
-func cutLog(ctx context.Context, s *Store) (emptied bool, err error) {
+func truncateWAL(ctx context.Context, s *Store) (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
-	db, err := s.write.DB()
+	db, err := s.writeDB.DB()
 	if err != nil {
 		return false, err
 	}
@@ -170,7 +170,7 @@ func cutLog(ctx context.Context, s *Store) (emptied bool, err error) {
 		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
 		err = errors.Join(err, rerr, c.Close())
 	}()
-	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", logWait)); err != nil {
+	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", walWait)); err != nil {
 		return false, Wrap("empty the database's log", err)
 	}
 	var busy, pages, copied sql.NullInt64
@@ -180,49 +180,49 @@ func cutLog(ctx context.Context, s *Store) (emptied bool, err error) {
 	if busy.Int64 != 0 {
 		return false, nil
 	}
-	s.log.owed.Store(false)
+	s.wal.hasErased.Store(false)
 	return true, nil
 }
 
 // checkpoint starts a concurrent checkpoint when the log is long, and copies the rest once
 // that has ended. It runs between two commits.
 func checkpoint(ctx context.Context, s *Store) {
-	g := &s.log
+	g := &s.wal
 	switch {
 	case g.copying.Load():
-	case g.rest.Load() > 0:
-		if left, err := checkpointed(ctx, s.write, "PASSIVE"); err == nil && left > 0 {
-			g.rest.Add(-1)
+	case g.restTries.Load() > 0:
+		if left, err := checkpointed(ctx, s.writeDB, "PASSIVE"); err == nil && left > 0 {
+			g.restTries.Add(-1)
 		} else {
-			g.rest.Store(0)
+			g.restTries.Store(0)
 		}
 	default:
-		if left, err := checkpointed(ctx, s.write, "NOOP"); err != nil || left < g.pages {
+		if left, err := checkpointed(ctx, s.writeDB, "NOOP"); err != nil || left < g.startPages {
 			return
 		}
 		g.copying.Store(true)
 		g.running.Go(func() {
 			defer g.copying.Store(false)
-			if copyLog(ctx, s) {
-				g.rest.Store(logRestTries)
+			if copyWAL(ctx, s) {
+				g.restTries.Store(walRestTries)
 			}
 		})
 	}
 }
 
-// copyLog copies the log until only a short rest is left, and reports whether it has copied
+// copyWAL copies the log until only a short rest is left, and reports whether it has copied
 // anything.
-func copyLog(ctx context.Context, s *Store) bool {
-	for range logPasses {
-		s.log.mu.Lock()
+func copyWAL(ctx context.Context, s *Store) bool {
+	for range walPasses {
+		s.wal.mu.Lock()
 		began := time.Now()
-		_, err := checkpointed(ctx, s.log.copy, "PASSIVE")
-		s.log.observe(time.Since(began), err)
-		s.log.mu.Unlock()
+		_, err := checkpointed(ctx, s.wal.copyDB, "PASSIVE")
+		s.wal.observe(time.Since(began), err)
+		s.wal.mu.Unlock()
 		if err != nil {
 			return false
 		}
-		if left, err := checkpointed(ctx, s.log.copy, "NOOP"); err != nil || left <= s.log.left {
+		if left, err := checkpointed(ctx, s.wal.copyDB, "NOOP"); err != nil || left <= s.wal.restPages {
 			return err == nil
 		}
 	}
@@ -244,5 +244,5 @@ func checkpointed(ctx context.Context, db *gorm.DB, mode string) (left int64, er
 // WithCheckpoints makes the store call fn after each checkpoint beside the commits, with its
 // duration. After an error the checkpoint is retried.
 func WithCheckpoints(fn func(took time.Duration, err error)) Option {
-	return func(s *Store) { s.log.observe = fn }
+	return func(s *Store) { s.wal.observe = fn }
 }

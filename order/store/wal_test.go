@@ -22,19 +22,19 @@ func TestStore_Checkpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 100 // before the writer reads it
+	s.wal.startPages = 100 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	var longest int64
 	for n := range 100 {
 		mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
-		await.True(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
+		await.True(t, "the checkpoint to end", func() bool { return !s.wal.copying.Load() })
 		longest = max(longest, logSize(t, s))
 	}
 	if longest > 2<<20 {
 		t.Errorf("the log is %d KB long, want it to restart every 400 KB", longest>>10)
 	}
-	s.log.running.Wait()
-	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left > 2*s.log.pages {
+	s.wal.running.Wait()
+	if left, err := checkpointed(await.Context(t), s.writeDB, "NOOP"); err != nil || left > 2*s.wal.startPages {
 		t.Errorf("%d pages are not copied, %v", left, err)
 	}
 }
@@ -45,7 +45,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 50 // before the writer reads it
+	s.wal.startPages = 50 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	n := 0
 	// The second commit returns after the check of the log that follows the first.
@@ -53,15 +53,15 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 		n++
 		mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-", n), "item", 50)...)
 		mustCommit(t, s, ordertest.Bought(fmt.Sprint("last", n), "item", fmt.Sprint("last", n), "k", 1))
-		await.True(t, "the checkpoint to end", func() bool { return !s.log.copying.Load() })
+		await.True(t, "the checkpoint to end", func() bool { return !s.wal.copying.Load() })
 	}
-	db, err := s.loads.DB()
+	db, err := s.loadDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var tx *sql.Tx
 	for tx == nil {
-		for s.log.rest.Load() == 0 {
+		for s.wal.restTries.Load() == 0 {
 			commit()
 		}
 		if tx, err = db.BeginTx(await.Context(t), nil); err != nil {
@@ -72,7 +72,7 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		commit()
-		if s.log.rest.Load() > 0 {
+		if s.wal.restTries.Load() > 0 {
 			break
 		}
 		// The check after an earlier commit may have copied the rest just before the read began.
@@ -85,10 +85,10 @@ func TestStore_Checkpoint_ReadMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	commit()
-	if s.log.rest.Load() > 0 {
+	if s.wal.restTries.Load() > 0 {
 		t.Error("the rest is not copied after the read")
 	}
-	if left, err := checkpointed(await.Context(t), s.write, "NOOP"); err != nil || left >= s.log.pages {
+	if left, err := checkpointed(await.Context(t), s.writeDB, "NOOP"); err != nil || left >= s.wal.startPages {
 		t.Errorf("%d pages are not copied, %v", left, err)
 	}
 }
@@ -99,7 +99,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.pages = 1 << 40 // before the writer reads it
+	s.wal.startPages = 1 << 40 // before the writer reads it
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	ctx := await.Context(t)
 	for n := range 10 {
@@ -108,13 +108,13 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 		for m := range 10 {
 			mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-%d-", n, m), "item", 200)...)
 		}
-		if err := s.writer.batch(ctx, false, nil, func(context.Context, *group) error {
-			s.log.pages = 1 // the erasure's commit starts a checkpoint; set on the writer's goroutine
+		if err := s.batchWriter.batch(ctx, false, nil, func(context.Context, *group) error {
+			s.wal.startPages = 1 // the erasure's commit starts a checkpoint; set on the writer's goroutine
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Transition(ctx, "erase a name", func(ctx context.Context, c Conn, _ int64) error {
+		err := s.Change(ctx, "erase a name", func(ctx context.Context, c Conn, _ int64) error {
 			for _, table := range []string{"orders", "buyers"} {
 				if _, err := c.ExecContext(ctx, "UPDATE "+table+" SET user_id = ?1 WHERE user_id = ?2 AND item_id = 'item'", fmt.Sprint("pseudonym", n), user); err != nil {
 					return err
@@ -125,7 +125,7 @@ func TestStore_EmptyLog_BesideCheckpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.EmptyLog(ctx); err != nil {
+		if err := s.EmptyWAL(ctx); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(s.Path() + "-wal")
@@ -153,7 +153,7 @@ func TestStore_LogBound(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.high, s.log.step, s.log.patience = 256<<10, 64<<10, 0 // before the writer reads them
+	s.wal.high, s.wal.step, s.wal.patience = 256<<10, 64<<10, 0 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
 	if err := s.Writer().Exec("PRAGMA wal_autocheckpoint = 50").Error; err != nil {
 		t.Fatal(err)
@@ -187,9 +187,9 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 	t.Parallel()
 	ordertest.NeedSQLite(t)
 	s := newStore(t)
-	s.log.high, s.log.step, s.log.patience = 64<<10, 1, 1_000_000 // before the writer reads them
+	s.wal.high, s.wal.step, s.wal.patience = 64<<10, 1, 1_000_000 // before the writer reads them
 	mustInsert(t, s, ordertest.NewItem("item", 1_000_000, 1))
-	db, err := s.loads.DB()
+	db, err := s.loadDB.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestStore_LogBound_LongRead(t *testing.T) {
 		mustCommit(t, s, ordertest.Distinct(fmt.Sprintf("b%d-", n), "item", 20)...)
 	}
 	mustCommit(t, s, ordertest.Bought("last", "item", "last", "k", 1)) // the work after the other commits is finished
-	if tried, size := s.log.tried.Load(), logSize(t, s); tried > size/2 {
+	if tried, size := s.wal.triedSize.Load(), logSize(t, s); tried > size/2 {
 		t.Errorf("the last attempt was at %d of %d bytes: commits repeatedly wait for the same read", tried, size)
 	}
 	if err := tx.Rollback(); err != nil {

@@ -18,8 +18,8 @@ const (
 	writeQueue = 8192
 	// groupChanges is the maximum number of changes in one transaction.
 	groupChanges = 256
-	// together is how many payments, or cancellations, are made by the same statements at most.
-	together = 40
+	// maxBunch is how many payments, or cancellations, are made by the same statements at most.
+	maxBunch = 40
 )
 
 // errClosed says that the store was closed before the write began.
@@ -50,19 +50,19 @@ type writer struct {
 
 // write is one unit of work. A transaction contains all of it or nothing.
 type write struct {
-	ctx   context.Context // of its statements
-	fn    func(ctx context.Context, g *group) error
-	batch bool     // of orders
-	sole  bool     // a batch that excludes others
-	items []string // of a batch
-	tries int      // how often it has failed for the state of the database
+	ctx     context.Context // of its statements
+	fn      func(ctx context.Context, g *group) error
+	isBatch bool     // of orders
+	sole    bool     // a batch that excludes others
+	items   []string // of a batch
+	tries   int      // how often it has failed for the state of the database
 	// A payment or a cancellation that can be made together with others of its kind; nil: it is
 	// none.
 	pay    *payment
 	cancel *cancellation
 
-	begun bool // guarded by the writer's mutex
-	left  bool // its caller has left before it began; guarded likewise
+	begun     bool // guarded by the writer's mutex
+	abandoned bool // its caller has left before it began; guarded likewise
 
 	// Set before done is closed.
 	err      error
@@ -80,7 +80,7 @@ func newWriter(s *Store) *writer {
 // On Postgres, batches of several processes run concurrently, unless one is sole.
 func (w *writer) batch(ctx context.Context, sole bool, items []string, fn func(ctx context.Context, g *group) error) error {
 	ctx = context.WithoutCancel(ctx)
-	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, batch: true, sole: sole, items: items})
+	_, err := w.do(ctx, &w.batches, &write{ctx: ctx, fn: fn, isBatch: true, sole: sole, items: items})
 	return err
 }
 
@@ -140,24 +140,24 @@ func (w *writer) enqueue(ctx context.Context, queue *[]*write, own *write) error
 func (w *writer) withdraw(own *write) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	own.left = !own.begun
-	return own.left
+	own.abandoned = !own.begun
+	return own.abandoned
 }
 
 // run writes until nothing is waiting.
 func (w *writer) run(ended chan struct{}) {
 	defer close(ended)
-	for w.more() {
+	for w.hasWaiting() {
 		g, err := w.begin()
 		if err != nil {
 			w.refuse(err)
 			continue
 		}
-		if bunch := w.payments(); len(bunch) > 0 {
+		if bunch := w.popPayments(); len(bunch) > 0 {
 			w.pay(g, bunch)
 			continue
 		}
-		w.each(w.transact(g, w.next))
+		w.runSeparately(w.transact(g, w.next))
 	}
 }
 
@@ -168,14 +168,14 @@ func (w *writer) begin() (*group, error) {
 		return nil, err
 	}
 	g, err := begin(w.life, w.store)
-	if err != nil && passing(err) {
+	if err != nil && retryNow(err) {
 		g, err = begin(w.life, w.store) // a new connection was lost
 	}
 	return g, err
 }
 
-// more reports whether any write is waiting. If not, the goroutine must end.
-func (w *writer) more() bool {
+// hasWaiting reports whether any write is waiting. If not, the goroutine must end.
+func (w *writer) hasWaiting() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.batches)+len(w.changes) > 0 {
@@ -185,8 +185,8 @@ func (w *writer) more() bool {
 	return false
 }
 
-// within returns a change with a timeout for its statements.
-func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
+// withTimeout returns a change with a timeout for its statements.
+func withTimeout(limit time.Duration, fn func(ctx context.Context, g *group) error) *write {
 	return &write{fn: func(ctx context.Context, g *group) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -194,21 +194,21 @@ func within(limit time.Duration, fn func(ctx context.Context, g *group) error) *
 	}}
 }
 
-// payments removes the oldest changes if they are payments, on Postgres: there they have transactions of
+// popPayments removes the oldest changes if they are payments, on Postgres: there they have transactions of
 // their own, because they need another lock than other changes.
-func (w *writer) payments() []*write {
+func (w *writer) popPayments() []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.paymentNext() {
 		return nil
 	}
 	first := pop(&w.changes)
-	return append([]*write{first}, w.alike(first, groupChanges-1)...)
+	return append([]*write{first}, w.popAlike(first, groupChanges-1)...)
 }
 
 // paymentNext reports whether a payment on Postgres is the oldest change. The caller holds the mutex.
 func (w *writer) paymentNext() bool {
-	for len(w.changes) > 0 && w.changes[0].left {
+	for len(w.changes) > 0 && w.changes[0].abandoned {
 		w.changes = w.changes[1:]
 	}
 	return w.store.Postgres() && len(w.batches) == 0 && len(w.changes) > 0 && w.changes[0].pay != nil
@@ -219,20 +219,20 @@ func (w *writer) paymentNext() bool {
 func (w *writer) next(g *group) []*write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !g.batch {
+	if !g.hasBatch {
 		if one := pop(&w.batches); one != nil {
-			g.batch = true
+			g.hasBatch = true
 			return []*write{one}
 		}
 	}
-	if g.full() || w.paymentNext() {
+	if g.isFull() || w.paymentNext() {
 		return nil
 	}
 	first := pop(&w.changes)
 	if first == nil {
 		return nil
 	}
-	bunch := append([]*write{first}, w.alike(first, min(together, groupChanges-g.changes)-1)...)
+	bunch := append([]*write{first}, w.popAlike(first, min(maxBunch, groupChanges-g.changes)-1)...)
 	g.changes += len(bunch)
 	return bunch
 }
@@ -257,15 +257,15 @@ func (w *writer) putBack(payments []*write) {
 	}
 }
 
-// alike removes up to n changes that can be made together with the first one. They overtake
+// popAlike removes up to n changes that can be made together with the first one. They overtake
 // others, whose callers have no answer yet, so the changes are concurrent. The caller holds the
 // mutex.
-func (w *writer) alike(first *write, n int) (more []*write) {
+func (w *writer) popAlike(first *write, n int) (more []*write) {
 	if first.pay == nil && first.cancel == nil {
 		return nil
 	}
 	w.changes = slices.DeleteFunc(w.changes, func(one *write) bool {
-		if len(more) >= n || one.left || (one.pay == nil) != (first.pay == nil) || (one.cancel == nil) != (first.cancel == nil) {
+		if len(more) >= n || one.abandoned || (one.pay == nil) != (first.pay == nil) || (one.cancel == nil) != (first.cancel == nil) {
 			return false
 		}
 		one.begun = true
@@ -281,7 +281,7 @@ func pop(queue *[]*write) *write {
 		one := (*queue)[0]
 		(*queue)[0] = nil
 		*queue = (*queue)[1:]
-		if !one.left {
+		if !one.abandoned {
 			one.begun = true
 			return one
 		}
@@ -290,9 +290,9 @@ func pop(queue *[]*write) *write {
 	return nil
 }
 
-// each runs writes in separate transactions, after their common transaction failed, so that
+// runSeparately runs writes in separate transactions, after their common transaction failed, so that
 // one faulty write does not fail the others.
-func (w *writer) each(rest []*write) {
+func (w *writer) runSeparately(rest []*write) {
 	for len(rest) > 0 {
 		g, err := w.begin()
 		if err != nil {
@@ -356,16 +356,16 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 	for bunch := next(g); len(bunch) > 0; bunch = next(g) {
 		members = append(members, bunch...)
 		first := bunch[0]
-		if err := g.lock(first.batch && !first.sole, first.items...); err != nil {
+		if err := g.lock(first.isBatch && !first.sole, first.items...); err != nil {
 			// No member is at fault. Each of them would wait as long again.
-			if err = errors.Join(err, g.end(false)); passing(err) {
+			if err = errors.Join(err, g.end(false)); retryNow(err) {
 				return w.unanswered(members, err)
 			}
 			answerAll(members, nil, err)
 			return nil
 		}
 		if err := g.compareServer(); err != nil {
-			if errors.Is(err, errMarked) && !first.batch {
+			if errors.Is(err, errMarked) && !first.isBatch {
 				return members // changes check themselves which sales are stopped
 			}
 			answerAll(members, nil, err)
@@ -376,13 +376,13 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 			continue
 		}
 		err = errors.Join(err, g.end(false))
-		if culprit != nil && !culprit.again(err) {
+		if culprit != nil && !culprit.mustRepeat(err) {
 			culprit.answer(nil, err)
 			members = slices.DeleteFunc(members, func(one *write) bool { return one == culprit })
 		}
 		return members
 	}
-	if err := g.write(); err != nil {
+	if err := g.writeEvents(); err != nil {
 		return w.unanswered(members, errors.Join(err, g.end(false)))
 	}
 	if err := g.end(true); errors.Is(err, errRolledBack) {
@@ -393,15 +393,15 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 	}
 	w.store.Announce(g.box)
 	answerAll(members, g, nil)
-	boundLog(w.life, w.store)
+	boundWAL(w.life, w.store)
 	return nil
 }
 
 // unanswered returns the members of a transaction that was rolled back which must run again:
-// several, because the fault may be that of one, or one that failed for a passing reason.
+// several, because the fault may be that of one, or one whose error retryNow accepts.
 // Otherwise it notifies the caller.
 func (w *writer) unanswered(members []*write, err error) []*write {
-	if len(members) > 1 || len(members) == 1 && members[0].again(err) {
+	if len(members) > 1 || len(members) == 1 && members[0].mustRepeat(err) {
 		return members
 	}
 	answerAll(members, nil, err)
@@ -413,7 +413,7 @@ func (w *writer) unanswered(members []*write, err error) []*write {
 func (w *writer) pay(g *group, payments []*write) {
 	rest, err := g.payTogether(payments)
 	if err != nil {
-		if Transient(err) && !passing(err) && !errors.Is(err, errMarked) {
+		if Transient(err) && !retryNow(err) && !errors.Is(err, errMarked) {
 			answerAll(payments, nil, err)
 		} else {
 			w.putBack(payments)
@@ -435,13 +435,13 @@ func (w *writer) pay(g *group, payments []*write) {
 // writeTries bounds the runs of a write that fails for reasons that pass at once.
 const writeTries = 3
 
-// again reports whether the write must run again after an error: because of a concurrent
+// mustRepeat reports whether the write must run again after an error: because of a concurrent
 // transaction, or because the connection was lost before the commit.
-func (own *write) again(err error) bool {
+func (own *write) mustRepeat(err error) bool {
 	if own.tries++; own.tries >= writeTries {
 		return false
 	}
-	return passing(err)
+	return retryNow(err)
 }
 
 func answerAll(members []*write, g *group, err error) {

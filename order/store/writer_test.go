@@ -44,12 +44,12 @@ func holdConnection(t *testing.T, s *Store) (release func()) {
 
 // waiting returns the number of waiting writes.
 func waiting(s *Store) (batches, changes int) {
-	s.writer.mu.Lock()
-	batches = len(s.writer.batches)
-	s.writer.mu.Unlock()
-	s.changes.mu.Lock()
-	defer s.changes.mu.Unlock()
-	return batches, len(s.changes.changes)
+	s.batchWriter.mu.Lock()
+	batches = len(s.batchWriter.batches)
+	s.batchWriter.mu.Unlock()
+	s.changeWriter.mu.Lock()
+	defer s.changeWriter.mu.Unlock()
+	return batches, len(s.changeWriter.changes)
 }
 
 // calls are calls that wait for the writer, in the order of their start.
@@ -131,7 +131,7 @@ func TestWriter_Crowd(t *testing.T) {
 	}
 	paid := -1
 	c.add(func() error {
-		return s.writer.batch(await.Context(t), false, []string{"item"}, func(ctx context.Context, g *group) error {
+		return s.batchWriter.batch(await.Context(t), false, []string{"item"}, func(ctx context.Context, g *group) error {
 			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
 				return err
 			}
@@ -173,11 +173,11 @@ func TestWriter_Bounds(t *testing.T) {
 		"within its time":     {&group{began: now, changes: 1}, false},
 		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
 		"too many":            {&group{began: now, changes: groupChanges}, true},
-		"beside a batch":      {&group{began: now.Add(-long), took: long, batch: true, changes: 1}, false},
-		"beside a long batch": {&group{began: now.Add(-11 * long), took: 10 * long, batch: true, changes: 1}, false},
-		"more than its share": {&group{began: now.Add(-14 * long), took: 10 * long, batch: true, changes: 1}, true},
+		"beside a batch":      {&group{began: now.Add(-long), batchTook: long, hasBatch: true, changes: 1}, false},
+		"beside a long batch": {&group{began: now.Add(-11 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, false},
+		"more than its share": {&group{began: now.Add(-14 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, true},
 	} {
-		if full := c.g.full(); full != c.full {
+		if full := c.g.isFull(); full != c.full {
 			t.Errorf("%s: full %v, want %v", name, full, c.full)
 		}
 	}
@@ -205,7 +205,7 @@ func TestWriter_MemberFails(t *testing.T) {
 	})
 	c.add(func() (err error) {
 		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
-		return s.TransitionWithEvents(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
+		return s.ChangeWithEvents(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
 			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
 				t.Error(err)
 			}
@@ -213,7 +213,7 @@ func TestWriter_MemberFails(t *testing.T) {
 		})
 	})
 	c.add(func() error {
-		return s.TransitionWithEvents(await.Context(t), "test", func(_ context.Context, _ Conn, box *Outbox) error {
+		return s.ChangeWithEvents(await.Context(t), "test", func(_ context.Context, _ Conn, box *Outbox) error {
 			box.Closed(order.EventCancelled, []order.Order{{ID: "o0000", ItemID: "item"}})
 			return ordertest.ErrTest
 		})
@@ -358,11 +358,11 @@ func TestWriter_PaymentsTogether_Refused(t *testing.T) {
 // change whose caller has left.
 func TestWriter_next_Left(t *testing.T) {
 	t.Parallel()
-	first, left, pay := new(write), &write{left: true}, &write{pay: new(payment)}
+	first, left, pay := new(write), &write{abandoned: true}, &write{pay: new(payment)}
 	w := newWriter(&Store{url: "postgres://none"})
 	w.changes = []*write{first, left, pay}
 	g := &group{store: w.store, began: time.Now()}
-	if bunch := w.payments(); len(bunch) > 0 {
+	if bunch := w.popPayments(); len(bunch) > 0 {
 		t.Fatalf("%d payments are next, want none before the first change", len(bunch))
 	}
 	if bunch := w.next(g); !slices.Equal(bunch, []*write{first}) {
@@ -371,7 +371,7 @@ func TestWriter_next_Left(t *testing.T) {
 	if bunch := w.next(g); len(bunch) > 0 {
 		t.Errorf("%d changes join it, want none", len(bunch))
 	}
-	if bunch := w.payments(); !slices.Equal(bunch, []*write{pay}) {
+	if bunch := w.popPayments(); !slices.Equal(bunch, []*write{pay}) {
 		t.Errorf("%d payments are next, want 1", len(bunch))
 	}
 }
@@ -399,10 +399,10 @@ func TestWriter_alike(t *testing.T) {
 	t.Parallel()
 	pay := func() *write { return &write{pay: new(payment)} }
 	left := pay()
-	left.left = true
+	left.abandoned = true
 	changes := []*write{left, pay(), {cancel: new(cancellation)}, {}, pay(), pay()}
 	w := &writer{changes: slices.Clone(changes)}
-	if more := w.alike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
+	if more := w.popAlike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
 		t.Errorf("%d changes were taken, want the two oldest payments", len(more))
 	}
 	if want := []*write{left, changes[2], changes[3], changes[5]}; !slices.Equal(w.changes, want) {
@@ -417,12 +417,12 @@ func TestWriter_alike(t *testing.T) {
 func TestWriter_each_NoConnection(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.changes.stop()
+	s.changeWriter.stop()
 	rest := make([]*write, 3)
 	for i := range rest {
 		rest[i] = &write{done: make(chan struct{})}
 	}
-	s.changes.each(slices.Clone(rest))
+	s.changeWriter.runSeparately(slices.Clone(rest))
 	for i, one := range rest {
 		select {
 		case <-one.done:
@@ -547,7 +547,7 @@ func TestWriter_TransactionLost(t *testing.T) {
 		id := fmt.Sprintf("o%04d", i)
 		if i == 5 {
 			c.add(func() error {
-				return s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+				return s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 					_, err := c.ExecContext(ctx, "ROLLBACK") // as SQLite does when the disk is full
 					return errors.Join(err, ordertest.ErrTest)
 				})
@@ -580,7 +580,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 	ran := false
 	c := &calls{t: t, s: s}
 	c.add(func() error {
-		return s.Transition(ctx, "test", func(context.Context, Conn, int64) error { ran = true; return nil })
+		return s.Change(ctx, "test", func(context.Context, Conn, int64) error { ran = true; return nil })
 	})
 	cancel()
 	if err := <-c.ended[0]; !errors.Is(err, context.Canceled) {
@@ -590,7 +590,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 
 	ctx, cancel = context.WithCancel(await.Context(t))
 	defer cancel()
-	err := s.Transition(ctx, "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(ctx, "test", func(ctx context.Context, c Conn, _ int64) error {
 		cancel()
 		_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
 		return err
@@ -601,7 +601,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 	if name := ordertest.ItemOf(t, s, "item").Name; name != "finished" {
 		t.Errorf("the item is called %q", name)
 	}
-	if err := s.Transition(ctx, "test", func(context.Context, Conn, int64) error { return ordertest.ErrTest }); !errors.Is(err, context.Canceled) {
+	if err := s.Change(ctx, "test", func(context.Context, Conn, int64) error { return ordertest.ErrTest }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a change on an ended context: %v", err)
 	}
 }
@@ -610,7 +610,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 func TestWriter_Full(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	s.changes.limit = 3
+	s.changeWriter.limit = 3
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 5)...)
 	release := holdConnection(t, s)
@@ -641,7 +641,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	c := &calls{t: t, s: s}
 	first := make(chan error, 1)
 	go func() {
-		first <- s.Transition(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+		first <- s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
 			close(begun)
 			<-finish
 			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
@@ -690,8 +690,10 @@ func TestStore_Close_Held(t *testing.T) {
 	s := newStore(t)
 	release := holdConnection(t, s)
 	c := &calls{t: t, s: s}
-	c.add(func() error { return s.Changing(await.Context(t), "test", func(*gorm.DB, int64) error { return nil }) })
-	s.changes.close()
+	c.add(func() error {
+		return s.ChangeWithGORM(await.Context(t), "test", func(*gorm.DB, int64) error { return nil })
+	})
+	s.changeWriter.close()
 	if err := c.results()[0]; !errors.Is(err, errClosed) {
 		t.Errorf("a change that waited: %v", err)
 	}

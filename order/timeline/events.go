@@ -73,23 +73,23 @@ func (t *Timeline) addStates(releasing bool, batch Task) {
 	t.add(queuedAt(o, decided), Event{Kind: KindQueued, Task: batch})
 	t.add(o.ConfirmedAt, Event{Kind: KindCommitted, Latency: o.ConfirmedAt.Sub(o.CreatedAt)})
 	t.add(o.PaidAt, Event{Kind: KindPaid})
-	returns := false
+	releases := false
 	switch o.Status {
 	case order.StatusRejected:
 		t.add(o.ClosedAt, Event{Kind: KindRejected, Latency: o.ClosedAt.Sub(o.CreatedAt)})
-		returns = o.Reason == order.ReasonFailed // otherwise the sale was loaded again, without it
+		releases = o.Reason == order.ReasonFailed // otherwise the sale was loaded again, without it
 	case order.StatusCancelled:
 		t.add(o.ClosedAt, Event{Kind: KindCancelled})
-		returns = true
+		releases = true
 	case order.StatusExpired:
 		t.add(o.ClosedAt, Event{Kind: KindExpired})
-		returns = true
+		releases = true
 	case order.StatusRefunded:
 		t.add(o.ClosedAt, Event{Kind: KindRefunded})
-		returns = o.Restocked
+		releases = o.Restocked
 	default:
 	}
-	if returns {
+	if releases {
 		t.add(o.ClosedAt, Event{Kind: KindRelease, Pending: releasing})
 	}
 }

@@ -27,9 +27,9 @@ var (
 var (
 	// Show bounds the read of what is left of an item that is shown.
 	Show = 250 * time.Millisecond
-	// Return bounds the return of one batch of units: what is not returned by then
+	// Release bounds the release of one batch of orders: what is not released by then
 	// stays recorded and is tried again.
-	Return = 2 * time.Second
+	Release = 2 * time.Second
 	// Notify bounds the publishing of a batch's notices: their loss delays an answer,
 	// so it must not delay the next batch for long.
 	Notify = time.Second

@@ -155,7 +155,7 @@ func (d *Deliverer) wait(ctx context.Context) {
 	select {
 	case t := <-d.results:
 		d.finish(ctx, t)
-	case <-d.Store.Told:
+	case <-d.Store.EventsCommitted:
 	case <-timer.C:
 	case <-stop:
 	}

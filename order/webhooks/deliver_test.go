@@ -514,7 +514,7 @@ func TestDeliverer_Wakes(t *testing.T) {
 	} {
 		wake()
 		select {
-		case <-p.store.Told:
+		case <-p.store.EventsCommitted:
 		default:
 			t.Errorf("change %d did not wake the deliverer", i)
 		}

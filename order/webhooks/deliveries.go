@@ -271,7 +271,7 @@ type attempted struct {
 // again meanwhile stays pending, unless it is delivered by now.
 func record(ctx context.Context, s *store.Store, tries []attempted) error {
 	// A result is recorded even if ctx has ended.
-	return s.Changing(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
+	return s.ChangeWithGORM(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
 		for i := range tries {
 			v := tries[i]
@@ -324,7 +324,7 @@ func disableGone(tx *gorm.DB, now int64, j *deliveryJob) (moved bool, err error)
 // ErrEndpointNotFound, ErrEndpointDisabled, ErrDeliveryNotFound.
 func redeliver(ctx context.Context, s *store.Store, endpointID, eventID string, by order.By) error {
 	defer s.Wake()
-	return s.Changing(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
+	return s.ChangeWithGORM(ctx, "redeliver "+eventID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)
 		if err != nil {
 			return err
@@ -348,7 +348,7 @@ func redeliver(ctx context.Context, s *store.Store, endpointID, eventID string, 
 // ErrEndpointNotFound, ErrEndpointDisabled.
 func addTest(ctx context.Context, s *store.Store, endpointID string, by order.By) (id string, err error) {
 	var box *store.Outbox
-	err = s.Changing(ctx, "test webhook endpoint "+endpointID, func(tx *gorm.DB, now int64) error {
+	err = s.ChangeWithGORM(ctx, "test webhook endpoint "+endpointID, func(tx *gorm.DB, now int64) error {
 		row, err := endpointOf(tx, endpointID)
 		if err != nil {
 			return err

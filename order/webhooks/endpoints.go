@@ -119,7 +119,7 @@ func addEndpoint(ctx context.Context, s *store.Store, n NewEndpoint, by order.By
 		return Endpoint{}, "", err
 	}
 	var row endpointRow
-	err = s.Changing(ctx, "add webhook endpoint", func(tx *gorm.DB, now int64) error {
+	err = s.ChangeWithGORM(ctx, "add webhook endpoint", func(tx *gorm.DB, now int64) error {
 		var count int64
 		if err := tx.Model(&endpointRow{}).Where("deleted_at = 0").Count(&count).Error; err != nil {
 			return err
@@ -182,7 +182,7 @@ func endpointOf(db *gorm.DB, id string) (endpointRow, error) {
 // alterEndpoint changes an endpoint's row and writes the audit entry, in one transaction.
 func alterEndpoint(ctx context.Context, s *store.Store, id, action string, by order.By, fn func(r *endpointRow, now int64)) (endpointRow, error) {
 	var row endpointRow
-	err := s.Changing(ctx, action+" "+id, func(tx *gorm.DB, now int64) error {
+	err := s.ChangeWithGORM(ctx, action+" "+id, func(tx *gorm.DB, now int64) error {
 		before, err := endpointOf(tx, id)
 		if err != nil {
 			return err

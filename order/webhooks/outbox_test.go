@@ -236,7 +236,7 @@ func TestStore_Telling_Nobody(t *testing.T) {
 				t.Errorf("events %+v", got)
 			}
 			select {
-			case <-s.Told:
+			case <-s.EventsCommitted:
 				t.Error("the deliverer was woken for nothing")
 			default:
 			}

@@ -76,7 +76,7 @@ func outdated(ctx context.Context, s *store.Store, before time.Time) (seqs []int
 
 // forget deletes the events for which no redelivery was requested meanwhile.
 func forget(ctx context.Context, s *store.Store, seqs []int64, before time.Time) error {
-	return s.Changing(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
+	return s.ChangeWithGORM(ctx, "forget webhook events", func(tx *gorm.DB, _ int64) error {
 		var free []int64
 		if err := tx.Raw(selectForget, before.UnixMilli(), seqs).Scan(&free).Error; err != nil || len(free) == 0 {
 			return err
@@ -148,7 +148,7 @@ func updateIfAny(ctx context.Context, s *store.Store, operation string, u update
 	if !found {
 		return nil
 	}
-	return s.Changing(ctx, operation, func(tx *gorm.DB, _ int64) error {
+	return s.ChangeWithGORM(ctx, operation, func(tx *gorm.DB, _ int64) error {
 		return tx.Exec("UPDATE "+u.table+" SET "+u.set+" WHERE "+u.where, u.args...).Error
 	})
 }
@@ -164,7 +164,7 @@ func purgeEndpoints(ctx context.Context, s *store.Store) error {
 	for _, id := range ids {
 		for range purgePages {
 			var gone int64
-			err := s.Changing(ctx, "forget webhook endpoint "+id, func(tx *gorm.DB, _ int64) error {
+			err := s.ChangeWithGORM(ctx, "forget webhook endpoint "+id, func(tx *gorm.DB, _ int64) error {
 				res := tx.Exec(`DELETE FROM webhook_deliveries WHERE endpoint_id = ? AND event_seq IN
 					(SELECT event_seq FROM webhook_deliveries WHERE endpoint_id = ? LIMIT ?)`, id, id, purgePage)
 				if gone = res.RowsAffected; res.Error != nil || gone == purgePage {

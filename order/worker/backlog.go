@@ -29,15 +29,15 @@ type NamedQueue struct {
 type Backlog struct {
 	ChangeNotifier *checkout.ChangeNotifier // nil: no notifications
 	store          *store.Store
-	releases       *release.Releases
+	releaser       *release.Releaser
 	queues         []NamedQueue
 	bulkTime       time.Duration // the constant; only tests set another
 }
 
 // NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
-func NewBacklog(store *store.Store, releases *release.Releases, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, releases: releases, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime}
+func NewBacklog(store *store.Store, releaser *release.Releaser, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
+	return &Backlog{store: store, releaser: releaser, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime}
 }
 
 // QueueDepth is the state and the counters of one queue.

@@ -54,8 +54,8 @@ func TestBacklog_Discard(t *testing.T) {
 		if o := s.MustGet(dead.ID); o.Status != order.StatusRejected || o.Reason != order.ReasonFailed {
 			t.Errorf("the buyer gets %+v", o)
 		}
-		if owed := ordertest.OwedOf(t, s.Store); len(owed) != 0 {
-			t.Errorf("pending releases: %v", owed)
+		if pending := ordertest.ReleasesOf(t, s.Store); len(pending) != 0 {
+			t.Errorf("pending releases: %v", pending)
 		}
 		// The units can be sold again at once.
 		s.MustPlace(s.Purchase("v", "k", 3, 0))
@@ -91,15 +91,15 @@ func TestBacklog_Discard_Database(t *testing.T) {
 	})
 }
 
-// meanwhile is a Releaser that calls a function before each release.
+// meanwhile is a Stock that calls a function before each release.
 type meanwhile struct {
-	release.Releaser
+	release.Stock
 	happens func()
 }
 
 func (m meanwhile) Release(ctx context.Context, item string, orders []inventory.Released) ([]inventory.ReleaseStatus, int64, error) {
 	m.happens()
-	return m.Releaser.Release(ctx, item, orders)
+	return m.Stock.Release(ctx, item, orders)
 }
 
 // TestBacklog_Discard_Retried: a letter that is concurrently discarded and retried is
@@ -111,7 +111,7 @@ func TestBacklog_Discard_Retried(t *testing.T) {
 		b := s.Backlog()
 		dead := s.MustPlace(s.Purchase("u", "k", 3, 0)).Order
 		s.Kill("x")
-		b.BacklogReleases().Stock = meanwhile{b.BacklogReleases().Stock, func() {
+		b.BacklogReleaser().Stock = meanwhile{b.BacklogReleaser().Stock, func() {
 			if _, err := b.Retry(await.Context(t), dead.ID); err != nil {
 				t.Errorf("retry: %v", err)
 			}
@@ -159,7 +159,7 @@ func TestBacklog_Dead_Pages(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 9, 9))
 		other := ordertest.NewQueue(t, rdb, queue.Config{})
-		b := worker.NewBacklog(s.Store, s.Service.Releases, nil, worker.NamedQueue{Name: "first", Queue: s.Queue}, worker.NamedQueue{Name: "second", Queue: other})
+		b := worker.NewBacklog(s.Store, s.Service.Releaser, nil, worker.NamedQueue{Name: "first", Queue: s.Queue}, worker.NamedQueue{Name: "second", Queue: other})
 		for i := range 4 {
 			s.MustPlace(s.Purchase("u", fmt.Sprint(i), 1, 0))
 			if _, err := other.Enqueue(await.Context(t), queue.Task{ID: fmt.Sprintf("x:o%d", i), Type: order.ExpiryType, Payload: []byte("it")}); err != nil {

@@ -132,22 +132,22 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	out := bulkedPage{after: at.after()}
 	q, by := b.queues[at.Queue], r.Before.Add(-time.Millisecond)
 	limit := min(action.page, bulkLetters-r.Matched)
-	want := notesPage
+	want := briefPage
 	if group == "" {
 		want = limit
 	}
-	notes, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), DiedBy: by, Limit: want, Fields: queue.BriefFields})
+	briefs, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), DiedBy: by, Limit: want, Fields: queue.BriefFields})
 	if err != nil {
 		out.stopped = true
 		return out, unreachable(q.Name, err)
 	}
 	var page []queue.TaskInfo
-	page, out.examined = selectNotes(notes.Tasks, group, limit, action.orders)
-	out.end = out.examined == len(notes.Tasks) && notes.More == 0
+	page, out.examined = selectBriefs(briefs.Tasks, group, limit, action.orders)
+	out.end = out.examined == len(briefs.Tasks) && briefs.More == 0
 	if out.examined == 0 {
 		return out, nil
 	}
-	out.after = notes.Tasks[out.examined-1].Place()
+	out.after = briefs.Tasks[out.examined-1].Place()
 	if len(page) == 0 {
 		return out, nil
 	}
@@ -162,21 +162,21 @@ func (b *Backlog) bulkPage(ctx context.Context, r *BulkResult, group string, at 
 	return out, err
 }
 
-// selectNotes returns the first letters of a group, bounded in number and in the sum of
+// selectBriefs returns the first letters of a group, bounded in number and in the sum of
 // their orders, and how many letters it has examined.
-func selectNotes(notes []queue.TaskInfo, group string, limit, orders int) (page []queue.TaskInfo, examined int) {
-	for i := range notes {
-		n := &notes[i]
-		if group != "" && groupOf(n.Reason) != group {
+func selectBriefs(briefs []queue.TaskInfo, group string, limit, orders int) (page []queue.TaskInfo, examined int) {
+	for i := range briefs {
+		brief := &briefs[i]
+		if group != "" && groupOf(brief.Reason) != group {
 			continue
 		}
-		orders -= ordersIn(n)
+		orders -= ordersIn(brief)
 		if len(page) == limit || len(page) > 0 && orders < 0 {
 			return page, i
 		}
-		page = append(page, *n)
+		page = append(page, *brief)
 	}
-	return page, len(notes)
+	return page, len(briefs)
 }
 
 // count adds the results of a page.

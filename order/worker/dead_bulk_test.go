@@ -287,7 +287,7 @@ func TestBacklog_DiscardMany_Kept(t *testing.T) {
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 10))
 		f, shelf := shoptest.OnShelf(t, s)
 		q := ordertest.NewQueue(t, rdb, queue.Config{})
-		b := worker.NewBacklog(s, f.Releases, nil, worker.NamedQueue{Name: "one", Queue: q})
+		b := worker.NewBacklog(s, f.Releaser, nil, worker.NamedQueue{Name: "one", Queue: q})
 		die(t, q, always("x"), ordertest.Parcel("parcel", ordertest.Distinct("o", "item", 3)...))
 		exec := func(statement string) {
 			t.Helper()
@@ -348,7 +348,7 @@ func TestBacklog_DiscardMany(t *testing.T) {
 		storetest.MustCommit(t, s, orders[:200]...) // these have a row
 		allow := ordertest.Refuse(t, s, "INSERT", "orders", "new.id IN ('o0700', 'o1500')")
 		q := ordertest.NewQueue(t, rdb, queue.Config{})
-		b := worker.NewBacklog(s, f.Releases, nil, worker.NamedQueue{Name: "one", Queue: q})
+		b := worker.NewBacklog(s, f.Releaser, nil, worker.NamedQueue{Name: "one", Queue: q})
 		die(t, q, always("x"), purchaseTasks(orders)...)
 		die(t, q, always("x"), queue.Task{ID: "unreadable", Type: order.PurchaseType, Payload: []byte("?")})
 		sum, calls := bulk(t, b.DiscardMany, worker.DeadSelection{})
@@ -365,8 +365,8 @@ func TestBacklog_DiscardMany(t *testing.T) {
 				t.Errorf("order %d: %+v, %v, want %s", i, found, err, want)
 			}
 		}
-		if owed := ordertest.OwedOf(t, s); len(owed) != 0 {
-			t.Errorf("pending releases: %d", len(owed))
+		if pending := ordertest.ReleasesOf(t, s); len(pending) != 0 {
+			t.Errorf("pending releases: %d", len(pending))
 		}
 		allow()
 		if sum, _ := bulk(t, b.DiscardMany, worker.DeadSelection{}); len(sum.Done) != 2 || sum.Err != nil {
@@ -395,7 +395,7 @@ func TestBacklog_DiscardMany_Sale(t *testing.T) {
 			t.Fatalf("letter %+v: %+v, %v", letter, payload, err)
 		}
 		once := false
-		b.BacklogReleases().Stock = meanwhile{b.BacklogReleases().Stock, func() {
+		b.BacklogReleaser().Stock = meanwhile{b.BacklogReleaser().Stock, func() {
 			if !once {
 				once = true
 				if _, err := b.Retry(await.Context(t), ids[0]); err != nil {

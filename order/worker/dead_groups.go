@@ -93,25 +93,25 @@ func (b *Backlog) Groups(ctx context.Context) (DeadGroups, error) {
 func countGroups(ctx context.Context, q *queue.Queue, groups map[string]*DeadGroup, limit int, until time.Time) (n int, err error) {
 	letters := queue.Query{State: queue.StateDead, Reverse: true, Fields: queue.BriefFields}
 	for n < limit && time.Now().Before(until) {
-		letters.Limit = min(notesPage, limit-n)
+		letters.Limit = min(briefPage, limit-n)
 		page, err := q.List(ctx, letters)
 		if err != nil {
 			return n, err
 		}
 		for i := range page.Tasks {
-			note := &page.Tasks[i]
-			reason := plainReason(note.Reason)
+			brief := &page.Tasks[i]
+			reason := plainReason(brief.Reason)
 			g := groups[reason]
 			if g == nil {
-				g = &DeadGroup{ID: groupID(reason), Reason: reason, FirstAt: note.At}
+				g = &DeadGroup{ID: groupID(reason), Reason: reason, FirstAt: brief.At}
 				groups[reason] = g
 			}
 			g.Count++
-			if note.At.Before(g.FirstAt) {
-				g.FirstAt = note.At
+			if brief.At.Before(g.FirstAt) {
+				g.FirstAt = brief.At
 			}
-			if g.Example == "" || note.At.After(g.LastAt) {
-				g.LastAt, g.Example = note.At, note.ID
+			if g.Example == "" || brief.At.After(g.LastAt) {
+				g.LastAt, g.Example = brief.At, brief.ID
 			}
 		}
 		n += len(page.Tasks)

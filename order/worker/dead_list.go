@@ -39,8 +39,8 @@ func (p DeadPlace) after() queue.Place { return queue.Place{At: p.DiedAt, ID: p.
 func (p DeadPlace) at(after queue.Place) *DeadPlace { return &DeadPlace{p.Queue, after.At, after.ID} }
 
 const (
-	// notesPage is how many letters are read without their payloads in one call of Redis.
-	notesPage = 512
+	// briefPage is how many letters are read without their payloads in one call of Redis.
+	briefPage = 512
 	// maxFiltered is how many letters one page of a group examines at most.
 	maxFiltered = 10_000
 )
@@ -82,11 +82,11 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 			if len(letters) >= limit || examined >= maxFiltered {
 				return letters, &at, nil
 			}
-			notes, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), Limit: notesPage, Reverse: true, Fields: queue.BriefFields})
+			briefs, err := q.Queue.List(ctx, queue.Query{State: queue.StateDead, After: at.after(), Limit: briefPage, Reverse: true, Fields: queue.BriefFields})
 			if err != nil {
 				return nil, nil, unreachable(q.Name, err)
 			}
-			ids, n := notesOf(group, notes.Tasks, limit-len(letters))
+			ids, n := idsOfGroup(group, briefs.Tasks, limit-len(letters))
 			found, err := q.Queue.List(ctx, queue.Query{IDs: ids})
 			if err != nil {
 				return nil, nil, unreachable(q.Name, err)
@@ -97,27 +97,27 @@ func (b *Backlog) deadOf(ctx context.Context, group string, at DeadPlace, limit 
 				}
 			}
 			examined += n
-			if n == len(notes.Tasks) && notes.More == 0 {
+			if n == len(briefs.Tasks) && briefs.More == 0 {
 				break
 			}
-			at = *at.at(notes.Tasks[n-1].Place())
+			at = *at.at(briefs.Tasks[n-1].Place())
 		}
 	}
 	return letters, nil, nil
 }
 
-// notesOf returns the ids of the first letters of a group, up to limit, and how many letters
+// idsOfGroup returns the ids of the first letters of a group, up to limit, and how many letters
 // it has examined for that.
-func notesOf(group string, notes []queue.TaskInfo, limit int) (ids []string, examined int) {
-	for i := range notes {
+func idsOfGroup(group string, briefs []queue.TaskInfo, limit int) (ids []string, examined int) {
+	for i := range briefs {
 		if len(ids) == limit {
 			return ids, i
 		}
-		if groupOf(notes[i].Reason) == group {
-			ids = append(ids, notes[i].ID)
+		if groupOf(briefs[i].Reason) == group {
+			ids = append(ids, briefs[i].ID)
 		}
 	}
-	return ids, len(notes)
+	return ids, len(briefs)
 }
 
 func deadLetter(name string, d *queue.TaskInfo) DeadLetter {

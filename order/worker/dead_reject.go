@@ -53,16 +53,16 @@ func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, 
 			continue
 		}
 		b.ChangeNotifier.Notify(ctx, order.TaskIDs(done)...)
-		owed := make([]store.Returned, len(done))
+		pending := make([]store.Release, len(done))
 		for i := range done {
 			t := &done[i]
-			owed[i] = store.Returned{
+			pending[i] = store.Release{
 				OrderID: t.ID, ItemID: t.ItemID, UserID: t.UserID, IdempotencyKey: t.IdempotencyKey,
 				Quantity: t.Quantity, CreatedAt: b.store.Now().UnixMilli(),
 			}
 		}
 		// Units that cannot be returned now are recorded, and the sweeper returns them later.
-		b.releases.Release(ctx, owed)
+		b.releaser.Release(ctx, pending)
 	}
 	return rejected, failed, err
 }
@@ -147,7 +147,7 @@ func withoutRow(ctx context.Context, s *store.Store, tasks []order.Task) ([]orde
 
 // rejectDeadOne moves an order from queued to rejected without a worker.
 func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected int, err error) {
-	err = s.TransitionWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
 		rejected = 0
 		_, err := store.ReadOrder(ctx, c, t.ID)
 		if !errors.Is(err, order.ErrNotFound) {
@@ -157,7 +157,7 @@ func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected
 		if err := store.InsertRejection(ctx, c, t, out); err != nil { // its key may be taken if Redis had lost it
 			return err
 		}
-		_, err = store.InsertReturns.Exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, box.Now})
+		_, err = store.InsertReleases.Exec(ctx, c, []any{t.ID, t.ItemID, t.UserID, t.IdempotencyKey, t.Quantity, box.Now})
 		if err != nil {
 			return err
 		}

@@ -25,9 +25,9 @@ const (
 	deadLetterPage = 256
 	// deadLetterPages bounds the pages of one sweep; the next sweep continues there.
 	deadLetterPages = 64
-	// deadLetterAgain is when a queue's letters are read from the start again. If a clock
+	// deadLetterRestart is when a queue's letters are read from the start again. If a clock
 	// was set back, new letters may be placed among those already read.
-	deadLetterAgain = 24 * time.Hour
+	deadLetterRestart = 24 * time.Hour
 )
 
 // deadLetterCursor is the sweeps' position in the dead letters of one queue.
@@ -49,7 +49,7 @@ type deadLetterCursor struct {
 // once: a sweep continues where the previous one ended.
 func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Swept) error {
 	now := s.f.store.Now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterAgain || g.stopped && !s.f.store.HighWater().AnyStopped() {
+	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterRestart || g.stopped && !s.f.store.HighWater().AnyStopped() {
 		g.place, g.begun, g.stopped = queue.Place{}, now, false
 	}
 	before := now.Add(-DeadLetterAfter)
@@ -127,7 +127,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letter
 	done.Rejected += n
 	if n > 0 {
 		// Orders rejected by an earlier sweep are announced again, which is harmless.
-		s.f.changes.Notify(ctx, order.TaskIDs(tasks)...)
+		s.f.changeNotifier.Notify(ctx, order.TaskIDs(tasks)...)
 	}
 	missed := make(map[string]bool, len(left))
 	for i := range left {

@@ -53,10 +53,10 @@ func (l *lettersOf) die(n int, at time.Time) {
 	}
 }
 
-// TestSweeper_Buried_Once: a sweep reads a bounded number of dead letters, the next one
+// TestSweeper_DeadLetters_Once: a sweep reads a bounded number of dead letters, the next one
 // continues there, and each letter is read once. A letter that cannot be rejected does not
 // delay others, and is retried while it is a dead letter.
-func TestSweeper_Buried_Once(t *testing.T) {
+func TestSweeper_DeadLetters_Once(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 10))
@@ -107,9 +107,9 @@ func TestSweeper_Buried_Once(t *testing.T) {
 	}
 }
 
-// TestSweeper_Buried_Bound: one sweep reads a bounded number of pages, and stops when the
+// TestSweeper_DeadLetters_Bound: one sweep reads a bounded number of pages, and stops when the
 // database does not answer.
-func TestSweeper_Buried_Bound(t *testing.T) {
+func TestSweeper_DeadLetters_Bound(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	c := storetest.SetClock(s)

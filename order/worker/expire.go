@@ -30,9 +30,9 @@ func (e *expiries) add(l *queue.Leased, index int) error {
 	return nil
 }
 
-// note notes the verdict on an order. Of the verdicts on the orders of one task, a failure
+// setVerdict keeps the verdict on an order. Of the verdicts on the orders of one task, a failure
 // counts; otherwise the task waits for the order that is due first.
-func (e *expiries) note(errs []error, i int, err error) {
+func (e *expiries) setVerdict(errs []error, i int, err error) {
 	known := errs[e.index[i]]
 	before, waits := queue.Snoozed(known)
 	d, wait := queue.Snoozed(err)
@@ -41,47 +41,47 @@ func (e *expiries) note(errs []error, i int, err error) {
 	}
 }
 
-// expire closes the orders that are due and releases their units. say is called for each
+// expire closes the orders that are due and releases their units. report is called for each
 // order that is not finished: it is not due yet by the database's clock, or it failed. An
 // order that breaks the transaction is found by halving, and only that one fails.
-func (f *Fulfiller) expire(ctx context.Context, ids []string, say func(i int, err error)) {
+func (f *Fulfiller) expire(ctx context.Context, ids []string, report func(i int, err error)) {
 	if len(ids) == 0 {
 		return
 	}
-	var stand map[string]store.Expiry
-	var owed []store.Returned
+	var results map[string]store.Expiry
+	var pending []store.Release
 	err := f.persist(ctx, func() (err error) {
-		stand, owed, err = f.store.Expire(ctx, ids)
+		results, pending, err = f.store.Expire(ctx, ids)
 		return err
 	})
 	switch {
 	case err == nil:
-		_, failed := f.Releases.Release(ctx, owed)
-		f.changes.Notify(ctx, expired(stand)...)
+		_, failed := f.Releaser.Release(ctx, pending)
+		f.changeNotifier.Notify(ctx, expired(results)...)
 		for i, id := range ids {
-			if e := stand[id]; e.In > 0 {
-				say(i, queue.Snooze(e.In))
+			if e := results[id]; e.In > 0 {
+				report(i, queue.Snooze(e.In))
 			} else if err := failed[id]; err != nil {
-				say(i, fmt.Errorf("order %s: %w", id, err))
+				report(i, fmt.Errorf("order %s: %w", id, err))
 			}
 		}
 	case store.Transient(err): // only once ctx has ended
 		for i := range ids {
-			say(i, queue.Snooze(0))
+			report(i, queue.Snooze(0))
 		}
 	case len(ids) == 1:
-		say(0, err)
+		report(0, err)
 	default:
 		half := len(ids) / 2
-		f.expire(ctx, ids[:half], say)
-		f.expire(ctx, ids[half:], func(i int, err error) { say(half+i, err) })
+		f.expire(ctx, ids[:half], report)
+		f.expire(ctx, ids[half:], func(i int, err error) { report(half+i, err) })
 	}
 }
 
 // expired returns the orders that are expired, including those of a repeated expiry.
-func expired(stand map[string]store.Expiry) []string {
+func expired(results map[string]store.Expiry) []string {
 	var ids []string
-	for id, e := range stand {
+	for id, e := range results {
 		if e.Status == order.StatusExpired {
 			ids = append(ids, id)
 		}

@@ -64,7 +64,7 @@ func TestFulfiller_Expiry(t *testing.T) {
 		if got := s.MustGet(paid.ID); got.Status != order.StatusPaid {
 			t.Errorf("paid order %+v", got)
 		}
-		await.True(t, "the units to be back", func() bool { return len(ordertest.OwedOf(t, s.Store)) == 0 })
+		await.True(t, "the units to be back", func() bool { return len(ordertest.ReleasesOf(t, s.Store)) == 0 })
 		// The paid order's task is done, and a later order expires too.
 		next := s.MustPlace(s.Purchase("u", "k2", 2, ordertest.Long)).Order
 		await.True(t, "the next order to expire", func() bool { return s.MustGet(next.ID).Status == order.StatusExpired })
@@ -161,8 +161,8 @@ func TestFulfiller_Handle_Expiries(t *testing.T) {
 		}
 	}
 	// The cancelled order's units had not been released: they are now.
-	if fmt.Sprint(shelf.Units) != fmt.Sprint(map[string]int64{"due1": 2, "due2": 2, "cancelled": 2}) || len(ordertest.OwedOf(t, s)) != 0 {
-		t.Errorf("released %v, pending %v", shelf.Units, ordertest.OwedOf(t, s))
+	if fmt.Sprint(shelf.Units) != fmt.Sprint(map[string]int64{"due1": 2, "due2": 2, "cancelled": 2}) || len(ordertest.ReleasesOf(t, s)) != 0 {
+		t.Errorf("released %v, pending %v", shelf.Units, ordertest.ReleasesOf(t, s))
 	}
 	if err := s.Writer().Exec("UPDATE buyers SET quantity = 2 WHERE user_id LIKE 'ubroken%'").Error; err != nil {
 		t.Fatal(err)
@@ -196,25 +196,25 @@ func TestFulfiller_expire_NotGiven(t *testing.T) {
 	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1"))...); err != nil {
 		t.Errorf("with the sale not loaded: %v", err)
 	}
-	if owed := ordertest.OwedOf(t, s); !slices.Equal(owed, []string{"o1", "o2"}) {
-		t.Errorf("pending releases: %v", owed)
+	if pending := ordertest.ReleasesOf(t, s); !slices.Equal(pending, []string{"o1", "o2"}) {
+		t.Errorf("pending releases: %v", pending)
 	}
 	// The key belongs to another order: the sale is dropped, and if that fails, it is
 	// retried.
 	shelf.Set(inventory.ReleaseForeign, nil)
 	shelf.DropFail = ordertest.ErrTest
-	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1"))...); !errors.Is(err, ordertest.ErrTest) || len(ordertest.OwedOf(t, s)) != 2 {
-		t.Errorf("when the sale cannot be dropped: %v, %v", err, ordertest.OwedOf(t, s))
+	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1"))...); !errors.Is(err, ordertest.ErrTest) || len(ordertest.ReleasesOf(t, s)) != 2 {
+		t.Errorf("when the sale cannot be dropped: %v, %v", err, ordertest.ReleasesOf(t, s))
 	}
 	shelf.DropFail = nil
 	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1"))...); err != nil {
 		t.Errorf("with another order's key: %v", err)
 	}
-	if owed := ordertest.OwedOf(t, s); !slices.Equal(owed, []string{"o2"}) || !slices.Equal(shelf.Dropped, []string{"item", "item"}) {
-		t.Errorf("pending releases: %v, dropped %v", owed, shelf.Dropped)
+	if pending := ordertest.ReleasesOf(t, s); !slices.Equal(pending, []string{"o2"}) || !slices.Equal(shelf.Dropped, []string{"item", "item"}) {
+		t.Errorf("pending releases: %v, dropped %v", pending, shelf.Dropped)
 	}
 	shelf.Set(0, nil)
-	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1", "o2"))...); err != nil || shelf.Units["o2"] != 1 || len(ordertest.OwedOf(t, s)) != 0 {
+	if err := errors.Join(f.Handle(await.Context(t), ordertest.Expiries("o1", "o2"))...); err != nil || shelf.Units["o2"] != 1 || len(ordertest.ReleasesOf(t, s)) != 0 {
 		t.Errorf("with Redis back: %v, %v", err, shelf.Units)
 	}
 	ordertest.AuditStore(t, s)
@@ -338,7 +338,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 				t.Errorf("order %+v", r)
 			}
 		}
-		if expired != 299 || len(shelf.Units) != 299 || len(ordertest.OwedOf(t, s)) != 0 || ordertest.ItemOf(t, s, "item").Sold != 1 {
+		if expired != 299 || len(shelf.Units) != 299 || len(ordertest.ReleasesOf(t, s)) != 0 || ordertest.ItemOf(t, s, "item").Sold != 1 {
 			t.Errorf("%d expired, %d came back", expired, len(shelf.Units))
 		}
 		// The sweeper skips it, too, every time.

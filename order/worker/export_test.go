@@ -13,7 +13,7 @@ const (
 	IdlePages      = idlePages
 	RetryPage      = retryPage
 	SelectFreeable = selectFreeable
-	StrangeAfter   = strangeAfter
+	UnloadAfter    = unloadAfter
 	SweepPage      = sweepPage
 )
 
@@ -35,4 +35,4 @@ func NewFreeableItem(id string, version int64) FreeableItem {
 func (b *Backlog) SetBulkTime(d time.Duration) { b.bulkTime = d }
 
 // BacklogReleases returns what releases the units of discarded orders.
-func (b *Backlog) BacklogReleases() *release.Releases { return b.releases }
+func (b *Backlog) BacklogReleaser() *release.Releaser { return b.releaser }

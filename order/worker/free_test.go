@@ -162,9 +162,9 @@ func TestFreeable_Plan(t *testing.T) {
 	}
 }
 
-// TestSweeper_Returns_Ended: units of an ended sale that is not in Redis do not wait: the
+// TestSweeper_Releases_Ended: units of an ended sale that is not in Redis do not wait: the
 // database has counted them already.
-func TestSweeper_Returns_Ended(t *testing.T) {
+func TestSweeper_Releases_Ended(t *testing.T) {
 	t.Parallel()
 	shoptest.OnOwnEngine(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
@@ -190,7 +190,7 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 		}
 		c := storetest.SetClock(s.Store)
 		c.Add(worker.SweepGrace.Milliseconds())
-		shoptest.MustSweep(t, worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{}), worker.Swept{Returned: 1})
+		shoptest.MustSweep(t, worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{}), worker.Swept{Released: 1})
 		var waiting int64
 		if err := s.Store.Reader().Raw("SELECT COUNT(*) FROM releases").Scan(&waiting).Error; err != nil || waiting != 0 {
 			t.Errorf("%d units still wait, %v", waiting, err)
@@ -202,9 +202,9 @@ func TestSweeper_Returns_Ended(t *testing.T) {
 	})
 }
 
-// TestSweeper_Returns_Idle: any number of waiting units costs a sweep a bounded number of
+// TestSweeper_Releases_Idle: any number of waiting units costs a sweep a bounded number of
 // reads, and all of them get their turn.
-func TestSweeper_Returns_Idle(t *testing.T) {
+func TestSweeper_Releases_Idle(t *testing.T) {
 	t.Parallel()
 	const orders = 2*worker.IdlePages*worker.SweepPage + 5
 	s := storetest.New(t)
@@ -227,6 +227,6 @@ func TestSweeper_Returns_Idle(t *testing.T) {
 		t.Errorf("%d of %d orders had their turn", len(shelf.Calls), orders)
 	}
 	shelf.Set(inventory.ReleaseNotNeeded, nil)
-	shoptest.MustSweep(t, sweeper, worker.Swept{Returned: orders})
+	shoptest.MustSweep(t, sweeper, worker.Swept{Released: orders})
 	shoptest.MustSweep(t, sweeper, worker.Swept{})
 }

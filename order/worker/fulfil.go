@@ -34,12 +34,12 @@ const (
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
-	store    *store.Store
-	rdb      redis.UniversalClient
-	local    *checkout.Waiters
-	onError  func(error)
-	Releases *release.Releases
-	changes  *checkout.ChangeNotifier
+	store          *store.Store
+	rdb            redis.UniversalClient
+	local          *checkout.Waiters
+	onError        func(error)
+	Releaser       *release.Releaser
+	changeNotifier *checkout.ChangeNotifier
 	// partitions is the number of partitions of the items.
 	partitions int
 	Queued     []Membership // one per partition; nil: see invalidateUncounted
@@ -84,8 +84,8 @@ func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout
 	for _, set := range options {
 		set(f)
 	}
-	f.changes = checkout.NewChangeNotifier(rdb, onError)
-	f.Releases = release.NewReleases(store, rdb, f.partitions, nil, onError)
+	f.changeNotifier = checkout.NewChangeNotifier(rdb, onError)
+	f.Releaser = release.New(store, rdb, f.partitions, nil, onError)
 	return f
 }
 
@@ -172,7 +172,7 @@ func (f *Fulfiller) handle(ctx context.Context, w *work, errs []error) {
 		errs[t.index] = t.verdict(p.orders, p.results)
 		f.splitOff(t, p.results)
 	}
-	f.expire(ctx, w.expiries.ids, func(i int, err error) { w.expiries.note(errs, i, err) })
+	f.expire(ctx, w.expiries.ids, func(i int, err error) { w.expiries.setVerdict(errs, i, err) })
 }
 
 // purchases are the orders of a batch of tasks.
@@ -380,7 +380,7 @@ func (f *Fulfiller) invalidate(ctx context.Context, tasks []order.Task, out []or
 // were committed.
 func (f *Fulfiller) notify(ctx context.Context, tasks []order.Task, out []order.Outcome, at time.Time) {
 	messages := make(map[string][]byte)
-	changed := f.changes.Due(tasks, out)
+	changed := f.changeNotifier.Due(tasks, out)
 	for i := range tasks {
 		n := order.Notice{ID: tasks[i].ID, Outcome: out[i]}
 		origin := tasks[i].Origin
@@ -409,10 +409,10 @@ func (f *Fulfiller) notify(ctx context.Context, tasks []order.Task, out []order.
 		for origin, m := range messages {
 			p.Publish(ctx, order.ChannelOf(origin), m)
 		}
-		sent = f.changes.Add(ctx, p, changed)
+		sent = f.changeNotifier.Add(ctx, p, changed)
 		return nil
 	})
-	f.changes.NoteReceivers(sent)
+	f.changeNotifier.NoteReceivers(sent)
 	if err != nil {
 		f.store.HighWater().Committed(revisions)
 		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), order.About(err, tasks)))

@@ -203,8 +203,8 @@ func deadParcels(t *testing.T, s *shoptest.Shop, n int) (ids []string) {
 	return ids
 }
 
-// TestSweeper_Buried_Parcel: all orders of a dead letter are rejected and their units return.
-func TestSweeper_Buried_Parcel(t *testing.T) {
+// TestSweeper_DeadLetters_Parcel: all orders of a dead letter are rejected and their units return.
+func TestSweeper_DeadLetters_Parcel(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const n = 40
@@ -215,7 +215,7 @@ func TestSweeper_Buried_Parcel(t *testing.T) {
 		sweeper := worker.NewSweeper(s.Fulfiller, worker.SweeperConfig{Dead: []worker.DeadLetters{s.Queue}})
 		shoptest.MustSweep(t, sweeper, worker.Swept{Rejected: n})
 		c.Add(worker.SweepGrace.Milliseconds())
-		shoptest.MustSweep(t, sweeper, worker.Swept{Returned: n})
+		shoptest.MustSweep(t, sweeper, worker.Swept{Released: n})
 		for _, id := range ids {
 			if o := s.MustGet(id); o.Status != order.StatusRejected || o.Reason != order.ReasonFailed {
 				t.Errorf("order %+v", o)

@@ -20,9 +20,9 @@ const (
 	SweepGrace = 3 * time.Second
 	// sweepPage is how many orders are swept in one transaction.
 	sweepPage = 256
-	// strangeAfter is how long units whose order a sale does not have may be explained by a
+	// unloadAfter is how long units whose order a sale does not have may be explained by a
 	// running load. After that the sale is dropped, so that it is loaded again.
-	strangeAfter = 10 * time.Minute
+	unloadAfter = 10 * time.Minute
 )
 
 // Sweeper finishes incomplete work: it expires orders whose task was lost with Redis,
@@ -36,8 +36,8 @@ type Sweeper struct {
 	f    *Fulfiller
 	dead []*deadLetterCursor
 	// The rest is the place where the next sweep continues; only Sweep uses it.
-	freeAt    freeableItem
-	returnsAt string
+	freeAt     freeableItem
+	releasesAt string
 }
 
 // SweeperConfig configures what a Sweeper does in addition to expiries and releases. All
@@ -66,7 +66,7 @@ func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
 type Swept struct {
 	Expired  int // orders that were overdue
 	Rejected int // orders that no worker could commit, and are rejected now
-	Returned int // closed orders whose units were released
+	Released int // closed orders whose units were released
 	Waiting  int // closed orders whose units are still pending, among those that were read
 	Freed    int // ended sales that were removed from Redis
 }
@@ -79,7 +79,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	for _, g := range s.dead {
 		errs = append(errs, s.deadLetters(ctx, g, &done))
 	}
-	errs = append(errs, s.returns(ctx, &done), s.free(ctx, &done))
+	errs = append(errs, s.releases(ctx, &done), s.free(ctx, &done))
 	for _, q := range s.Logs {
 		errs = append(errs, accepted.Trim(ctx, s.f.rdb, q))
 	}
@@ -134,55 +134,55 @@ func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 // every sweep expensive.
 const idlePages = 4
 
-// returns releases the units that are still pending.
-func (s *Sweeper) returns(ctx context.Context, done *Swept) error {
+// releases releases the units that are still pending.
+func (s *Sweeper) releases(ctx context.Context, done *Swept) error {
 	now := s.f.store.Now()
 	before := now.Add(-SweepGrace).UnixMilli()
-	strange := now.Add(-strangeAfter).UnixMilli()
+	unloadBefore := now.Add(-unloadAfter).UnixMilli()
 	var errs []error
 	for idle := 0; idle < idlePages && ctx.Err() == nil; {
-		page, err := returnsBefore(ctx, s.f.store, before, s.returnsAt)
+		page, err := releasesBefore(ctx, s.f.store, before, s.releasesAt)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		if len(page) == 0 {
-			s.returnsAt = ""
+			s.releasesAt = ""
 			return errors.Join(errs...)
 		}
-		s.returnsAt = page[len(page)-1].OrderID
-		waiting, failed := s.f.Releases.Release(ctx, page)
+		s.releasesAt = page[len(page)-1].OrderID
+		waiting, failed := s.f.Releaser.Release(ctx, page)
 		left := len(waiting) + len(failed)
 		if left < len(page) {
 			idle = 0
 		} else {
 			idle++
 		}
-		done.Returned += len(page) - left
+		done.Released += len(page) - left
 		done.Waiting += left
 		for _, err := range failed {
 			if len(errs) < maxSweepErrors {
 				errs = append(errs, err)
 			}
 		}
-		if err := s.reload(ctx, waiting, strange); err != nil && len(errs) < maxSweepErrors {
+		if err := s.unload(ctx, waiting, unloadBefore); err != nil && len(errs) < maxSweepErrors {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-// reload drops the sales that have not had an order for long. If such a sale is not loaded,
+// unload drops the sales that have not had an order for long. If such a sale is not loaded,
 // this costs nothing; if it lacks the order, its next load will read it. A running load has
 // read the order, and must be allowed to finish.
-func (s *Sweeper) reload(ctx context.Context, waiting []store.Returned, strange int64) error {
+func (s *Sweeper) unload(ctx context.Context, waiting []store.Release, before int64) error {
 	var items []string
 	for i := range waiting {
-		if w := &waiting[i]; w.CreatedAt < strange && !slices.Contains(items, w.ItemID) {
+		if w := &waiting[i]; w.CreatedAt < before && !slices.Contains(items, w.ItemID) {
 			items = append(items, w.ItemID)
 		}
 	}
 	for _, item := range items {
-		if err := s.f.Releases.Stock.Unload(ctx, item); err != nil {
+		if err := s.f.Releaser.Stock.Unload(ctx, item); err != nil {
 			return err
 		}
 	}
@@ -214,14 +214,14 @@ const selectOverdue = `SELECT id, expires_at FROM orders
 		AND item_id NOT IN (SELECT value FROM json_each(?))
 	ORDER BY expires_at, id LIMIT ?`
 
-// returnsBefore reads a page of the releases that were recorded by then. After a failover that
+// releasesBefore reads a page of the releases that were recorded by then. After a failover that
 // loses a cancellation, its order holds its units, so a synchronous standby must have it.
-func returnsBefore(ctx context.Context, s *store.Store, before int64, after string) (page []store.Returned, err error) {
+func releasesBefore(ctx context.Context, s *store.Store, before int64, after string) (page []store.Release, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	db, err := s.Reader().DB()
 	if err == nil {
-		page, err = store.ReadReturns(ctx, db, selectReturns, before, after, sweepPage)
+		page, err = store.ReadReleases(ctx, db, selectReleases, before, after, sweepPage)
 	}
 	if err != nil {
 		return nil, store.Wrap("find units to release", err)
@@ -229,5 +229,5 @@ func returnsBefore(ctx context.Context, s *store.Store, before int64, after stri
 	return page, s.Replicated(ctx)
 }
 
-const selectReturns = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
+const selectReleases = `SELECT order_id, item_id, user_id, idempotency_key, quantity, created_at FROM releases
 	WHERE created_at <= ?1 AND order_id > ?2 ORDER BY order_id LIMIT ?3`

@@ -45,7 +45,7 @@ func TestPostgres_Sweeper_Standby(t *testing.T) {
 		t.Errorf("units %v were released", shelf.Units)
 	}
 	d.End(t)
-	shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 1})
+	shoptest.MustSweep(t, sweeper, worker.Swept{Released: 1})
 	if shelf.Units["o"] != 2 {
 		t.Errorf("units %v were released, want 2", shelf.Units)
 	}
@@ -61,22 +61,22 @@ func TestSweeper_Crash(t *testing.T) {
 	sweeper := worker.NewSweeper(f, worker.SweeperConfig{})
 	storetest.MustInsert(t, s, ordertest.Asking("item", 10, 5, time.Minute))
 	storetest.MustCommit(t, s, ordertest.Bought("committed", "item", "u", "k1", 1), ordertest.Bought("released", "item", "u", "k2", 2), ordertest.Bought("expired", "item", "v", "k", 3))
-	closed := map[string][]store.Returned{}
+	closed := map[string][]store.Release{}
 	for _, id := range []string{"committed", "released"} {
-		_, owed, err := s.Cancel(await.Context(t), id, order.Canceller{UserID: "u"})
-		if err != nil || len(owed) != 1 {
-			t.Fatal(owed, err)
+		_, pending, err := s.Cancel(await.Context(t), id, order.Canceller{UserID: "u"})
+		if err != nil || len(pending) != 1 {
+			t.Fatal(pending, err)
 		}
-		closed[id] = owed // here the process dies
+		closed[id] = pending // here the process dies
 	}
 	// This process had released the units, and died before it deleted the record.
-	if _, _, err := f.Releases.ReleaseFromItem(await.Context(t), "item", closed["released"]); err != nil {
+	if _, _, err := f.Releaser.ReleaseToSale(await.Context(t), "item", closed["released"]); err != nil {
 		t.Fatal(err)
 	}
 	c.Add(worker.SweepGrace.Milliseconds() - 1)
 	shoptest.MustSweep(t, sweeper, worker.Swept{}) // still left to its process
 	c.Add(1)
-	shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 2})
+	shoptest.MustSweep(t, sweeper, worker.Swept{Released: 2})
 	c.Add(time.Minute.Milliseconds())
 	if _, _, err := s.Expire(await.Context(t), []string{"expired"}); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 	if len(shelf.Dropped) != 0 {
 		t.Errorf("dropped %v", shelf.Dropped)
 	}
-	c.Add(worker.StrangeAfter.Milliseconds())
+	c.Add(worker.UnloadAfter.Milliseconds())
 	shoptest.MustSweep(t, worker.NewSweeper(f, worker.SweeperConfig{}), worker.Swept{Waiting: orders})
 	if len(shelf.Dropped) == 0 || shelf.Dropped[0] != "item" {
 		t.Errorf("dropped %v, want the item's sale", shelf.Dropped)
@@ -173,7 +173,7 @@ func TestSweeper_NotLoaded(t *testing.T) {
 		t.Errorf("sweep with Redis down: %+v, %v", got, err)
 	}
 	shelf.Set(0, nil)
-	shoptest.MustSweep(t, worker.NewSweeper(f, worker.SweeperConfig{}), worker.Swept{Returned: orders})
+	shoptest.MustSweep(t, worker.NewSweeper(f, worker.SweeperConfig{}), worker.Swept{Released: orders})
 	shoptest.MustSweep(t, worker.NewSweeper(f, worker.SweeperConfig{}), worker.Swept{})
 }
 
@@ -227,7 +227,7 @@ func TestSweeper_RedisLost(t *testing.T) {
 			t.Errorf("ledger while units are on their way: %+v", l)
 		}
 		c.Add(worker.SweepGrace.Milliseconds())
-		shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 2})
+		shoptest.MustSweep(t, sweeper, worker.Swept{Released: 2})
 		c.Add(1000)
 		shoptest.MustSweep(t, sweeper, worker.Swept{Expired: 1})
 		if o := s.MustGet(unpaid.ID); o.Status != order.StatusExpired {
@@ -241,9 +241,9 @@ func TestSweeper_RedisLost(t *testing.T) {
 	})
 }
 
-// TestSweeper_Buried: a purchase that no worker could commit is rejected, too; its units
+// TestSweeper_DeadLetters: a purchase that no worker could commit is rejected, too; its units
 // are released and its letter is kept.
-func TestSweeper_Buried(t *testing.T) {
+func TestSweeper_DeadLetters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 5, 5))
@@ -274,7 +274,7 @@ func TestSweeper_Buried(t *testing.T) {
 			t.Errorf("order %+v", o)
 		}
 		c.Add(worker.SweepGrace.Milliseconds())
-		shoptest.MustSweep(t, sweeper, worker.Swept{Returned: 1})
+		shoptest.MustSweep(t, sweeper, worker.Swept{Released: 1})
 		shoptest.MustSweep(t, sweeper, worker.Swept{})
 		if l := reconciletest.LedgerOf(s); l != (order.Ledger{Initial: 5, Left: 2, Sold: 3}) {
 			t.Errorf("ledger %+v", l)
@@ -377,7 +377,7 @@ func TestSweeper_Run(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Add(worker.SweepGrace.Milliseconds())
-	await.True(t, "the sweep", func() bool { return len(ordertest.OwedOf(t, s)) == 0 })
+	await.True(t, "the sweep", func() bool { return len(ordertest.ReleasesOf(t, s)) == 0 })
 	cancel()
 	<-ended
 	if shelf.Units["o"] != 1 {

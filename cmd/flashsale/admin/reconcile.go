@@ -46,8 +46,8 @@ type reconciledView struct {
 		Repaired               bool
 		Note                   string
 	}
-	LateReturns int64 `json:"late_returns"`
-	Partial     bool
+	LateReleases int64 `json:"late_returns"`
+	Partial      bool
 }
 
 // Reconcile returns the command that compares Redis and the database.
@@ -167,8 +167,8 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 			}
 			fmt.Fprintln(out)
 		}
-		if v.LateReturns > 0 {
-			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", bucket.ID(v.ItemID, v.Bucket), v.LateReturns)
+		if v.LateReleases > 0 {
+			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", bucket.ID(v.ItemID, v.Bucket), v.LateReleases)
 		}
 		if v.Partial && v.Error == "" {
 			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", bucket.ID(v.ItemID, v.Bucket))

@@ -41,7 +41,7 @@ func addAPI(ctx context.Context, sh *shared, ready *health, dev *development, ps
 	if err != nil {
 		return nil, nil, err
 	}
-	backlog := worker.NewBacklog(eng.store, sl.service.Releases, sl.service.ChangeNotifier, append(eng.orderQueues(), eng.otherQueues()...)...)
+	backlog := worker.NewBacklog(eng.store, sl.service.Releaser, sl.service.ChangeNotifier, append(eng.orderQueues(), eng.otherQueues()...)...)
 	figures, err := newFigures(sh, sl.locks, figureSources(sh, sl, backlog), ps)
 	if err != nil {
 		return nil, nil, err

@@ -15,7 +15,7 @@ func newReconciler(sh *shared, sl *selling, ps *parts) *reconcile.Reconciler {
 	e, eng := sh.env, sh.eng
 	m := newReconcileMetrics(e.registry, e.settings.ReconcileEvery != 0)
 	r := reconcile.NewReconciler(reconcile.Config{
-		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Releases: sl.service.Releases, HighWater: sh.highWater,
+		Store: eng.store, Stock: sl.stock, Records: sl.stock, Tasks: eng.tasks(), Releaser: sl.service.Releaser, HighWater: sh.highWater,
 		OnRepair: func(item string, d reconcile.Drift) {
 			m.repairs.WithLabelValues(string(d.Kind)).Inc()
 			e.log.Warn().Str("item", item).Str("kind", string(d.Kind)).Int64("expected", d.Expected).Int64("found", d.Found).

@@ -91,7 +91,7 @@ func newSelling(ctx context.Context, sh *shared, ps *parts) (*selling, error) {
 	admin := &items.Service{Store: eng.store, Stock: stock, Catalog: cache, OnError: report}
 	service := checkout.NewService(checkout.Config{
 		Store: eng.store, Stock: stock, Items: cache, Buckets: admin, Tasks: eng.tasks(), Waiters: sh.waiters,
-		Releases: release.NewReleases(eng.store, eng.rdb, e.settings.Partitions, stock.DropSoldOutMark, report), ChangeNotifier: checkout.NewChangeNotifier(eng.rdb, report),
+		Releaser: release.New(eng.store, eng.rdb, e.settings.Partitions, stock.DropSoldOutMark, report), ChangeNotifier: checkout.NewChangeNotifier(eng.rdb, report),
 		Queued: queued, Volatile: e.embedded(), OnError: report,
 	})
 	ps.add(part{name: "buckets", run: func(ctx context.Context) error {

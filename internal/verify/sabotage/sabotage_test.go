@@ -60,7 +60,7 @@ var sabotages = []struct {
 		sell: killWorkerBeforeCommit, found: []string{history.LostConfirmed},
 	},
 	{
-		name: "drops one order of a task",
+		name: "drops half of the orders of a task",
 		change: []alteration{{
 			file: "order/worker/fulfil.go",
 			from: "\tfor _, a := range accepted.OrdersOf(l.ID, l.Payload) {\n\t\to, err",

@@ -22,7 +22,7 @@ func LedgerOf(s *shoptest.Shop) order.Ledger {
 // New returns a reconciler of a shop.
 func New(s *shoptest.Shop) *reconcile.Reconciler {
 	return reconcile.NewReconciler(reconcile.Config{
-		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Releases: s.Service.Releases,
+		Store: s.Store, Stock: s.Stock, Records: s.Stock, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Releaser: s.Service.Releaser,
 	})
 }
 
