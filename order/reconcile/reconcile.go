@@ -147,7 +147,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 // examination is the examination of one item during a reconciliation.
 type examination struct {
 	*inspection
-	*Reconciler
+	r        *Reconciler
 	old      bool    // the database is older than Redis, and no other difference is reported
 	database []Drift // differences within the database
 	sale     []Drift
@@ -158,7 +158,7 @@ type examination struct {
 // examine inspects an item, with held also under its lock, and compares the database's
 // counts with its orders if that is requested.
 func (r *Reconciler) examine(ctx context.Context, item string, o Options, held bool) *examination {
-	e := &examination{inspection: &inspection{item: item, queued: -1}, Reconciler: r, repair: o.Repair}
+	e := &examination{inspection: &inspection{item: item, queued: -1}, r: r, repair: o.Repair}
 	if old, err := e.behind(ctx); err != nil || old {
 		e.old, e.err = old, err
 		return e
@@ -180,10 +180,10 @@ func (r *Reconciler) examine(ctx context.Context, item string, o Options, held b
 // behind reports whether the database is older than Redis. If it is, no other difference of
 // the item is reported, because neither side is right.
 func (e *examination) behind(ctx context.Context) (bool, error) {
-	if e.HighWater == nil {
+	if e.r.HighWater == nil {
 		return false, nil
 	}
-	found, err := e.HighWater.Compare(ctx, []string{e.item})
+	found, err := e.r.HighWater.Compare(ctx, []string{e.item})
 	if err != nil || len(found) == 0 {
 		return false, err
 	}
@@ -204,7 +204,7 @@ const allPages = 1 << 40
 // checkBooks compares the database's counts with its orders, and repairs them if that is
 // requested.
 func (e *examination) checkBooks(ctx context.Context, o Options) error {
-	b, err := e.readBooks(ctx)
+	b, err := e.compareBooks(ctx)
 	if err != nil || b == nil {
 		return err
 	}
@@ -214,14 +214,14 @@ func (e *examination) checkBooks(ctx context.Context, o Options) error {
 	return nil
 }
 
-// readBooks compares all orders and buyers of an item; nil means that the item changed too
+// compareBooks compares all orders and buyers of an item; nil means that the item changed too
 // often, or the comparison took too long.
-func (e *examination) readBooks(ctx context.Context) (*books, error) {
+func (e *examination) compareBooks(ctx context.Context) (*books, error) {
 	ctx, cancel := context.WithTimeout(ctx, itemLimit)
 	defer cancel()
 	for range booksTries {
 		var b books
-		moved, err := readBooks(ctx, e.Store, e.item, &b, allPages)
+		moved, err := readBooks(ctx, e.r.Store, e.item, &b, allPages)
 		if errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			break
 		}
@@ -242,7 +242,7 @@ func (e *examination) readBooks(ctx context.Context) (*books, error) {
 // repairBooks repairs the database's counts.
 func (e *examination) repairBooks(ctx context.Context, b *books, o Options) error {
 	found := e.database
-	err := repairCounts(ctx, e.Store, e.item, b, o.Actor, o.RequestID)
+	err := repairCounts(ctx, e.r.Store, e.item, b, o.Actor, o.RequestID)
 	note := ""
 	switch {
 	case errors.Is(err, errNotRepairable):
@@ -252,10 +252,10 @@ func (e *examination) repairBooks(ctx context.Context, b *books, o Options) erro
 	case err != nil:
 		return err
 	default:
-		if _, err := e.readBooks(ctx); err != nil {
+		if _, err := e.compareBooks(ctx); err != nil {
 			return err
 		}
-		e.seen, e.err = e.observe(ctx, e.item)
+		e.seen, e.err = e.r.observe(ctx, e.item)
 	}
 	still := e.database
 	for n := range found {
@@ -327,7 +327,7 @@ func (r *Reconciler) judge(ctx context.Context, page []*examination, most int) e
 // and would otherwise be wrong again.
 func (e *examination) mayRebuild(ctx context.Context) bool {
 	if e.deep == nil {
-		if b, err := e.readBooks(ctx); err != nil || b == nil {
+		if b, err := e.compareBooks(ctx); err != nil || b == nil {
 			e.err = err
 			return false
 		}
@@ -348,7 +348,7 @@ func (e *examination) mayRebuild(ctx context.Context) bool {
 // under the lock show a fault.
 func (e *examination) rebuild(ctx context.Context) bool {
 	judged := e.seen
-	_, err := e.observeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
+	_, err := e.r.observeHeld(ctx, e.item, make(map[string]bool), func(now *observation) bool {
 		fresh := inspection{item: e.item, seen: *now, queued: -1, off: e.off}
 		return now.same(&judged) || now.live.Damaged || anyOfSale(fresh.drifts())
 	})
@@ -356,7 +356,7 @@ func (e *examination) rebuild(ctx context.Context) bool {
 		e.err = err
 		return false
 	}
-	e.again(ctx, e.inspection)
+	e.r.again(ctx, e.inspection)
 	return e.err == nil
 }
 
@@ -371,7 +371,7 @@ func (e *examination) report() *ItemReport {
 	}
 	for _, d := range rep.Drifts {
 		if d.Repaired {
-			e.OnRepair(e.item, d)
+			e.r.OnRepair(e.item, d)
 		}
 	}
 	return rep
