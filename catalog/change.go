@@ -44,7 +44,7 @@ type announcement struct {
 
 const (
 	// announceTimeout bounds one attempt to announce.
-	announceTimeout = time.Second
+	announceTimeout = 700 * time.Millisecond
 	// maxUnannounced bounds the announcements that wait for Redis.
 	maxUnannounced = 10_000
 )

@@ -279,7 +279,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, commitBy time.Time, l *loc
 }
 
 // afterCommit bounds what follows a change's commit.
-const afterCommit = 700 * time.Millisecond
+const afterCommit = 650 * time.Millisecond
 
 // settle applies a committed change to a sale that suspend has marked with mark, or,
 // if mark is empty, that was not loaded.

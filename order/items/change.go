@@ -221,18 +221,23 @@ func (s *Service) alterBucket(ctx context.Context, id string, live inventory.Cha
 	// This refuses most invalid changes without stopping the sale. The check within the
 	// transaction decides.
 	if _, err = e.on(row); err == nil {
+		// What follows the commit in Redis is done at the same time as the change of the sale: if Redis does
+		// not respond, the caller waits for the longest of these calls, and not for one after the other.
+		var beside sync.WaitGroup
 		err = s.Stock.Change(ctx, id, live, func(ctx context.Context) (int64, error) {
-			next := row.Version + 1
+			version := row.Version + 1
 			row, err = changeItem(ctx, s.Store, id, e)
-			switch {
-			case err == nil:
-				s.Catalog.Changed(ctx, id, row.Version)
-			case errors.Is(err, order.ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-				// The outcome is unknown, so the catalogue must read the item again.
-				s.Catalog.Changed(ctx, id, next)
+			if err == nil {
+				version = row.Version
+				beside.Go(func() { s.Store.HighWater().Note(ctx) })
+			}
+			// If the outcome is unknown, the catalogue must read the item again.
+			if err == nil || errors.Is(err, order.ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+				beside.Go(func() { s.Catalog.Changed(ctx, id, version) })
 			}
 			return row.Version, err
 		})
+		beside.Wait()
 	}
 	if err != nil && !errors.Is(err, errSame) {
 		return schema.Item{}, fmt.Errorf("change item %s: %w", id, err)

@@ -47,7 +47,7 @@ func (e *edit) on(row schema.Item) (schema.Item, error) {
 	return next, nil
 }
 
-// changeItem makes a change of an item, with its audit entry. An error wraps
+// changeItem makes a change of an item, with its audit entry. The caller calls HighWater.Note. An error wraps
 // inventory.ErrUnchanged if it is certain that nothing was changed. With errSame the row is
 // returned as it is.
 //
@@ -71,7 +71,6 @@ func changeItem(ctx context.Context, s *store.Store, id string, e *edit) (schema
 	switch {
 	case err == nil:
 		s.HighWater().Committed(map[string]int64{id: row.Revision})
-		s.HighWater().Note(ctx)
 		return row, nil
 	case committing:
 		return schema.Item{}, err

@@ -1,6 +1,7 @@
 package items_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -330,6 +331,54 @@ func TestService_ChangeItem_DatabaseAway(t *testing.T) {
 		accept()
 		if item := s.MustRestock(5, "k"); item.StockTotal != 10 || item.StockLeft != 9 {
 			t.Errorf("restocked: %+v", item)
+		}
+	})
+}
+
+// slowCatalog is a catalogue whose announcements wait until the sale may be changed.
+type slowCatalog struct {
+	items.Catalog
+	committed chan struct{}
+	alone     bool // the sale was not changed meanwhile
+}
+
+func (c *slowCatalog) Changed(ctx context.Context, id string, version int64) {
+	select {
+	case <-c.committed:
+	case <-time.After(20 * time.Second):
+		c.alone = true
+	}
+	c.Catalog.Changed(ctx, id, version)
+}
+
+// committing is a Stock that reports that a change is committed.
+type committing struct {
+	items.Stock
+	committed chan struct{}
+}
+
+func (s *committing) Change(ctx context.Context, item string, c inventory.Change, commit func(ctx context.Context) (int64, error)) error {
+	return s.Stock.Change(ctx, item, c, func(ctx context.Context) (int64, error) {
+		defer close(s.committed)
+		return commit(ctx)
+	})
+}
+
+// TestService_ChangeItem_SlowAnnouncement: a sale gets its change while the change is announced, so that
+// the two do not add up while Redis does not respond.
+func TestService_ChangeItem_SlowAnnouncement(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 20, 20))
+		committed := make(chan struct{})
+		slow := &slowCatalog{Catalog: s.Items, committed: committed}
+		service := &items.Service{Store: s.Store, Stock: &committing{s.Stock, committed}, Catalog: slow, OnError: s.CollectError}
+		item, err := service.ChangeItem(await.Context(t), s.Item, items.Change{PerUserLimit: ordertest.Ptr(int64(1))}, ordertest.Root)
+		if err != nil || item.PerUserLimit != 1 || slow.alone {
+			t.Errorf("changed to %+v, %v; the sale waited for the announcement: %v", item, err, slow.alone)
+		}
+		if shown, err := s.Items.Item(await.Context(t), s.Item); err != nil || shown.Version != 2 {
+			t.Errorf("the catalogue has %+v, %v, want version 2", shown, err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ var (
 // Redis.
 var (
 	// Show bounds the read of what is left of an item that is shown.
-	Show = 250 * time.Millisecond
+	Show = 200 * time.Millisecond
 	// Release bounds the release of one batch of orders: what is not released by then
 	// stays recorded and is tried again.
 	Release = 2 * time.Second
@@ -38,7 +38,7 @@ var (
 	Announce = time.Second
 	// Revisions bounds the recording of a transaction's revisions: without it, the next
 	// transaction or check records them.
-	Revisions = time.Second
+	Revisions = 700 * time.Millisecond
 	// Refill bounds the refill of a bucket, which may wait for buckets that are being changed
 	// or loaded. It also bounds how long a purchase is tried again after refills whose units
 	// other buyers have taken.
