@@ -32,8 +32,8 @@ type lifeOrder struct {
 	reason    string
 	expiresAt int64 // Unix milliseconds; 0: never
 	// restocked says that the units of a refunded order returned to stock.
-	restocked bool
-	noted     int64 // when its release was recorded; 0: no pending release
+	restocked    bool
+	pendingSince int64 // when its release was recorded; 0: no pending release
 }
 
 // holds reports whether the order's units are taken from the stock.
@@ -163,7 +163,7 @@ func (m *lives) bury(t *rapid.T) {
 		}
 		want++
 		m.keys[tasks[i].UserID+" "+tasks[i].IdempotencyKey] = true
-		m.orders[tasks[i].ID] = &lifeOrder{Task: tasks[i], status: order.StatusRejected, reason: order.ReasonFailed, noted: m.now()}
+		m.orders[tasks[i].ID] = &lifeOrder{Task: tasks[i], status: order.StatusRejected, reason: order.ReasonFailed, pendingSince: m.now()}
 	}
 	if n, _, err := worker.RejectDead(await.Context(m.tb), m.store, tasks); err != nil || n != want {
 		t.Fatalf("rejected %d, %v, want %d", n, err, want)
@@ -229,7 +229,7 @@ func (m *lives) refund(t *rapid.T) {
 	case o.status == order.StatusPaid:
 		o.status, o.restocked = order.StatusRefunded, r.Restock
 		if r.Restock {
-			o.noted = m.now()
+			o.pendingSince = m.now()
 		}
 		for reference, was := range m.money {
 			if was == tk.ID+" accepted" {
@@ -245,7 +245,7 @@ func (m *lives) refund(t *rapid.T) {
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("refund %+v of %+v: %v, want %v", r, o, err, want)
 	}
-	if err == nil && (got.Status != order.StatusRefunded || got.Restocked != r.Restock || (len(pending) == 1) != (o.noted != 0)) {
+	if err == nil && (got.Status != order.StatusRefunded || got.Restocked != r.Restock || (len(pending) == 1) != (o.pendingSince != 0)) {
 		t.Fatalf("refunded as %+v, pending %+v, and the model has %+v", got, pending, o)
 	}
 	m.give(t, pending)
@@ -287,7 +287,7 @@ func (m *lives) cancel(t *rapid.T) {
 	case o == nil, !by.Admin && by.UserID != o.UserID:
 		want = order.ErrNotFound
 	case o.status == order.StatusConfirmed:
-		o.status, o.noted, o.reason = order.StatusCancelled, m.now(), order.ReasonBuyer
+		o.status, o.pendingSince, o.reason = order.StatusCancelled, m.now(), order.ReasonBuyer
 		if by.Admin {
 			o.reason = order.ReasonAdmin
 		}
@@ -298,7 +298,7 @@ func (m *lives) cancel(t *rapid.T) {
 	if !errors.Is(err, want) || (err == nil) != (want == nil) {
 		t.Fatalf("cancel %+v by %+v: %v, want %v", o, by, err, want)
 	}
-	if err == nil && (got.Status != order.StatusCancelled || (len(pending) == 1) != (o.noted != 0)) {
+	if err == nil && (got.Status != order.StatusCancelled || (len(pending) == 1) != (o.pendingSince != 0)) {
 		t.Fatalf("cancelled as %+v, pending %+v, and the model has %+v", got, pending, o)
 	}
 	m.give(t, pending)
@@ -323,7 +323,7 @@ func (m *lives) give(t *rapid.T, pending []store.Release) {
 func (m *lives) back(pending []store.Release) {
 	for _, r := range pending {
 		if !m.away {
-			m.orders[r.OrderID].noted = 0
+			m.orders[r.OrderID].pendingSince = 0
 		}
 	}
 }
@@ -333,7 +333,7 @@ func (m *lives) expireOrder(o *lifeOrder, by int64) bool {
 	if o.status != order.StatusConfirmed || o.expiresAt == 0 || by < o.expiresAt {
 		return false
 	}
-	o.status, o.reason, o.noted = order.StatusExpired, order.ReasonUnpaid, m.now()
+	o.status, o.reason, o.pendingSince = order.StatusExpired, order.ReasonUnpaid, m.now()
 	return true
 }
 
@@ -350,7 +350,7 @@ func (m *lives) expire(t *rapid.T) {
 		m.handled(t, ids, m.f.Handle(await.Context(m.tb), ordertest.Expiries(ids...)))
 		for _, id := range ids {
 			if o := m.orders[id]; o != nil && !m.away {
-				o.noted = 0 // including orders closed before
+				o.pendingSince = 0 // including orders closed before
 			}
 		}
 		return
@@ -371,7 +371,7 @@ func (m *lives) handled(t *rapid.T, ids []string, got []error) {
 		case o == nil:
 		case o.status == order.StatusConfirmed && o.expiresAt > 0:
 			want = queue.Snooze(time.Duration(o.expiresAt-m.now()) * time.Millisecond)
-		case m.away && o.noted != 0:
+		case m.away && o.pendingSince != 0:
 			want = release.ErrNotReleased
 		}
 		if (got[i] == nil) != (want == nil) || want != nil && !errors.Is(got[i], want) && got[i].Error() != want.Error() {
@@ -387,16 +387,16 @@ func (m *lives) sweep(t *rapid.T) {
 		o := m.orders[id]
 		fresh := m.expireOrder(o, before)
 		if fresh && !m.away {
-			o.noted = 0
+			o.pendingSince = 0
 		}
 		switch {
 		case fresh && !m.away:
 			want.Expired++
-		case o.noted == 0 || o.noted > before:
+		case o.pendingSince == 0 || o.pendingSince > before:
 		case m.away:
 			want.Waiting++
 		default:
-			o.noted = 0
+			o.pendingSince = 0
 			want.Released++
 		}
 	}
@@ -437,7 +437,7 @@ func (m *lives) check(t *rapid.T) {
 	if len(rows) != len(m.orders) {
 		t.Fatalf("%d rows, want %d", len(rows), len(m.orders))
 	}
-	var noted []string
+	var pendingIDs []string
 	left, pending := m.total, int64(0)
 	for id, o := range m.orders {
 		r := rows[id]
@@ -447,11 +447,11 @@ func (m *lives) check(t *rapid.T) {
 		}
 		back := m.shelf.Units[id]
 		closed := o.status == order.StatusCancelled || o.status == order.StatusExpired || o.reason == order.ReasonFailed || o.restocked
-		if back != 0 && (!closed || back != o.Quantity) || back == 0 && closed && o.noted == 0 {
+		if back != 0 && (!closed || back != o.Quantity) || back == 0 && closed && o.pendingSince == 0 {
 			t.Fatalf("%d units of %+v were released", back, o)
 		}
-		if o.noted != 0 {
-			noted = append(noted, id)
+		if o.pendingSince != 0 {
+			pendingIDs = append(pendingIDs, id)
 		}
 		if r.ConfirmedAt == 0 {
 			continue // the database never counted it
@@ -459,16 +459,16 @@ func (m *lives) check(t *rapid.T) {
 		// As a sale counts: the units taken, minus those released. Without Redis to refuse
 		// purchases the result may be negative.
 		left += back - r.Quantity
-		if back == 0 && o.noted != 0 {
+		if back == 0 && o.pendingSince != 0 {
 			pending += r.Quantity
 		}
 	}
 	if sold := ordertest.ItemOf(m.tb, m.store, "item").Sold; left+pending+sold != m.total {
 		t.Fatalf("%d left, %d pending and %d held or sold of %d", left, pending, sold, m.total)
 	}
-	slices.Sort(noted)
-	if got := ordertest.ReleasesOf(m.tb, m.store); !slices.Equal(got, noted) {
-		t.Fatalf("pending releases are %v, want %v", got, noted)
+	slices.Sort(pendingIDs)
+	if got := ordertest.ReleasesOf(m.tb, m.store); !slices.Equal(got, pendingIDs) {
+		t.Fatalf("pending releases are %v, want %v", got, pendingIDs)
 	}
 	if got := ordertest.PaymentsOf(m.tb, m.store); !maps.Equal(got, m.money) {
 		t.Fatalf("payments %v, want %v", got, m.money)

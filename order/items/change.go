@@ -258,7 +258,7 @@ func (s *Service) show(ctx context.Context, row *schema.Item) catalog.Item {
 			s.OnError(fmt.Errorf("show item %s: %w", item.ID, err))
 			return item
 		}
-		item = store.Whole(rows)
+		item = store.ItemOfBuckets(rows)
 	}
 	left, err := s.Stock.Left(ctx, bucket.IDs(item.ID, item.Buckets))
 	if err != nil {

@@ -102,7 +102,7 @@ func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.B
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	if store.Whole(rows).StockTotal+r.Quantity > MaxStock {
+	if store.ItemOfBuckets(rows).StockTotal+r.Quantity > MaxStock {
 		return catalog.Item{}, ErrStockRange
 	}
 	ids := bucket.IDs(id, len(rows))

@@ -90,7 +90,7 @@ func (r *Releaser) Release(ctx context.Context, pending []store.Release) (waitin
 		byItem[o.ItemID] = append(byItem[o.ItemID], o)
 	}
 	failed = make(map[string]error)
-	var back []string
+	var released []string
 	reached := make(map[string]int64, len(byItem)) // by item: its sale's sequence
 	for item, list := range byItem {
 		status, sequence, err := r.ReleaseToSale(ctx, item, list)
@@ -103,7 +103,7 @@ func (r *Releaser) Release(ctx context.Context, pending []store.Release) (waitin
 			case status[i] == inventory.ReleaseUnknown:
 				failed[list[i].OrderID] = errors.Join(ErrNotReleased, err)
 			case settles(status[i]):
-				back = append(back, list[i].OrderID)
+				released = append(released, list[i].OrderID)
 			default:
 				waiting = append(waiting, list[i])
 			}
@@ -111,9 +111,9 @@ func (r *Releaser) Release(ctx context.Context, pending []store.Release) (waitin
 	}
 	faultpoint.Reach("order.released")
 	// The items may have taken all of the time.
-	forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
+	writeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
-	if err := deleteReleases(forget, r.store, back, reached); err != nil {
+	if err := deleteReleases(writeCtx, r.store, released, reached); err != nil {
 		r.onError(err) // the next attempt finds them released already
 	}
 	return waiting, failed
@@ -127,13 +127,13 @@ var ErrNotReleased = errors.New("order: units not released")
 // under the same key; its next load counts the order correctly.
 func settles(s inventory.ReleaseStatus) bool { return s.Settled() || s == inventory.ReleaseForeign }
 
-// againMin and againMax bound the pauses before a release is repeated, of which each is four times the one
+// repeatMin and repeatMax bound the pauses before a release is repeated, of which each is four times the one
 // before it: other connections are often lost at the same time, and a Redis that is down is not waited for.
 const (
-	againMin = 2 * time.Millisecond
-	againMax = 32 * time.Millisecond
-	// againWithin bounds the time since the first try: a Redis that does not respond would take all of timeouts.Release.
-	againWithin = 500 * time.Millisecond
+	repeatMin = 2 * time.Millisecond
+	repeatMax = 32 * time.Millisecond
+	// repeatWithin bounds the time since the first try: a Redis that does not respond would take all of timeouts.Release.
+	repeatWithin = 500 * time.Millisecond
 )
 
 // ReleaseToSale releases orders of one item. The statuses are valid even if there is an error.
@@ -143,7 +143,7 @@ func (r *Releaser) ReleaseToSale(ctx context.Context, item string, list []store.
 		o := &list[i]
 		orders[i] = inventory.Released{Buyer: o.UserID, IdempotencyKey: o.IdempotencyKey, OrderID: o.OrderID, Quantity: o.Quantity}
 	}
-	status, sequence, err := r.releaseAgain(ctx, item, orders)
+	status, sequence, err := r.releaseRepeatedly(ctx, item, orders)
 	r.onRelease(item)
 	for i := range status {
 		if status[i] != inventory.ReleaseForeign {
@@ -158,13 +158,13 @@ func (r *Releaser) ReleaseToSale(ctx context.Context, item string, list []store.
 	return status, sequence, err
 }
 
-// releaseAgain releases orders, and repeats the call for those without a reply: Redis may respond on another
+// releaseRepeatedly releases orders, and repeats the call for those without a reply: Redis may respond on another
 // connection, and recognizes what it has released. A Redis that is known to be down, or that does not
 // respond, is not asked again.
-func (r *Releaser) releaseAgain(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error) {
+func (r *Releaser) releaseRepeatedly(ctx context.Context, item string, orders []inventory.Released) (status []inventory.ReleaseStatus, sequence int64, err error) {
 	began := time.Now()
 	status, sequence, err = r.Stock.Release(ctx, item, orders)
-	for wait := againMin; lost(err) && time.Since(began) < againWithin && wait <= againMax && pause.For(ctx, wait); wait *= 4 {
+	for wait := repeatMin; noReply(err) && time.Since(began) < repeatWithin && wait <= repeatMax && pause.For(ctx, wait); wait *= 4 {
 		first := slices.IndexFunc(status, func(s inventory.ReleaseStatus) bool { return s == inventory.ReleaseUnknown })
 		if first < 0 {
 			break
@@ -177,8 +177,8 @@ func (r *Releaser) releaseAgain(ctx context.Context, item string, orders []inven
 	return status, sequence, err
 }
 
-// lost reports whether a release was sent and failed without a reply from Redis.
-func lost(err error) bool {
+// noReply reports whether a release was sent and failed without a reply from Redis.
+func noReply(err error) bool {
 	var replied redis.Error
 	return err != nil && !errors.As(err, &replied) && !errors.Is(err, breaker.ErrOpen)
 }

@@ -161,7 +161,7 @@ func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now 
 // insertPostgres is insert in one round trip.
 func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsStatement, now int64) error {
 	for i := range n.tasks {
-		window, known := g.open.windows[n.tasks[i].ItemID]
+		window, known := g.opening.windows[n.tasks[i].ItemID]
 		if !known {
 			return errNotWhole
 		}

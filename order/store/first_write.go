@@ -22,10 +22,10 @@ var ErrServerChanged = errors.New("order: first write on another database server
 // has ended then.
 func (g *group) compareServer() error {
 	h := g.store.highWater
-	if h == nil || g.open == nil {
+	if h == nil || g.opening == nil {
 		return nil
 	}
-	life := g.open.mark.life
+	life := g.opening.txID.life
 	if known := g.store.comparedLife.Load(); known != nil && *known == life {
 		return nil
 	}

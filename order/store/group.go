@@ -22,7 +22,7 @@ type group struct {
 	// cancel releases ctx. On Postgres ctx ends when the transaction takes too long: its
 	// server may be unreachable, without an error.
 	cancel   context.CancelFunc
-	open     *opening // of the transaction on Postgres; nil: it has not begun
+	opening  *opening // of the transaction on Postgres; nil: it has not begun
 	conn     *sql.Conn
 	box      *Outbox // the events of all members; nil: none has opened it
 	noteOnce sync.Once
@@ -89,7 +89,7 @@ func (g *group) end(commit bool) error {
 	case !g.store.Postgres():
 		return errors.Join(err, cerr)
 	case err != nil:
-		return committed(g.store, g.open.mark, err)
+		return committed(g.store, g.opening.txID, err)
 	}
 	// It may have read what another transaction wrote, and written nothing.
 	if err := g.store.Replicated(g.ctx); err != nil {
@@ -101,15 +101,15 @@ func (g *group) end(commit bool) error {
 // lock begins a transaction on Postgres, with its lock, before its first members: one shared
 // with payments and with batches of other items, or an exclusive one. Its time for changes begins then.
 func (g *group) lock(shared bool, items ...string) error {
-	if !g.store.Postgres() || g.open != nil {
+	if !g.store.Postgres() || g.opening != nil {
 		return nil
 	}
 	tx, open, err := beginLocked(g.ctx, g.conn, shared, items...)
 	if err != nil {
 		return err
 	}
-	g.store.noteServer(open.mark.life)
-	g.open, g.preparedTx, g.began = open, g.store.prepared.in(tx), time.Now()
+	g.store.noteServer(open.txID.life)
+	g.opening, g.preparedTx, g.began = open, g.store.prepared.in(tx), time.Now()
 	return nil
 }
 
@@ -288,7 +288,7 @@ func (g *group) writeEvents() error {
 		return nil
 	}
 	g.box.Now = g.store.now().UnixMilli()
-	if err := g.box.bump(g.ctx, g); err != nil {
+	if err := g.box.raiseTouched(g.ctx, g); err != nil {
 		return err
 	}
 	return g.box.write(g.ctx, g)

@@ -51,7 +51,7 @@ func (s *Store) InsertItem(ctx context.Context, n order.NewItem) (catalog.Item, 
 	if err != nil {
 		return catalog.Item{}, err
 	}
-	return Whole(rows), nil
+	return ItemOfBuckets(rows), nil
 }
 
 // OpenMargin puts the default opening of an item into the past. The item must be on sale at
@@ -173,8 +173,8 @@ func itemsOf(rows []schema.Item) []catalog.Item {
 	return items
 }
 
-// Whole returns the item of the rows of its buckets.
-func Whole(rows []schema.Item) catalog.Item { return itemsOf(rows)[0] }
+// ItemOfBuckets returns the item of the rows of its buckets.
+func ItemOfBuckets(rows []schema.Item) catalog.Item { return itemsOf(rows)[0] }
 
 // ItemIDs reads up to limit ids of items and buckets after the given one, in order.
 func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string, error) {

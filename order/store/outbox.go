@@ -32,7 +32,7 @@ type Outbox struct {
 func openOutbox(ctx context.Context, g *group, now int64) (*Outbox, error) {
 	box := &Outbox{Now: now}
 	if g.store.Postgres() {
-		box.want(g.open.wanted)
+		box.want(g.opening.wanted)
 		return box, nil
 	}
 	err := Each(ctx, g, selectWanted, nil, func(rows *sql.Rows) error {
@@ -186,7 +186,7 @@ func (b *Outbox) WriteEvents(ctx context.Context, c Conn) (ids []string, err err
 	return ids, nil
 }
 
-// Touch makes bump increment the revision of an item of which something other than the
+// Touch makes raiseTouched increment the revision of an item of which something other than the
 // units was changed.
 func (b *Outbox) Touch(item string) { b.revised(item, 0) }
 
@@ -206,9 +206,9 @@ func (b *Outbox) add(other *Outbox) {
 	}
 }
 
-// bump increments the revisions that are still to be incremented, once for each item. Items
+// raiseTouched increments the revisions that are still to be incremented, once for each item. Items
 // that do not exist are skipped.
-func (b *Outbox) bump(ctx context.Context, c Conn) error {
+func (b *Outbox) raiseTouched(ctx context.Context, c Conn) error {
 	var items []string
 	for item, revision := range b.revisions {
 		if revision == 0 {

@@ -62,7 +62,7 @@ const MaxPayments = 100
 func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outbox) (receipt, error) {
 	var known reported
 	// Most payments are new and pay their order; then this is the only read of the order.
-	o, paid, err := settle(ctx, c, id, p, box.Now, false)
+	o, paid, err := tryPay(ctx, c, id, p, box.Now, false)
 	if err != nil {
 		return receipt{}, err
 	}
@@ -78,7 +78,7 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 		case known.orderID != id || known.outcome != order.PaymentMismatch:
 			return receipt{refusal: order.ErrReferenceReused}, nil
 		default:
-			if o, paid, err = settle(ctx, c, id, p, box.Now, true); err != nil {
+			if o, paid, err = tryPay(ctx, c, id, p, box.Now, true); err != nil {
 				return receipt{}, err
 			}
 		}
@@ -88,7 +88,7 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 		if got.order, err = ReadOrder(ctx, c, id); err != nil {
 			return receipt{}, err
 		}
-		got.outcome = unaccepted(&got.order, p, box.Now)
+		got.outcome = outcomeUnaccepted(&got.order, p, box.Now)
 	}
 	got.refusal = PaymentErrors[got.outcome]
 	payment, err := recordPayment(ctx, c, reported{Payment: p, id: known.id, orderID: id, receivedAs: got.outcome}, box.Now)
@@ -103,9 +103,9 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 	return got, nil
 }
 
-// settle pays an order if this payment can, and then returns the order. The payment's
+// tryPay pays an order if this payment can, and then returns the order. The payment's
 // reference must be new, unless the payment corrects the one recorded under it.
-func settle(ctx context.Context, c Conn, id string, p order.Payment, now int64, corrects bool) (o order.Order, paid bool, err error) {
+func tryPay(ctx context.Context, c Conn, id string, p order.Payment, now int64, corrects bool) (o order.Order, paid bool, err error) {
 	o, err = ScanOrder(c.QueryRowContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency, corrects))
 	if errors.Is(err, sql.ErrNoRows) {
 		return order.Order{}, false, nil
@@ -154,8 +154,8 @@ func recordPayment(ctx context.Context, c Conn, r reported, now int64) (int64, e
 	return id, err
 }
 
-// unaccepted returns the outcome of a payment that did not pay its order at now.
-func unaccepted(o *order.Order, p order.Payment, now int64) order.PaymentOutcome {
+// outcomeUnaccepted returns the outcome of a payment that did not pay its order at now.
+func outcomeUnaccepted(o *order.Order, p order.Payment, now int64) order.PaymentOutcome {
 	open := o.Status == order.StatusConfirmed && (o.ExpiresAt.IsZero() || o.ExpiresAt.UnixMilli() > now)
 	switch {
 	case !open && o.Status != order.StatusPaid:

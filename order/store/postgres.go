@@ -22,7 +22,7 @@ func OpenPostgres(url string, conns int) (*gorm.DB, error) {
 }
 
 // openPostgres opens a pool whose new connections run a text first. It is omitted behind a
-// pooler that gives each transaction another session. met gets the mark.life of each
+// pooler that gives each transaction another session. met gets the txID.life of each
 // connection's server before the connection is used.
 func openPostgres(url string, conns int, first string, met func(life string)) (*gorm.DB, error) {
 	cfg, err := PostgresConfig(url)

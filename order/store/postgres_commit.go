@@ -18,7 +18,7 @@ import (
 // commit is visible before a standby has it if the server crashes while the commit waits for the
 // standby, or if an operator cancels the wait. It could be lost in a failover.
 type replication struct {
-	life atomic.Pointer[string] // the mark.life of the last server that a connection was made to
+	life atomic.Pointer[string] // the txID.life of the last server that a connection was made to
 	// doubt is raised when what this process reads from now on may be missing on a standby.
 	// settled is the doubt up to which the standbys have everything.
 	doubt, settled atomic.Int64
@@ -102,8 +102,8 @@ var errOtherLife = errors.New("order: the server has restarted since")
 // committed returns nil if a transaction was committed, although its COMMIT failed, for example
 // because the connection was lost. It asks the server, until it answers or the time is over.
 // Errors: errRolledBack; any other says that the outcome is unknown.
-func committed(s *Store, m mark, cause error) error {
-	if m.xid == "" {
+func committed(s *Store, id txID, cause error) error {
+	if id.xid == "" {
 		return fmt.Errorf("%w: %w", errRolledBack, cause) // it had not begun to write
 	}
 	s.doubt.Add(1)
@@ -111,12 +111,12 @@ func committed(s *Store, m mark, cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), outcomeWait) //nolint:forbidigo // see above
 	defer cancel()
 	for {
-		status, life, err := transactionStatus(ctx, s, m.xid)
+		status, life, err := transactionStatus(ctx, s, id.xid)
 		var pe *pgconn.PgError
 		switch {
 		case err == nil && status == "aborted":
 			return fmt.Errorf("%w: %w", errRolledBack, cause)
-		case err == nil && status != "" && life != m.life, errors.As(err, &pe) && pe.Code == numberUnused:
+		case err == nil && status != "" && life != id.life, errors.As(err, &pe) && pe.Code == numberUnused:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
 		case err == nil && status == "committed":
 			if err = s.Replicated(ctx); err == nil {

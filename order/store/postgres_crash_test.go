@@ -33,7 +33,7 @@ func TestCommitted_NumberReused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := open.mark
+	first := open.txID
 	server.Kill(t)
 	lost := tx.Commit()
 	if lost == nil {

@@ -148,14 +148,14 @@ func TestPostgres_Outcome(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	begin := func() (*sql.Tx, mark) {
+	begin := func() (*sql.Tx, txID) {
 		tx, open, err := beginLocked(await.Context(t), db, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return tx, open.mark
+		return tx, open.txID
 	}
-	outcome := func(m mark, want error) {
+	outcome := func(m txID, want error) {
 		t.Helper()
 		if err := committed(s, m, ordertest.ErrTest); !errors.Is(err, want) || want != nil && !errors.Is(err, ordertest.ErrTest) {
 			t.Errorf("outcome %v, want %v", err, want)
@@ -181,10 +181,10 @@ func TestPostgres_Outcome(t *testing.T) {
 			looking.Wait()
 		})
 	}
-	outcome(mark{}, errRolledBack)
+	outcome(txID{}, errRolledBack)
 	// It was made on a server whose rows are here, but not its transactions, such as one that was
 	// replicated logically. This one has not used its number yet.
-	outcome(mark{"1000000000000", "another server"}, errUnknown)
+	outcome(txID{"1000000000000", "another server"}, errUnknown)
 }
 
 // looked reports whether a connection of the writer has looked up an outcome.

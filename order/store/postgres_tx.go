@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// mark identifies a write transaction on Postgres.
-type mark struct {
+// txID identifies a write transaction on Postgres.
+type txID struct {
 	xid string
 	// life identifies the time between two crashes or restarts of the server. A server that has
 	// crashed may give a number again that had left no trace in its log.
@@ -30,7 +30,7 @@ type opening struct {
 	share bool     // the lock is shared with batches and payments
 	items []string // of a batch of orders
 
-	mark   mark
+	txID   txID
 	wanted string // the events that webhook endpoints subscribe to, separated by spaces
 	moved  bool   // the shop was moved, or this is an unfinished copy
 	// windows are the payment windows of those of the items that exist, in seconds. No transaction
@@ -113,7 +113,7 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), WriteLock).QueryRow(func(row pgx.Row) error {
 		var set [3]string
 		var void bool
-		return row.Scan(&set[0], &set[1], &set[2], &o.mark.xid, &o.mark.life, &void)
+		return row.Scan(&set[0], &set[1], &set[2], &o.txID.xid, &o.txID.life, &void)
 	})
 	b.Queue(readLocked).QueryRow(func(row pgx.Row) error { return row.Scan(&o.moved, &o.wanted) })
 	if len(o.items) > 0 {

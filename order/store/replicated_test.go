@@ -27,7 +27,7 @@ func awaitWaiting(t *testing.T, server *postgrestest.Instance, n int) {
 }
 
 // committingTo begins a transaction that has written a row of meta.
-func committingTo(ctx context.Context, t *testing.T, s *Store) (*sql.Tx, *sql.Conn, mark) {
+func committingTo(ctx context.Context, t *testing.T, s *Store) (*sql.Tx, *sql.Conn, txID) {
 	t.Helper()
 	db, err := s.Writer().DB()
 	if err != nil {
@@ -47,7 +47,7 @@ func committingTo(ctx context.Context, t *testing.T, s *Store) (*sql.Tx, *sql.Co
 	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES ('key', 'value')"); err != nil {
 		t.Fatal(err)
 	}
-	return tx, conn, open.mark
+	return tx, conn, open.txID
 }
 
 // visible reports whether other sessions see the row of committingTo.

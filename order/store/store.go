@@ -69,7 +69,7 @@ type Store struct {
 	EventsCommitted chan struct{}    // receives a token when events were committed; see Announce
 
 	highWater *HighWater // nil: revisions are not recorded; see NewHighWater
-	// comparedLife is the mark.life of the server on which this process may write; nil: none.
+	// comparedLife is the txID.life of the server on which this process may write; nil: none.
 	// See compareServer.
 	comparedLife atomic.Pointer[string]
 

@@ -39,13 +39,13 @@ func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, 
 			addIDs(failed, chunk)
 			continue
 		}
-		unsettled, merr := withoutRow(ctx, b.store, chunk)
+		missing, merr := withoutRow(ctx, b.store, chunk)
 		if merr != nil {
 			err = errors.Join(err, merr)
 			addIDs(failed, chunk)
 			continue
 		}
-		done, undone, rerr := b.rejectTogether(ctx, unsettled)
+		done, undone, rerr := b.rejectTogether(ctx, missing)
 		err = errors.Join(err, rerr)
 		addIDs(rejected, done)
 		addIDs(failed, undone)

@@ -48,8 +48,8 @@ type deadLetterCursor struct {
 // operator can find the cause; a retry of it then changes nothing. Each letter is read
 // once: a sweep continues where the previous one ended.
 func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Swept) error {
-	now := s.f.store.Now()
-	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterRestart || g.stopped && !s.f.store.HighWater().AnyStopped() {
+	now := s.fulfiller.store.Now()
+	if g.begun.IsZero() || now.Sub(g.begun) >= deadLetterRestart || g.stopped && !s.fulfiller.store.HighWater().AnyStopped() {
 		g.place, g.begun, g.stopped = queue.Place{}, now, false
 	}
 	before := now.Add(-DeadLetterAfter)
@@ -113,7 +113,7 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letter
 	var of []int // the letter of each
 	for i := range letters {
 		for _, t := range rejectable(letters[i].Type, letters[i].ID, letters[i].Payload) {
-			if s.f.store.HighWater().IsStopped(t.ItemID) {
+			if s.fulfiller.store.HighWater().IsStopped(t.ItemID) {
 				g.stopped = true
 				continue
 			}
@@ -123,11 +123,11 @@ func (s *Sweeper) rejectLetters(ctx context.Context, g *deadLetterCursor, letter
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	n, left, err := RejectDead(ctx, s.f.store, tasks)
+	n, left, err := RejectDead(ctx, s.fulfiller.store, tasks)
 	done.Rejected += n
 	if n > 0 {
 		// Orders rejected by an earlier sweep are announced again, which is harmless.
-		s.f.changeNotifier.Notify(ctx, order.TaskIDs(tasks)...)
+		s.fulfiller.changeNotifier.Notify(ctx, order.TaskIDs(tasks)...)
 	}
 	missed := make(map[string]bool, len(left))
 	for i := range left {

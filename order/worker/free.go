@@ -28,27 +28,27 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 	if s.KeepEnded == 0 {
 		return nil
 	}
-	before := s.f.store.Now().Add(-s.KeepEnded).UnixMilli()
+	before := s.fulfiller.store.Now().Add(-s.KeepEnded).UnixMilli()
 	var kept error // the error of the first sale that Redis could not remove
 	for range freePages {
-		page, err := freeable(ctx, s.f.store, before, s.freeAt)
+		page, err := freeable(ctx, s.fulfiller.store, before, s.freeAfter)
 		if err != nil {
 			return err
 		}
 		if len(page) == 0 {
-			s.freeAt = freeableItem{}
+			s.freeAfter = freeableItem{}
 			return kept
 		}
 		ids := make([]string, len(page))
 		for i := range page {
 			ids[i] = page[i].id
 		}
-		status, err := inventory.Free(ctx, s.f.rdb, s.f.partitions, ids)
+		status, err := inventory.Free(ctx, s.fulfiller.rdb, s.fulfiller.partitions, ids)
 		if status == nil {
 			return err
 		}
 		kept = cmp.Or(kept, err)
-		s.freeAt = page[len(page)-1]
+		s.freeAfter = page[len(page)-1]
 		var gone []freeableItem
 		for i := range page {
 			switch status[i] {
@@ -59,7 +59,7 @@ func (s *Sweeper) free(ctx context.Context, done *Swept) error {
 			case inventory.FreeKept:
 			}
 		}
-		if err := noteFreedItems(ctx, s.f.store, gone); err != nil {
+		if err := noteFreedItems(ctx, s.fulfiller.store, gone); err != nil {
 			return err
 		}
 	}

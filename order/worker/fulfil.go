@@ -289,15 +289,15 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []or
 		if f.tracer != nil {
 			f.trace(tasks, results, out, at)
 		}
-		missed := f.invalidateUncounted(ctx, tasks)
-		untrusted := f.invalidate(ctx, tasks, out)
+		unchecked := f.invalidateUncounted(ctx, tasks)
+		notInvalidated := f.invalidate(ctx, tasks, out)
 		f.notify(ctx, tasks, out, at)
 		for i := range tasks {
 			switch o := &out[i]; {
-			case o.Status == order.StatusRejected && untrusted != nil:
-				results[i].retry = untrusted
-			case missed[tasks[i].ID] != nil:
-				results[i].retry = missed[tasks[i].ID]
+			case o.Status == order.StatusRejected && notInvalidated != nil:
+				results[i].retry = notInvalidated
+			case unchecked[tasks[i].ID] != nil:
+				results[i].retry = unchecked[tasks[i].ID]
 			case o.Status == order.StatusConfirmed:
 				results[i].expiresAt = o.ExpiresAt
 			}

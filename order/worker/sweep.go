@@ -33,11 +33,11 @@ const (
 type Sweeper struct {
 	SweeperConfig
 
-	f    *Fulfiller
-	dead []*deadLetterCursor
+	fulfiller *Fulfiller
+	dead      []*deadLetterCursor
 	// The rest is the place where the next sweep continues; only Sweep uses it.
-	freeAt     freeableItem
-	releasesAt string
+	freeAfter     freeableItem
+	releasesAfter string
 }
 
 // SweeperConfig configures what a Sweeper does in addition to expiries and releases. All
@@ -55,7 +55,7 @@ type SweeperConfig struct {
 
 // NewSweeper returns a Sweeper that uses f.
 func NewSweeper(f *Fulfiller, cfg SweeperConfig) *Sweeper {
-	s := &Sweeper{SweeperConfig: cfg, f: f}
+	s := &Sweeper{SweeperConfig: cfg, fulfiller: f}
 	for _, q := range cfg.Dead {
 		s.dead = append(s.dead, &deadLetterCursor{letters: q})
 	}
@@ -81,7 +81,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 	}
 	errs = append(errs, s.releases(ctx, &done), s.free(ctx, &done))
 	for _, q := range s.Logs {
-		errs = append(errs, accepted.Trim(ctx, s.f.rdb, q))
+		errs = append(errs, accepted.Trim(ctx, s.fulfiller.rdb, q))
 	}
 	return done, errors.Join(errs...)
 }
@@ -90,7 +90,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (Swept, error) {
 func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 	for {
 		if _, err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.f.onError(fmt.Errorf("sweep: %w", err))
+			s.fulfiller.onError(fmt.Errorf("sweep: %w", err))
 		}
 		if !pause.For(ctx, every) {
 			return
@@ -104,11 +104,11 @@ const maxSweepErrors = 10
 // expiries expires the overdue orders, the oldest first. Each page starts after the
 // previous one, so that orders which cannot be expired do not block those after them.
 func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
-	before := s.f.store.Now().Add(-SweepGrace).UnixMilli()
+	before := s.fulfiller.store.Now().Add(-SweepGrace).UnixMilli()
 	var at overdue
 	var errs []error
 	for ctx.Err() == nil {
-		page, err := readOverdue(ctx, s.f.store, before, at)
+		page, err := readOverdue(ctx, s.fulfiller.store, before, at)
 		if err != nil || len(page) == 0 {
 			return errors.Join(append(errs, err)...)
 		}
@@ -118,7 +118,7 @@ func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 			ids[i] = page[i].ID
 		}
 		failed := 0
-		s.f.expire(ctx, ids, func(i int, err error) {
+		s.fulfiller.expire(ctx, ids, func(i int, err error) {
 			failed++
 			if len(errs) < maxSweepErrors {
 				errs = append(errs, fmt.Errorf("expire order %s: %w", ids[i], err))
@@ -136,21 +136,21 @@ const idlePages = 4
 
 // releases releases the units that are still pending.
 func (s *Sweeper) releases(ctx context.Context, done *Swept) error {
-	now := s.f.store.Now()
+	now := s.fulfiller.store.Now()
 	before := now.Add(-SweepGrace).UnixMilli()
 	unloadBefore := now.Add(-unloadAfter).UnixMilli()
 	var errs []error
 	for idle := 0; idle < idlePages && ctx.Err() == nil; {
-		page, err := releasesBefore(ctx, s.f.store, before, s.releasesAt)
+		page, err := releasesBefore(ctx, s.fulfiller.store, before, s.releasesAfter)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		if len(page) == 0 {
-			s.releasesAt = ""
+			s.releasesAfter = ""
 			return errors.Join(errs...)
 		}
-		s.releasesAt = page[len(page)-1].OrderID
-		waiting, failed := s.f.Releaser.Release(ctx, page)
+		s.releasesAfter = page[len(page)-1].OrderID
+		waiting, failed := s.fulfiller.Releaser.Release(ctx, page)
 		left := len(waiting) + len(failed)
 		if left < len(page) {
 			idle = 0
@@ -182,7 +182,7 @@ func (s *Sweeper) unload(ctx context.Context, waiting []store.Release, before in
 		}
 	}
 	for _, item := range items {
-		if err := s.f.Releaser.Stock.Unload(ctx, item); err != nil {
+		if err := s.fulfiller.Releaser.Stock.Unload(ctx, item); err != nil {
 			return err
 		}
 	}
