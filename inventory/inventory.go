@@ -446,13 +446,13 @@ func (v *Inventory) Close(ctx context.Context) error {
 	v.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		v.running.Wait()
-		close(done)
+		v.stop()
+		v.background.Wait()
 	}()
 	select {
 	case <-done:
-		v.stop()
-		v.background.Wait()
 		return nil
 	case <-ctx.Done():
 		v.stop()

@@ -88,8 +88,11 @@ func TestService_Place_Item(t *testing.T) {
 	}
 }
 
-// lostRefills are buckets whose units others take after each refill.
-type lostRefills struct{ refills int }
+// lostRefills are buckets whose units others take after each refill, which takes some time.
+type lostRefills struct {
+	refills int
+	take    time.Duration
+}
 
 func (*lostRefills) Item(_ context.Context, id string) (catalog.Item, error) {
 	return catalog.Item{ID: id, Buckets: 2}, nil
@@ -97,7 +100,7 @@ func (*lostRefills) Item(_ context.Context, id string) (catalog.Item, error) {
 
 func (l *lostRefills) Refill(ctx context.Context, _ *catalog.Item, _ string, _ int64) (bool, error) {
 	l.refills++
-	return pause.For(ctx, 100*time.Millisecond), nil
+	return pause.For(ctx, l.take), nil
 }
 
 func (*lostRefills) Outdated(string, int64) {}
@@ -108,13 +111,43 @@ func TestService_Place_LostRefills(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	synctest.Test(t, func(t *testing.T) {
-		buckets := &lostRefills{}
+		buckets := &lostRefills{take: 100 * time.Millisecond}
 		service := checkout.NewService(checkout.Config{Store: s, Stock: &keptStock{}, Items: buckets, Buckets: buckets, Waiters: checkout.NewWaiters()})
 		_, err := service.Place(t.Context(), order.Purchase{
 			ItemID: "thing", Item: catalog.Item{ID: "thing", Buckets: 2}, UserID: "u", IdempotencyKey: "k", Quantity: 1,
 		})
 		if want := int(timeouts.Refill / (100 * time.Millisecond)); !errors.Is(err, inventory.ErrSoldOut) || buckets.refills <= want {
 			t.Errorf("%v after %d refills, want ErrSoldOut after more than %d", err, buckets.refills, want)
+		}
+	})
+}
+
+// refilledStock is a stock that has units after the first refill.
+type refilledStock struct {
+	checkout.Stock
+	buckets *lostRefills
+}
+
+func (f *refilledStock) Submit(r *inventory.Request) error {
+	if f.buckets.refills == 0 {
+		return inventory.ErrSoldOut
+	}
+	r.Done(inventory.Outcome{})
+	return nil
+}
+
+// TestService_Place_SlowRefill: a purchase is tried again after a refill, however long it took.
+func TestService_Place_SlowRefill(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		buckets := &lostRefills{take: 2 * timeouts.Refill}
+		service := checkout.NewService(checkout.Config{Store: s, Stock: &refilledStock{buckets: buckets}, Items: buckets, Buckets: buckets, Waiters: checkout.NewWaiters()})
+		_, err := service.Place(t.Context(), order.Purchase{
+			ItemID: "thing", Item: catalog.Item{ID: "thing", Buckets: 2}, UserID: "u", IdempotencyKey: "k", Quantity: 1,
+		})
+		if err != nil || buckets.refills != 1 {
+			t.Errorf("%v after %d refills, want an order after one", err, buckets.refills)
 		}
 	})
 }

@@ -224,21 +224,24 @@ func refusalOf(reason string) error {
 // units as come in are bought at once.
 func (s *Service) submitToBucket(ctx context.Context, p *order.Purchase) (order.Placed, string, error) {
 	p.ItemID = bucket.Home(p.Item.ID, p.UserID, p.Item.Buckets)
-	for began := time.Now(); ; {
+	var firstRefill time.Time // when it ended; zero: none was needed
+	for {
 		item, err := s.Items.Item(ctx, p.ItemID)
 		if err != nil {
 			return order.Placed{}, "", err
 		}
 		placed, replay, err := s.submit(ctx, p, &item)
-		if !errors.Is(err, inventory.ErrSoldOut) {
+		if !errors.Is(err, inventory.ErrSoldOut) || !firstRefill.IsZero() && time.Since(firstRefill) > timeouts.Refill {
 			return placed, replay, err
 		}
 		refilled, refillErr := s.Buckets.Refill(ctx, &p.Item, p.ItemID, p.Quantity)
 		switch {
 		case refillErr != nil:
 			return order.Placed{}, "", refillErr
-		case !refilled, time.Since(began) > timeouts.Refill:
+		case !refilled:
 			return order.Placed{}, "", err
+		case firstRefill.IsZero():
+			firstRefill = time.Now()
 		}
 	}
 }

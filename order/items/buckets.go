@@ -34,8 +34,13 @@ type refills struct {
 
 // refillsOf returns the refills of an item.
 func (s *Service) refillsOf(item *catalog.Item) *refills {
-	if r, ok := s.refills.Load(item.ID); ok {
-		return r.(*refills) //nolint:forcetypeassert // nothing else is stored
+	if kept, ok := s.refills.Load(item.ID); ok {
+		r := kept.(*refills) //nolint:forcetypeassert // nothing else is stored
+		if len(r.ids) == item.Buckets {
+			return r
+		}
+		// The database lost the item, and it was created again.
+		s.refills.CompareAndDelete(item.ID, kept)
 	}
 	r, _ := s.refills.LoadOrStore(item.ID, &refills{
 		ids: bucket.IDs(item.ID, item.Buckets), wanted: make([]atomic.Int64, item.Buckets), turn: make(chan struct{}, 1),

@@ -186,3 +186,30 @@ func TestBuckets_SoldOutLost(t *testing.T) {
 		t.Errorf("of 40 items that were sold out, %d have no event and %d have two", lost, twice)
 	}
 }
+
+// TestBuckets_SameTerms: every bucket accepts purchases from before a change that kept the price, and none
+// from before another price.
+func TestBuckets_SameTerms(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		s := divided(t, rdb, 80, 2)
+		terms := func(want string) {
+			t.Helper()
+			for _, id := range bucket.IDs(s.Item, 8) {
+				if got := rdb.HGet(await.Context(t), saleKey(id), "same_terms").Val(); got != want {
+					t.Errorf("bucket %s has the same terms %q, want %q", id, got, want)
+				}
+			}
+		}
+		for _, to := range []catalog.Control{catalog.ControlPaused, catalog.ControlOpen} {
+			if _, err := s.Sales.ControlItem(await.Context(t), s.Item, items.Control{To: to}, ordertest.Root); err != nil {
+				t.Fatal(err)
+			}
+		}
+		terms("1-3")
+		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5))}) // version 4, and the field no longer applies
+		terms("1-3")
+		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(3))})
+		terms("4-5")
+	})
+}

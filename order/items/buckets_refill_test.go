@@ -3,6 +3,7 @@ package items_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -109,4 +110,17 @@ func TestService_Refill_Waiting(t *testing.T) {
 			t.Errorf("moved %v units, want once the 5 that are wanted", stock.moved)
 		}
 	})
+}
+
+// TestService_Refill_Recreated: an item that was lost and created again may have more buckets.
+func TestService_Refill_Recreated(t *testing.T) {
+	t.Parallel()
+	stock := &unloadedStock{}
+	service := &items.Service{Stock: stock}
+	for n := 2; n <= 4; n += 2 {
+		id := fmt.Sprint("item.", n-1)
+		if ok, err := service.Refill(await.Context(t), &catalog.Item{ID: "item", Buckets: n}, id, 1); !ok || err != nil {
+			t.Errorf("%d buckets: refilled %v, %v", n, ok, err)
+		}
+	}
 }
