@@ -156,11 +156,14 @@ func validDatabase(flag, value string) error {
 // lockDatabase keeps the service from starting on a database, and fails if it runs on it.
 func lockDatabase(ctx context.Context, s *config.Settings) (func() error, error) {
 	if !s.Postgres() {
-		unlock, err := backend.LockSQLite(s, true)
+		lock, err := backend.LockSQLite(s, true)
 		if errors.Is(err, backend.ErrServed) {
 			err = config.FailedSetting("db", s.DB, err.Error(), "stop every flashsale api, worker and serve of it, then run this command again")
 		}
-		return unlock, err
+		if err != nil {
+			return nil, err
+		}
+		return lock.Close, nil
 	}
 	lock, err := backend.LockPostgres(ctx, s, true)
 	if err != nil {
