@@ -73,7 +73,7 @@ func TestRemote_decideMany(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				transport := &answers{t: t, list: tc.answers}
-				r := &remote{server: "http://api", client: http.Client{Transport: transport}}
+				r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: transport}}
 				var out, progress strings.Builder
 				c := &cobra.Command{}
 				c.SetContext(t.Context())
@@ -104,7 +104,7 @@ func TestRemote_decideMany(t *testing.T) {
 func TestRemote_confirmDiscard(t *testing.T) {
 	t.Parallel()
 	for input, want := range map[string]bool{"yes\n": true, "yes": true, " yes \n": true, "y\n": false, "": false, "no\nyes\n": false} {
-		r := &remote{server: "http://api", client: http.Client{Transport: &answers{t: t, list: []string{`200 {"total":12}`}}}}
+		r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{`200 {"total":12}`}}}}
 		c := &cobra.Command{}
 		c.SetContext(t.Context())
 		c.SetIn(strings.NewReader(input))
