@@ -27,6 +27,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
+	"flashsale/internal/plural"
 	"flashsale/internal/postgresurl"
 	"flashsale/webhook"
 )
@@ -373,7 +374,7 @@ func (s *Settings) Validate() error {
 	unknown, remedy := s.validDB()
 	check(unknown == "", "db", unknown, remedy)
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
-	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", "it has "+plural.Count(len(s.JWTSecret), "byte"), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
 	s.validateIdentity(check)
 	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")
