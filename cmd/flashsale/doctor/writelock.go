@@ -83,7 +83,7 @@ const (
 	describeSession = `l.pid, COALESCE(a.application_name, '') AS application, COALESCE(a.usename, '') AS role,
 	COALESCE(host(a.client_addr), '') AS host, COALESCE(a.state, '') AS state`
 
-	// writeLockHolder is the session that holds this lock alone.
+	// writeLockHolder is the session that holds this lock exclusively.
 	writeLockHolder = `SELECT ` + describeSession + ` FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
