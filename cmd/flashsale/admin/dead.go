@@ -45,7 +45,7 @@ func newQueueDead(api *access) *cobra.Command {
 			if len(args) > 1 {
 				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
 			}
-			return nil
+			return noEmptyArgs(c, args)
 		},
 		Example: "  flashsale queue dead --groups\n  flashsale queue dead --group 3f2a91c07be4d815\n  flashsale queue dead 0197a0f2-3c4d-7abc-8def-0123456789ab",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -223,7 +223,7 @@ type bulkFlags struct {
 func newQueueDecision(api *access, verb, short string) *cobra.Command {
 	o := bulkFlags{verb: verb}
 	c := &cobra.Command{
-		Use: verb + " [TASK or ORDER ...]", Short: short,
+		Use: verb + " [TASK or ORDER ...]", Short: short, Args: noEmptyArgs,
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --group 3f2a91c07be4d815\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if err := config.NoEmpty(c, "group", "before"); err != nil {

@@ -98,6 +98,13 @@ func TestAccess_Refuses(t *testing.T) {
 		{Queue(), []string{"stats", "--token", ""}, `--token "": it is empty`},
 		{Queue(), []string{"stats", "--server", "shop:8080"}, `--server "shop:8080": write a URL`},
 		{Top(), []string{"--item", ""}, `--item "": it is empty`},
+		{Queue(), []string{"stats", "--data-dir", ""}, "the flag --data-dir is empty"},
+		{Queue(), []string{"stats", "--config", ""}, "the flag --config is empty"},
+		{Queue(), []string{"stats", "--db", ""}, "the flag --db is empty"},
+		{Queue(), []string{"retry", ""}, "queue retry has an empty argument"},
+		{Queue(), []string{"discard", "x", ""}, "queue discard has an empty argument"},
+		{Queue(), []string{"dead", ""}, "queue dead has an empty argument"},
+		{Item(), []string{"warm", ""}, "item warm has an empty argument"},
 	} {
 		c := tc.command
 		config.DefineFlags(c.PersistentFlags())

@@ -166,6 +166,9 @@ func Load(flags *pflag.FlagSet) (*Settings, error) {
 
 // Merge merges the sources without validating the result.
 func Merge(flags *pflag.FlagSet) (*Settings, error) {
+	if err := needPlaces(flags); err != nil {
+		return nil, err
+	}
 	k := koanf.New(".")
 	file, err := readFile(flags)
 	if err != nil {
@@ -217,6 +220,17 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// needPlaces refuses an empty value of a flag that names a place, as in --db "$DB" when DB is not set:
+// the default would be another shop, or a new one.
+func needPlaces(flags *pflag.FlagSet) error {
+	for _, name := range []string{"db", "data-dir", "config"} {
+		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return BadSetting(name, "", "the flag --"+name+" is empty", "write a value, or omit the flag")
+		}
+	}
+	return nil
 }
 
 // IsSetting reports whether a flag is a setting and not a flag of a single command.
