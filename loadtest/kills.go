@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flashsale/internal/plural"
 )
 
 // anyTarget is the target of a victim to which the load sends nothing.
@@ -182,7 +184,7 @@ func (s *plannedKills) seen(a *answer, t attempt) {
 func (s *plannedKills) report() (kills []kill, void finding) {
 	for _, k := range s.list {
 		if k.began.Load() == 0 {
-			void.add(1, "never killed: %s; that was to be once %d orders were acknowledged, and %d were", k.name, k.after, s.live.accepted.Load())
+			void.add(1, "never killed: %s; that was to be after %s, and there were %d", k.name, plural.Count(k.after, "acknowledged order"), s.live.accepted.Load())
 			continue
 		}
 		if k.err != nil {
@@ -212,8 +214,8 @@ func (s *plannedKills) report() (kills []kill, void finding) {
 
 // sentence describes the kill in the summary.
 func (k *kill) sentence() string {
-	text := fmt.Sprintf("killed %s after %d acknowledgements, with %d requests in flight; requests sent later got %d",
-		k.Process, k.AcceptedBefore, k.InFlight, k.AcceptedAfter)
+	text := fmt.Sprintf("killed %s after %s, with %s in flight; requests sent later got %s",
+		k.Process, plural.Count(k.AcceptedBefore, "acknowledgement"), plural.Count(k.InFlight, "request"), plural.Count(k.AcceptedAfter, "order"))
 	if k.Back != nil {
 		text += fmt.Sprintf("; killed at %.2f s, ready again at %.2f s", k.At, *k.Back)
 	}

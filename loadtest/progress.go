@@ -11,6 +11,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/term"
+
+	"flashsale/internal/plural"
 )
 
 // counters are the figures of a run while it goes on. The workers write them,
@@ -60,7 +62,7 @@ func (c *counters) figures() string {
 	text := fmt.Sprintf("%d of %d answered, %d accepted, %d refused, %d retried, %d failed",
 		c.answered.Load(), c.total.Load(), c.accepted.Load(), c.refused.Load(), c.retried.Load(), c.failed.Load())
 	if n := c.persisted.Load(); n > 0 {
-		text += fmt.Sprintf(", %d rows", n)
+		text += ", " + plural.Count(n, "row")
 	}
 	return text
 }

@@ -78,7 +78,7 @@ func TestReport(t *testing.T) {
 		want []string // parts of the page
 	}{
 		{"one buyer", &fake{}, exitPassed, []string{"--buyers", "1", "--stock", "1"}, []string{"PASS accepted=1", "Nothing was refused."}},
-		{"zero accepted", &fake{oversell: -1000}, exitFailed, []string{"--timeout", "1s"}, []string{"FAIL accepted=0", `class="bad">FAILED`, "What broke", "50 units could have been sold, 0 were"}},
+		{"zero accepted", &fake{oversell: -1000}, exitFailed, []string{"--timeout", "1s"}, []string{"FAIL accepted=0", `class="bad">FAILED`, "What broke", "50 units could have been sold, sold: 0"}},
 		{"busy", &fake{first: 503}, exitPassed, nil, []string{"503 first", "busy or no answer"}},
 		{"cut", &fake{cutFirst: true}, exitPassed, nil, []string{"no answer: connection_cut"}},
 		{"steady", &fake{}, exitPassed, []string{"--profile", "steady", "--rate", "2000"}, []string{"2,000 requests/s", "stated by the item&#39;s page"}},

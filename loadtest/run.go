@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"flashsale/internal/plural"
 	"flashsale/internal/wire"
 )
 
@@ -152,7 +153,7 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	defer closeQuietly(closerFunc(src.close))
 
 	p := newPlan(o, newRunID())
-	say("making tokens for %d buyers", len(p.buyers))
+	say("making tokens for %s", plural.Count(len(p.buyers), "buyer"))
 	tokens, err := mint.headers(ctx, p.buyers)
 	if err != nil {
 		return nil, fmt.Errorf("buyers' tokens: %w", err)
@@ -171,7 +172,8 @@ func (at place) test(ctx context.Context, o *options, say func(string, ...any), 
 	if p.opening > 0 {
 		state = fmt.Sprintf("opens in %s", time.Until(d.opens).Round(100*time.Millisecond))
 	}
-	say("sale %s %s: %d units, %d buyers, %d requests, profile %s", p.item, state, o.Stock, o.Buyers, len(p.shots), o.Profile)
+	say("sale %s %s: %s, %s, %s, profile %s", p.item, state,
+		plural.Count(o.Stock, "unit"), plural.Count(o.Buyers, "buyer"), plural.Count(len(p.shots), "request"), o.Profile)
 	return at.crowd(ctx, o, d, src, admin, stderr)
 }
 

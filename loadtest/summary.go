@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"flashsale/internal/plural"
 )
 
 // summary is the complete result of a run; as JSON it is the output of --json.
@@ -325,8 +327,8 @@ func percentilesOf(all, accepted *hdrhistogram.Histogram) (out []percentile) {
 
 // facts are the sentences of the summary.
 func (s *summary) facts() []string {
-	facts := []string{fmt.Sprintf("%d requests in %.2f s: %.0f requests/s, %.0f accepted/s",
-		s.Requests, s.ElapsedSeconds, s.RequestsPerSecond, s.AcceptedPerSecond)}
+	facts := []string{fmt.Sprintf("%s in %.2f s: %.0f requests/s, %.0f accepted/s",
+		plural.Count(s.Requests, "request"), s.ElapsedSeconds, s.RequestsPerSecond, s.AcceptedPerSecond)}
 	if s.RetriedBusy+s.RetriedUnknown+s.GaveUp > 0 {
 		facts = append(facts, fmt.Sprintf("repeated with the same key: %d after 429 or 503, %d after an unknown outcome; given up: %d",
 			s.RetriedBusy, s.RetriedUnknown, s.GaveUp))
@@ -335,7 +337,7 @@ func (s *summary) facts() []string {
 		facts = append(facts, fmt.Sprintf("repeated because the sale was not open yet: %d", s.RetriedEarly))
 	}
 	if s.Reads != nil {
-		facts = append(facts, fmt.Sprintf("%d reads before the opening, p99 %.1f ms, %d failed", s.Reads.Requests, s.Reads.Latency.P99, s.Reads.Failures))
+		facts = append(facts, fmt.Sprintf("%s before the opening, p99 %.1f ms, %d failed", plural.Count(s.Reads.Requests, "read"), s.Reads.Latency.P99, s.Reads.Failures))
 	}
 	if s.DrainMS != nil {
 		facts = append(facts, fmt.Sprintf("every acknowledged order was a row %.0f ms after the last answer", *s.DrainMS))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"flashsale/internal/plural"
 )
 
 // observations are the crowd's purchases and the answers to them.
@@ -112,10 +114,10 @@ func judge(o *observations, rows []row, l *ledger) verdict {
 		}
 	}
 	if over := v.Persisted - o.stock; over > 0 {
-		oversold.add(over, "%d units are sold of %d", v.Persisted, o.stock)
+		oversold.add(over, "sold: %s of %d", plural.Count(v.Persisted, "unit"), o.stock)
 	}
 	if short := j.sellable() - v.Persisted; short > 0 {
-		unsold.add(short, "%d units could have been sold, %d were", j.sellable(), v.Persisted)
+		unsold.add(short, "%s could have been sold, sold: %d", plural.Count(j.sellable(), "unit"), v.Persisted)
 	}
 	var lost finding
 	v.Accepted, lost = j.lost()
@@ -289,7 +291,7 @@ func (j *judgement) overLimit() (f finding) {
 	}
 	for _, buyer := range sortedKeys(units) {
 		if units[buyer] > j.o.limit {
-			f.add(1, "buyer %s has %d units, the limit is %d", buyer, units[buyer], j.o.limit)
+			f.add(1, "buyer %s has %s, the limit is %d", buyer, plural.Count(units[buyer], "unit"), j.o.limit)
 		}
 	}
 	return f
@@ -303,7 +305,7 @@ func (j *judgement) invented() (f finding) {
 	for i := range j.o.wishes {
 		for _, r := range j.owned[&j.o.wishes[i]] {
 			if r.Quantity != j.o.quantity {
-				f.add(1, "order %s of %s is for %d units, asked were %d", r.ID, r.UserID, r.Quantity, j.o.quantity)
+				f.add(1, "order %s of %s is for %s, asked were %d", r.ID, r.UserID, plural.Count(r.Quantity, "unit"), j.o.quantity)
 			} else if r.Price != priceMinor {
 				f.add(1, "order %s of %s has the price %d, the item's is %d", r.ID, r.UserID, r.Price, priceMinor)
 			}
@@ -353,7 +355,7 @@ func (j *judgement) malformed() (f finding) {
 func (j *judgement) unexpected() (f finding) {
 	for _, a := range j.o.answers {
 		if !a.expected() {
-			f.add(a.Count, "%d requests were answered %s", a.Count, a.Name())
+			f.add(a.Count, "answered %s: %s", a.Name(), plural.Count(a.Count, "request"))
 		}
 	}
 	return f

@@ -28,7 +28,7 @@ func alertsPoison(t *testing.T) {
 	}
 	w.fire(nil, "FlashsaleDeadLetters orders-0")
 	wantCode(t, 0, s.run("queue", "dead", "--server", api.URL()), "poison")
-	wantCode(t, 0, s.run("queue", "retry", "--all", "--server", api.URL()), "1 dead letters done")
+	wantCode(t, 0, s.run("queue", "retry", "--all", "--server", api.URL()), "1 dead letter done")
 	eventually(t, "it fails again", soon, func() (bool, any) {
 		r := s.run("queue", "discard", "poison", "--server", api.URL())
 		return r.Code == 0, r.Output

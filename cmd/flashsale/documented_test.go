@@ -37,7 +37,7 @@ func TestDocumentedCommands_Exist(t *testing.T) {
 			}
 			for _, command := range commandsIn(filepath.Ext(file), string(text)) {
 				seen++
-				if wrong := unknownIn(newRoot(), command); wrong != "" {
+				if wrong := unknownIn(commandLine(), command); wrong != "" {
 					t.Errorf("%s: %q: there is no %s", file, command, wrong)
 				}
 			}
@@ -70,7 +70,7 @@ func commandsIn(ext, text string) []string {
 		add(htmlCode.FindAllStringSubmatch(text, -1))
 	case ".js":
 		for _, s := range inText.FindAllString(text, -1) {
-			if word := strings.Fields(s)[1]; subcommand(newRoot(), word) != nil {
+			if word := strings.Fields(s)[1]; subcommand(commandLine(), word) != nil {
 				found = append(found, s)
 			}
 		}

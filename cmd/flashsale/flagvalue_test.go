@@ -15,13 +15,18 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
+func commandLine() *cobra.Command {
+	root, _ := newRoot()
+	return root
+}
+
 // parsed are the types of flags whose values can be malformed.
 var parsed = []string{"int", "int64", "uint64", "float64", "bool", "duration", "window", "stringSlice"}
 
 // wantExplained runs the program and wants a usage error without the text of Go's parser.
 func wantExplained(t *testing.T, name, value string, args []string) {
 	t.Helper()
-	root := newRoot()
+	root := commandLine()
 	root.SetArgs(args)
 	err := root.ExecuteContext(t.Context())
 	var usage config.UsageError
@@ -74,7 +79,7 @@ func TestFlags_Explained(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(newRoot())
+	walk(commandLine())
 	if seen < 30 {
 		t.Errorf("%d flags were looked at: the test saw too few", seen)
 	}
@@ -86,7 +91,7 @@ func TestFlags_Explained(t *testing.T) {
 		"item change a --payment-window -5s": `--payment-window "-5s": it is neither a time in whole seconds nor none; write a number and a unit (s, m or h), or none, for example 15m`,
 		"item create --stock x":              `--stock "x": it is not a whole number; write a whole number, for example 100`,
 	} {
-		root := newRoot()
+		root := commandLine()
 		root.SetArgs(strings.Fields(args))
 		if err := root.ExecuteContext(t.Context()); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", args, err, want)

@@ -57,9 +57,12 @@ func stopSignals() []os.Signal {
 }
 
 func run(ctx context.Context, args []string) int {
-	root := newRoot()
+	root, helpErr := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = helpErr()
+	}
 	var usage config.UsageError
 	switch {
 	case err == nil:

@@ -14,6 +14,7 @@ import (
 
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
+	"flashsale/internal/plural"
 	"flashsale/internal/postgresurl"
 	"flashsale/order/transfer"
 )
@@ -156,11 +157,14 @@ func validDatabase(flag, value string) error {
 // lockDatabase keeps the service from starting on a database, and fails if it runs on it.
 func lockDatabase(ctx context.Context, s *config.Settings) (func() error, error) {
 	if !s.Postgres() {
-		unlock, err := backend.LockSQLite(s, true)
+		lock, err := backend.LockSQLite(s, true)
 		if errors.Is(err, backend.ErrServed) {
 			err = config.FailedSetting("db", s.DB, err.Error(), "stop every flashsale api, worker and serve of it, then run this command again")
 		}
-		return unlock, err
+		if err != nil {
+			return nil, err
+		}
+		return lock.Close, nil
 	}
 	lock, err := backend.LockPostgres(ctx, s, true)
 	if err != nil {
@@ -204,7 +208,7 @@ func (p *progress) add(step transfer.Progress) {
 	if took := now.Sub(p.began); took > time.Second { // that of a few pages says nothing
 		rate = fmt.Sprintf(", %.0f rows/s", float64(step.Rows)/took.Seconds())
 	}
-	fmt.Fprintf(p.out, "%s %s: %d rows%s\n", step.Step, step.Table, step.Rows, rate)
+	fmt.Fprintf(p.out, "%s %s: %s%s\n", step.Step, step.Table, plural.Count(step.Rows, "row"), rate)
 }
 
 // printComparison prints what was verified.
@@ -217,7 +221,7 @@ func printComparison(out io.Writer, r *transfer.Report) error {
 			one := &list[i]
 			result := "equal"
 			if !one.Equal() {
-				result = fmt.Sprintf("DIFFERS: %d rows, %s", one.TargetRows, one.TargetSum[:digits])
+				result = fmt.Sprintf("DIFFERS: %s, %s", plural.Count(one.TargetRows, "row"), one.TargetSum[:digits])
 				if one.FirstDifference != "" {
 					result += "; first " + one.FirstDifference
 				}

@@ -99,10 +99,11 @@ func TestCommand_Queue(t *testing.T) {
 	if decodeOutput(t, run("stats", "--json"), &stats); len(stats.Queues) != 2 {
 		t.Errorf("the queues as JSON: %+v", stats)
 	}
-	wantCode(t, 1, run("discard", "--all"), "Discard all 1 dead letters", "not confirmed")
+	wantCode(t, 1, run("discard", "--all"), "Discard all dead letters permanently (1 in total)?", "not confirmed")
 	wantCode(t, 0, run("discard", "--all", "--yes", "--before", "2020-01-01T00:00:00Z"), "0 dead letters done")
 	wantCode(t, 0, run("retry", "--group", "0000000000000000"), "0 dead letters done")
-	wantCode(t, 0, run("retry", "--group", group), "1 dead letters done with 1 orders")
+	wantCode(t, 0, run("retry", "--group", group), "1 dead letter done with 1 order, ")
+	wantCode(t, 0, run("discard", "--all"), "nothing to discard")
 	s.worker()
 	if got := c.settle(item, c.buy(item, "carol", "k", untilCommitted...)); got.Status != 201 || got.Order.ID != third.Order.ID {
 		t.Errorf("retried: %s %s, want order %s", got.verdict(), got.Order.ID, third.Order.ID)

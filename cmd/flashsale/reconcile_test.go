@@ -64,17 +64,17 @@ func TestCommand_Reconcile(t *testing.T) {
 		only(t, []purchase{c.buy(item, fmt.Sprint("u", i), "k", "Prefer", "respond-async")}, "202")
 	}
 	queued := row(item, 9, 0, 5, 4, 0) + " balanced"
-	want(0, run(), queued, row(other, 5, 0, 5, 0, 0)+" balanced", "2 items, 0 differ, 0 repairs")
+	want(0, run(), queued, row(other, 5, 0, 5, 0, 0)+" balanced", "2 items, 0 different, 0 repairs")
 	want(0, run("--repair"), queued, "0 repairs")
 	if n := s.stats().Entries; n != 4 {
 		t.Errorf("%d orders are queued after a repair, want 4", n)
 	}
 	s.setSale(item, "left", 3)
 	found := item + ": left: expected 5, found 3"
-	want(1, run(), row(item, 9, 0, 3, 4, 0)+" differs", found, "1 differ", "--repair")
-	want(0, run("--item", other), "1 items")
+	want(1, run(), row(item, 9, 0, 3, 4, 0)+" differs", found, "1 different", "--repair")
+	want(0, run("--item", other), "1 item, ")
 	want(1, run("--item", item, "--json"), `"balanced":false`, `"kind":"left","expected":5,"found":3`)
-	want(0, run("--repair"), row(item, 9, 0, 5, 4, 0)+" repaired", found+", repaired", "1 repairs")
+	want(0, run("--repair"), row(item, 9, 0, 5, 4, 0)+" repaired", found+", repaired", "1 repair, ")
 	want(0, run(), queued)
 	s.write("UPDATE items SET sold = 2 WHERE id = ?1", item)
 	want(1, run(), item+": sold: expected 0, found 2")
@@ -103,7 +103,7 @@ func TestCommand_Reconcile_Embedded(t *testing.T) {
 	c := dial(t, p)
 	item := s.newItem(c, 9, 2)
 	only(t, []purchase{c.buy(item, "alice", "k", untilCommitted...)}, "201")
-	wantCode(t, 0, s.run("reconcile", "--server", p.URL()), item, "balanced", "1 items, 0 differ")
+	wantCode(t, 0, s.run("reconcile", "--server", p.URL()), item, "balanced", "1 item, 0 different")
 	s.write("UPDATE buyers SET quantity = 2 WHERE item_id = ?1", item)
 	wantCode(t, 1, s.run("reconcile", "--server", p.URL()), item+": buyers: expected 1, found 2", "differs")
 	wantCode(t, 0, s.run("reconcile", "--server", p.URL(), "--repair"), "repaired")

@@ -33,19 +33,20 @@ func newRestore() *cobra.Command {
 				return fmt.Errorf("argument FILE: value %q: %w; name a file that flashsale backup has written", args[0], err)
 			}
 			// No process may start on the database meanwhile.
-			unlock, err := backend.LockSQLite(s, true)
+			lock, err := backend.LockSQLite(s, true)
 			if errors.Is(err, backend.ErrServed) {
 				err = backup.InUse(path)
 			}
 			if err != nil {
 				return backupError(c, s, args[0], err)
 			}
-			defer func() { err = errors.Join(err, unlock()) }()
 			began := time.Now()
 			made, err := backup.Restore(c.Context(), args[0], path, began)
 			if err != nil {
-				return backupError(c, s, args[0], err)
+				// What the lock has created would look like a shop that was there.
+				return errors.Join(backupError(c, s, args[0], err), lock.Abandon())
 			}
+			defer func() { err = errors.Join(err, lock.Close()) }()
 			lines := append([][2]string{{"from", args[0]}}, summaryLines("restored", made.Summary)...)
 			if made.Unpaid > 0 {
 				lines = append(lines, [2]string{"unpaid orders", fmt.Sprintf("%d, which can be paid until %s or later", made.Unpaid, made.PayUntil.Format(time.RFC3339))})

@@ -185,6 +185,24 @@ func TestRestore_KilledLeavesOneDatabase(t *testing.T) {
 	}
 }
 
+// A restore that fails leaves nothing behind: neither a lock file nor the data directory.
+func TestRestore_FailedLeavesNothing(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no database\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range [][]string{{"--db", "sqlite:shop.db"}, {"--data-dir", "data"}} {
+		r := process.Run(t, process.Spec{Dir: dir, Args: append([]string{"restore", "notes.txt"}, place...)})
+		wantCode(t, 1, r, "argument FILE", "notes.txt", "use another backup")
+		left, err := os.ReadDir(dir)
+		if err != nil || len(left) != 1 {
+			t.Errorf("%v: left %v, error %v", place, left, err)
+		}
+	}
+}
+
 // A database restored by root belongs to the service's user, who can start the service.
 func TestRestore_KeepsTheOwner(t *testing.T) {
 	needProcesses(t)

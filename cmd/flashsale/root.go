@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"flashsale/cmd/flashsale/admin"
@@ -8,9 +10,10 @@ import (
 	"flashsale/cmd/flashsale/service"
 )
 
-// newRoot returns the command line. Without a command it runs serve.
-func newRoot() *cobra.Command {
-	root := &cobra.Command{
+// newRoot returns the command line. Without a command it runs serve. helpErr returns the error of
+// writing a help, which executing the command does not return.
+func newRoot() (root *cobra.Command, helpErr func() error) {
+	root = &cobra.Command{
 		Use:   "flashsale",
 		Short: "Sell a fixed stock to a crowd of buyers that arrives within one second",
 		Long: "flashsale sells a fixed stock to a crowd of buyers that arrives within one second.\n\n" +
@@ -23,6 +26,8 @@ func newRoot() *cobra.Command {
 		RunE:          runRole(service.Serve),
 		Version:       thisBuild().String(),
 	}
+	// Without this, the library prints the error of writing the version to standard error, too.
+	root.SetOut(os.Stdout)
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(config.FlagError)
 	config.DefineFlags(root.PersistentFlags())
@@ -44,8 +49,7 @@ func newRoot() *cobra.Command {
 			}
 		}
 	}
-	config.ShowReads(root)
-	return root
+	return root, config.ShowReads(root)
 }
 
 // help shows the help of the command that the arguments name. The library's own shows that of

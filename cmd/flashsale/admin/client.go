@@ -30,7 +30,7 @@ const maxAnswer = 16 << 20
 
 // remote is the API client of the commands.
 type remote struct {
-	server string
+	asked
 	token  string
 	sign   func() (string, error) // signs the next token, each short-lived; nil: the token was given
 	client http.Client
@@ -78,7 +78,7 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	if res.StatusCode >= 300 {
-		return nil, readRefusal(r.server, res)
+		return nil, r.refused(res)
 	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
@@ -97,36 +97,6 @@ func unreachable(server string, err error) error {
 		err = failed.Err // without the URL, which is long
 	}
 	return fmt.Errorf("%s does not answer: %w; start the service, or correct --server", server, err)
-}
-
-// readRefusal reads the problem in an answer.
-func readRefusal(server string, res *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
-	}
-	var p struct{ Code, Detail string }
-	if json.Unmarshal(text, &p) != nil || p.Code == "" {
-		return fmt.Errorf("%s answered %s", server, res.Status)
-	}
-	return &refusal{status: res.StatusCode, code: p.Code, detail: p.Detail}
-}
-
-// refusal is a problem answered by the API.
-type refusal struct {
-	status       int
-	code, detail string
-}
-
-// unavailable is the code of a refusal by an API whose Redis or database does not answer.
-const unavailable = "unavailable"
-
-func (r *refusal) Error() string {
-	text := r.code + ": " + r.detail
-	if r.code == unavailable {
-		text += " (flashsale doctor names the cause)"
-	}
-	return text
 }
 
 // access is how a command reaches the API: with the given server and token, or with those of a
@@ -150,6 +120,9 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 	if err := config.NoEmpty(c, "server", "token"); err != nil {
 		return nil, err
 	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, config.Usage(errors.New("--token: it has a space, a line break or a character that no token has; write only the token"))
+	}
 	s, err := config.Load(c.Flags())
 	if err != nil {
 		return nil, err
@@ -171,7 +144,7 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 			return nil, err
 		}
 	}
-	r := &remote{server: server, token: token, client: http.Client{Timeout: apiTimeout}}
+	r := &remote{asked: asked{server, c.Flags(), key != nil}, token: token, client: http.Client{Timeout: apiTimeout}}
 	if err := r.waitReady(c.Context(), wait); err != nil {
 		return nil, err
 	}

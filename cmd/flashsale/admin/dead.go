@@ -18,6 +18,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/pause"
+	"flashsale/internal/plural"
 )
 
 const deadPath = "/v1/admin/dead"
@@ -44,7 +45,7 @@ func newQueueDead(api *access) *cobra.Command {
 			if len(args) > 1 {
 				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
 			}
-			return nil
+			return noEmptyArgs(c, args)
 		},
 		Example: "  flashsale queue dead --groups\n  flashsale queue dead --group 3f2a91c07be4d815\n  flashsale queue dead 0197a0f2-3c4d-7abc-8def-0123456789ab",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -193,10 +194,10 @@ func (r *remote) printGroups(c *cobra.Command, asJSON bool) error {
 		return err
 	}
 	if !g.Complete {
-		fmt.Fprintf(c.ErrOrStderr(), "counted %d of %d dead letters, the newest of each queue\n", g.Counted, g.Total)
+		fmt.Fprintf(c.ErrOrStderr(), "counted %d of %s, the newest of each queue\n", g.Counted, plural.Count(g.Total, "dead letter"))
 	}
 	if g.Omitted > 0 {
-		fmt.Fprintf(c.ErrOrStderr(), "%d smaller groups are not listed\n", g.Omitted)
+		fmt.Fprintf(c.ErrOrStderr(), "not listed: %s\n", plural.Count(g.Omitted, "smaller group"))
 	}
 	return nil
 }
@@ -222,7 +223,7 @@ type bulkFlags struct {
 func newQueueDecision(api *access, verb, short string) *cobra.Command {
 	o := bulkFlags{verb: verb}
 	c := &cobra.Command{
-		Use: verb + " [TASK or ORDER ...]", Short: short,
+		Use: verb + " [TASK or ORDER ...]", Short: short, Args: noEmptyArgs,
 		Example: "  flashsale queue " + verb + " 0197a0f2-3c4d-7abc-8def-0123456789ab\n  flashsale queue " + verb + " --group 3f2a91c07be4d815\n  flashsale queue " + verb + " --all",
 		RunE: func(c *cobra.Command, tasks []string) error {
 			if err := config.NoEmpty(c, "group", "before"); err != nil {
@@ -248,7 +249,7 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 				return r.decideEach(c, verb, tasks)
 			}
 			if verb == "discard" && o.all && !o.yes {
-				if err := r.confirmDiscard(c); err != nil {
+				if some, err := r.confirmDiscard(c, o.before); err != nil || !some {
 					return err
 				}
 			}
@@ -283,21 +284,30 @@ func (r *remote) decideEach(c *cobra.Command, verb string, tasks []string) error
 	return errors.Join(errs...)
 }
 
-// confirmDiscard asks before all dead letters are discarded.
-func (r *remote) confirmDiscard(c *cobra.Command) error {
+// confirmDiscard asks before all dead letters are discarded, or those that died before a time. some
+// is false if there are none.
+func (r *remote) confirmDiscard(c *cobra.Command, before string) (some bool, err error) {
 	_, g, err := r.deadGroups(c.Context())
 	if err != nil {
-		return err
+		return false, err
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "Discard all %d dead letters permanently? Their uncommitted orders are rejected. Type yes: ", g.Total)
+	if g.Total == 0 {
+		_, err := fmt.Fprintln(c.OutOrStdout(), "nothing to discard: there are no dead letters")
+		return false, err
+	}
+	which := ""
+	if before != "" {
+		which = " that died before " + before
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "Discard all dead letters%s permanently (%d in total)? Their uncommitted orders are rejected. Type yes: ", which, g.Total)
 	line, err := bufio.NewReader(io.LimitReader(c.InOrStdin(), 64)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the confirmation: %w", err)
+		return false, fmt.Errorf("read the confirmation: %w", err)
 	}
 	if strings.TrimSpace(line) != "yes" {
-		return errors.New("not confirmed, nothing was discarded; --yes skips the question")
+		return false, errors.New("not confirmed, nothing was discarded; --yes skips the question")
 	}
-	return nil
+	return true, nil
 }
 
 // bulkSum adds up the answers of the calls of one command.
@@ -334,7 +344,7 @@ func (r *remote) decideMany(c *cobra.Command, o *bulkFlags) error {
 			if sum.Before == "" {
 				return err
 			}
-			return fmt.Errorf("%s after %d dead letters: %w; to continue, repeat the command with --before %s", o.verb, sum.Done, err, sum.Before)
+			return fmt.Errorf("%s after %s: %w; to continue, repeat the command with --before %s", o.verb, plural.Count(sum.Done, "dead letter"), err, sum.Before)
 		}
 		if sum.add(answer); sum.Next == "" {
 			break
@@ -347,13 +357,13 @@ func (r *remote) decideMany(c *cobra.Command, o *bulkFlags) error {
 		return err
 	}
 	if sum.Failed > 0 {
-		return fmt.Errorf("%d dead letters failed and stay; the log of the API has the errors", sum.Failed)
+		return fmt.Errorf("failed and left as before: %s; the log of the API has the errors", plural.Count(sum.Failed, "dead letter"))
 	}
 	return nil
 }
 
 func (s *bulkSum) String(verb string) string {
-	text := fmt.Sprintf("%s: %d dead letters done with %d orders, %d failed", verb, s.Done, s.Orders, s.Failed)
+	text := fmt.Sprintf("%s: %s done with %s, %d failed", verb, plural.Count(s.Done, "dead letter"), plural.Count(s.Orders, "order"), s.Failed)
 	if s.Remaining != nil && s.Next != "" {
 		text += fmt.Sprintf(", %d remaining", *s.Remaining)
 	}

@@ -58,7 +58,7 @@ func TestRemote_decideMany(t *testing.T) {
 		"to the end": {
 			bulkFlags{verb: "retry", all: true}, []string{refused, first, refused, last},
 			[]string{path + `{"all":true}`, path + `{"all":true}`, path + `{"all":true,"cursor":"c1"}`, path + `{"all":true,"cursor":"c1"}`},
-			"retry: 6 dead letters done with 9 orders, 1 failed\n", "1 dead letters failed",
+			"retry: 6 dead letters done with 9 orders, 1 failed\n", "failed and left as before: 1 dead letter;",
 		},
 		"a group": {
 			bulkFlags{verb: "retry", group: "g", before: "B"}, []string{last}, []string{path + `{"before":"B","group":"g"}`},
@@ -73,7 +73,7 @@ func TestRemote_decideMany(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				transport := &answers{t: t, list: tc.answers}
-				r := &remote{server: "http://api", client: http.Client{Transport: transport}}
+				r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: transport}}
 				var out, progress strings.Builder
 				c := &cobra.Command{}
 				c.SetContext(t.Context())
@@ -100,21 +100,55 @@ func TestRemote_decideMany(t *testing.T) {
 	}
 }
 
+// TestRemote_decideMany_One: a number of one is followed by a singular.
+func TestRemote_decideMany_One(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]string{
+		`"done":1,"orders":1`: "retry: 1 dead letter done with 1 order, 0 failed\n",
+		`"done":1,"orders":2`: "retry: 1 dead letter done with 2 orders, 0 failed\n",
+		`"done":0,"orders":0`: "retry: 0 dead letters done with 0 orders, 0 failed\n",
+	} {
+		r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{"200 {" + state + "}"}}}}
+		c := &cobra.Command{}
+		c.SetContext(t.Context())
+		var out strings.Builder
+		c.SetOut(&out)
+		if err := r.decideMany(c, &bulkFlags{verb: "retry", all: true}); err != nil || out.String() != want {
+			t.Errorf("%s: %q, error %v; want %q", state, out.String(), err, want)
+		}
+	}
+}
+
+// TestRemote_confirmDiscard_None: without dead letters there is no question.
+func TestRemote_confirmDiscard_None(t *testing.T) {
+	t.Parallel()
+	r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{`200 {"total":0}`}}}}
+	c := &cobra.Command{}
+	c.SetContext(t.Context())
+	c.SetIn(strings.NewReader(""))
+	var out, question strings.Builder
+	c.SetOut(&out)
+	c.SetErr(&question)
+	if some, err := r.confirmDiscard(c, ""); some || err != nil || question.Len() > 0 || out.String() != "nothing to discard: there are no dead letters\n" {
+		t.Errorf("some %v, error %v, asked %q, printed %q", some, err, question.String(), out.String())
+	}
+}
+
 // TestRemote_confirmDiscard: only the word yes confirms.
 func TestRemote_confirmDiscard(t *testing.T) {
 	t.Parallel()
 	for input, want := range map[string]bool{"yes\n": true, "yes": true, " yes \n": true, "y\n": false, "": false, "no\nyes\n": false} {
-		r := &remote{server: "http://api", client: http.Client{Transport: &answers{t: t, list: []string{`200 {"total":12}`}}}}
+		r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{`200 {"total":12}`}}}}
 		c := &cobra.Command{}
 		c.SetContext(t.Context())
 		c.SetIn(strings.NewReader(input))
-		var asked strings.Builder
-		c.SetErr(&asked)
-		if err := r.confirmDiscard(c); (err == nil) != want {
-			t.Errorf("%q: %v", input, err)
+		var question strings.Builder
+		c.SetErr(&question)
+		if some, err := r.confirmDiscard(c, "T"); some != want || (err == nil) != want {
+			t.Errorf("%q: %v, %v", input, some, err)
 		}
-		if !strings.Contains(asked.String(), "all 12 dead letters") {
-			t.Errorf("asked %q", asked.String())
+		if !strings.HasPrefix(question.String(), "Discard all dead letters that died before T permanently (12 in total)?") {
+			t.Errorf("asked %q", question.String())
 		}
 	}
 }

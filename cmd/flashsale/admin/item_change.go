@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -16,6 +17,14 @@ import (
 func oneItem(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return config.Usage(fmt.Errorf("%s takes one item id; see %s --help", c.CommandPath(), c.CommandPath()))
+	}
+	return nil
+}
+
+// noEmptyArgs refuses an empty argument, as in "$ID" when ID is not set.
+func noEmptyArgs(c *cobra.Command, args []string) error {
+	if slices.Contains(args, "") {
+		return config.Usage(fmt.Errorf("%s has an empty argument; write an id, or omit it", c.CommandPath()))
 	}
 	return nil
 }

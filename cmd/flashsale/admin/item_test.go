@@ -2,6 +2,7 @@ package admin
 
 import (
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -28,7 +29,7 @@ func TestItemCreate_NamesMissingFlags(t *testing.T) {
 func TestRefusal_NamesDoctor(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{"unavailable": true, "item_not_found": false} {
-		err := &refusal{code: code, detail: "Text."}
+		err := &refusal{code: code, detail: "Text.", fix: (&asked{}).fix(http.StatusServiceUnavailable, code)}
 		if got := strings.Contains(err.Error(), "flashsale doctor"); got != want {
 			t.Errorf("%v, names the doctor: %v, want %v", err, got, want)
 		}

@@ -16,6 +16,7 @@ func newItemWarm(api *access) *cobra.Command {
 		Long: "Load items and their sales into memory and Redis, in every process. Without an id: all items that\n" +
 			"are not closed. The service does the same automatically in the two minutes before an opening.",
 		Example: "  flashsale item warm drop-1",
+		Args:    noEmptyArgs,
 		RunE: func(c *cobra.Command, ids []string) error {
 			r, err := api.dial(c, true)
 			if err != nil {

@@ -26,7 +26,7 @@ func TestRemote_list(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &answers{t: t, list: tc.answers}
-			r := &remote{server: "http://shop.test", client: http.Client{Transport: a}}
+			r := &remote{asked: asked{server: "http://shop.test"}, client: http.Client{Transport: a}}
 			entries, err := r.list(t.Context(), "/v1/things", "things", url.Values{"limit": {"7"}}, tc.limit)
 			if err != nil || len(a.list) > 0 {
 				t.Fatalf("%v, %d pages were not read", err, len(a.list))

@@ -16,6 +16,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/bucket"
+	"flashsale/internal/plural"
 )
 
 // reconcileTimeout bounds a reconciliation of all items, which takes the API at most five
@@ -93,7 +94,7 @@ func Reconcile() *cobra.Command {
 			case report.Balanced:
 				return nil
 			case report.Failed > 0:
-				return fmt.Errorf("%w or could not be compared: %d of %d items were not examined", errDiffers, report.Failed, report.Examined)
+				return fmt.Errorf("%w or could not be compared; not examined: %d of %s", errDiffers, report.Failed, plural.Count(report.Examined, "item"))
 			case repair:
 				return fmt.Errorf("%w and cannot be repaired automatically%s", errDiffers, report.decide())
 			}
@@ -168,16 +169,17 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 			fmt.Fprintln(out)
 		}
 		if v.LateReleases > 0 {
-			fmt.Fprintf(out, "%s: %d closed orders have waited for minutes to return their units\n", bucket.ID(v.ItemID, v.Bucket), v.LateReleases)
+			fmt.Fprintf(out, "%s: closed orders that have waited for minutes to return their units: %d\n", bucket.ID(v.ItemID, v.Bucket), v.LateReleases)
 		}
 		if v.Partial && v.Error == "" {
 			fmt.Fprintf(out, "%s: the comparison is incomplete, because the item changed meanwhile or too many orders are queued; repeat under less load, or pause the sale\n", bucket.ID(v.ItemID, v.Bucket))
 		}
 	}
 	if r.Omitted > 0 {
-		fmt.Fprintf(out, "and %d more items, not listed\n", r.Omitted)
+		fmt.Fprintf(out, "and %s, not listed\n", plural.Count(r.Omitted, "more item"))
 	}
-	_, err := fmt.Fprintf(out, "%d items, %d differ, %d repairs, %d not examined\n", r.Examined, r.Differing, r.Repaired, r.Failed)
+	_, err := fmt.Fprintf(out, "%s, %d different, %s, %d not examined\n",
+		plural.Count(r.Examined, "item"), r.Differing, plural.Count(r.Repaired, "repair"), r.Failed)
 	return err
 }
 

@@ -68,8 +68,8 @@ func drawable(f *os.File) bool {
 
 // topSource connects to the stream of figures.
 type topSource struct {
-	server string
-	path   string
+	asked
+	path string
 	// token returns the token for the next connection.
 	token  func() (string, error)
 	client http.Client
@@ -77,12 +77,15 @@ type topSource struct {
 
 // dialTop prepares the stream, and waits for the API as long as --wait says.
 func (a *access) dialTop(c *cobra.Command, items []string) (*topSource, error) {
+	if err := config.NoEmpty(c, "item"); err != nil {
+		return nil, err
+	}
 	r, err := a.dial(c, true)
 	if err != nil {
 		return nil, err
 	}
 	t := &topSource{
-		server: r.server, path: "/v1/admin/events",
+		asked: r.asked, path: "/v1/admin/events",
 		token: func() (string, error) { return r.token, nil },
 		// The answer begins at once; a stream has no end.
 		client: http.Client{Transport: &http.Transport{ResponseHeaderTimeout: apiTimeout, Proxy: http.ProxyFromEnvironment}},
@@ -130,13 +133,7 @@ func (t *topSource) open(ctx context.Context) (io.ReadCloser, error) {
 		return res.Body, nil
 	}
 	defer res.Body.Close()
-	err = readRefusal(t.server, res)
-	var refused *refusal
-	if errors.As(err, &refused) {
-		refused.code, refused.detail = printable(refused.code), printable(refused.detail)
-	} else {
-		err = errors.New(printable(err.Error())) // it may have the status line
-	}
+	err = t.refused(res)
 	if res.StatusCode < 500 && res.StatusCode != http.StatusTooManyRequests {
 		return nil, &final{err} // a repeat would get the same
 	}
@@ -171,6 +168,7 @@ func (t *topSource) follow(ctx context.Context, tell func(topUpdate)) error {
 	for wait := topRetryMin; ; wait = min(2*wait, topRetryMax) {
 		pause, got, err := t.read(ctx, tell)
 		var end *final
+		var refused *refusal
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the user has quit
@@ -178,6 +176,8 @@ func (t *topSource) follow(ctx context.Context, tell func(topUpdate)) error {
 			return end.err
 		case got:
 			ever, wait = true, topRetryMin
+		case !ever && errors.As(err, &refused):
+			return err
 		case !ever:
 			return unreachable(t.server, err)
 		}

@@ -195,7 +195,7 @@ func source(t *testing.T, h http.HandlerFunc) *topSource {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	return &topSource{server: srv.URL, path: "/v1/admin/events", token: func() (string, error) { return "t", nil }}
+	return &topSource{asked: asked{server: srv.URL}, path: "/v1/admin/events", token: func() (string, error) { return "t", nil }}
 }
 
 // When the connection ends, the command connects again, and says so once.
@@ -238,8 +238,8 @@ func TestTop_Errors(t *testing.T) {
 	garbage := source(t, func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "event: figures\ndata: nonsense\n\n")
 	})
-	away := &topSource{server: "http://127.0.0.1:1", token: func() (string, error) { return "", nil }}
-	keyless := &topSource{server: "http://127.0.0.1:1", token: func() (string, error) { return "", io.ErrUnexpectedEOF }}
+	away := &topSource{asked: asked{server: "http://127.0.0.1:1"}, token: func() (string, error) { return "", nil }}
+	keyless := &topSource{asked: asked{server: "http://127.0.0.1:1"}, token: func() (string, error) { return "", io.ErrUnexpectedEOF }}
 	for src, want := range map[*topSource]string{forbidden: "forbidden: The [2Jtoken's role may not use this route.", garbage: "read event", away: "refused", keyless: "unexpected EOF"} {
 		err := src.print(t.Context(), io.Discard, io.Discard, plainLine)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b") {

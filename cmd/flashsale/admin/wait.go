@@ -87,7 +87,7 @@ func (r *remote) ready(ctx context.Context) (again bool, err error) {
 		if errors.As(err, &failed) {
 			err = failed.Err // without the URL, which the caller adds
 		}
-		return true, err
+		return true, fmt.Errorf("%w; start the service, or correct --server", err)
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))

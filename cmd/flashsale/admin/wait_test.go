@@ -15,9 +15,9 @@ import (
 // notReady is a server that answers n times that a part fails, and is ready afterwards.
 func notReady(t *testing.T, n int64, status int, body string) (*remote, *atomic.Int64) {
 	t.Helper()
-	var asked atomic.Int64
+	var calls atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked.Add(1) > n || r.URL.Path != "/readyz" {
+		if calls.Add(1) > n || r.URL.Path != "/readyz" {
 			return
 		}
 		w.WriteHeader(status)
@@ -26,7 +26,7 @@ func notReady(t *testing.T, n int64, status int, body string) (*remote, *atomic.
 		}
 	}))
 	t.Cleanup(s.Close)
-	return &remote{server: s.URL + "/"}, &asked
+	return &remote{asked: asked{server: s.URL + "/"}}, &calls
 }
 
 func TestRemote_waitReady(t *testing.T) {
@@ -73,7 +73,7 @@ func TestRemote_waitReady_refused(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close() // no server listens there now
-	r := &remote{server: s.URL}
+	r := &remote{asked: asked{server: s.URL}}
 	err := r.waitReady(t.Context(), 100*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "connection refused") || strings.Count(err.Error(), s.URL) != 1 {
 		t.Errorf("nothing listens: %v", err)
@@ -89,7 +89,7 @@ func TestRemote_call_ErrUnreachable(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(nil)
 	s.Close()
-	err := (&remote{server: s.URL}).call(t.Context(), http.MethodGet, "/v1/items", nil, nil)
+	err := (&remote{asked: asked{server: s.URL}}).call(t.Context(), http.MethodGet, "/v1/items", nil, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), s.URL+" does not answer: ") || !strings.HasSuffix(err.Error(), "; start the service, or correct --server") ||
 		strings.Contains(err.Error(), "/v1/items") {
 		t.Errorf("got %v", err)

@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,37 +17,72 @@ func LockDataDir(s *config.Settings) (func() error, error) {
 	if err := config.MakeDataDir(s.DataDir); err != nil {
 		return nil, err
 	}
-	unlock, err := lockFile(filepath.Join(s.DataDir, "serve.lock"), true)
+	lock, err := lockFile(filepath.Join(s.DataDir, "serve.lock"), true)
 	switch {
 	case errors.Is(err, ErrServed):
 		return nil, config.FailedSetting("data-dir", s.DataDir, "another flashsale serve is using it", "stop that one, or name another")
 	case err != nil:
 		return nil, lockFault("data-dir", s.DataDir, err)
 	}
-	return unlock, nil
+	return lock.Close, nil
+}
+
+// FileLock is a lock on a file.
+type FileLock struct {
+	f       *os.File // nil: this system has no such lock
+	created bool     // for this lock, which excludes all others
+	folder  string   // was created for this lock; empty: none
+}
+
+// Close releases the lock. The file stays: another process may have opened it.
+func (l *FileLock) Close() error {
+	if l.f == nil {
+		return nil
+	}
+	return l.f.Close()
+}
+
+// Abandon releases the lock, and removes the file and the folder if they were created for it. A
+// process that has opened the file meanwhile notices that it was removed.
+func (l *FileLock) Abandon() error {
+	var errs []error
+	if l.created {
+		errs = append(errs, os.Remove(l.f.Name()))
+	}
+	errs = append(errs, l.Close())
+	if l.folder != "" && l.created {
+		// The system refuses to remove it if another process has put a file there.
+		_ = os.Remove(l.folder) //nolint:errcheck // see above
+	}
+	return errors.Join(errs...)
 }
 
 // LockSQLite locks the file beside a SQLite database that says which processes use it. A process with the
 // embedded engine holds it exclusively, because that engine has its own stock. All others share
 // it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
 // prevent the service from starting afterwards. Errors: ErrServed.
-func LockSQLite(s *config.Settings, exclusive bool) (func() error, error) {
+func LockSQLite(s *config.Settings, exclusive bool) (*FileLock, error) {
+	path := strings.TrimPrefix(s.DB, "sqlite:")
+	_, err := os.Stat(filepath.Dir(path))
+	newFolder := errors.Is(err, fs.ErrNotExist)
 	if err := needFolder(s); err != nil {
 		return nil, err
 	}
-	path := strings.TrimPrefix(s.DB, "sqlite:")
-	lock := path + backup.LockSuffix
-	unlock, err := lockFile(lock, exclusive)
+	file := path + backup.LockSuffix
+	lock, err := lockFile(file, exclusive)
 	switch {
 	case errors.Is(err, ErrServed):
 		return nil, err
 	case err != nil:
 		return nil, lockFault("db", s.DB, err)
 	}
-	if err := backup.GiveToOwner(lock, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", lock, os.Geteuid(), err), unlock())
+	if newFolder {
+		lock.folder = filepath.Dir(path)
 	}
-	return unlock, nil
+	if err := backup.GiveToOwner(file, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("set the owner of %s (user id %d): %w", file, os.Geteuid(), err), lock.Abandon())
+	}
+	return lock, nil
 }
 
 // errLink says that a lock file is a symbolic link, which could name any file of root's.

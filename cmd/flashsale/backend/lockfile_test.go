@@ -22,14 +22,76 @@ func TestLockSQLite_Link(t *testing.T) {
 	if err := os.Symlink(other, db+".serve.lock"); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := LockSQLite(&config.Settings{DB: "sqlite:" + db}, false)
+	lock, err := LockSQLite(&config.Settings{DB: "sqlite:" + db}, false)
 	if err == nil {
-		t.Fatalf("the link was accepted (%v)", unlock())
+		t.Fatalf("the link was accepted (%v)", lock.Close())
 	}
 	if want := db + ".serve.lock is a symbolic link; remove the link"; !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q in it", err, want)
 	}
 	if _, err := os.Stat(other); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the file that the link names: got %v, want it not to exist", err)
+	}
+}
+
+// TestFileLock_Abandon: a lock that is abandoned leaves nothing that it has created, and everything else.
+func TestFileLock_Abandon(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "data")
+	s := &config.Settings{DataDir: folder, DB: "sqlite:" + filepath.Join(folder, "shop.db")}
+	lock, err := LockSQLite(s, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LockSQLite(s, false); !errors.Is(err, ErrServed) {
+		t.Errorf("a second lock: %v, want ErrServed", err)
+	}
+	if err := lock.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder: %v, want it to be removed", err)
+	}
+	for _, exclusive := range []bool{false, true} { // the first one creates the file, and stays
+		if lock, err = LockSQLite(s, exclusive); err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(folder, "shop.db.serve.lock")); err != nil {
+			t.Errorf("exclusive %v: the lock file was removed: %v", exclusive, err)
+		}
+	}
+}
+
+// TestLockFile_Removed: of a file that was removed after it was opened, the lock is worth nothing, and is
+// taken on the new file.
+func TestLockFile_Removed(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	open, _, err := openLock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	if same, err := isAt(open, path); !same || err != nil {
+		t.Errorf("the file: %v, %v", same, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := isAt(open, path); same || err != nil {
+		t.Errorf("after its removal: %v, %v", same, err)
+	}
+	lock, err := lockFile(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := isAt(open, path); same || err != nil {
+		t.Errorf("beside a new file: %v, %v", same, err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Error(err)
 	}
 }

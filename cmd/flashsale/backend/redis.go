@@ -41,7 +41,8 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected Connected) (rd
 		}
 		// No breakers, and long limits: an engine in the same process is never unavailable,
 		// only slow when the process gets too little processor time.
-		o := tune(&redis.Options{Addr: s.Addr()}, connected)
+		o := &redis.Options{Addr: s.Addr()}
+		limitServer(o, connected)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = embeddedLimit, embeddedLimit, embeddedLimit
 		c := redis.NewClient(o)
 		return c, []func() error{c.Close, func() error { s.Close(); return nil }}, nil
@@ -50,14 +51,12 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected Connected) (rd
 		if err != nil {
 			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write cluster+redis://host:port?addr=host:port, with % codes in the password where it holds any of /#%@")
 		}
-		// The client must not retry a script whose reply was lost: the packages retry the
-		// scripts for which that is safe. The cluster client still retries after a network
-		// error, which it counts as a redirect. It needs redirects to follow a moved slot, so
-		// every script must tolerate a repeat.
-		o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
-		o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-		o.DialerRetries, o.OnConnect = 1, connected
+		// The cluster client still retries after a network error, which it counts as a redirect.
+		// It needs redirects to follow a moved slot, so every script must tolerate a repeat.
+		limits{
+			&o.MaxRetries, &o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
+			&o.PoolSize, &o.PoolTimeout, &o.DialerRetries, &o.OnConnect,
+		}.set(connected)
 		// A dead master does not redirect, so only this shows its replacement.
 		o.ClusterStateReloadInterval = time.Second
 		c := redis.NewClusterClient(o)
@@ -77,21 +76,46 @@ func OpenRedis(setting string, guard *breaker.Breakers, connected Connected) (rd
 		if err != nil {
 			return nil, nil, config.BadSetting("redis", setting, "it cannot be read as a URL", "write redis://host:port/0, with % codes in the password where it holds any of /#%@")
 		}
-		c := redis.NewClient(tune(o, connected))
+		limitServer(o, connected)
+		c := redis.NewClient(o)
 		guard.Guard(c)
 		return c, []func() error{c.Close}, nil
 	}
 }
 
-// tune sets the options that every client needs. The pool size is that of the URL (pool_size),
-// if it has one. DialerRetries counts the attempts of one dial: with the default of five, an
+// limits are the fields by which the options of a client limit it. Those of a server, of a cluster
+// and of Sentinels have different types with the same fields.
+type limits struct {
+	maxRetries     *int
+	contextTimeout *bool
+	dial           *time.Duration
+	read           *time.Duration
+	write          *time.Duration
+	poolSize       *int
+	poolTimeout    *time.Duration
+	dialerRetries  *int
+	onConnect      *func(ctx context.Context, c *redis.Conn) error
+}
+
+// set gives the fields the values that every client needs. The pool size is that of the URL
+// (pool_size), if it has one.
+//
+// The client must not retry a script whose reply was lost: the packages retry the scripts for which
+// that is safe. dialerRetries counts the attempts of one dial: with the default of five, an
 // unavailable Redis is detected half a second later.
-func tune(o *redis.Options, connected Connected) *redis.Options {
-	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = redisDial, redisRead, redisWrite
-	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-	o.DialerRetries, o.OnConnect = 1, connected
-	return o
+func (l limits) set(connected Connected) {
+	*l.maxRetries, *l.contextTimeout = -1, true
+	*l.dial, *l.read, *l.write = redisDial, redisRead, redisWrite
+	*l.poolSize, *l.poolTimeout = cmp.Or(*l.poolSize, redisPool), redisTurn
+	*l.dialerRetries, *l.onConnect = 1, connected
+}
+
+// limitServer sets the limits of a client of one server.
+func limitServer(o *redis.Options, connected Connected) {
+	limits{
+		&o.MaxRetries, &o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
+		&o.PoolSize, &o.PoolTimeout, &o.DialerRetries, &o.OnConnect,
+	}.set(connected)
 }
 
 // Connected receives new connections to Redis; see OpenRedis. It may be nil.

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -42,10 +41,11 @@ func sentinelOptions(setting string, connected Connected) (*redis.FailoverOption
 		// Sentinel's.
 		o.TLSConfig.ServerName = ""
 	}
-	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = sentinelDial, redisRead, redisWrite
-	o.PoolSize, o.PoolTimeout = cmp.Or(o.PoolSize, redisPool), redisTurn
-	o.DialerRetries, o.OnConnect = 1, connected
+	limits{
+		&o.MaxRetries, &o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout,
+		&o.PoolSize, &o.PoolTimeout, &o.DialerRetries, &o.OnConnect,
+	}.set(connected)
+	o.DialTimeout = sentinelDial
 	o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: redisDial, TLSConfig: o.TLSConfig})
 	return o, nil
 }
@@ -167,10 +167,9 @@ func explainSentinel(ctx context.Context, setting string) (master, cause, fix st
 
 // askSentinel returns the address of the master according to one Sentinel.
 func askSentinel(ctx context.Context, o *redis.FailoverOptions, addr string) (master string, err error) {
-	c := redis.NewSentinelClient(&redis.Options{
-		Addr: addr, Dialer: o.Dialer, Username: o.SentinelUsername, Password: o.SentinelPassword,
-		MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: redisDial, DialerRetries: 1,
-	})
+	asking := &redis.Options{Addr: addr, Dialer: o.Dialer, Username: o.SentinelUsername, Password: o.SentinelPassword}
+	limitServer(asking, nil)
+	c := redis.NewSentinelClient(asking)
 	defer func() { err = errors.Join(err, c.Close()) }()
 	at, err := c.GetMasterAddrByName(ctx, o.MasterName).Result()
 	if err != nil {

@@ -58,7 +58,10 @@ func FlagError(c *cobra.Command, err error) error {
 // Without this, such a command would act on everything, or on a default instead of the value.
 func NoEmpty(c *cobra.Command, names ...string) error {
 	for _, name := range names {
-		if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+		f := c.Flags().Lookup(name)
+		list, isList := f.Value.(pflag.SliceValue)
+		empty := !isList && f.Value.String() == "" || isList && len(list.GetSlice()) == 0
+		if f.Changed && empty {
 			return Usage(fmt.Errorf("--%s \"\": it is empty; write a value, or omit the flag", name))
 		}
 	}

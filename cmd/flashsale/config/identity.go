@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"flashsale/handler/auth"
+	"flashsale/internal/plural"
 )
 
 // Identity are the settings that define which tokens are accepted.
@@ -87,7 +88,7 @@ func (s *Settings) validateIdentity(check func(ok bool, name, cause, fix string)
 // validateAdmins checks that the settings for admins separate them from buyers.
 func (s *Settings) validateAdmins(check func(ok bool, name, cause, fix string)) {
 	i := &s.Identity
-	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", fmt.Sprintf("it has %d bytes", len(i.AdminSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(i.AdminSecret == "" || len(i.AdminSecret) >= auth.MinSecret, "admin-jwt-secret", "it has "+plural.Count(len(i.AdminSecret), "byte"), "use 32 or more, for example from openssl rand -hex 32")
 	check(i.AdminSecret == "" || i.AdminJWKS == "", "admin-jwks", "there is an admin-jwt-secret too", "set one of the two")
 	check(i.AdminSecret == "" || i.AdminSecret != s.JWTSecret, "admin-jwt-secret", "it equals the jwt-secret, so the signer of buyers' tokens could sign admins' tokens", "use another secret")
 	differs := i.adminIssuer != "" && i.adminIssuer != i.issuer || i.adminAudience != "" && i.adminAudience != i.audience

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+
+	"flashsale/internal/plural"
 )
 
 // DevKeyFile is the file with the key of development mode, in the data directory.
@@ -24,7 +26,7 @@ func readDevKey(dataDir string) ([]byte, error) {
 	case err != nil:
 		return nil, FailedSetting("data-dir", dataDir, err.Error(), "name a folder this process may read and write")
 	case len(key) < 32:
-		return nil, fmt.Errorf("development key %s has %d bytes, not 64: remove it and start again", path, len(key))
+		return nil, fmt.Errorf("development key %s has %s, not 64: remove it and start again", path, plural.Count(len(key), "byte"))
 	}
 	return key, nil
 }

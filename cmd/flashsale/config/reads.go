@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,15 +60,22 @@ func hideUnread(c *cobra.Command) bool {
 }
 
 // ShowReads makes the help and the completion of every command show only the settings that the
-// command reads, and prints a note about flags of other settings.
-func ShowReads(root *cobra.Command) {
+// command reads, and prints a note about flags of other settings. helpErr returns the error of
+// writing the help, which the library ignores.
+func ShowReads(root *cobra.Command) (helpErr func() error) {
+	var failed error
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		var text bytes.Buffer
+		out := c.OutOrStdout()
+		c.SetOut(&text)
 		hidden := hideUnread(c)
 		help(c, args)
+		c.SetOut(out)
 		if hidden {
-			fmt.Fprintf(c.OutOrStdout(), "\nAll settings of the service: %s serve --help\n", root.Name())
+			fmt.Fprintf(&text, "\nAll settings of the service: %s serve --help\n", root.Name())
 		}
+		_, failed = out.Write(text.Bytes())
 	})
 	root.PersistentPreRun = func(c *cobra.Command, args []string) {
 		if name := c.Name(); name == cobra.ShellCompRequestCmd || name == cobra.ShellCompNoDescRequestCmd {
@@ -89,6 +97,7 @@ func ShowReads(root *cobra.Command) {
 			}
 		})
 	}
+	return func() error { return failed }
 }
 
 // identitySettings are the settings that define keys and tokens.

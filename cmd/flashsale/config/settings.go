@@ -27,6 +27,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/internal/flagvalue"
+	"flashsale/internal/plural"
 	"flashsale/internal/postgresurl"
 	"flashsale/webhook"
 )
@@ -165,6 +166,9 @@ func Load(flags *pflag.FlagSet) (*Settings, error) {
 
 // Merge merges the sources without validating the result.
 func Merge(flags *pflag.FlagSet) (*Settings, error) {
+	if err := needPlaces(flags); err != nil {
+		return nil, err
+	}
 	k := koanf.New(".")
 	file, err := readFile(flags)
 	if err != nil {
@@ -216,6 +220,17 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// needPlaces refuses an empty value of a flag that names a place, as in --db "$DB" when DB is not set:
+// the default would be another shop, or a new one.
+func needPlaces(flags *pflag.FlagSet) error {
+	for _, name := range []string{"db", "data-dir", "config"} {
+		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return BadSetting(name, "", "the flag --"+name+" is empty", "write a value, or omit the flag")
+		}
+	}
+	return nil
 }
 
 // IsSetting reports whether a flag is a setting and not a flag of a single command.
@@ -373,7 +388,7 @@ func (s *Settings) Validate() error {
 	unknown, remedy := s.validDB()
 	check(unknown == "", "db", unknown, remedy)
 	check(s.DataDir != "", "data-dir", "it is empty", "name a folder, for example flashsale-data")
-	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", fmt.Sprintf("it has %d bytes", len(s.JWTSecret)), "use 32 or more, for example from openssl rand -hex 32")
+	check(s.JWTSecret == "" || len(s.JWTSecret) >= auth.MinSecret, "jwt-secret", "it has "+plural.Count(len(s.JWTSecret), "byte"), "use 32 or more, for example from openssl rand -hex 32")
 	check(s.JWTSecret == "" || s.JWKS == "", "jwks", "there is a jwt-secret too", "set one of the two")
 	s.validateIdentity(check)
 	check(s.TokenLeeway >= 0 && s.TokenLeeway <= auth.MaxLeeway, "token-leeway", "it is out of range", "use 0 to 5m")

@@ -41,10 +41,22 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		d.fix("database", cause, fix)
 		return store.Checkup{}
 	}
+	c, locked := d.sqlite(ctx, path)
+	if locked {
+		// Only now, because the search would end the locks that this process holds on the file.
+		d.lockHeld(path, lockHolder(path))
+	}
+	return c
+}
+
+// sqlite checks a SQLite file, and returns what it has recorded; nothing if that is unknown. locked:
+// its write lock could not be taken in time.
+func (d *doctor) sqlite(ctx context.Context, path string) (c store.Checkup, locked bool) {
+	s := d.settings
 	db, err := store.Open(ctx, s.DB)
 	if err != nil {
 		d.fix("database", err.Error(), backend.DatabaseFix(s, err))
-		return store.Checkup{}
+		return store.Checkup{}, false
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -60,13 +72,15 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		} else {
 			d.fix("database", "its schema cannot be read: "+err.Error(), "make sure that the file is a database of this service and is not locked")
 		}
-		return store.Checkup{}
+		return store.Checkup{}, false
 	}
-	c, err := store.Check(ctx, db)
+	if c, err = store.Check(ctx, db); err == nil {
+		locked, err = d.writeLocked(ctx, db)
+	}
 	switch {
 	case err != nil:
 		d.fix("database", err.Error(), "make sure that the file can be read and is not locked")
-		return store.Checkup{}
+		return store.Checkup{}, false
 	case len(c.Damage) > 0:
 		d.fix("database", "the file is damaged: "+strings.Join(c.Damage, "; "), "stop every process, and restore the last copy")
 	case c.JournalMode != "wal":
@@ -75,7 +89,7 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		d.ok("database", "%s is intact and its schema is up to date (epoch %d)", path, c.Epoch)
 	}
 	d.recorded(c.Partitions)
-	return c
+	return c, locked
 }
 
 // recorded compares the number of partitions that the database has recorded with the setting.

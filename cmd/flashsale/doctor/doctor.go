@@ -45,6 +45,7 @@ type finding struct {
 type doctor struct {
 	settings *config.Settings
 	now      func() time.Time // this machine's clock
+	patience time.Duration    // see lockPatience
 	found    []finding
 }
 
@@ -71,7 +72,7 @@ var errUnhealthy = errors.New("problems found")
 func Run(ctx context.Context, s *config.Settings, now func() time.Time, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	d := &doctor{settings: s, now: now}
+	d := &doctor{settings: s, now: now, patience: lockPatience}
 	d.keys(ctx)
 	d.process()
 	recorded := d.database(ctx)

@@ -8,13 +8,17 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/queue"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// gorm's cache of statements has a goroutine for its clean-up, which never ends.
+	redistest.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}
 
 // A difference between this machine's clock and Redis's is a problem in either direction.
 func TestDoctor_ReportsClockSkew(t *testing.T) {

@@ -52,6 +52,9 @@ func (d *doctor) postgres(ctx context.Context) store.Checkup {
 		return store.Checkup{}
 	}
 	c, err := store.Check(ctx, db)
+	if err == nil {
+		err = d.postgresLocks(ctx, db)
+	}
 	switch {
 	case err != nil:
 		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/internal/registry"
 	"flashsale/inventory"
 	"flashsale/order/worker"
@@ -109,7 +110,7 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 		d.warn("queue", name+" is paused: its tasks wait until it is resumed",
 			"flashsale pauses no queue: find out what did, then resume it with redis-cli DEL '"+prefix+"paused'")
 	case s.Dead > 0:
-		d.warn("queue", fmt.Sprintf("%s holds %d dead letters", name, s.Dead), "see flashsale queue dead, then retry or discard them")
+		d.warn("queue", name+" holds "+plural.Count(s.Dead, "dead letter"), "see flashsale queue dead, then retry or discard them")
 	case s.OldestReady > time.Minute:
 		d.warn("queue", fmt.Sprintf("%s: a task has been waiting for %v", name, s.OldestReady.Round(time.Second)), "make sure that a worker runs")
 	default:

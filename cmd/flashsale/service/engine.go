@@ -249,14 +249,14 @@ func lockFiles(s *config.Settings, ps *parts) error {
 
 // lockSQLite keeps processes with an embedded engine and all others apart.
 func lockSQLite(s *config.Settings, exclusive bool, ps *parts) error {
-	unlock, err := backend.LockSQLite(s, exclusive)
+	lock, err := backend.LockSQLite(s, exclusive)
 	if errors.Is(err, backend.ErrServed) {
 		err = backend.Served(s, exclusive)
 	}
 	if err != nil {
 		return err
 	}
-	ps.closing("db", unlock)
+	ps.closing("db", lock.Close)
 	return nil
 }
 
