@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,15 +20,11 @@ func TestManager_ResourceNamedLikeData(t *testing.T) {
 		m := newManager(t, rdb, slow)
 		data := []string{name, name + ":waiters", name + ":seen", name + ":fence"}
 		for _, key := range data {
-			if err := rdb.Set(ctx, key, "42", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Set(ctx, key, "42", 0).Err())
 		}
 		var next <-chan result
 		err := m.Do(ctx, name, func(context.Context, *Lock) error {
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-				t.Errorf("err = %v, want ErrTaken", err)
-			}
+			wantTaken(t, m, name)
 			info, err := m.Inspect(ctx, name)
 			if !info.Held {
 				t.Errorf("the lock is not seen: %+v", info)

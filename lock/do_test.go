@@ -13,7 +13,7 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-type specValueKey struct{}
+type valueKey struct{}
 
 func TestManager_Do(t *testing.T) {
 	t.Parallel()
@@ -22,9 +22,7 @@ func TestManager_Do(t *testing.T) {
 		failure := errors.New("sold out")
 		clean := func(t *testing.T, name string) {
 			t.Helper()
-			if n := traces(t, rdb, name); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
+			wantNoTrace(t, rdb, name)
 		}
 
 		t.Run("Returns", func(t *testing.T) { doReturns(t, rdb, m, clean, failure) })
@@ -44,23 +42,21 @@ func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testin
 	// the whole outcome.
 	for _, want := range []error{nil, failure} {
 		name, calls := resource(t), 0
-		ctx := context.WithValue(await.Context(t), specValueKey{}, "a trace")
+		ctx := context.WithValue(await.Context(t), valueKey{}, "a trace")
 		var lock *Lock
 		var held context.Context
 		err := m.Do(ctx, name, func(c context.Context, l *Lock) error {
 			calls, lock, held = calls+1, l, c
-			if n := guarded(t, rdb, l); n != 0 {
-				t.Errorf("guard = %d", n)
-			}
-			if c.Value(specValueKey{}) != "a trace" || l.Resource() != name {
-				t.Errorf("value %v, resource %q", c.Value(specValueKey{}), l.Resource())
+			wantGuard(t, rdb, l, 0)
+			if c.Value(valueKey{}) != "a trace" || l.Resource() != name {
+				t.Errorf("value %v, resource %q", c.Value(valueKey{}), l.Resource())
 			}
 			return want
 		})
 		if !errors.Is(err, want) || calls != 1 {
 			t.Errorf("err = %v, want %v; %d calls", err, want, calls)
 		}
-		specCause(t, lock, ErrReleased)
+		wantCause(t, lock, ErrReleased)
 		if held.Err() == nil {
 			t.Error("the function's context did not end with it")
 		}
@@ -88,20 +84,18 @@ func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
 	// the error has both reasons.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
-		if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-			t.Error(err)
-		}
-		specIs(t, l.Extend(ctx, time.Hour), ErrLost)
+		check(t, rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err())
+		wantErr(t, l.Extend(ctx, time.Hour), ErrLost)
 		<-ctx.Done()
-		specIs(t, context.Cause(ctx), ErrLost, ErrNotHeld)
+		wantErr(t, context.Cause(ctx), ErrLost, ErrNotHeld)
 		return failure
 	})
-	specIs(t, err, failure, ErrLost)
+	wantErr(t, err, failure, ErrLost)
 	// Even a function that succeeded may have overlapped with another holder.
 	err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 		return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
 	})
-	specIs(t, err, ErrNotHeld)
+	wantErr(t, err, ErrNotHeld)
 }
 
 func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
@@ -110,7 +104,7 @@ func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}, WithMaxHold(50*time.Millisecond))
-	specIs(t, err, ErrMaxHold)
+	wantErr(t, err, ErrMaxHold)
 	if errors.Is(err, ErrLost) {
 		t.Errorf("err = %v", err)
 	}
@@ -124,7 +118,7 @@ func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name st
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 		err := l.Release(ctx)
 		<-ctx.Done()
-		specIs(t, context.Cause(ctx), ErrReleased)
+		wantErr(t, context.Cause(ctx), ErrReleased)
 		next, tryErr := other.TryAcquire(t.Context(), name)
 		if tryErr != nil {
 			t.Error(tryErr)
@@ -147,7 +141,7 @@ func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T
 	err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
 		return alone.ReleaseAll(t.Context())
 	})
-	specIs(t, err, ErrReleased)
+	wantErr(t, err, ErrReleased)
 	clean(t, name)
 }
 
@@ -159,13 +153,11 @@ func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *te
 	err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
 		cancel(why)
 		<-held.Done()
-		specIs(t, context.Cause(held), why)
-		if n := guarded(t, rdb, l); n != 0 {
-			t.Errorf("guard = %d, want the lock held until the function returns", n)
-		}
+		wantErr(t, context.Cause(held), why)
+		wantGuard(t, rdb, l, 0)
 		return held.Err()
 	})
-	specIs(t, err, context.Canceled)
+	wantErr(t, err, context.Canceled)
 	clean(t, name)
 }
 
@@ -205,7 +197,7 @@ func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) 
 		},
 	} {
 		err := try()
-		specIs(t, err, want)
+		wantErr(t, err, want)
 		if err != nil && !strings.Contains(err.Error(), name) {
 			t.Errorf("err = %v, want the resource named", err)
 		}

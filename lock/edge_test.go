@@ -55,11 +55,11 @@ func TestLock_Extend_ErrLost_LateAnswer(t *testing.T) {
 		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
 			l := mustAcquire(t, m, name, WithoutWatchdog())
 			f.delay(func(cmd redis.Cmder) bool { return runs(cmd, extendScript) }, ttl)
-			specIs(t, l.Extend(t.Context(), time.Hour), ErrLost)
+			wantErr(t, l.Extend(t.Context(), time.Hour), ErrLost)
 			if l.ValidUntil().After(time.Now()) {
 				t.Errorf("valid for %s, want that it has ended", time.Until(l.ValidUntil()))
 			}
-			specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+			wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 		})
 	})
 }
@@ -108,7 +108,7 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		own := redistest.Second(t, rdb)
 		var values atomic.Int64
-		own.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 			err := next()
 			if cmd, ok := cmds[0].(*redis.Cmd); ok && runs(cmd, inspectScript) {
 				if reply, sliceErr := cmd.Slice(); sliceErr == nil {
@@ -121,9 +121,7 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 		l := mustAcquire(t, m, name)
 		ghosts(t, m, name, waiters)
 		for range 2 { // the first may have to send the script
-			if held, err := l.Held(ctx); err != nil || !held {
-				t.Fatalf("held = %v, err = %v", held, err)
-			}
+			wantHeld(t, l, true)
 		}
 		if n := values.Load(); n != 4 {
 			t.Errorf("%d values for a lock that is held, want 4", n)
@@ -160,9 +158,7 @@ func TestQuorum_ForeignMinority(t *testing.T) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
 	foreign := func(i int) {
-		if err := nodes[i].RPush(ctx, key, "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[i].RPush(ctx, key, "x").Err())
 	}
 	foreign(0)
 	l := mustAcquire(t, m, name)
@@ -217,20 +213,18 @@ func TestQuorum_Settle_LateGrant(t *testing.T) {
 		}
 		return io.ErrUnexpectedEOF
 	})
-	clients[0].AddHook(specAround(f.hook))
-	clients[3].AddHook(nodeHook(func(cmds ...redis.Cmder) {
+	clients[0].AddHook(around(f.hook))
+	clients[3].AddHook(before(func(cmds []redis.Cmder) {
 		if acquires(cmds[0]) {
 			<-failed
 		}
 	}))
 	away := new(failing)
 	away.set(refuse)
-	clients[4].AddHook(specAround(away.hook))
+	clients[4].AddHook(around(away.hook))
 	m := newQuorum(t, clients, quorumSlow)
 	l, err := m.TryAcquire(await.Context(t), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	with := 0
 	for _, value := range nodes[1:].values(t, name) {
 		if value == l.GuardValue() {

@@ -33,11 +33,7 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -50,11 +46,7 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 	o := redistest.Options(p.Addr())
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
 	c := redis.NewClient(o)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, c)
 	m := newManager(t, c, cfg)
 	// On a busy machine a call may take longer than a test's settings allow.
 	await.True(t, "a lock is taken, extended and released", func() bool {
@@ -115,13 +107,11 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	}
 	ran := func() bool { return rdb.Exists(t.Context(), mark).Val() == 1 }
 	sent := make(chan struct{}, 16)
-	c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-		return func(ctx context.Context, cmd redis.Cmder) error {
-			if acquires(cmd) {
-				sent <- struct{}{}
-			}
-			return next(ctx, cmd)
+	c.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if acquires(cmds[0]) {
+			sent <- struct{}{}
 		}
+		return next()
 	}))
 	p.SetLatency(latency, latency)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -165,12 +155,8 @@ func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
 	}
 	awaitNoTrace(t, rdb, name)
 	// Nothing arrives after it either.
-	if err := m.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if n := traces(t, rdb, name); n != 0 {
-		t.Errorf("%d keys left", n)
-	}
+	check(t, m.Close(t.Context()))
+	wantNoTrace(t, rdb, name)
 }
 
 // loseReply makes a call whose reply is lost: when ran reports that Redis has run the
@@ -218,9 +204,7 @@ func TestLock_RepliesLost(t *testing.T) {
 			l, err = m.TryAcquire(ctx, name)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if l.GuardValue() != first || value() != first || l.Fence() <= 0 {
 			t.Fatalf("acquire: holds %q, the first run stored %q, the key is %q", l.GuardValue(), first, value())
 		}
@@ -287,7 +271,7 @@ func TestLock_Blackhole(t *testing.T) {
 			return l.Context().Err() != nil
 		})
 		ended := time.Now()
-		ends(t, l)
+		wantCause(t, l, ErrLost)
 		// The validity of a lock that ended at its deadline is that deadline.
 		if !l.ValidUntil().Before(expires) || ended.After(expires.Add(stall)) {
 			t.Errorf("valid until %s, ended %s, after the key could expire", l.ValidUntil().Sub(expires), ended.Sub(expires))
@@ -318,14 +302,12 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 		cfg.CallTimeout = 6 * time.Second // after which a cancellation is noticed, and the clean-up is repeated
 		m, p, c := proxied(t, rdb, cfg)
 		replies := make(chan struct{}, 64)
-		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if acquires(cmd) {
-					replies <- struct{}{}
-				}
-				return err
+		c.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if acquires(cmds[0]) {
+				replies <- struct{}{}
 			}
+			return err
 		}))
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
 		waits, cancel := context.WithCancel(t.Context())
@@ -427,11 +409,7 @@ func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfO
 		return dial(ctx, network, addr)
 	}
 	sub := redis.NewClient(o)
-	t.Cleanup(func() {
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, sub)
 	cfg := slow
 	cfg.Liveness = liveness
 	h.m = newManager(t, twoLinks{redistest.Second(t, rdb), sub}, cfg)
@@ -482,9 +460,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 				return
 			}
 			kill()
-			if err := l.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, l.Release(ctx))
 		})
 		awaitWaiters(t, rdb, name, int64(i+1))
 	}
@@ -535,14 +511,10 @@ func TestManager_FlushAll(t *testing.T) {
 		last = l.Fence()
 		n := w.count()
 		await.True(t, "they work", func() bool { return w.count() >= n+10 })
-		if err := rdb.FlushAll(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if n := guarded(t, rdb, l); n != -1 {
-			t.Errorf("guard = %d, want a refusal", n)
-		}
+		must(t, rdb.FlushAll(ctx).Err())
+		wantGuard(t, rdb, l, -1)
 		renewNow(l)
-		ends(t, l)
+		wantCause(t, l, ErrLost)
 		n = w.count()
 		await.True(t, "they continue", func() bool { return w.count() >= n+10 })
 	}

@@ -25,27 +25,23 @@ func TestManager_Acquire_ReplyLost(t *testing.T) {
 		// The first reply with the lock is lost. A script that Redis does not know yet costs a
 		// call without a lock before it.
 		var first, calls atomic.Int64
-		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				call, ok := cmd.(*redis.Cmd)
-				if !ok {
-					return err
-				}
-				r, rerr := granted(call)
-				if rerr != nil || !r.held || calls.Add(1) > 1 {
-					return err
-				}
-				first.Store(r.fence)
-				err = errors.New("connection reset")
-				cmd.SetErr(err)
+		flaky.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			call, ok := cmds[0].(*redis.Cmd)
+			if !ok {
 				return err
 			}
+			r, rerr := granted(call)
+			if rerr != nil || !r.held || calls.Add(1) > 1 {
+				return err
+			}
+			first.Store(r.fence)
+			err = errors.New("connection reset")
+			cmds[0].SetErr(err)
+			return err
 		}))
 		l, err := m.TryAcquire(ctx, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if calls.Load() != 2 || l.Fence() != first.Load() {
 			t.Fatalf("calls = %d, fence = %d; want 2 granted calls and the first fence %d", calls.Load(), l.Fence(), first.Load())
 		}
@@ -80,18 +76,14 @@ func TestLock_Fence(t *testing.T) {
 		rises("handover", l)
 		mustRelease(t, l)
 
-		if err := rdb.Del(ctx, k[:]...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(ctx, k[:]...).Err())
 		l = mustAcquire(t, m, name)
 		rises("all keys deleted", l)
 		mustRelease(t, l)
 
 		// The stored token is ahead of the clock if the clock was set back.
 		last += 3_600_000_000
-		if err := rdb.Set(ctx, k[keyFence], last, time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyFence], last, time.Minute).Err())
 		l = mustAcquire(t, m, name)
 		rises("clock set back", l)
 		mustRelease(t, l)
@@ -99,9 +91,7 @@ func TestLock_Fence(t *testing.T) {
 		// A foreign value in its place is ignored.
 		last = l.Fence() - 3_600_000_000
 		for _, junk := range []string{"junk", "-5", "1e300", "nan", "9007199254740993"} {
-			if err := rdb.Set(ctx, k[keyFence], junk, time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Set(ctx, k[keyFence], junk, time.Minute).Err())
 			l = mustAcquire(t, m, name)
 			rises("foreign value "+junk, l)
 			mustRelease(t, l)
@@ -137,9 +127,7 @@ func TestLock_Release(t *testing.T) {
 			ctx, k := t.Context(), mustKeys(t, name)
 			for _, foreign := range []string{k[keyWaiters], k[keySeen], k[keyFence]} {
 				l := mustAcquire(t, m, name)
-				if err := errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.LPush(ctx, foreign, "x").Err()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.LPush(ctx, foreign, "x").Err()))
 				mustRelease(t, l)
 				if n := rdb.Del(ctx, k[keyLock], foreign).Val(); n != 1 {
 					t.Errorf("%s: %d keys, want the foreign one", foreign, n)
@@ -151,9 +139,7 @@ func TestLock_Release(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 4 {
 				wg.Go(func() {
-					if err := l.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
+					check(t, l.Release(t.Context()))
 				})
 			}
 			wg.Wait()
@@ -167,20 +153,14 @@ func TestLock_Release(t *testing.T) {
 		t.Run("NotHeld", func(t *testing.T) {
 			l := mustAcquire(t, m, name)
 			k := mustKeys(t, name)
-			if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err())
 			for range 2 {
-				if err := l.Release(t.Context()); !errors.Is(err, ErrNotHeld) {
-					t.Fatalf("err = %v, want ErrNotHeld", err)
-				}
+				wantErr(t, l.Release(t.Context()), ErrNotHeld)
 			}
 			if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
 				t.Fatalf("the foreign key holds %q", got)
 			}
-			if err := rdb.Del(t.Context(), k[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Del(t.Context(), k[keyLock]).Err())
 		})
 	})
 }
@@ -195,25 +175,21 @@ func TestLock_Release_Unreachable(t *testing.T) {
 		m := newManager(t, flaky, slow)
 		cut := errors.New("connection reset")
 		var before, after atomic.Int64 // number of calls that fail before, and after, they ran
-		flaky.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				if releases(cmd) && before.Add(-1) >= 0 {
-					cmd.SetErr(cut)
-					return cut
-				}
-				err := next(ctx, cmd)
-				if err == nil && releases(cmd) && after.Add(-1) >= 0 {
-					err = cut
-					cmd.SetErr(cut)
-				}
-				return err
+		flaky.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if releases(cmds[0]) && before.Add(-1) >= 0 {
+				cmds[0].SetErr(cut)
+				return cut
 			}
+			err := next()
+			if err == nil && releases(cmds[0]) && after.Add(-1) >= 0 {
+				err = cut
+				cmds[0].SetErr(cut)
+			}
+			return err
 		}))
 		before.Store(2)
 		l := mustAcquire(t, m, name)
-		if err := l.Release(t.Context()); !errors.Is(err, cut) {
-			t.Fatalf("err = %v, want the network's", err)
-		}
+		wantErr(t, l.Release(t.Context()), cut)
 		if l.Context().Err() == nil {
 			t.Fatal("the holder's context did not end after a failed release")
 		}
@@ -221,9 +197,7 @@ func TestLock_Release_Unreachable(t *testing.T) {
 		l = mustAcquire(t, m, name)
 		after.Store(1)
 		mustRelease(t, l)
-		if n := traces(t, rdb, name); n != 0 {
-			t.Fatalf("%d keys left", n)
-		}
+		wantNoTrace(t, rdb, name)
 	})
 }
 
@@ -233,12 +207,10 @@ func TestLock_Context_MadeLate(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := newManager(t, redistest.Embedded(t), slow).Acquire(ctx, resource(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mustRelease(t, l)
 	cancel()
-	specIs(t, context.Cause(l.Context()), ErrReleased)
+	wantErr(t, context.Cause(l.Context()), ErrReleased)
 }
 
 // TestLock_Extend: an extension that finds the lock gone ends it.
@@ -247,10 +219,8 @@ func TestLock_Extend(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := await.Context(t), resource(t)
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
-		if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		specIs(t, l.Extend(ctx, time.Minute), ErrLost, ErrNotHeld)
-		specCause(t, l, ErrLost)
+		must(t, rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err())
+		wantErr(t, l.Extend(ctx, time.Minute), ErrLost, ErrNotHeld)
+		wantCause(t, l, ErrLost)
 	})
 }

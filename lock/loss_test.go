@@ -14,22 +14,6 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// ends waits until the lock's context ends, and fails unless the cause is ErrLost.
-func ends(t *testing.T, l *Lock) {
-	t.Helper()
-	select {
-	case <-l.Context().Done():
-	case <-time.After(patience):
-		t.Fatal("the lock's context did not end")
-	}
-	if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) {
-		t.Fatalf("cause = %v, want ErrLost", cause)
-	}
-	if left := time.Until(l.ValidUntil()); left > 0 {
-		t.Fatalf("a lost lock is valid for %s", left)
-	}
-}
-
 // write is a script that uses the guard.
 var write = redis.NewScript(GuardLua + `
 local waiting = lock_guard(KEYS[1], KEYS[2], ARGV[1])
@@ -43,10 +27,16 @@ func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	t.Helper()
 	lockKey, waitersKey := l.h.m.GuardKeys(l.Resource())
 	n, err := write.Run(t.Context(), rdb, []string{lockKey, waitersKey, l.Resource() + ":data"}, l.GuardValue()).Int()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
+}
+
+// wantGuard fails unless the guard finds this number of waiters, or refuses the write: -1.
+func wantGuard(t *testing.T, rdb redis.UniversalClient, l *Lock, want int) {
+	t.Helper()
+	if n := guarded(t, rdb, l); n != want {
+		t.Errorf("guard = %d, want %d", n, want)
+	}
 }
 
 func TestGuardLua(t *testing.T) {
@@ -55,32 +45,18 @@ func TestGuardLua(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		if n := guarded(t, rdb, l); n != 0 {
-			t.Errorf("guard = %d, want no waiter", n)
-		}
+		wantGuard(t, rdb, l, 0)
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		if n := guarded(t, rdb, l); n != 1 {
-			t.Errorf("guard = %d, want one waiter", n)
-		}
+		wantGuard(t, rdb, l, 1)
 		mustRelease(t, l)
 		after := awaitLock(t, next)
-		if n := guarded(t, rdb, l); n != -1 {
-			t.Errorf("guard = %d for the former holder, want a refusal", n)
-		}
-		if n := guarded(t, rdb, after); n != 0 {
-			t.Errorf("guard = %d for the new holder", n)
-		}
+		wantGuard(t, rdb, l, -1)
+		wantGuard(t, rdb, after, 0)
 		mustRelease(t, after)
-		if n := guarded(t, rdb, after); n != -1 {
-			t.Errorf("guard = %d without a holder, want a refusal", n)
-		}
-		if err := rdb.RPush(ctx, k[keyLock], "x").Err(); err != nil {
-			t.Fatal(err)
-		}
-		if n := guarded(t, rdb, after); n != -1 {
-			t.Errorf("guard = %d on a foreign key, want a refusal", n)
-		}
+		wantGuard(t, rdb, after, -1)
+		must(t, rdb.RPush(ctx, k[keyLock], "x").Err())
+		wantGuard(t, rdb, after, -1)
 		if got := rdb.Get(ctx, name+":data").Val(); got != "3" {
 			t.Errorf("%s writes, want the 3 of the holders", got)
 		}
@@ -110,18 +86,12 @@ func TestLock_LostToStranger(t *testing.T) {
 				m := newManager(t, rdb, cfg)
 				l := mustAcquire(t, m, name)
 				key, _ := m.GuardKeys(name)
-				if err := stranger(ctx, rdb, key); err != nil {
-					t.Fatal(err)
-				}
-				if n := guarded(t, rdb, l); n != -1 {
-					t.Errorf("guard = %d, want a refusal", n)
-				}
+				must(t, stranger(ctx, rdb, key))
+				wantGuard(t, rdb, l, -1)
 				renewNow(l)
-				ends(t, l)
+				wantCause(t, l, ErrLost)
 				before := rdb.Type(ctx, key).Val()
-				if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
-					t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
-				}
+				wantErr(t, l.Release(ctx), ErrNotHeld, ErrLost)
 				if after := rdb.Type(ctx, key).Val(); after != before {
 					t.Errorf("the foreign key was %s and is %s", before, after)
 				}
@@ -142,23 +112,20 @@ func TestLock_RedisGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
-			rdb := redis.NewClient(redistest.Options(server.Addr()))
-			defer rdb.Close()
+			rdb := clientOf(t, server)
 			cfg := Config{TTL: 4500 * time.Millisecond, CallTimeout: 2 * time.Second}
 			m := newManager(t, rdb, cfg)
 			l := mustAcquire(t, m, resource(t))
 			until := l.ValidUntil()
 			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
-			if err := fail(server); err != nil {
-				t.Fatal(err)
-			}
+			must(t, fail(server))
 			// No TTL was set after this, so the key lives until then at the
 			// earliest if it was set just before.
 			gone := time.Now()
 			if limit := gone.Add(cfg.TTL); !l.ValidUntil().Before(limit) {
 				t.Errorf("valid until %s after Redis was gone, with a TTL of %s", l.ValidUntil().Sub(gone), cfg.TTL)
 			}
-			ends(t, l)
+			wantCause(t, l, ErrLost)
 			if err := l.Release(t.Context()); err == nil || errors.Is(err, ErrNotHeld) {
 				t.Errorf("release without Redis: err = %v, want the network's", err)
 			}
@@ -178,12 +145,8 @@ func TestLock_Renewed(t *testing.T) {
 		}
 		awaitRenewals(t, 1, locks...)
 		for _, l := range locks {
-			if n := guarded(t, rdb, l); n != 0 {
-				t.Fatalf("guard = %d", n)
-			}
-			if err := l.Release(ctx); err != nil {
-				t.Fatal(err)
-			}
+			wantGuard(t, rdb, l, 0)
+			must(t, l.Release(ctx))
 		}
 	})
 }
@@ -199,13 +162,9 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		cfg.Grace = time.Minute
 		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
 		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
-		if err := rdb.Set(ctx, k[keyLock], "1", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyLock], "1", 0).Err())
 		for range 2 {
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-				t.Fatalf("err = %v, want ErrTaken", err)
-			}
+			wantTaken(t, m, name)
 		}
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 || left > cfg.Grace {
 			t.Fatalf("the key's TTL is %s, want up to %s", left, cfg.Grace)
@@ -218,15 +177,9 @@ func TestManager_Acquire_Repair(t *testing.T) {
 			t.Errorf("%d repairs, want 1", n)
 		}
 		// A live holder whose key was made persistent keeps it.
-		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		if err := l.Extend(ctx, 10*time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Persist(ctx, k[keyLock]).Err())
+		wantTaken(t, m, name)
+		must(t, l.Extend(ctx, 10*time.Minute))
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= cfg.Grace || l.Context().Err() != nil {
 			t.Errorf("the live holder's key lives for %s", left)
 		}
@@ -242,9 +195,7 @@ func TestManager_Acquire_PersistentOwn(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Persist(ctx, k[keyLock]).Err())
 		renewNow(l)
 		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 {
 			t.Errorf("the key lives for %s", left)

@@ -36,9 +36,7 @@ func TestManager_LeavesNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := traces(t, rdb, names...); n != 0 {
-			t.Errorf("%d keys left", n)
-		}
+		wantNoTrace(t, rdb, names...)
 		awaitIdle(t, m)
 	})
 }
@@ -63,9 +61,7 @@ func TestManager_ScriptFlush(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		flush := func() {
 			t.Helper()
-			if err := rdb.ScriptFlush(ctx).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ScriptFlush(ctx).Err())
 		}
 		m := newManager(t, rdb, slow)
 		flush()
@@ -77,9 +73,7 @@ func TestManager_ScriptFlush(t *testing.T) {
 			t.Error("not renewed")
 		}
 		flush()
-		if err := l.Extend(ctx, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Extend(ctx, time.Minute))
 		flush()
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
@@ -107,9 +101,7 @@ func TestManager_ForeignKey(t *testing.T) {
 		} {
 			name := resource(t)
 			key := mustKeys(t, name)[tc.pick]
-			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.RPush(ctx, key, "precious").Err())
 			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
 				t.Errorf("%s: try: err = %v, want ErrForeignKey", tc.which, err)
 			}
@@ -126,12 +118,8 @@ func TestManager_ForeignKey(t *testing.T) {
 		k := mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		for _, key := range []string{k[keyWaiters], k[keySeen]} {
-			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("err = %v, want ErrForeignKey", err)
-			}
+			must(t, rdb.RPush(ctx, key, "precious").Err())
+			wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
 		}
 		mustRelease(t, l)
 		if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
@@ -167,9 +155,7 @@ func TestNew_Config(t *testing.T) {
 			t.Errorf("%s: err = %v", tc.name, err)
 		}
 	}
-	if _, err := New(nil, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("no client: err = %v", err)
-	}
+	wantErr(t, errOf(New(nil, Config{})), ErrInvalid)
 }
 
 func TestKeysOf(t *testing.T) {
@@ -249,9 +235,7 @@ func TestManager_Waiting(t *testing.T) {
 			t.Errorf("the cancelled waiter: %+v", r)
 		}
 		await.True(t, "one waiter", func() bool { return m.Waiting() == 1 })
-		if err := l.Release(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Release(ctx))
 		if r := awaitResult(t, second); r.err != nil {
 			t.Errorf("the other: %v", r.err)
 		}

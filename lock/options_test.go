@@ -14,29 +14,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specAround is a go-redis hook for every call, single or pipelined.
-type specAround func(ctx context.Context, cmds []redis.Cmder, next func() error) error
-
-func (h specAround) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h specAround) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-	}
-}
-
-func (h specAround) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h(ctx, cmds, func() error { return next(ctx, cmds) })
-	}
-}
-
-// specCalls returns another client of rdb's servers and a count of its calls of a script, or of all
+// counting returns another client of rdb's servers and a count of its calls of a script, or of all
 // commands if script is nil.
-func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
+func counting(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
 	t.Helper()
 	counted, n := redistest.Second(t, rdb), new(atomic.Int64)
-	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	counted.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		for _, cmd := range cmds {
 			if script == nil || runs(cmd, script) {
 				n.Add(1)
@@ -47,28 +30,10 @@ func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (r
 	return counted, n
 }
 
-// specWith acquires a lock with options and fails without it.
-func specWith(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
-	t.Helper()
-	return mustAcquire(t, m, name, opts...)
-}
-
-// specAsync is acquireAsync with options.
-func specAsync(ctx context.Context, m *Manager, name string, opts ...Option) <-chan result {
-	done := make(chan result, 1)
-	go func() {
-		l, err := m.Acquire(ctx, name, opts...)
-		done <- result{l, err}
-	}()
-	return done
-}
-
-func specTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration {
+func keyTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration {
 	t.Helper()
 	left, err := rdb.PTTL(t.Context(), mustKeys(t, name)[keyLock]).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return left
 }
 
@@ -79,30 +44,30 @@ func TestWithTTL(t *testing.T) {
 		m := newManager(t, rdb, slow)
 
 		// Given a lock with its own TTL, then its key and its deadline have it.
-		l := specWith(t, m, name, WithTTL(time.Hour))
-		if left := specTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
+		l := mustAcquire(t, m, name, WithTTL(time.Hour))
+		if left := keyTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
 			t.Errorf("the key lives for %s, want an hour", left)
 		}
 		if left := time.Until(l.ValidUntil()); left <= slow.TTL {
 			t.Errorf("valid for %s, want an hour", left)
 		}
 		// When it is handed to a waiter with another TTL, then it has that one soon.
-		next := specAsync(ctx, m, name, WithTTL(2*time.Hour))
+		next := acquireAsync(ctx, m, name, WithTTL(2*time.Hour))
 		awaitWaiters(t, rdb, name, 1)
 		mustRelease(t, l)
 		l = awaitLock(t, next)
 		await.True(t, "the waiter's TTL", func() bool {
-			return specTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
+			return keyTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
 		})
 		mustRelease(t, l)
 
 		// Given a TTL shorter than the manager's, then the lock is renewed in time.
 		const short = 3 * time.Second
-		l = specWith(t, m, name, WithTTL(short))
+		l = mustAcquire(t, m, name, WithTTL(short))
 		for range 2 {
 			until := l.ValidUntil()
 			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
-			if left := specTTL(t, rdb, name); left <= 0 || left > short {
+			if left := keyTTL(t, rdb, name); left <= 0 || left > short {
 				t.Fatalf("the key lives for %s, want at most %s", left, short)
 			}
 		}
@@ -126,9 +91,7 @@ func TestWithWaitLimit(t *testing.T) {
 			enough *= 2
 			l, err = m.Acquire(t.Context(), name, WithWaitLimit(enough))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		over, cancel := context.WithTimeout(t.Context(), enough+time.Millisecond)
 		defer cancel()
 		<-over.Done()
@@ -137,7 +100,7 @@ func TestWithWaitLimit(t *testing.T) {
 		}
 		// TryAcquire ignores the limit and does not wait.
 		_, err = m.TryAcquire(t.Context(), name, WithWaitLimit(patience))
-		specIs(t, err, ErrTaken)
+		wantErr(t, err, ErrTaken)
 		if errors.Is(err, ErrWaitTimeout) {
 			t.Errorf("err = %v", err)
 		}
@@ -150,20 +113,20 @@ func TestWithoutWatchdog(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
-		counted, renewals := specCalls(t, rdb, extendScript)
+		counted, renewals := counting(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
 
 		t.Run("EndsWithTTL", func(t *testing.T) {
 			// Given a lock with watchdog and one without,
-			beside := specWith(t, m, resource(t), WithTTL(300*time.Millisecond))
-			l := specWith(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
+			beside := mustAcquire(t, m, resource(t), WithTTL(300*time.Millisecond))
+			l := mustAcquire(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
 			until := l.ValidUntil()
 			// then the one without ends in time.
-			specCause(t, l, ErrLost)
+			wantCause(t, l, ErrLost)
 			if time.Now().Before(until) || l.ValidUntil().After(until) {
 				t.Errorf("valid until %s, want %s", l.ValidUntil(), until)
 			}
-			specIs(t, l.Extend(ctx, time.Minute), ErrLost)
+			wantErr(t, l.Extend(ctx, time.Minute), ErrLost)
 			if err := beside.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 				t.Error(err)
 			}
@@ -171,18 +134,18 @@ func TestWithoutWatchdog(t *testing.T) {
 		t.Run("Extended", func(t *testing.T) {
 			// Given a holder that extends the lock itself, then it lasts longer.
 			name, ttl := resource(t), 1500*time.Millisecond
-			l := specWith(t, m, name, WithTTL(ttl), WithoutWatchdog())
+			l := mustAcquire(t, m, name, WithTTL(ttl), WithoutWatchdog())
 			first := l.ValidUntil()
 			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				specIs(t, err, ErrLost)
+				wantErr(t, err, ErrLost)
 				if ttl *= 4; ttl > patience {
 					t.Fatal("never extended in time")
 				}
-				l = specWith(t, m, name, WithTTL(ttl), WithoutWatchdog())
+				l = mustAcquire(t, m, name, WithTTL(ttl), WithoutWatchdog())
 				first = l.ValidUntil()
 			}
 			await.True(t, "the first TTL is over", func() bool { return time.Now().After(first) })
-			if l.Context().Err() != nil || specTTL(t, rdb, name) < slow.TTL {
+			if l.Context().Err() != nil || keyTTL(t, rdb, name) < slow.TTL {
 				t.Errorf("it ended: %v", context.Cause(l.Context()))
 			}
 			mustRelease(t, l)
@@ -192,11 +155,11 @@ func TestWithoutWatchdog(t *testing.T) {
 			name := resource(t)
 			l := mustAcquire(t, m, name)
 			before := renewals.Load()
-			waiting := specAsync(ctx, m, name, WithoutWatchdog())
+			waiting := acquireAsync(ctx, m, name, WithoutWatchdog())
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, waiting)
-			if left := min(time.Until(l.ValidUntil()), specTTL(t, rdb, name)); left <= slow.ClaimTTL {
+			if left := min(time.Until(l.ValidUntil()), keyTTL(t, rdb, name)); left <= slow.ClaimTTL {
 				t.Errorf("valid for %s, want more than ClaimTTL", left)
 			}
 			if n := renewals.Load() - before; n != 0 {
@@ -208,13 +171,13 @@ func TestWithoutWatchdog(t *testing.T) {
 			// Given a TTL shorter than ClaimTTL, then the lock and its key end with it as well.
 			name := resource(t)
 			l := mustAcquire(t, m, name)
-			waiting := specAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
+			waiting := acquireAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, waiting)
-			specCause(t, l, ErrLost)
+			wantCause(t, l, ErrLost)
 			awaitNoTrace(t, rdb, name)
-			specIs(t, l.Release(ctx), ErrNotHeld, ErrLost)
+			wantErr(t, l.Release(ctx), ErrNotHeld, ErrLost)
 		})
 	})
 }
@@ -232,58 +195,58 @@ func TestWithMaxHold(t *testing.T) {
 			name := resource(t)
 			const limit = 6500 * time.Millisecond
 			started := time.Now()
-			l := specWith(t, m, name, WithTTL(6*time.Second), WithMaxHold(limit))
-			specCause(t, l, ErrMaxHold)
+			l := mustAcquire(t, m, name, WithTTL(6*time.Second), WithMaxHold(limit))
+			wantCause(t, l, ErrMaxHold)
 			if held := time.Since(started); held < limit {
 				t.Errorf("held for %s, want %s", held, limit)
 			}
 			awaitNoTrace(t, rdb, name)
-			specIs(t, l.Extend(ctx, time.Minute), ErrMaxHold)
+			wantErr(t, l.Extend(ctx, time.Minute), ErrMaxHold)
 		})
 		t.Run("NotExtended", func(t *testing.T) {
 			// Given a holder that extends, then the maximum does not change.
 			name, limit := resource(t), time.Second
-			l := specWith(t, m, name, WithMaxHold(limit))
+			l := mustAcquire(t, m, name, WithMaxHold(limit))
 			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				specIs(t, err, ErrMaxHold)
+				wantErr(t, err, ErrMaxHold)
 				if limit *= 4; limit > patience {
 					t.Fatal("never extended in time")
 				}
-				l = specWith(t, m, name, WithMaxHold(limit))
+				l = mustAcquire(t, m, name, WithMaxHold(limit))
 			}
-			specCause(t, l, ErrMaxHold)
+			wantCause(t, l, ErrMaxHold)
 			awaitNoTrace(t, rdb, name)
 		})
 		t.Run("AllHandles", func(t *testing.T) {
 			name, limit := resource(t), 500*time.Millisecond
-			outer := specWith(t, m, name, WithMaxHold(limit))
+			outer := mustAcquire(t, m, name, WithMaxHold(limit))
 			inner, err := m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
 			for err != nil { // a busy machine was too slow
-				specIs(t, err, ErrMaxHold)
+				wantErr(t, err, ErrMaxHold)
 				if limit *= 4; limit > patience {
 					t.Fatal("never re-entered in time")
 				}
-				outer = specWith(t, m, name, WithMaxHold(limit))
+				outer = mustAcquire(t, m, name, WithMaxHold(limit))
 				inner, err = m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
 			}
-			specCause(t, inner, ErrMaxHold)
-			specCause(t, outer, ErrMaxHold)
+			wantCause(t, inner, ErrMaxHold)
+			wantCause(t, outer, ErrMaxHold)
 			awaitNoTrace(t, rdb, name)
-			specIs(t, inner.Release(ctx), ErrNotHeld, ErrMaxHold)
-			specIs(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
+			wantErr(t, inner.Release(ctx), ErrNotHeld, ErrMaxHold)
+			wantErr(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
 		})
 		t.Run("ReleasedBefore", func(t *testing.T) {
 			// Given a lock released in time, then its maximum does not affect the next holder.
 			name, limit := resource(t), 500*time.Millisecond
-			l := specWith(t, m, name, WithMaxHold(limit))
+			l := mustAcquire(t, m, name, WithMaxHold(limit))
 			for err := l.Release(ctx); err != nil; err = l.Release(ctx) { // a busy machine was too slow
-				specIs(t, err, ErrNotHeld, ErrMaxHold)
+				wantErr(t, err, ErrNotHeld, ErrMaxHold)
 				if limit *= 4; limit > patience {
 					t.Fatal("never released in time")
 				}
-				l = specWith(t, m, name, WithMaxHold(limit))
+				l = mustAcquire(t, m, name, WithMaxHold(limit))
 			}
-			specCause(t, l, ErrReleased)
+			wantCause(t, l, ErrReleased)
 			next := mustAcquire(t, m, name)
 			over, cancel := context.WithTimeout(ctx, 2*limit)
 			defer cancel()
@@ -295,8 +258,8 @@ func TestWithMaxHold(t *testing.T) {
 		})
 		t.Run("TTLFirst", func(t *testing.T) {
 			// Given a lock without watchdog, then its TTL may end it first.
-			l := specWith(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
-			specCause(t, l, ErrLost)
+			l := mustAcquire(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
+			wantCause(t, l, ErrLost)
 		})
 	})
 }
@@ -311,13 +274,11 @@ func TestConfig_Metadata(t *testing.T) {
 		// Texts that a parser could misread.
 		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
 			name := resource(t)
-			l := specWith(t, m, name, withMetadata(text))
-			next := specAsync(ctx, m, name, withMetadata("n"+text[1:]))
+			l := mustAcquire(t, m, name, withMetadata(text))
+			next := acquireAsync(ctx, m, name, withMetadata("n"+text[1:]))
 			awaitWaiters(t, rdb, name, 1)
 			info, err := m.Inspect(ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if info.Holder.Metadata != text || info.Holder.Token != l.Token() || info.Fence != l.Fence() {
 				t.Errorf("%q: holder = %+v, fence = %d", text, info.Holder, info.Fence)
 			}
@@ -325,9 +286,7 @@ func TestConfig_Metadata(t *testing.T) {
 				t.Errorf("%q: queue = %+v", text, info.Queue)
 			}
 			// A renewal and a handover keep it.
-			if err := l.Extend(ctx, time.Hour); err != nil {
-				t.Error(err)
-			}
+			check(t, l.Extend(ctx, time.Hour))
 			if guarded(t, rdb, l) != 1 {
 				t.Errorf("%q: the guard refuses the holder", text)
 			}
@@ -345,7 +304,7 @@ func TestConfig_Metadata(t *testing.T) {
 		// Without the option the manager's metadata is shown; an empty option hides it.
 		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {withMetadata("")}} {
 			name := resource(t)
-			l := specWith(t, m, name, opts...)
+			l := mustAcquire(t, m, name, opts...)
 			if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Metadata != want || info.Holder.Token != l.Token() {
 				t.Errorf("holder = %+v, %v; want the metadata %q", info.Holder, err, want)
 			}
@@ -365,9 +324,7 @@ func TestConfig_Poll(t *testing.T) {
 		listeners := func(m *Manager) int64 {
 			channel := channelPrefix + m.id
 			n, err := rdb.PubSubNumSub(ctx, channel).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return n[channel]
 		}
 		// Given alternating waiters of both kinds, when the lock is released repeatedly, then they
@@ -396,7 +353,7 @@ func TestConfig_Poll(t *testing.T) {
 // TestOptions_Invalid: invalid options are rejected before anything is done.
 func TestOptions_Invalid(t *testing.T) {
 	t.Parallel()
-	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
+	rdb, calls := counting(t, redistest.Embedded(t), nil)
 	m := newManager(t, rdb, slow)
 	ctx, name := await.Context(t), resource(t)
 	for what, opts := range map[string][]Option{
@@ -431,9 +388,7 @@ func TestOptions_Invalid(t *testing.T) {
 	if errors.Is(err, ErrLost) {
 		return // the reply took longer than these 10 ms
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.Release(t.Context()); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Error(err)
 	}
@@ -445,11 +400,7 @@ func TestNew_Invalid(t *testing.T) {
 	var nodes []redis.UniversalClient
 	for _, port := range []string{"1", "2", "3"} {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
-		t.Cleanup(func() {
-			if err := rdb.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, rdb)
 		nodes = append(nodes, rdb)
 	}
 	type table []struct {
@@ -488,18 +439,10 @@ func TestNew_Invalid(t *testing.T) {
 		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
 		{"node timeout above the call's", Config{CallTimeout: 500 * time.Millisecond, NodeTimeout: time.Second}, false},
 	}...))
-	if _, err := NewQuorum(nodes[:2], Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("two nodes: err = %v", err)
-	}
-	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nodes[0]}, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("one node twice: err = %v", err)
-	}
-	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nil}, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a node missing: err = %v", err)
-	}
+	wantErr(t, errOf(NewQuorum(nodes[:2], Config{})), ErrInvalid)
+	wantErr(t, errOf(NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nodes[0]}, Config{})), ErrInvalid)
+	wantErr(t, errOf(NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nil}, Config{})), ErrInvalid)
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
-	if _, err := New(ring, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a ring: err = %v", err)
-	}
+	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
 }

@@ -54,11 +54,7 @@ func processClient(t *testing.T) redis.UniversalClient {
 	} else {
 		rdb = redis.NewClusterClient(redistest.ClusterOptions(addrs...))
 	}
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -104,9 +100,7 @@ return 1
 func writeFenced(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	t.Helper()
 	n, err := fenced.Run(t.Context(), rdb, []string{l.Resource() + ":row", l.Resource() + ":rows"}, l.Fence()).Int()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -156,9 +150,7 @@ func testFIFOProcesses(t *testing.T, rdb redis.UniversalClient) {
 
 	l = mustAcquire(t, m, name)
 	order = joinInTurn(t, rdb, children, name, 16, 8)
-	if err := children[1].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, children[1].Kill())
 	awaitDeaf(t, rdb, name, order[1])
 	order = slices.DeleteFunc(order, func(number string) bool {
 		n, err := strconv.Atoi(number)
@@ -176,9 +168,7 @@ func testFIFOProcesses(t *testing.T, rdb redis.UniversalClient) {
 		if i == 1 {
 			continue
 		}
-		if err := errors.Join(c.Stdin().Close(), c.Wait()); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(c.Stdin().Close(), c.Wait()))
 	}
 }
 
@@ -213,9 +203,7 @@ func queueUp(t *testing.T) {
 				t.Errorf("waiter %s: guarded write at %d, %v", number, at, err)
 			}
 			redistest.Say("%s %d", number, l.Fence())
-			if err := l.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, l.Release(ctx))
 		})
 	}
 	waiters.Wait()
@@ -311,13 +299,9 @@ func TestLock_HolderStopped(t *testing.T) {
 			return [3]string{rdb.Get(ctx, name+":data").Val(), rdb.Get(ctx, name+":row").Val(), rdb.Get(ctx, name+":rows").Val()}
 		}
 		theirs, err := strconv.ParseInt(said(t, c), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		await.True(t, "it writes", func() bool { return rdb.Get(ctx, name+":rows").Val() != "" })
-		if err := c.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Pause())
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
 		if l.Fence() <= theirs {
 			t.Errorf("fence %d after %d", l.Fence(), theirs)
@@ -326,9 +310,7 @@ func TestLock_HolderStopped(t *testing.T) {
 			t.Error("the new holder's write was refused")
 		}
 		before := data()
-		if err := c.Continue(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Continue())
 		for _, want := range []string{"refused", "lost"} {
 			if got := said(t, c); got != want {
 				t.Errorf("the stale holder printed %q, want %q", got, want)
@@ -337,9 +319,7 @@ func TestLock_HolderStopped(t *testing.T) {
 		if after := data(); after != before {
 			t.Errorf("the stale holder changed %v to %v", before, after)
 		}
-		if err := c.Wait(); err != nil {
-			t.Error(err)
-		}
+		check(t, c.Wait())
 		mustRelease(t, l)
 	})
 }
@@ -364,10 +344,8 @@ func writeUntilRefused(t *testing.T) {
 		}
 	}
 	redistest.Say("refused")
-	ends(t, l)
-	if err := l.Release(t.Context()); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
-		t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
-	}
+	wantCause(t, l, ErrLost)
+	wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	redistest.Say("lost")
 }
 
@@ -387,17 +365,13 @@ func TestLock_HolderKilled(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		c := startProcess(t, "TestLock_HolderKilled", rdb, name)
 		fence, err := strconv.ParseInt(said(t, c), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := newManager(t, rdb, slow)
 		first := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
 		second := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 2)
-		if err := c.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Kill())
 		asked := time.Now()
 		left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val()
 		l := awaitLock(t, first)
@@ -453,14 +427,10 @@ func TestManager_RedisKilledUnderLoad(t *testing.T) {
 	for range 2 {
 		n := w.count()
 		await.True(t, "they work", func() bool { return w.count() >= n+3*workers })
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Kill())
 		before := failed.Load()
 		await.True(t, "a call fails", func() bool { return failed.Load() > before })
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start())
 		starts.Add(1)
 	}
 	working.Wait()

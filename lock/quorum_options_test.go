@@ -20,18 +20,14 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
 	l, err := m.Acquire(ctx, name, WithTTL(time.Minute), WithoutWatchdog())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nodes.awaitHeld(t, l)
 	for i, rdb := range nodes {
 		if left := rdb.PTTL(ctx, key).Val(); left <= 0 || left > time.Minute {
 			t.Errorf("node %d: the key lives for %s, want up to a minute", i, left)
 		}
 	}
-	if err := l.Extend(ctx, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Extend(ctx, time.Hour))
 	if left := time.Until(l.ValidUntil()); left <= time.Minute {
 		t.Errorf("valid for %s after Extend by an hour", left)
 	}
@@ -42,7 +38,7 @@ func quorumTTL(t *testing.T, nodes quorumNodes) {
 	nodes.awaitFree(t, name)
 
 	short := mustAcquire(t, m, name, WithTTL(2*time.Second), WithoutWatchdog())
-	ends(t, short)
+	wantCause(t, short, ErrLost)
 	nodes.awaitFree(t, name)
 	mustRelease(t, mustAcquire(t, m, name))
 }
@@ -59,9 +55,7 @@ func quorumInspect(t *testing.T, nodes quorumNodes) {
 	for lost := range 3 {
 		nodes[:lost].forget(t, name)
 		info, err := m.Inspect(ctx, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !info.Held || info.Holder.Token != l.Token() || info.Holder.Metadata != "host:7" || info.Fence != l.Fence() {
 			t.Errorf("%d nodes lost: %+v", lost, info)
 		}
@@ -74,12 +68,8 @@ func quorumInspect(t *testing.T, nodes quorumNodes) {
 	if err != nil || info.Held || info.Nodes != 0 {
 		t.Errorf("a minority holds it: %+v, %v", info, err)
 	}
-	if held, err := l.Held(ctx); err != nil || held {
-		t.Errorf("a minority holds it: held = %v, %v", held, err)
-	}
-	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("release: err = %v, want ErrNotHeld", err)
-	}
+	wantHeld(t, l, false)
+	wantErr(t, l.Release(ctx), ErrNotHeld)
 	nodes.awaitFree(t, name)
 	info, err = m.Inspect(ctx, name)
 	if err != nil || info.Held || info.Fence < l.Fence() {
@@ -128,7 +118,5 @@ func TestNewQuorum_Config(t *testing.T) {
 			closeQuorum(t, m)
 		}
 	}
-	if _, err := New(rdb, Config{NodeTimeout: time.Second}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("New with NodeTimeout: err = %v, want ErrInvalid", err)
-	}
+	wantErr(t, errOf(New(rdb, Config{NodeTimeout: time.Second})), ErrInvalid)
 }

@@ -79,11 +79,7 @@ func quorumClient(t *testing.T, addr string, change func(*redis.Options)) *redis
 		change(opts)
 	}
 	c := redis.NewClient(opts)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, c)
 	return c
 }
 
@@ -96,9 +92,7 @@ func (nodes quorumNodes) manager(t *testing.T, cfg Config) *Manager {
 func newQuorum(t *testing.T, clients []redis.UniversalClient, cfg Config) *Manager {
 	t.Helper()
 	m, err := NewQuorum(clients, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { closeQuorum(t, m) })
 	return m
 }
@@ -165,9 +159,7 @@ func (nodes quorumNodes) awaitFree(t *testing.T, name string) {
 func (nodes quorumNodes) forget(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
-		if err := rdb.Del(t.Context(), mustKeys(t, name)[:]...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(t.Context(), mustKeys(t, name)[:]...).Err())
 	}
 }
 
@@ -175,9 +167,7 @@ func (nodes quorumNodes) forget(t *testing.T, name string) {
 func (nodes quorumNodes) block(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
-		if err := rdb.Set(t.Context(), mustKeys(t, name)[keyLock], "stranger", time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(t.Context(), mustKeys(t, name)[keyLock], "stranger", time.Hour).Err())
 	}
 }
 
@@ -185,14 +175,10 @@ func (nodes quorumNodes) block(t *testing.T, name string) {
 func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	t.Helper()
 	text, err := rdb.Get(t.Context(), mustKeys(t, name)[keyFence]).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// A single Redis marks it while there are waiters.
 	fence, err := strconv.ParseInt(strings.TrimSuffix(text, "w"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fence
 }
 
@@ -234,12 +220,8 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 		if round == 0 { // later a failed try may still hold some of them
 			nodes.awaitHeld(t, l)
 		}
-		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		if held, err := l.Held(ctx); err != nil || !held {
-			t.Errorf("held = %v, %v", held, err)
-		}
+		wantTaken(t, other, name)
+		wantHeld(t, l, true)
 		if left := time.Until(l.ValidUntil()); left <= 0 || left > quorumSlow.TTL {
 			t.Errorf("valid for %s of a TTL of %s", left, quorumSlow.TTL)
 		}
@@ -247,9 +229,7 @@ func quorumAcquire(t *testing.T, nodes quorumNodes) {
 		for range 2 {
 			mustRelease(t, l) // the second one finds the lock released
 		}
-		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
-			t.Errorf("cause = %v, want ErrReleased", cause)
-		}
+		wantErr(t, context.Cause(l.Context()), ErrReleased)
 		after := awaitLock(t, next)
 		if after.Fence() <= last {
 			t.Errorf("fence %d after %d", after.Fence(), last)
@@ -267,9 +247,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 		ctx, name := await.Context(t), resource(t)
 		m := nodes.manager(t, quorumSlow)
 		l, err := m.Acquire(ctx, name, withMetadata("of host:7"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
 		await.True(t, "a renewal restores it", func() bool {
@@ -303,19 +281,15 @@ func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
 	nodes[:3].forget(t, name)
-	if err := l.Extend(ctx, quorumSlow.TTL); !errors.Is(err, ErrLost) || !errors.Is(err, ErrNotHeld) {
-		t.Fatalf("extend: err = %v, want ErrLost", err)
-	}
-	ends(t, l)
+	wantErr(t, l.Extend(ctx, quorumSlow.TTL), ErrLost, ErrNotHeld)
+	wantCause(t, l, ErrLost)
 	closeQuorum(t, m) // no background work is left after this
 	for i, v := range nodes[:3].values(t, name) {
 		if v != "" {
 			t.Errorf("node %d got %q", i, v)
 		}
 	}
-	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
-		t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
-	}
+	wantErr(t, l.Release(ctx), ErrNotHeld, ErrLost)
 	nodes.awaitFree(t, name)
 }
 
@@ -340,9 +314,7 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	}
 	name := resource(t)
 	nodes[:3].block(t, name)
-	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-		t.Fatalf("err = %v, want ErrTaken", err)
-	}
+	wantTaken(t, m, name)
 	nodes[3:].awaitFree(t, name)
 	nodes[:3].awaitValue(t, name, "stranger")
 	next := acquireAsync(ctx, m, name)
@@ -366,25 +338,15 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 		}
 		if i == 2 { // two foreign keys would leave a majority
 			nodes[2:3].block(t, name)
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-				t.Errorf("two foreign keys: err = %v, want ErrTaken", err)
-			}
+			wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrTaken)
 			nodes[2:3].forget(t, name)
 			nodes[2:].awaitFree(t, name)
 		}
-		if err := rdb.RPush(ctx, key, "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.RPush(ctx, key, "x").Err())
 	}
-	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("try: err = %v, want ErrForeignKey", err)
-	}
-	if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("acquire: err = %v, want ErrForeignKey", err)
-	}
-	if _, err := m.Inspect(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("inspect: err = %v, want ErrForeignKey", err)
-	}
+	wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
+	wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+	wantErr(t, errOf(m.Inspect(ctx, name)), ErrForeignKey)
 	nodes[3:].awaitFree(t, name)
 	for i, rdb := range nodes[:3] {
 		if n := rdb.LLen(ctx, key).Val(); n != 1 {
@@ -394,11 +356,9 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	held := mustAcquire(t, m, resource(t))
 	nodes.awaitHeld(t, held)
 	for _, rdb := range nodes[:3] {
-		if err := errors.Join(rdb.Del(ctx, held.h.keys[keyLock]).Err(), rdb.RPush(ctx, held.h.keys[keyLock], "x").Err()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(rdb.Del(ctx, held.h.keys[keyLock]).Err(), rdb.RPush(ctx, held.h.keys[keyLock], "x").Err()))
 	}
-	specIs(t, held.Extend(ctx, quorumSlow.TTL), ErrLost)
+	wantErr(t, held.Extend(ctx, quorumSlow.TTL), ErrLost)
 }
 
 // Given nodes that stored different fencing tokens, one far ahead, when the lock is taken, then every
@@ -409,9 +369,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	const ahead = int64(5e15) // some decades ahead of the clock, below 2^53
 	for i, fence := range []int64{ahead, 7, 1e15} {
-		if err := nodes[i].Set(ctx, k[keyFence], fence, time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[i].Set(ctx, k[keyFence], fence, time.Hour).Err())
 	}
 	nodes[3:].block(t, name) // so that the first three must grant it
 	first := mustAcquire(t, m, name)
@@ -452,9 +410,7 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	for i, rdb := range nodes {
-		if err := rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err())
 	}
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
@@ -518,9 +474,7 @@ func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes
 						t.Errorf("fence %d after %d", l.Fence(), before)
 					}
 					inside.Add(-1)
-					if err := l.Release(ctx); err != nil {
-						t.Error(err)
-					}
+					check(t, l.Release(ctx))
 					done.Add(1)
 				}
 			})

@@ -17,14 +17,12 @@ import (
 func TestWithReentry(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		counted, calls := specCalls(t, rdb, nil)
+		counted, calls := counting(t, rdb, nil)
 		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
 		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
 			t.Helper()
 			l, err := m.Acquire(ctx, name, WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return l
 		}
 
@@ -46,9 +44,7 @@ func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atom
 	before := calls.Load()
 	inner := enter(t, outer.Context(), name)
 	tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, l := range []*Lock{inner, tried} {
 		if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
 			t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
@@ -71,8 +67,7 @@ func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *
 		handles = append(handles, enter(t, handles[0].Context(), name))
 		handles = append(handles, enter(t, handles[1].Context(), name))
 		for n, i := range order {
-			_, err := other.TryAcquire(t.Context(), name)
-			specIs(t, err, ErrTaken)
+			wantTaken(t, other, name)
 			// A handle's context ends with that of the handle through which it was acquired.
 			for _, rest := range order[n:] {
 				if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
@@ -96,9 +91,7 @@ func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	name, second := resource(t), resource(t)
 	outer := mustAcquire(t, m, name)
 	between, err := m.Acquire(outer.Context(), second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(between.Context())
 	defer cancel()
 	inner := enter(t, ctx, name)
@@ -117,20 +110,18 @@ func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *test
 	outer := mustAcquire(t, m, name)
 	inner := enter(t, outer.Context(), name)
 	k := mustKeys(t, name)
-	if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
+	must(t, rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err())
+	wantErr(t, inner.Extend(t.Context(), time.Hour), ErrLost)
 	for _, l := range []*Lock{outer, inner} {
-		specCause(t, l, ErrLost, ErrNotHeld)
-		specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+		wantCause(t, l, ErrLost, ErrNotHeld)
+		wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	}
 	if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
 		t.Errorf("the foreign key holds %q", got)
 	}
 	// An acquire whose context has a lost lock's values but not its end has to queue.
 	_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 }
 
 func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
@@ -139,7 +130,7 @@ func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx 
 	outer := mustAcquire(t, m, name)
 	mustRelease(t, outer)
 	_, err := m.Acquire(outer.Context(), name, WithReentry())
-	specIs(t, err, ErrReleased)
+	wantErr(t, err, ErrReleased)
 	l := enter(t, context.WithoutCancel(outer.Context()), name)
 	if l.Fence() <= outer.Fence() {
 		t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
@@ -152,7 +143,7 @@ func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	outer := mustAcquire(t, m, name)
 	held := mustAcquire(t, other, second)
 	_, err := m.TryAcquire(outer.Context(), second, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	mustRelease(t, held)
 	l := enter(t, outer.Context(), second)
 	if l.Token() == outer.Token() {
@@ -166,7 +157,7 @@ func reentryOtherManager(t *testing.T, m *Manager, other *Manager) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	_, err := other.TryAcquire(outer.Context(), name, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	mustRelease(t, outer)
 }
 
@@ -176,19 +167,17 @@ func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	_, err := m.TryAcquire(outer.Context(), name)
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	_, err = m.Acquire(outer.Context(), name)
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	mustRelease(t, outer)
 	// Once it is released, a context that carries it but has not ended can acquire it.
 	again, err := m.Acquire(context.WithoutCancel(outer.Context()), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mustRelease(t, again)
 	awaitNoTrace(t, rdb, name)
 }
@@ -202,9 +191,7 @@ func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m *Manager, enter fun
 	awaitWaiters(t, rdb, name, 1)
 	inner := enter(t, outer.Context(), name)
 	mustRelease(t, outer)
-	if held, err := inner.Held(t.Context()); err != nil || !held {
-		t.Errorf("held = %v, %v", held, err)
-	}
+	wantHeld(t, inner, true)
 	mustRelease(t, inner)
 	mustRelease(t, awaitLock(t, waiting))
 }

@@ -18,15 +18,11 @@ func TestManager_Close_EndedContext(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m := newManager(t, rdb, slow)
-		_, names := specHold(t, m, 20)
+		_, names := hold(t, m, 20)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := m.Close(ctx); err != nil {
-			t.Error(err)
-		}
-		if n := traces(t, rdb, names...); n != 0 {
-			t.Errorf("%d keys left", n)
-		}
+		check(t, m.Close(ctx))
+		wantNoTrace(t, rdb, names...)
 	})
 }
 
@@ -41,26 +37,20 @@ func TestManager_Close_DuringAcquire(t *testing.T) {
 			cfg := slow
 			cfg.Poll = time.Second // then the first call joins the queue
 			m, err := New(own, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			mustRelease(t, mustAcquire(t, m, name)) // Redis now knows the scripts
 			closed := make(chan error, 1)
-			own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-				return func(ctx context.Context, cmd redis.Cmder) error {
-					err := next(ctx, cmd)
-					if err == nil && acquires(cmd) {
-						go func() { closed <- m.Close(ctx) }()
-						<-m.closing
-					}
-					return err
+			own.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+				err := next()
+				if err == nil && acquires(cmds[0]) {
+					go func() { closed <- m.Close(ctx) }()
+					<-m.closing
 				}
+				return err
 			}))
 			_, err = m.acquire(ctx, name, wait, nil)
-			specIs(t, err, ErrClosed)
-			if err := errors.Join(<-closed, own.Close()); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, err, ErrClosed)
+			check(t, errors.Join(<-closed, own.Close()))
 			if n := traces(t, rdb, name); n != 0 {
 				t.Errorf("wait %v: %d keys left", wait, n)
 			}
@@ -93,7 +83,7 @@ func TestManager_Close_EndedContext_Blackhole(t *testing.T) {
 func TestLock_Release_Nil(t *testing.T) {
 	t.Parallel()
 	var l *Lock
-	specIs(t, l.Release(t.Context()), ErrNotHeld)
+	wantErr(t, l.Release(t.Context()), ErrNotHeld)
 }
 
 // Given a client with go-redis's default options, which do not end a call with its context, when Redis
@@ -107,9 +97,7 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialTimeout: patience, ReadTimeout: 2 * patience, WriteTimeout: patience})
 	defer rdb.Close()
 	m, err := New(rdb, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.Acquire, m.TryAcquire} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		done := make(chan error, 1)
@@ -119,7 +107,7 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 		}()
 		select {
 		case err := <-done:
-			specIs(t, err, context.DeadlineExceeded)
+			wantErr(t, err, context.DeadlineExceeded)
 		case <-time.After(patience / 2):
 			t.Error("the call outlasts its deadline")
 		}
@@ -127,9 +115,7 @@ func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
 	}
 	proxy.Sever()
 	proxy.Blackhole(false)
-	if err := m.Close(await.Context(t)); err != nil {
-		t.Error(err)
-	}
+	check(t, m.Close(await.Context(t)))
 }
 
 // Given a function that re-entered the lock and panics before it releases the inner handle, then nothing
@@ -161,7 +147,7 @@ func TestManager_Do_PanicsInside(t *testing.T) {
 		if n := traces(t, rdb, name); n != 0 || len(m.Held()) != 0 {
 			t.Errorf("%d keys and %d locks left", n, len(m.Held()))
 		}
-		specIs(t, context.Cause(inner.Context()), ErrReleased)
+		wantErr(t, context.Cause(inner.Context()), ErrReleased)
 	})
 }
 
@@ -178,20 +164,14 @@ func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
 			ctx, name := await.Context(t), resource(t)
 			m, k := newManager(t, rdb, slow), mustKeys(t, name)
 			// The holder died as well, so the lock is not handed over.
-			if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err())
 			for _, member := range ghosts(t, m, name, tc.n) {
 				if !tc.silent {
 					continue
 				}
-				if err := rdb.HSet(ctx, k[keySeen], member, 1).Err(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, rdb.HSet(ctx, k[keySeen], member, 1).Err())
 			}
-			if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Del(ctx, k[keyLock]).Err())
 			l, err := m.TryAcquire(ctx, name)
 			if err != nil {
 				t.Errorf("%s: %v", tc.name, err)

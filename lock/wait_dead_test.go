@@ -64,20 +64,18 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		// The holder of the key after each script that may hand it over.
 		var mu sync.Mutex
 		served := make(map[string]bool)
-		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if !acquires(cmd) && !releases(cmd) {
-					return err
-				}
-				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
-				if ok && slices.Contains(dying, token) {
-					mu.Lock()
-					served[token] = true
-					mu.Unlock()
-				}
+		rdb.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if !acquires(cmds[0]) && !releases(cmds[0]) {
 				return err
 			}
+			token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
+			if ok && slices.Contains(dying, token) {
+				mu.Lock()
+				served[token] = true
+				mu.Unlock()
+			}
+			return err
 		}))
 		mustRelease(t, l)
 		l = awaitLock(t, next)
@@ -143,22 +141,14 @@ func TestManager_Acquire_ExpiredWithWaiters(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
-		if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err())
 		first := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
+		must(t, rdb.Del(ctx, k[keyLock]).Err())
+		wantTaken(t, other, name)
 		mustRelease(t, awaitLock(t, first))
 		// Without a newcomer the waiter itself checks when the key expires.
-		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err())
 		mustRelease(t, mustAcquire(t, m, name))
 	})
 }
@@ -178,9 +168,7 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			m, k := newManager(t, rdb, cfg), mustKeys(t, name)
 			mustAcquire(t, m, name)
 			tokens := ghosts(t, m, name, 2)
-			if err := rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err())
 			before, fence := rdb.Time(ctx).Val(), rdb.Get(ctx, k[keyFence]).Val()
 			first := &attempt{keys: *k, settings: m.defaults, token: tokens[0], member: tokens[0]}
 			if r, err := m.store.acquire(ctx, first); err != nil || r.held {
@@ -188,9 +176,7 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			}
 			after := rdb.Time(ctx).Val()
 			until, err := rdb.HGet(ctx, k[keySeen], tokens[0]).Int64()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, end := range []struct {
 				what string
 				at   time.Time
@@ -256,19 +242,14 @@ func TestManager_TryAcquire_DeadWaiters_Bound(t *testing.T) {
 		for i := range dead {
 			waiters = append(waiters, redis.Z{Score: float64(i), Member: "GHOST." + rand.Text()})
 		}
-		if err := errors.Join(rdb.ZAdd(ctx, k[keyWaiters], waiters...).Err(), rdb.Set(ctx, k[keyFence], fence, time.Hour).Err()); err != nil {
-			t.Fatal(err)
-		}
-		_, err := m.TryAcquire(ctx, name)
-		specIs(t, err, ErrTaken)
+		must(t, errors.Join(rdb.ZAdd(ctx, k[keyWaiters], waiters...).Err(), rdb.Set(ctx, k[keyFence], fence, time.Hour).Err()))
+		wantTaken(t, m, name)
 		if n, mark := rdb.ZCard(ctx, k[keyWaiters]).Val(), rdb.Get(ctx, k[keyFence]).Val(); n != dead-1024 || mark != fence {
 			t.Errorf("%d waiters are left and the fence is %q, want %d and %q", n, mark, dead-1024, fence)
 		}
 		wantDay(t, rdb, name)
 		l, err := m.TryAcquire(ctx, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mustRelease(t, l)
 	})
 }

@@ -35,9 +35,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 	} {
 		a := &attempt{caller: t.Context(), resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
 		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
-		if err := rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err())
 		l, err := m.claim(t.Context(), a, n)
 		if err != nil || (l != nil) != tc.claimed {
 			t.Errorf("%s: claimed = %v, err = %v; want %v", tc.name, l != nil, err, tc.claimed)
@@ -68,18 +66,14 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
 		l := mustAcquire(t, m, name)
 		var once atomic.Bool
-		waiter.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if err == nil && acquires(cmd) && !once.Swap(true) {
-					mustRelease(t, l)
-				}
-				return err
+		waiter.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if err == nil && acquires(cmds[0]) && !once.Swap(true) {
+				mustRelease(t, l)
 			}
+			return err
 		}))
-		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, acquireScript.Load(ctx, rdb).Err())
 		mustRelease(t, mustAcquire(t, other, name))
 		if !once.Load() {
 			t.Fatal("the lock was never contended")
@@ -114,27 +108,23 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				cfg.CallTimeout = patience
 				m := newManager(t, late, cfg)
 				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
-				late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-					return func(ctx context.Context, cmd redis.Cmder) error {
-						if !acquires(cmd) {
-							return next(ctx, cmd)
-						}
-						entered <- struct{}{}
-						<-gate
-						err := next(ctx, cmd)
-						if err == nil {
-							r, convErr := granted(cmd.(*redis.Cmd))
-							if convErr != nil {
-								return convErr
-							}
-							took <- r.held
-						}
-						return err
+				late.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+					if !acquires(cmds[0]) {
+						return next()
 					}
+					entered <- struct{}{}
+					<-gate
+					err := next()
+					if err == nil {
+						r, convErr := granted(cmds[0].(*redis.Cmd))
+						if convErr != nil {
+							return convErr
+						}
+						took <- r.held
+					}
+					return err
 				}))
-				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, acquireScript.Load(t.Context(), rdb).Err())
 				ends, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				ctx := ends
@@ -175,9 +165,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		if err := releaseScript.Load(t.Context(), rdb).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, releaseScript.Load(t.Context(), rdb).Err())
 		for name, tc := range map[string]struct {
 			wait  bool
 			limit time.Duration
@@ -211,7 +199,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), tc.limit)
 					defer cancel()
 					_, err := m.acquire(ctx, name, tc.wait, nil)
-					specIs(t, err, tc.want)
+					wantErr(t, err, tc.want)
 					if err := <-ran; err != nil || traces(t, rdb, name) == 0 {
 						t.Errorf("the late script: %v, %d keys", err, traces(t, rdb, name))
 					}
@@ -236,9 +224,7 @@ func TestManager_Acquire_Silence(t *testing.T) {
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 2)
 		until, err := rdb.HGet(ctx, k[keySeen], silent).Int64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		await.True(t, "the silent waiter's keep-alive is overdue", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
 		mustRelease(t, l)
 		l = awaitLock(t, next)
@@ -254,8 +240,7 @@ func TestManager_Acquire_Silence(t *testing.T) {
 func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	ctx, name := await.Context(t), resource(t)
 	holder, m := newManager(t, rdb, slow), newManager(t, rdb, slow)
 	for range 5 {
@@ -274,24 +259,19 @@ func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
 func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	ctx, name := await.Context(t), resource(t)
 	cfg := Config{TTL: 5 * time.Second, ClaimTTL: 5 * time.Second, Liveness: 100 * time.Millisecond}
 	holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
 	l := mustAcquire(t, holder, name)
 	next := acquireAsync(ctx, m, name)
 	awaitWaiters(t, rdb, name, 1)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Kill())
 	// While Redis is down an acquire fails with the network's error.
 	if _, err := holder.TryAcquire(ctx, resource(t)); err == nil || !unknown(errors.Unwrap(err)) {
 		t.Errorf("err = %v, want the network's", err)
 	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start())
 	// Whether the lock survived the restart depends on its duration.
 	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Fatal(err)
@@ -331,18 +311,16 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 		var mu sync.Mutex
 		var sent []time.Time
 		var others []string
-		own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				mu.Lock()
-				switch {
-				case acquires(cmd):
-					sent = append(sent, time.Now())
-				case len(sent) > 2 && len(sent) < calls: // past the start, before the release
-					others = append(others, cmd.Name())
-				}
-				mu.Unlock()
-				return next(ctx, cmd)
+		own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			mu.Lock()
+			switch {
+			case acquires(cmds[0]):
+				sent = append(sent, time.Now())
+			case len(sent) > 2 && len(sent) < calls: // past the start, before the release
+				others = append(others, cmds[0].Name())
 			}
+			mu.Unlock()
+			return next()
 		}))
 		next := acquireAsync(ctx, m, name)
 		await.True(t, "the waiter has sent a keep-alive", func() bool {

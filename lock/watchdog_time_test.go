@@ -180,9 +180,7 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 		l := mustAcquire(t, m, name)
 		r := &renewalCalls{began: time.Now()}
 		f.set(r.hook)
-		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err())
 		select {
 		case <-l.Context().Done():
 		case <-time.After(ttl):
@@ -192,9 +190,7 @@ func TestWatchdog_Time_Taken(t *testing.T) {
 		if ended := time.Since(r.began); len(calls) != 1 || ended != calls[0] {
 			t.Errorf("renewed at %v, ended after %s", calls, ended)
 		}
-		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) {
-			t.Errorf("the cause is %v, want ErrLost and ErrNotHeld", cause)
-		}
+		wantErr(t, context.Cause(l.Context()), ErrLost, ErrNotHeld)
 	})
 }
 
