@@ -63,7 +63,7 @@ func TestAhead_HandedBack(t *testing.T) {
 		h := newBlockOn("slow")
 		// The test must see them before they are handed back, also on a busy machine.
 		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
-			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: failOn(t),
 		}, 5*time.Second))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 1+len(rest) })
@@ -83,7 +83,7 @@ func TestAhead_HandedBack(t *testing.T) {
 		}
 		stopSecond()
 		close(h.release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
 		if n := len(h.handled()); n != 201 {
 			t.Errorf("the first handled %d, want 201", n)
@@ -108,7 +108,7 @@ func TestAhead_None(t *testing.T) {
 			returned.Add(int32(len(tasks))) //nolint:gosec // at most Batch
 			return nil
 		}, queue.RunConfig{Batch: 2, Workers: 3, Ahead: -1})
-		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		awaitStats(t, admin, queue.Stats{})
 		stop()
 		if n := most.Load(); n > 6 {
 			t.Errorf("%d tasks are leased, want at most the 6 of three batches", n)
@@ -151,7 +151,7 @@ func TestAhead_Extended(t *testing.T) {
 		// They are handed back after the first end of the lease. Until then no other worker
 		// gets them.
 		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
-			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { t.Error(err) },
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: failOn(t),
 		}, 4*time.Second))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 3 })
@@ -167,7 +167,7 @@ func TestAhead_Extended(t *testing.T) {
 		}
 		ack(t, admin, got...)
 		close(h.release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
 	})
 }
@@ -182,7 +182,7 @@ func TestAhead_LeaseLost(t *testing.T) {
 		h := newBlockOn("slow")
 		reported := make(chan error, 100)
 		stop := start(t, q, h.handle, queue.WithPatience(queue.RunConfig{
-			Batch: 1, Workers: 1, Ahead: farAhead, OnError: func(err error) { reported <- err },
+			Batch: 1, Workers: 1, Ahead: farAhead, OnError: sendErrors(reported),
 		}, limit))
 		receive(t, "the slow task", h.blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased == 4 })
@@ -195,11 +195,9 @@ func TestAhead_LeaseLost(t *testing.T) {
 			t.Fatalf("reported %v, want the loss of one lease", err)
 		}
 		// While the other worker holds it, no worker gets it.
-		if err := rdb.ZAdd(ctx, keys[2], redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "lost"}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(ctx, keys[2], redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "lost"}).Err())
 		close(h.release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Leased: 1} })
+		awaitStats(t, q, queue.Stats{Leased: 1})
 		stop()
 		got := names(h.handled())
 		if slices.Contains(got, "lost") {

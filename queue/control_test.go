@@ -65,16 +65,12 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 
 func pause(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Pause(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Pause(await.Context(t)))
 }
 
 func resume(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Resume(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Resume(await.Context(t)))
 }
 
 // TestQueue_Pause: no task is taken and none changes its state; everything else works.
@@ -119,10 +115,7 @@ func TestQueue_ResumeWakes(t *testing.T) {
 		pause(t, q)
 		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
 		handled := make(chan string, 10)
-		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
-			handled <- tasks[0].ID
-			return nil
-		}, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
+		start(t, other, sendIDs(handled), queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
 		receive(t, "asleep at first", asleep)
 		enqueue(t, q, queue.Task{ID: "a"})
 		receive(t, "asleep again", asleep)
@@ -136,17 +129,12 @@ func TestQueue_ResumeWakes(t *testing.T) {
 func TestQueue_PauseRestart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{})
 	enqueue(t, q, queue.Task{ID: "a"})
 	pause(t, q)
-	if err := srv.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Kill())
+	must(t, srv.Start())
 	waitFor(t, func() bool { return rdb.Ping(await.Context(t)).Err() == nil })
 	if f := dequeue(t, q, 1); len(f.Tasks) != 0 {
 		t.Fatalf("after a restart the paused queue gave %v", names(f.Tasks))

@@ -20,9 +20,7 @@ import (
 func diedAt(t *testing.T, rdb redis.UniversalClient, q *queue.Queue, at int64, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := rdb.ZAddXX(await.Context(t), q.Prefix()+"dead", redis.Z{Score: float64(at), Member: id}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAddXX(await.Context(t), q.Prefix()+"dead", redis.Z{Score: float64(at), Member: id}).Err())
 	}
 }
 
@@ -51,9 +49,7 @@ func TestQueue_ListDead_Places(t *testing.T) {
 			letters := queue.Query{State: queue.StateDead, Limit: c.limit, Reverse: !c.up, Fields: queue.BriefFields}
 			for {
 				page, err := q.List(await.Context(t), letters)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got = append(got, infoNames(page.Tasks)...)
 				last := &page.Tasks[len(page.Tasks)-1]
 				if page.More != len(want)-len(got) || page.More > 0 && page.Next != last.Place() {
@@ -82,9 +78,7 @@ func TestQueue_ListDead_Brief(t *testing.T) {
 		for _, letters := range []queue.Query{{State: queue.StateDead, Limit: 5}, {IDs: []string{"a"}}, {Limit: 5}} {
 			letters.Fields = queue.BriefFields
 			found, err := q.List(await.Context(t), letters)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := []queue.TaskInfo{{ID: "a", State: queue.StateDead, At: time.UnixMilli(1000).UTC(), Attempt: 1,
 				Reason: "x" + strings.Repeat("é", 255), Options: queue.Options{Type: "t", Entries: 7}}}
 			if !reflect.DeepEqual(found.Tasks, want) {
@@ -150,7 +144,7 @@ func TestQueue_RunNowBy(t *testing.T) {
 		diedAt(t, rdb, q, 1000, "early", "full")
 		diedAt(t, rdb, q, 1001, "late")
 		enqueue(t, q, queue.Task{ID: "due", Due: time.Now().Add(time.Hour)})
-		must(rdb.ZAddXX(await.Context(t), q.Prefix()+"delayed", redis.Z{Score: 1000.5, Member: "due"}).Err())
+		must(t, rdb.ZAddXX(await.Context(t), q.Prefix()+"delayed", redis.Z{Score: 1000.5, Member: "due"}).Err())
 		enqueue(t, q, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)}, queue.Task{ID: "ready"})
 		status, err := q.RunNow(await.Context(t), time.UnixMilli(1000), "late", "delayed", "early", "ready", "full", "due")
 		want := []queue.Status{queue.StatusMissing, queue.StatusMissing, queue.StatusOK, queue.StatusMissing, queue.StatusFull, queue.StatusOK}

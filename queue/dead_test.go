@@ -116,7 +116,7 @@ func TestQueue_RunNowDelayed(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "retried"}, queue.Task{ID: "low", Due: time.Now().Add(time.Hour), Type: "t"},
 			queue.Task{ID: "high", Due: time.Now().Add(2 * time.Hour), Priority: 9})
 		reject(t, q, queue.Rejection{Task: take(t, q, "retried")[0], Delay: time.Hour})
-		must(rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err())
+		must(t, rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err())
 		runNow(t, q, "low", "retried", "high")
 		if n, err := rdb.LLen(await.Context(t), q.EnqueueKeys()[6]).Result(); err != nil || n != 1 {
 			t.Errorf("%d wake-ups, %v", n, err)

@@ -139,9 +139,7 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 100})
 		counts := q.EnqueueKeys()[7]
 		enqueue(t, q, parcels("a", 7)...)
-		if err := rdb.HSet(ctx, counts, "extra", 1000).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.HSet(ctx, counts, "extra", 1000).Err())
 		if _, err := q.Enqueue(ctx, parcels("b", 1)...); !errors.Is(err, queue.ErrFull) {
 			t.Errorf("enqueue by the wrong count: %v", err)
 		}
@@ -149,9 +147,7 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		dequeue(t, q, 10)
 		wantEntries(t, "empty", q, 0)
 		enqueue(t, q, parcels("c", 7)...)
-		if err := rdb.HDel(ctx, counts, "extra").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.HDel(ctx, counts, "extra").Err())
 		ack(t, q, dequeue(t, q, 10).Tasks...)
 		wantEntries(t, "after a count that was too low", q, 0)
 		if _, err := q.Enqueue(ctx, parcels("d", 100, 1)...); !errors.Is(err, queue.ErrFull) {
@@ -259,12 +255,12 @@ func TestRun_Linger_NothingReady(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, parcels("p", 6, 6, 6)...)
 		lingered := make(chan string, 10)
-		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil },
+		stop := start(t, q, succeed,
 			queue.RunConfig{Batch: 8, Workers: 1, Ahead: -1, Linger: func(fetched []queue.Leased) time.Duration {
 				lingered <- fetched[0].ID
 				return 0
-			}, OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+			}, OnError: failOn(t)})
+		awaitStats(t, q, queue.Stats{})
 		stop()
 		close(lingered)
 		var after []string

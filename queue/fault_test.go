@@ -20,7 +20,7 @@ import (
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -41,18 +41,14 @@ func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) 
 	o := redistest.Options(p.Addr())
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
 	c := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, c) })
+	closeAtEnd(t, c)
 	conns := make([]*redis.Conn, 8)
 	for i := range conns {
 		conns[i] = c.Conn()
-		if err := conns[i].Ping(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conns[i].Ping(await.Context(t)).Err())
 	}
 	for _, conn := range conns {
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Close())
 	}
 	return c, p
 }
@@ -237,7 +233,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 		q := newQueue(t, client, queue.Config{Prefix: prefix})
 		knowScripts(t, direct)
 		enqueue(t, direct, numbered(10)...)
-		var seen ledger
+		var seen attempts
 		reported := make(chan error, 1000)
 		var cut atomic.Bool
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
@@ -246,14 +242,14 @@ func TestRun_AckReplyLost(t *testing.T) {
 				p.DropReplies(true)
 			}
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
-		awaitThat(t, "Redis has the acknowledgement", func() bool { return stats(t, direct) == queue.Stats{} })
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
+		awaitStats(t, direct, queue.Stats{})
 		p.Blackhole(true)
 		p.Sever()
 		p.DropReplies(false)
 		p.Blackhole(false)
 		enqueue(t, direct, queue.Task{ID: "after"})
-		awaitThat(t, "it goes on", func() bool { return stats(t, direct) == queue.Stats{} })
+		awaitStats(t, direct, queue.Stats{})
 		stop()
 		close(reported)
 		failures := 0
@@ -266,14 +262,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 		if failures == 0 {
 			t.Error("no failure was reported: no reply was lost")
 		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s ran %d times", id, n)
-			}
-		}
-		if n := seen.distinct(); n != 11 {
-			t.Errorf("%d of 11 tasks ran", n)
-		}
+		seen.wantOnce(t, 11)
 	})
 }
 
@@ -286,7 +275,7 @@ func TestRun_AckLost(t *testing.T) {
 		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		client, p := proxied(t, rdb)
 		enqueue(t, direct, numbered(10)...)
-		var seen ledger
+		var seen attempts
 		reported := make(chan error, 1000)
 		// With these leases only a repeated acknowledgement ends the tasks.
 		stop := start(t, newQueue(t, client, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
@@ -294,7 +283,7 @@ func TestRun_AckLost(t *testing.T) {
 			p.Refuse(true)
 			p.Sever()
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
 		for range 3 {
 			if err := receive(t, "a failure", reported); errors.Is(err, queue.ErrLeaseLost) {
 				t.Errorf("reported %v", err)
@@ -302,16 +291,9 @@ func TestRun_AckLost(t *testing.T) {
 		}
 		wantStats(t, direct, queue.Stats{Leased: 10})
 		p.Refuse(false)
-		awaitThat(t, "all is acknowledged", func() bool { return stats(t, direct) == queue.Stats{} })
+		awaitStats(t, direct, queue.Stats{})
 		stop()
-		if seen.distinct() != 10 {
-			t.Errorf("%d of 10 tasks ran", seen.distinct())
-		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s ran %d times", id, n)
-			}
-		}
+		seen.wantOnce(t, 10)
 	})
 }
 
@@ -323,22 +305,17 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 	cfg := queue.Config{Prefix: prefix, MaxLength: 200}
 	var seen attempts
 	for range 2 {
-		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), seen.handle, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
 	}
 	q := newQueue(t, rdb, cfg)
 	p := produce(t, q, "a", onlyTimeouts(t))
 	for range 100 {
 		n := seen.distinct()
 		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
-		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ScriptFlush(await.Context(t)).Err())
 	}
 	p.end()
-	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	seen.check(t, p)
 }
 
@@ -353,10 +330,7 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	var seen attempts
 	var failures atomic.Int64
 	for range 2 {
-		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: time.Second, OnError: func(error) { failures.Add(1) }})
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), seen.handle, queue.RunConfig{Batch: 8, MaxIdle: time.Second, OnError: func(error) { failures.Add(1) }})
 	}
 	q := newQueue(t, rdb, cfg)
 	p := produce(t, newQueue(t, redistest.Second(t, rdb), cfg), "a", func(error) {})
@@ -366,20 +340,16 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	}
 	for round := range 3 {
 		work()
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Kill())
 		if round == 0 { // long enough for everyone to fail more than once or twice
 			before := failures.Load()
 			awaitThat(t, "the workers fail again and again", func() bool { return failures.Load() >= before+12 })
 		}
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start())
 	}
 	work()
 	p.end()
-	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	if failures.Load() == 0 || p.failures.Load() == 0 {
 		t.Errorf("%d failures of workers and %d of the producer: Redis was not missed", failures.Load(), p.failures.Load())
 	}
@@ -395,7 +365,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	server := redistest.Real(t, "--appendonly", "no")
 	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
-	var seen ledger
+	var seen attempts
 	holding, cause, reported := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
 	stop := start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: processLease}),
 		func(ctx context.Context, tasks []queue.Leased) []error {
@@ -407,20 +377,16 @@ func TestRun_RedisLosesAll(t *testing.T) {
 			}
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
 	enqueue(t, q, queue.Task{ID: "held"})
 	receive(t, "it is held", holding)
 	enqueue(t, q, numbered(20)...)
 	enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-	if err := errors.Join(server.Kill(), server.Start()); err != nil {
-		t.Fatal(err)
-	}
-	if err := receive(t, "the end of the handler's context", cause); !errors.Is(err, queue.ErrLeaseLost) {
-		t.Errorf("the handler's context ended with %v, want ErrLeaseLost", err)
-	}
+	must(t, errors.Join(server.Kill(), server.Start()))
+	wantErr(t, receive(t, "the end of the handler's context", cause), queue.ErrLeaseLost)
 	wantStats(t, q, queue.Stats{})
 	enqueue(t, q, queue.Task{ID: "held again"}, queue.Task{ID: "t000007"}, queue.Task{ID: "new"})
-	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	stop()
 	close(reported)
 	lease := 0
@@ -432,8 +398,6 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	if lease == 0 {
 		t.Error("OnError got no report of a lost lease")
 	}
-	if seen.distinct() != 3 || seen.runs["t000007"] != 1 || seen.runs["new"] != 1 || seen.runs["held again"] != 1 {
-		t.Errorf("handled %v, want the three tasks that were added afterwards, once each", seen.runs)
-	}
+	seen.wantOnce(t, 3) // those that were added afterwards
 	wantClean(t, q)
 }

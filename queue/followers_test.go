@@ -97,9 +97,7 @@ func TestNew_Followers(t *testing.T) {
 		}
 	})
 	other, err := queue.New(rdb, queue.Config{Prefix: "t:{b}:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := queue.New(rdb, queue.Config{Prefix: "t:{a}:", Followers: other}); !errors.Is(err, queue.ErrConfig) {
 		t.Errorf("another hash tag: %v", err)
 	}

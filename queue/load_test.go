@@ -71,7 +71,7 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 			enqueue(t, q, tasks[:10]...)
 			tasks = tasks[10:]
 		}
-		awaitThat(t, "all have started", func() bool { return stats(t, q) == queue.Stats{Delayed: 1} })
+		awaitStats(t, q, queue.Stats{Delayed: 1})
 		mu.Lock()
 		defer mu.Unlock()
 		var late []time.Duration
@@ -92,17 +92,13 @@ func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64)
 	t.Helper()
 	ctx := await.Context(t)
 	members, err := rdb.ZRange(ctx, key, 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for some := range slices.Chunk(members, 1000) {
 		z := make([]redis.Z, len(some))
 		for i, member := range some {
 			z[i] = redis.Z{Score: score, Member: member}
 		}
-		if err := rdb.ZAdd(ctx, key, z...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(ctx, key, z...).Err())
 	}
 }
 
@@ -110,9 +106,7 @@ func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64)
 func size(t *testing.T, rdb redis.UniversalClient, key string) int {
 	t.Helper()
 	n, err := rdb.ZCard(await.Context(t), key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return int(n)
 }
 
@@ -172,12 +166,9 @@ func testManyAtOneMoment(t *testing.T, totals map[string]int) {
 			before := slowScripts(t, engine, rdb)
 			var seen attempts
 			for range 2 { // as two processes
-				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, MaxAttempts: 100}), func(_ context.Context, tasks []queue.Leased) []error {
-					seen.add(tasks)
-					return nil
-				}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
+				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, MaxAttempts: 100}), seen.handle, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 			}
-			awaitThat(t, "all are done", func() bool { return stats(t, q) == queue.Stats{} })
+			awaitStats(t, q, queue.Stats{})
 			seen.wantAll(t, total)
 			t.Logf("%d commands took Redis more than 5 ms", slowScripts(t, engine, rdb)-before)
 		})
@@ -193,14 +184,10 @@ func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
 	}
 	ctx := await.Context(t)
 	for setting, value := range map[string]string{"slowlog-log-slower-than": "5000", "slowlog-max-len": "10000"} {
-		if err := rdb.ConfigSet(ctx, setting, value).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ConfigSet(ctx, setting, value).Err())
 	}
 	n, err := rdb.Do(ctx, "slowlog", "len").Int64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -295,9 +282,7 @@ func TestQueue_LowPriorityRuns(t *testing.T) {
 		// As if it had been waiting for almost nine minutes when the last of these arrived.
 		enqueue(t, q, queue.Task{ID: "low"})
 		low := last.Add(300*time.Millisecond - worth)
-		if err := rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err())
 		before := 0
 		awaitThat(t, "the task of priority 0 is taken", func() bool {
 			for range 20 {
@@ -333,18 +318,12 @@ func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	ctx := await.Context(t)
 	ready, err := rdb.ZRangeWithScores(ctx, prefix+"ready", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range ready {
 		ready[i].Score += float64(time.Hour.Microseconds())
 	}
-	if err := rdb.ZAdd(ctx, prefix+"ready", ready...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := rdb.IncrBy(ctx, prefix+"clock", time.Hour.Microseconds()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.ZAdd(ctx, prefix+"ready", ready...).Err())
+	must(t, rdb.IncrBy(ctx, prefix+"clock", time.Hour.Microseconds()).Err())
 }
 
 // TestQueue_OrderWithinOneMoment: 1,000 tasks arrive from two processes and from another
@@ -356,9 +335,7 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
-		if err := rdb.Set(await.Context(t), prefix+"stock", 1000, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(await.Context(t), prefix+"stock", 1000, 0).Err())
 		tasks := numbered(1000)
 		for i, rest := 0, tasks; len(rest) > 0; i++ {
 			some := rest[:min(len(rest), 1+i*7%40)]

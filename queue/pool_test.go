@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // bench is a pool for which the test plays the sources and workers.
@@ -26,6 +28,42 @@ func bench(t *testing.T, cfg RunConfig, weights ...int) (*pool, []*source) {
 	r.work = t.Context()
 	r.pool.run = func(b *batch) { b.ctx, b.cancel = context.WithCancelCause(r.work) }
 	return r.pool, r.sources
+}
+
+// answering replaces the connection of a client: it gives the outcome of each command.
+type answering func(ctx context.Context, cmd redis.Cmder) error
+
+func (answering) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (answering) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a answering) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := a(ctx, cmd)
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+// queueAt returns a queue whose commands get these answers.
+func queueAt(t *testing.T, answers answering, cfg Config) *Queue {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	rdb.AddHook(answers)
+	if cfg.Prefix == "" {
+		cfg.Prefix = "t:{hook}:"
+	}
+	q, err := New(rdb, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
 }
 
 // granted is the number of tasks that the source may fetch; 0 without a grant.

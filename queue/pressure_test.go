@@ -19,7 +19,7 @@ func TestQueue_Load(t *testing.T) {
 			q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
 			look := func() queue.Load {
 				l, err := q.Load(await.Context(t))
-				must(err)
+				must(t, err)
 				return l
 			}
 			if l := look(); l.Length != 0 || l.OldestReady != 0 || l.Done != 0 || l.Minute != minute {
@@ -39,7 +39,7 @@ func TestQueue_Load(t *testing.T) {
 				return fmt.Errorf("two of them done: %+v", l)
 			}
 			// A damaged counter does not hide the rest.
-			must(rdb.HSet(await.Context(t), q.Prefix()+"counts", fmt.Sprint("m", minute), "x").Err())
+			must(t, rdb.HSet(await.Context(t), q.Prefix()+"counts", fmt.Sprint("m", minute), "x").Err())
 			if l := look(); l.Length != 1 || l.Done != 0 || l.Minute != minute {
 				return fmt.Errorf("with a damaged counter: %+v", l)
 			}

@@ -56,9 +56,9 @@ func processQueue(t *testing.T, cfg queue.Config) (*redis.Client, *queue.Queue) 
 	o := redistest.Options(os.Getenv(addrVar))
 	o.ReadTimeout, o.WriteTimeout = patience, patience
 	rdb := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, rdb) })
+	closeAtEnd(t, rdb)
 	notes := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, notes) })
+	closeAtEnd(t, notes)
 	rdb.AddHook(tap{seen: func(name string) {
 		if name == "blpop" {
 			if err := notes.Incr(t.Context(), sleepsKey(os.Getenv(prefixVar), os.Getenv(roleVar))).Err(); err != nil {
@@ -115,9 +115,7 @@ func wantEnd(t *testing.T, c *redistest.Child) {
 	case <-time.After(patience):
 		t.Fatal("the process does not end")
 	}
-	if err := c.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Wait())
 }
 
 // awaitThat is waitFor with patience, for events that need a lease or another process.
@@ -164,9 +162,7 @@ func takeNote(ctx context.Context, rdb *redis.Client, prefix, who string, task q
 func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects int) {
 	t.Helper()
 	lines, err := rdb.LRange(await.Context(t), prefix+"test:notes", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, line := range lines {
 		var n note
 		var at int64
@@ -202,15 +198,11 @@ func TestRun_ProcessKilled(t *testing.T) {
 		wantSaid(t, holder, "holds 64")
 		heir := startProcess(t, rdb, prefix, "heir")
 		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, prefix, "heir") > 0 })
-		if err := holder.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, holder.Kill())
 		killed := serverTime(t, rdb)
 		leases := list(t, q, queue.StateLeased)
-		awaitThat(t, "all run again", func() bool { return stats(t, q) == queue.Stats{} })
-		if err := heir.Stdin().Close(); err != nil {
-			t.Fatal(err)
-		}
+		awaitStats(t, q, queue.Stats{})
+		must(t, heir.Stdin().Close())
 		wantEnd(t, heir)
 
 		all, effects := notes(t, rdb, prefix)
@@ -282,9 +274,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		enqueue(t, q, numbered(3)...)
 		stalled := startProcess(t, rdb, prefix, "stalled")
 		wantSaid(t, stalled, "holds 3")
-		if err := stalled.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stalled.Pause())
 		var taken []queue.Leased
 		awaitThat(t, "the leases end", func() bool {
 			taken = append(taken, dequeue(t, q, 3).Tasks...)
@@ -294,9 +284,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		if _, err := fmt.Fprintln(stalled.Stdin(), "go on"); err != nil {
 			t.Fatal(err)
 		}
-		if err := stalled.Continue(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stalled.Continue())
 		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, loss reported: true"} {
 			wantSaid(t, stalled, want)
 		}
@@ -344,7 +332,7 @@ func acknowledgeLate(t *testing.T) {
 		<-ctx.Done()
 		redistest.Say("lease lost: %v", errors.Is(context.Cause(ctx), queue.ErrLeaseLost))
 		return nil
-	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
 	close(reported)
 	lost := false
 	for err := range reported {
@@ -375,9 +363,7 @@ func TestRun_ProcessTerminated(t *testing.T) {
 				worker := startProcess(t, rdb, prefix, role)
 				wantSaid(t, worker, "works on 2")
 				wantStats(t, q, queue.Stats{Ready: 1, Leased: 2})
-				if err := worker.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
+				must(t, worker.Signal(syscall.SIGTERM))
 				wantSaid(t, worker, "ended: "+want)
 				wantEnd(t, worker)
 				wantStats(t, q, queue.Stats{Ready: 3})
@@ -447,9 +433,7 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		awaitThat(t, "both work", func() bool { return handled("first") >= 10 && handled("second") >= 10 })
 		pause(t, q)
 		ready, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		// The next sleep may follow a fetch from before the pause; the second one does not.
 		from := map[string]int{}
 		for _, role := range roles {
@@ -465,15 +449,11 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		if now, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
 			t.Fatalf("in the pause ready went from %v to %v, %v", ready, now, err)
 		}
-		if err := rdb.Set(ctx, prefix+"test:enough", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, prefix+"test:enough", 1, 0).Err())
 		resume(t, q)
-		awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		for _, role := range roles {
-			if err := workers[role].Stdin().Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, workers[role].Stdin().Close())
 			wantEnd(t, workers[role])
 		}
 	})

@@ -80,17 +80,13 @@ func TestQueue_PriorityAges(t *testing.T) {
 		// Age the low task by moving its arrival, which is its score, ten minutes back.
 		ready := q.EnqueueKeys()[0]
 		enqueue(t, q, queue.Task{ID: "aged"})
-		if err := rdb.ZIncrBy(await.Context(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZIncrBy(await.Context(t), ready, -10*float64(time.Minute.Microseconds()), "aged").Err())
 		take(t, q, "aged", "high")
 		// The delayed ones fall due, as if time had passed: they age from then on.
 		now := serverTime(t, rdb)
 		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
-			if err := rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err())
 		}
 		take(t, q, "late high", "old", "young")
 	})
@@ -164,12 +160,8 @@ func TestQueue_LeaseAfterClockSetBack(t *testing.T) {
 		}
 		// The server's clock is an hour behind the time of the last arrival.
 		now, err := rdb.Time(ctx).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := rdb.Set(ctx, prefix+"clock", now.Add(time.Hour).UnixMicro(), 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, rdb.Set(ctx, prefix+"clock", now.Add(time.Hour).UnixMicro(), 0).Err())
 		if f := dequeue(t, q, 1); len(f.Tasks) != 0 || f.Next < 0 || f.Next > 2*time.Minute {
 			t.Fatalf("%d tasks, and the next lease ends in %v; want none, and about a minute", len(f.Tasks), f.Next)
 		}
@@ -342,9 +334,7 @@ func TestQueue_DueNeverEarly(t *testing.T) {
 		for taken := 0; taken < 20; {
 			f := dequeue(t, q, 1)
 			if len(f.Tasks) == 0 {
-				if err := q.Wait(await.Context(t), f.Next); err != nil {
-					t.Fatal(err)
-				}
+				must(t, q.Wait(await.Context(t), f.Next))
 				continue
 			}
 			tasks, at := f.Tasks, serverTime(t, rdb)
@@ -380,9 +370,7 @@ func TestQueue_Backoff(t *testing.T) {
 				t.Fatalf("attempt %d waits %v, want at most %v", attempt, wait, bound)
 			}
 			seen[wait.Round(time.Second)] = true
-			if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: "a"}).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: "a"}).Err())
 		}
 		if len(seen) < 10 {
 			t.Fatalf("60 delays take %d values: no jitter", len(seen))
@@ -446,8 +434,7 @@ func TestQueue_RejectReason(t *testing.T) {
 func TestQueue_MemoryFull(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	ctx := await.Context(t)
 	q := newQueue(t, rdb, queue.Config{MaxAttempts: 2})
 	enqueue(t, q, numbered(20)...)
@@ -461,12 +448,8 @@ func TestQueue_MemoryFull(t *testing.T) {
 	if err := rdb.HSet(ctx, q.EnqueueKeys()[4], old[0].ID, "2,0;Lx").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := rdb.ZAdd(ctx, q.EnqueueKeys()[2], redis.Z{Score: 1, Member: old[0].ID}, redis.Z{Score: 2, Member: old[2].ID}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := rdb.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.ZAdd(ctx, q.EnqueueKeys()[2], redis.Z{Score: 1, Member: old[0].ID}, redis.Z{Score: 2, Member: old[2].ID}).Err())
+	must(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 	before := stats(t, q)
 	if status, err := q.Enqueue(ctx, queue.Task{ID: "no room"}); err == nil || status[0] != queue.StatusUnknown {
 		t.Fatalf("enqueue without memory: %v, %v", status, err)
@@ -480,7 +463,7 @@ func TestQueue_MemoryFull(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	must(rdb.Del(ctx, q.EnqueueKeys()[6]).Err()) // without a wake-up, the limit ends the wait
+	must(t, rdb.Del(ctx, q.EnqueueKeys()[6]).Err()) // without a wake-up, the limit ends the wait
 	if err := q.Wait(ctx, 10*time.Millisecond); err != nil {
 		t.Errorf("a wait without memory: %v", err)
 	}
@@ -501,12 +484,5 @@ func TestQueue_MemoryFull(t *testing.T) {
 	}
 	if info := get(t, q, old[0].ID); info.State != queue.StateDead {
 		t.Fatalf("%+v", info)
-	}
-}
-
-func closeClient(t testing.TB, rdb *redis.Client) {
-	t.Helper()
-	if err := rdb.Close(); err != nil {
-		t.Error(err)
 	}
 }

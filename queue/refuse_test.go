@@ -59,9 +59,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
 		stock := "stock" + prefix
-		if err := rdb.Set(await.Context(t), stock, 5, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(await.Context(t), stock, 5, 0).Err())
 		many := []queue.Task{
 			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
 		}
@@ -128,9 +126,7 @@ func TestQueue_BodyDeleted(t *testing.T) {
 			l := take(t, q, "leased", "worked on", "dead")
 			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
 			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
-			if err := rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err())
 			wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
 			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
 				t.Fatalf("found %+v", r)

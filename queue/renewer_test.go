@@ -27,7 +27,7 @@ func TestRenewer_Many(t *testing.T) {
 				t.Error(context.Cause(ctx))
 			}
 			return nil
-		}, queue.RunConfig{Batch: 400, Workers: 3, OnError: func(err error) { t.Error(err) }})
+		}, queue.RunConfig{Batch: 400, Workers: 3, OnError: failOn(t)})
 		for range 3 {
 			receive(t, "a handler", running)
 		}
@@ -42,7 +42,7 @@ func TestRenewer_Many(t *testing.T) {
 		}
 		ack(t, q, f.Tasks...)
 		close(release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
 	})
 }
@@ -74,12 +74,10 @@ func TestRenewer_Refused(t *testing.T) {
 			h <- ctx
 			<-release
 			return []error{ctx.Err()}
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
+		}, queue.RunConfig{Workers: 1, OnError: sendErrors(reported)})
 		ctx := receive(t, "the handler", h)
 		extensions.on.Store(true)
-		if err := receive(t, "a refusal", reported); !errors.Is(err, errRefused) {
-			t.Fatal(err)
-		}
+		wantErr(t, receive(t, "a refusal", reported), errRefused)
 		extensions.on.Store(false)
 		receive(t, "an extension", extended)
 		if ctx.Err() != nil {
@@ -95,7 +93,7 @@ func TestRenewer_Refused(t *testing.T) {
 			last = receive(t, "the loss", reported)
 		}
 		close(release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
 	})
 }

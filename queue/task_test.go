@@ -23,18 +23,14 @@ var oddities = []string{
 func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err())
 	}
 }
 
 func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	t.Helper()
 	found, err := q.List(await.Context(t), queue.Query{State: state, Limit: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found.Tasks
 }
 
@@ -84,9 +80,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			enqueue(t, q, task)
 			wantOptions(t, q, queue.StateDelayed, task)
 			// Due by hand.
-			if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err())
 			takeOptions(t, q, task, 1)
 			wantOptions(t, q, queue.StateLeased, task)
 			expire(t, rdb, q, task.ID)
@@ -134,7 +128,7 @@ func TestQueue_OptionsDamaged(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"})
-		must(rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "0,2,,ymail,;R").Err())
+		must(t, rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "0,2,,ymail,;R").Err())
 		if info := get(t, q, "a"); info.Type != "mail" || info.Priority != 2 {
 			t.Errorf("%+v", info)
 		}

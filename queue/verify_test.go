@@ -20,9 +20,7 @@ import (
 func verify(t testing.TB, q *queue.Queue, repair bool) queue.Report {
 	t.Helper()
 	r, err := q.Verify(await.Context(t), repair)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, found := range [][]string{r.Lost, r.Doubled, r.Bodiless} {
 		slices.Sort(found)
 	}
@@ -154,9 +152,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			rdb.ZAdd(ctx, delayed, redis.Z{Score: 1e15, Member: "ready and delayed"}).Err(),
 			rdb.ZAdd(ctx, prefix+"dead", redis.Z{Score: 1, Member: "delayed and dead"}).Err(),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		before := content(t, rdb, prefix)
 		check := func(r queue.Report) {
@@ -215,13 +211,10 @@ func TestQueue_VerifyWakes(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
 		handled := make(chan string, 1)
-		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
-			handled <- tasks[0].ID
-			return nil
-		}, queue.RunConfig{MaxIdle: 10 * time.Minute})
+		start(t, other, sendIDs(handled), queue.RunConfig{MaxIdle: 10 * time.Minute})
 		receive(t, "asleep", asleep)
 		// A worker that fetches would find the task itself.
-		must(rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err())
+		must(t, rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err())
 		verify(t, q, true)
 		if id := receive(t, "the task", handled); id != "a" {
 			t.Fatalf("handled %s", id)
@@ -235,7 +228,7 @@ func TestQueue_VerifyMaxDead(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxDead: 2})
 		enqueue(t, q, numbered(5)...)
-		must(rdb.Del(await.Context(t), q.Prefix()+"body").Err())
+		must(t, rdb.Del(await.Context(t), q.Prefix()+"body").Err())
 		if r := verify(t, q, true); len(r.Bodiless) != 5 || r.Clean() {
 			t.Errorf("%+v, want five without a payload", r)
 		}
@@ -254,7 +247,7 @@ func TestQueue_VerifyFails(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		enqueue(t, admin, queue.Task{ID: "lost"})
-		must(rdb.Del(await.Context(t), prefix+"ready").Err())
+		must(t, rdb.Del(await.Context(t), prefix+"ready").Err())
 		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool { return name == "zscan" }})
 		r, err := q.Verify(await.Context(t), false)
 		if !errors.Is(err, errLost) || !slices.Equal(r.Lost, []string{"lost"}) {
@@ -272,12 +265,12 @@ func TestQueue_VerifyEntries(t *testing.T) {
 		enqueue(t, q, parcels("dead", 7)...)
 		reject(t, q, queue.Rejection{Task: take(t, q, "dead0")[0], Dead: true})
 		enqueue(t, q, parcels("ready", 5)...)
-		must(rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
+		must(t, rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
 		verify(t, q, true)
 		wantEntries(t, "repaired", q, 12)
 		// A record without payload is dropped with its entries.
-		must(rdb.ZRem(ctx, q.Prefix()+"ready", "ready0").Err())
-		must(rdb.HDel(ctx, q.Prefix()+"body", "ready0").Err())
+		must(t, rdb.ZRem(ctx, q.Prefix()+"ready", "ready0").Err())
+		must(t, rdb.HDel(ctx, q.Prefix()+"body", "ready0").Err())
 		verify(t, q, true)
 		wantEntries(t, "dropped", q, 7)
 	})
