@@ -195,8 +195,9 @@ func TestManager_ManyShortLocks_Long(t *testing.T) {
 // testManyShortLocks has each of 16 workers take this number of locks.
 func testManyShortLocks(t *testing.T, each int) {
 	for engine, client := range map[string]func(testing.TB) redis.UniversalClient{
-		"redis":   func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
-		"cluster": func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
+		"embedded": func(t testing.TB) redis.UniversalClient { return redistest.Embedded(t) },
+		"redis":    func(t testing.TB) redis.UniversalClient { return redistest.Redis(t) },
+		"cluster":  func(t testing.TB) redis.UniversalClient { return redistest.Cluster(t) },
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -270,40 +271,6 @@ func allKeys(t *testing.T, rdb redis.UniversalClient, pattern string) []string {
 		t.Fatalf("no key like %s, not even a fencing token", pattern)
 	}
 	return found
-}
-
-// TestManager_Close_ManyHeld: given 100 held locks and 20 waiters, when the manager is
-// closed, no key is left and all of them get the reason.
-func TestManager_Close_ManyHeld(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const held, waiters, queues = 100, 20, 4
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-		var locks []*Lock
-		var names []string
-		for range held {
-			name := resource(t)
-			names, locks = append(names, name), append(locks, mustAcquire(t, m, name))
-		}
-		var waiting []<-chan result
-		for i := range waiters {
-			waiting = append(waiting, acquireAsync(ctx, m, names[i%queues]))
-		}
-		for _, name := range names[:queues] {
-			awaitWaiters(t, rdb, name, waiters/queues)
-		}
-		check(t, m.Close(ctx))
-		wantNoTrace(t, rdb, names...)
-		for _, l := range locks {
-			wantErr(t, context.Cause(l.Context()), ErrReleased)
-		}
-		for _, w := range waiting {
-			if r := awaitResult(t, w); !errors.Is(r.err, ErrClosed) {
-				t.Errorf("waiter: %+v, want ErrClosed", r)
-			}
-		}
-	})
 }
 
 // TestManager_ClusterFaults runs several faults one after the other on one Redis Cluster.

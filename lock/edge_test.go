@@ -138,60 +138,6 @@ func TestLock_Held_WithoutQueue(t *testing.T) {
 	})
 }
 
-// TestNew_ErrInvalid_PollExceedsLiveness: waiters that poll less often than Liveness would
-// count as dead.
-func TestNew_ErrInvalid_PollExceedsLiveness(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Embedded(t)
-	const liveness = 50 * time.Millisecond
-	if m, err := New(rdb, Config{Poll: liveness + time.Millisecond, Liveness: liveness}); !errors.Is(err, ErrInvalid) || m != nil {
-		t.Errorf("manager %v, err = %v, want ErrInvalid", m, err)
-	}
-	newManager(t, rdb, Config{Poll: liveness, Liveness: liveness})
-}
-
-// Given a key of another type on one node of five, when the lock is held, then TryAcquire
-// and waiters find it taken; on three nodes the error is ErrForeignKey.
-func TestQuorum_ForeignMinority(t *testing.T) {
-	t.Parallel()
-	nodes := embeddedNodes(t)
-	ctx, name := await.Context(t), resource(t)
-	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
-	foreign := func(i int) {
-		must(t, nodes[i].RPush(ctx, key, "x").Err())
-	}
-	foreign(0)
-	l := mustAcquire(t, m, name)
-	for range 20 { // the order of the replies is random
-		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) || errors.Is(err, ErrForeignKey) {
-			t.Fatalf("try: err = %v, want ErrTaken", err)
-		}
-	}
-	if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Token != l.Token() {
-		t.Errorf("inspect: %+v, err = %v", info, err)
-	}
-	next := acquireAsync(ctx, m, name)
-	mustRelease(t, l)
-	mustRelease(t, awaitLock(t, next))
-	nodes[1:].awaitFree(t, name)
-	if info, err := m.Inspect(ctx, name); err != nil || info.Held {
-		t.Errorf("inspect while it is free: %+v, err = %v", info, err)
-	}
-	foreign(1)
-	foreign(2)
-	for range 5 {
-		// A call of an earlier try may still arrive at a node, which then counts as taken.
-		await.True(t, "ErrForeignKey", func() bool {
-			_, err := m.TryAcquire(ctx, name)
-			if !errors.Is(err, ErrForeignKey) && !errors.Is(err, ErrTaken) {
-				t.Fatalf("try: err = %v, want ErrForeignKey", err)
-			}
-			nodes[3:].awaitFree(t, name)
-			return errors.Is(err, ErrForeignKey)
-		})
-	}
-}
-
 // Given three nodes that grant the lock, a slow one and one that is down, when one of the
 // three fails before it has stored the lock's fence, then the slow one takes its place, and
 // a majority holds the same lock.

@@ -3,7 +3,8 @@ package lock
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,34 +13,6 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
-
-// TestManager_LeavesNothing: many short locks leave no key and no loop.
-func TestManager_LeavesNothing(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		names := []string{resource(t), resource(t)}
-		m := newManager(t, rdb, steady)
-		var wg sync.WaitGroup
-		for i := range 4 {
-			wg.Go(func() {
-				for range 40 {
-					l, err := m.Acquire(ctx, names[i%len(names)])
-					if err == nil {
-						err = l.Release(ctx)
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		wantNoTrace(t, rdb, names...)
-		awaitIdle(t, m)
-	})
-}
 
 // awaitIdle fails unless a manager holds no lock and its renewal loop ends at its next check.
 func awaitIdle(t *testing.T, m *Manager) {
@@ -52,69 +25,23 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
-// TestManager_ScriptFlush uses its own server: other tests count calls of scripts
-// that Redis knows.
-func TestManager_ScriptFlush(t *testing.T) {
-	t.Parallel()
-	test := func(t *testing.T, rdb *redis.Client) {
-		t.Parallel()
-		ctx, name := await.Context(t), resource(t)
-		flush := func() {
-			t.Helper()
-			must(t, rdb.ScriptFlush(ctx).Err())
-		}
-		m := newManager(t, rdb, slow)
-		flush()
-		l := mustAcquire(t, m, name)
-		flush()
-		until := l.ValidUntil()
-		renewNow(l)
-		if !l.ValidUntil().After(until) {
-			t.Error("not renewed")
-		}
-		flush()
-		must(t, l.Extend(ctx, time.Minute))
-		flush()
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		flush()
-		mustRelease(t, l)
-		l = awaitLock(t, next)
-		flush()
-		mustRelease(t, l)
-	}
-	t.Run("embedded", func(t *testing.T) { test(t, redistest.Embedded(t)) })
-	t.Run("redis", func(t *testing.T) { test(t, clientOf(t, redistest.Real(t, "--appendonly", "no"))) })
-}
-
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
-		for _, tc := range []struct {
-			which string
-			pick  int
-		}{
-			{"lock", keyLock},
-			{"fence", keyFence},
-		} {
-			name := resource(t)
-			key := mustKeys(t, name)[tc.pick]
-			must(t, rdb.RPush(ctx, key, "precious").Err())
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("%s: try: err = %v, want ErrForeignKey", tc.which, err)
-			}
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("%s: acquire: err = %v, want ErrForeignKey", tc.which, err)
-			}
-			if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
-				t.Errorf("%s: the foreign key holds %q", tc.which, got)
-			}
+		// The lock's own key is in the conformance suite.
+		name := resource(t)
+		key := mustKeys(t, name)[keyFence]
+		must(t, rdb.RPush(ctx, key, "precious").Err())
+		wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
+		wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+		if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
+			t.Errorf("the foreign key holds %q", got)
 		}
 		// If another program takes the queue's names, the holder can still release, and a waiter
 		// gets an error.
-		name := resource(t)
+		name = resource(t)
 		k := mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		for _, key := range []string{k[keyWaiters], k[keySeen]} {
@@ -128,34 +55,102 @@ func TestManager_ForeignKey(t *testing.T) {
 	})
 }
 
+// TestNew_Config: managers of one Redis and of several nodes accept and reject the same settings, except NodeTimeout
+// and, because a quorum has no queue, Liveness.
 func TestNew_Config(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer rdb.Close()
+	var nodes []redis.UniversalClient
+	for i := range quorumSize {
+		nodes = append(nodes, quorumClient(t, fmt.Sprintf("127.0.0.1:%d", i+1), nil)) // never dialled
+	}
+	one := func(cfg Config) (*Manager, error) { return New(nodes[0], cfg) }
+	several := func(cfg Config) (*Manager, error) { return NewQuorum(nodes, cfg) }
+	quorumOnly := func(cfg Config) (*Manager, error) {
+		wantErr(t, errOf(one(cfg)), ErrInvalid)
+		return several(cfg)
+	}
+	const ms = time.Millisecond
 	for _, tc := range []struct {
 		name string
 		cfg  Config
 		ok   bool
 	}{
 		{"zero", Config{}, true},
-		{"shortest", Config{TTL: 10 * time.Millisecond}, true},
-		{"ttl too short", Config{TTL: 9 * time.Millisecond}, false},
+		{"shortest ttl", Config{TTL: minTTL}, true},
+		{"ttl too short", Config{TTL: minTTL - ms}, false},
 		{"ttl negative", Config{TTL: -time.Second}, false},
-		{"ttl not in milliseconds", Config{TTL: 10*time.Millisecond + 1}, false},
+		{"ttl not in milliseconds", Config{TTL: minTTL + 1}, false},
+		{"only a long ttl", Config{TTL: time.Minute}, true},
 		{"claim above ttl", Config{TTL: time.Second, ClaimTTL: 2 * time.Second}, false},
-		{"claim too short", Config{ClaimTTL: time.Millisecond}, false},
-		{"liveness too short", Config{Liveness: time.Millisecond}, false},
-		{"grace too short", Config{Grace: time.Millisecond}, false},
-		{"call timeout too short", Config{CallTimeout: time.Millisecond}, false},
+		{"claim too short", Config{ClaimTTL: ms}, false},
+		{"claim not in milliseconds", Config{ClaimTTL: 10*ms + 1}, false},
+		{"liveness too short", Config{Liveness: ms}, false},
+		{"grace too short", Config{Grace: ms}, false},
+		{"call timeout too short", Config{CallTimeout: ms}, false},
+		{"only a short call timeout", Config{CallTimeout: 100 * ms}, true},
 		{"prefix with a tag", Config{Prefix: "app:{x}:"}, true},
 		{"prefix with an empty tag", Config{Prefix: "app:{}:"}, false},
+		{"poll least", Config{Poll: ms}, true},
+		{"poll too short", Config{Poll: ms - 1}, false},
+		{"poll negative", Config{Poll: -time.Second}, false},
+		{"poll a third of the claim", Config{ClaimTTL: 300 * ms, Poll: 100 * ms}, true},
+		{"poll beyond a third of the claim", Config{ClaimTTL: 300 * ms, Poll: 101 * ms}, false},
+		{"poll of liveness", Config{Liveness: 50 * ms, Poll: 50 * ms}, true},
+		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
+		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
+		{"node timeout negative", Config{NodeTimeout: -time.Second}, false},
+		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
+		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
+		{"node timeout of the call's", Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second}, true},
+		{"node timeout above the call's", Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second + 1}, false},
 	} {
-		_, err := New(rdb, tc.cfg)
-		if tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: err = %v", tc.name, err)
+		makers := map[string]func(Config) (*Manager, error){"one": one, "several": several}
+		if tc.cfg.NodeTimeout != 0 {
+			makers = map[string]func(Config) (*Manager, error){"several": quorumOnly}
+		}
+		for kind, create := range makers {
+			made, err := create(tc.cfg)
+			if tc.ok && err != nil || !tc.ok && (!errors.Is(err, ErrInvalid) || made != nil) {
+				t.Errorf("%s, %s: err = %v, want valid = %v", kind, tc.name, err, tc.ok)
+			}
+			if made != nil {
+				closeQuorum(t, made)
+			}
 		}
 	}
+}
+
+// TestNew_Config_PollExceedsLiveness: waiters that poll less often than Liveness would count as dead.
+func TestNew_Config_PollExceedsLiveness(t *testing.T) {
+	t.Parallel()
+	wantErr(t, errOf(New(redistest.Embedded(t), Config{Poll: 51 * time.Millisecond, Liveness: 50 * time.Millisecond})), ErrInvalid)
+}
+
+// TestNew_Clients: a manager needs a client of one Redis, and a quorum needs three different ones.
+func TestNew_Clients(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	var nodes []redis.UniversalClient
+	for i := range 4 {
+		nodes = append(nodes, quorumClient(t, fmt.Sprintf("127.0.0.1:%d", i+1), nil)) // never dialled
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	closeAtEnd(t, ring)
 	wantErr(t, errOf(New(nil, Config{})), ErrInvalid)
+	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
+	for name, some := range map[string][]redis.UniversalClient{
+		"none": nil, "two": nodes[:2], "one is nil": {nodes[0], nil, nodes[1]}, "one is twice": {nodes[0], nodes[1], nodes[0]},
+		"one address twice": {rdb, nodes[0], redistest.Second(t, rdb)},
+	} {
+		if _, err := NewQuorum(some, Config{}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: err = %v, want ErrInvalid", name, err)
+		}
+	}
+	for _, n := range []int{3, 4} {
+		made, err := NewQuorum(nodes[:n], Config{})
+		must(t, err)
+		closeQuorum(t, made)
+	}
 }
 
 func TestKeysOf(t *testing.T) {

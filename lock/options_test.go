@@ -116,21 +116,6 @@ func TestWithoutWatchdog(t *testing.T) {
 		counted, renewals := counting(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
 
-		t.Run("EndsWithTTL", func(t *testing.T) {
-			// Given a lock with watchdog and one without,
-			beside := mustAcquire(t, m, resource(t), WithTTL(300*time.Millisecond))
-			l := mustAcquire(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
-			until := l.ValidUntil()
-			// then the one without ends in time.
-			wantCause(t, l, ErrLost)
-			if time.Now().Before(until) || l.ValidUntil().After(until) {
-				t.Errorf("valid until %s, want %s", l.ValidUntil(), until)
-			}
-			wantErr(t, l.Extend(ctx, time.Minute), ErrLost)
-			if err := beside.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-				t.Error(err)
-			}
-		})
 		t.Run("Extended", func(t *testing.T) {
 			// Given a holder that extends the lock itself, then it lasts longer.
 			name, ttl := resource(t), 1500*time.Millisecond
@@ -392,57 +377,4 @@ func TestOptions_Invalid(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Error(err)
 	}
-}
-
-// TestNew_Invalid: invalid settings of polling and quorums, in addition to those in TestNew_Config.
-func TestNew_Invalid(t *testing.T) {
-	t.Parallel()
-	var nodes []redis.UniversalClient
-	for _, port := range []string{"1", "2", "3"} {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
-		closeAtEnd(t, rdb)
-		nodes = append(nodes, rdb)
-	}
-	type table []struct {
-		name string
-		cfg  Config
-		ok   bool
-	}
-	one := func(cfg Config) error { _, err := New(nodes[0], cfg); return err }
-	several := func(cfg Config) error { _, err := NewQuorum(nodes, cfg); return err }
-	check := func(kind string, create func(Config) error, cases table) {
-		for _, tc := range cases {
-			if err := create(tc.cfg); tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s, %s: err = %v", kind, tc.name, err)
-			}
-		}
-	}
-	both := table{
-		{"poll least", Config{Poll: time.Millisecond}, true},
-		{"poll too short", Config{Poll: time.Millisecond - 1}, false},
-		{"poll negative", Config{Poll: -time.Second}, false},
-		{"poll a third of the claim", Config{ClaimTTL: 300 * time.Millisecond, Poll: 100 * time.Millisecond}, true},
-		{"poll beyond", Config{ClaimTTL: 300 * time.Millisecond, Poll: 101 * time.Millisecond}, false},
-		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
-		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
-		{"claim not in milliseconds", Config{ClaimTTL: 10*time.Millisecond + 1}, false},
-	}
-	check("one", one, append(both, table{
-		{"node timeout", Config{NodeTimeout: time.Second}, false},
-	}...))
-	check("several", several, append(both, table{
-		{"zero", Config{}, true},
-		{"shortest ttl", Config{TTL: minTTL}, true},
-		{"long ttl", Config{TTL: time.Minute}, true},
-		{"node timeout negative", Config{NodeTimeout: -time.Second}, false},
-		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
-		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
-		{"node timeout above the call's", Config{CallTimeout: 500 * time.Millisecond, NodeTimeout: time.Second}, false},
-	}...))
-	wantErr(t, errOf(NewQuorum(nodes[:2], Config{})), ErrInvalid)
-	wantErr(t, errOf(NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nodes[0]}, Config{})), ErrInvalid)
-	wantErr(t, errOf(NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nil}, Config{})), ErrInvalid)
-	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
-	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
 }

@@ -349,49 +349,6 @@ func writeUntilRefused(t *testing.T) {
 	redistest.Say("lost")
 }
 
-// TestLock_HolderKilled: after a process is killed while it holds the lock, the next waiter is served
-// when the TTL has passed, not before, with a greater fence, and the one behind it by a handover.
-func TestLock_HolderKilled(t *testing.T) {
-	if redistest.IsChild() {
-		m := newManager(t, processClient(t), Config{TTL: 4500 * time.Millisecond})
-		l := mustAcquire(t, m, os.Getenv(nameVar))
-		redistest.Say("%d", l.Fence())
-		<-l.Context().Done() // the parent kills it first
-		t.Error("lost: ", context.Cause(l.Context()))
-		return
-	}
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		c := startProcess(t, "TestLock_HolderKilled", rdb, name)
-		fence, err := strconv.ParseInt(said(t, c), 10, 64)
-		must(t, err)
-		m := newManager(t, rdb, slow)
-		first := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		second := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 2)
-		must(t, c.Kill())
-		asked := time.Now()
-		left := rdb.PTTL(ctx, mustKeys(t, name)[keyLock]).Val()
-		l := awaitLock(t, first)
-		if took := time.Since(asked); left <= 0 || took < left-time.Millisecond {
-			t.Errorf("served after %s, the dead holder's TTL was %s", took, left)
-		}
-		for _, next := range []<-chan result{second, nil} {
-			if l.Fence() <= fence {
-				t.Errorf("fence %d after %d", l.Fence(), fence)
-			}
-			fence = l.Fence()
-			mustRelease(t, l)
-			if next != nil {
-				l = awaitLock(t, next)
-			}
-		}
-		awaitNoTrace(t, rdb, name)
-	})
-}
-
 // TestManager_RedisKilledUnderLoad: Redis is killed and restarted twice while eight managers work.
 // Afterwards all of them continue, no two holders held the lock at the same time, and their writes
 // under the guard are in the order of their fences.

@@ -182,14 +182,14 @@ func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	return fence
 }
 
-// TestQuorum runs the tests that kill no processes, on five redis-servers.
+// TestQuorum runs the tests that kill no processes, on five redis-servers. What a quorum has in common with a
+// single Redis is in TestConformance.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
 	_, nodes := realNodes(t)
 	for name, test := range map[string]func(*testing.T, quorumNodes){
-		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
-		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
-		"Contention": quorumContention(4, 20), "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "Inspect": quorumInspect,
+		"Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority, "Strangers": quorumStrangers, "ForeignType": quorumForeignType,
+		"Fence": quorumFences, "LateGrants": quorumLateGrants, "SplitVotes": quorumSplitVotes, "Inspect": quorumInspect,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -202,42 +202,8 @@ func TestQuorum_Contention_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
 	_, nodes := realNodes(t)
-	quorumContention(8, 100)(t, nodes)
-}
-
-// Given five free nodes, when the lock is taken, then all of them hold it,
-// others are excluded, and a release frees all of them.
-func quorumAcquire(t *testing.T, nodes quorumNodes) {
-	ctx, name := await.Context(t), resource(t)
-	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
-	var last int64
-	for round := range 3 {
-		l := mustAcquire(t, m, name)
-		if l.Fence() <= last {
-			t.Errorf("fence %d after %d", l.Fence(), last)
-		}
-		last = l.Fence()
-		if round == 0 { // later a failed try may still hold some of them
-			nodes.awaitHeld(t, l)
-		}
-		wantTaken(t, other, name)
-		wantHeld(t, l, true)
-		if left := time.Until(l.ValidUntil()); left <= 0 || left > quorumSlow.TTL {
-			t.Errorf("valid for %s of a TTL of %s", left, quorumSlow.TTL)
-		}
-		next := acquireAsync(ctx, other, name)
-		for range 2 {
-			mustRelease(t, l) // the second one finds the lock released
-		}
-		wantErr(t, context.Cause(l.Context()), ErrReleased)
-		after := awaitLock(t, next)
-		if after.Fence() <= last {
-			t.Errorf("fence %d after %d", after.Fence(), last)
-		}
-		last = after.Fence()
-		mustRelease(t, after)
-		nodes.awaitFree(t, name)
-	}
+	// Polling takes longer than a try, or the votes split forever.
+	mutualExclusion(t, &specPlace{nodes: nodes.clients(t), poll: 40 * time.Millisecond}, 2, 4, 13)
 }
 
 // Given a held lock, when one or two nodes lose it, then the next renewal restores the same key there,
@@ -324,27 +290,50 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	nodes[3:].awaitFree(t, name)
 }
 
-// Given keys of another type in place of the lock, when they are on one node, then that node does not
-// count; on a majority the error is ErrForeignKey, and a held lock is lost.
+// Given keys of another type in place of the lock, when they are on one node, then that node does not count: the lock
+// is free or taken. On a majority the error is ErrForeignKey. The foreign keys are not changed.
 func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
-	for i, rdb := range nodes[:3] {
-		if i == 1 {
-			l := mustAcquire(t, m, name)
-			nodes[1:].awaitHeld(t, l) // a call that arrives after the release would take the key again
-			mustRelease(t, l)
-			nodes[1:].awaitFree(t, name)
+	foreign := func(i int) { must(t, nodes[i].RPush(ctx, key, "x").Err()) }
+	foreign(0)
+	l := mustAcquire(t, m, name)
+	nodes[1:].awaitHeld(t, l) // a call that arrives after the release would take the key again
+	for range 20 {            // the order of the replies is random
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) || errors.Is(err, ErrForeignKey) {
+			t.Fatalf("try: err = %v, want ErrTaken", err)
 		}
-		if i == 2 { // two foreign keys would leave a majority
-			nodes[2:3].block(t, name)
-			wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrTaken)
-			nodes[2:3].forget(t, name)
-			nodes[2:].awaitFree(t, name)
-		}
-		must(t, rdb.RPush(ctx, key, "x").Err())
 	}
-	wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
+	if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Token != l.Token() {
+		t.Errorf("inspect: %+v, err = %v", info, err)
+	}
+	next := acquireAsync(ctx, m, name)
+	mustRelease(t, l)
+	l = awaitLock(t, next)
+	nodes[1:].awaitHeld(t, l)
+	mustRelease(t, l)
+	nodes[1:].awaitFree(t, name)
+	if info, err := m.Inspect(ctx, name); err != nil || info.Held {
+		t.Errorf("inspect while it is free: %+v, err = %v", info, err)
+	}
+	// Two foreign keys would leave a majority.
+	foreign(1)
+	nodes[2:3].block(t, name)
+	wantTaken(t, m, name)
+	nodes[2:3].forget(t, name)
+	nodes[2:].awaitFree(t, name)
+	foreign(2)
+	for range 5 {
+		// A call of an earlier try may still arrive at a node, which then counts as taken.
+		await.True(t, "ErrForeignKey", func() bool {
+			_, err := m.TryAcquire(ctx, name)
+			if !errors.Is(err, ErrForeignKey) && !errors.Is(err, ErrTaken) {
+				t.Fatalf("try: err = %v, want ErrForeignKey", err)
+			}
+			nodes[3:].awaitFree(t, name)
+			return errors.Is(err, ErrForeignKey)
+		})
+	}
 	wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
 	wantErr(t, errOf(m.Inspect(ctx, name)), ErrForeignKey)
 	nodes[3:].awaitFree(t, name)
@@ -353,12 +342,6 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 			t.Errorf("node %d: %d elements in the foreign list", i, n)
 		}
 	}
-	held := mustAcquire(t, m, resource(t))
-	nodes.awaitHeld(t, held)
-	for _, rdb := range nodes[:3] {
-		must(t, errors.Join(rdb.Del(ctx, held.h.keys[keyLock]).Err(), rdb.RPush(ctx, held.h.keys[keyLock], "x").Err()))
-	}
-	wantErr(t, held.Extend(ctx, quorumSlow.TTL), ErrLost)
 }
 
 // Given nodes that stored different fencing tokens, one far ahead, when the lock is taken, then every
@@ -421,70 +404,6 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 		}
 	}
 	mustRelease(t, l)
-}
-
-// Given a held lock, when a script with the guard runs on a node that granted it, then it accepts the
-// holder, and refuses it after the release and while another client holds the lock.
-func quorumGuard(t *testing.T, nodes quorumNodes) {
-	name := resource(t)
-	m := nodes.manager(t, quorumSlow)
-	want := func(l *Lock, n int) {
-		t.Helper()
-		for i, rdb := range nodes {
-			if got := guarded(t, rdb, l); got != n {
-				t.Errorf("node %d: guard = %d, want %d", i, got, n)
-			}
-		}
-	}
-	l := mustAcquire(t, m, name)
-	nodes.awaitValue(t, name, l.GuardValue())
-	want(l, 0)
-	mustRelease(t, l)
-	nodes.awaitFree(t, name)
-	want(l, -1)
-	after := mustAcquire(t, m, name)
-	nodes.awaitValue(t, name, after.GuardValue())
-	want(l, -1)
-	want(after, 0)
-	mustRelease(t, after)
-}
-
-// Given many clients of two managers, when they take the lock repeatedly, then no two hold it at the
-// same time, the fence rises, and nothing is left.
-func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes) {
-	return func(t *testing.T, nodes quorumNodes) {
-		ctx, name := await.Context(t), resource(t)
-		cfg := quorumSlow
-		cfg.Poll = 40 * time.Millisecond // longer than a try takes, or the votes split forever
-		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
-		var begun, inside, last, done atomic.Int64
-		var all sync.WaitGroup
-		for i := range goroutines {
-			all.Go(func() {
-				for begun.Add(1) <= rounds {
-					l, err := managers[i%2].Acquire(ctx, name)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if n := inside.Add(1); n != 1 {
-						t.Errorf("%d hold it at the same time", n)
-					}
-					if before := last.Swap(l.Fence()); before >= l.Fence() {
-						t.Errorf("fence %d after %d", l.Fence(), before)
-					}
-					inside.Add(-1)
-					check(t, l.Release(ctx))
-					done.Add(1)
-				}
-			})
-		}
-		all.Wait()
-		if n := done.Load(); n != rounds {
-			t.Errorf("%d rounds, want %d", n, rounds)
-		}
-		nodes.awaitFree(t, name)
-	}
 }
 
 // Given several clients that ask for the same lock at the same moment, when their votes split, then they

@@ -1,8 +1,6 @@
 package lock
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,28 +11,6 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
-
-// TestLock_RenewalsRefused: given a Redis that refuses renewals at once, for example because it is
-// read-only or out of memory, the watchdog retries at intervals, not in a busy loop, until the lock is
-// lost.
-func TestLock_RenewalsRefused(t *testing.T) {
-	t.Parallel()
-	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Minute}, func(t *testing.T, m *Manager, f *failing) {
-		var refused atomic.Int64
-		f.set(seldom(t, func(_ context.Context, cmds []redis.Cmder) error {
-			if !runs(cmds[0], extendScript) {
-				return nil
-			}
-			refused.Add(1)
-			return errors.New("refused")
-		}))
-		wantCause(t, mustAcquire(t, m, resource(t)), ErrLost)
-		// It tries at a third of the TTL, and then after each twentieth.
-		if n := refused.Load(); n < 2 || n > 20 {
-			t.Errorf("%d renewals were tried within one TTL", n)
-		}
-	})
-}
 
 // TestManager_Acquire_ShortAfterHandover: locks that are handed over and held briefly need no renewal,
 // although their key has only ClaimTTL.

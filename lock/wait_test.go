@@ -87,19 +87,21 @@ type alwaysSoon struct{ context.Context }
 
 func (alwaysSoon) Deadline() (time.Time, bool) { return time.Now().Add(inlineLeft / 5), true }
 
-// TestManager_Acquire_EndsDuringCall: the context ends during the call, which still takes the lock; it is
-// released.
+// TestManager_Acquire_EndsDuringCall: the context ends during the call, which still takes the lock or joins the queue;
+// that is undone.
 func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name   string
-		atOnce bool // Acquire returns during the call
+	for name, tc := range map[string]struct {
+		soon bool // a deadline is near, so the caller returns during the call
+		far  bool // a deadline is far
+		try  bool
+		held bool // by another holder, so that the call only joins the queue
 	}{
-		{"Cancelled", false},
-		{"CancelledWithoutDeadline", false},
-		{"Deadline", true},
+		"Cancelled": {far: true}, "CancelledWithoutDeadline": {}, "Deadline": {soon: true},
+		"TryCancelled": {far: true, try: true}, "TryCancelledWithoutDeadline": {try: true}, "TryDeadline": {soon: true, try: true},
+		"JoinedAndCancelled": {held: true}, "JoinedDeadline": {soon: true, held: true},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				name := resource(t)
@@ -107,6 +109,11 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				cfg := slow
 				cfg.CallTimeout = patience
 				m := newManager(t, late, cfg)
+				var other *Lock
+				if tc.held {
+					listen(t, m) // then the first call joins the queue
+					other = mustAcquire(t, newManager(t, rdb, slow), name)
+				}
 				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
 				late.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 					if !acquires(cmds[0]) {
@@ -128,33 +135,43 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				ends, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				ctx := ends
-				switch tc.name {
-				case "Cancelled":
+				switch {
+				case tc.far:
 					var stop context.CancelFunc
 					ctx, stop = context.WithTimeout(ends, patience)
 					defer stop()
-				case "Deadline":
+				case tc.soon:
 					ctx = alwaysSoon{ends}
 				}
-				done := acquireAsync(ctx, m, name)
+				done := make(chan result, 1)
+				go func() {
+					l, err := m.acquire(ctx, name, !tc.try, nil)
+					done <- result{l, err}
+				}()
 				<-entered
-				if tc.atOnce {
-					cancel()
-					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) {
-						t.Fatalf("%+v, want ErrWaitTimeout", r)
-					}
-				}
 				cancel()
-				close(gate)
-				if !<-took {
-					t.Fatal("the script did not take the lock")
+				var r result
+				if tc.soon {
+					r = awaitResult(t, done)
 				}
-				if !tc.atOnce {
-					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
-						t.Fatalf("%+v, want ErrWaitTimeout and Canceled", r)
-					}
+				close(gate)
+				if <-took == tc.held {
+					t.Fatalf("the script took the lock: %v", !tc.held)
+				}
+				if !tc.soon {
+					r = awaitResult(t, done)
+				}
+				if !errors.Is(r.err, context.Canceled) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
+					t.Fatalf("%+v, want Canceled, in a wait ErrWaitTimeout too", r)
+				}
+				if tc.held {
+					awaitWaiters(t, rdb, name, 0)
+					mustRelease(t, other)
 				}
 				awaitNoTrace(t, rdb, name)
+				// Nothing arrives after it either.
+				check(t, m.Close(t.Context()))
+				wantNoTrace(t, rdb, name)
 			})
 		})
 	}
@@ -210,6 +227,20 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	})
 }
 
+// Given a waiter whose calls fail, when its wait ends, then the error has the last failure too.
+func TestManager_Acquire_EndsDuringOutage(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Embedded(t), resource(t)
+	inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+		l := mustAcquire(t, m, name)
+		time.AfterFunc(50*time.Millisecond, func() { f.set(refuse) })
+		_, err := m.Acquire(t.Context(), name, WithWaitLimit(100*time.Millisecond))
+		wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded, errRefused)
+		f.how.Store(nil)
+		mustRelease(t, l)
+	})
+}
+
 // TestManager_Acquire_Silence: a waiter whose keep-alive is overdue loses its place to the next, and one
 // with keep-alives keeps it.
 func TestManager_Acquire_Silence(t *testing.T) {
@@ -233,26 +264,6 @@ func TestManager_Acquire_Silence(t *testing.T) {
 		}
 		mustRelease(t, l)
 	})
-}
-
-// TestManager_Acquire_SubscriptionKilled: the lock is released while the
-// subscription is down, so the message is lost.
-func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
-	t.Parallel()
-	server := redistest.Real(t)
-	rdb := clientOf(t, server)
-	ctx, name := await.Context(t), resource(t)
-	holder, m := newManager(t, rdb, slow), newManager(t, rdb, slow)
-	for range 5 {
-		l := mustAcquire(t, holder, name)
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		if n, err := rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Result(); err != nil || n == 0 {
-			t.Fatalf("killed %d connections, err = %v", n, err)
-		}
-		mustRelease(t, l)
-		mustRelease(t, awaitLock(t, next))
-	}
 }
 
 // TestManager_Acquire_RedisRestarts: a waiter survives a restart of Redis.
