@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,35 +78,6 @@ func TestQueue_CompleteRefused(t *testing.T) {
 		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
-	})
-}
-
-// TestQueue_CompleteLostReply: a repeat after an unknown outcome adds nothing, also if
-// the follow-up task is done by then.
-func TestQueue_CompleteLostReply(t *testing.T) {
-	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		var armed atomic.Bool
-		other := redistest.Second(t, rdb)
-		other.AddHook(tap{lose: func(name string) bool {
-			return (name == "evalsha" || name == "eval") && armed.CompareAndSwap(true, false)
-		}})
-		q := newQueue(t, other, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "a"})
-		done := queue.Completion{Task: take(t, q, "a")[0], Next: []queue.Task{{ID: "next"}}}
-		armed.Store(true)
-		status, err := q.Complete(await.Context(t), done)
-		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.Status{queue.StatusUnknown}) {
-			t.Fatalf("%v, %v; want a lost reply", status, err)
-		}
-		status, err = q.Complete(await.Context(t), done)
-		wantStatus(t, status, err, queue.StatusMissing)
-		wantStats(t, q, queue.Stats{Ready: 1})
-		ack(t, q, take(t, q, "next")...)
-		status, err = q.Complete(await.Context(t), done)
-		wantStatus(t, status, err, queue.StatusMissing)
-		wantStats(t, q, queue.Stats{})
 	})
 }
 

@@ -92,22 +92,6 @@ func TestQueue_DeadMany(t *testing.T) {
 	})
 }
 
-// TestQueue_RunNowFull: a dead letter needs room; a delayed task already has it.
-func TestQueue_RunNowFull(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
-		bury(t, q, "dead 1", "dead 2")
-		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		status, err := q.RunNow(await.Context(t), time.Time{}, "dead 1", "dead 2", "later")
-		want := []queue.Status{queue.StatusOK, queue.StatusFull, queue.StatusOK}
-		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
-			t.Fatalf("%v, %v; want %v and ErrFull", status, err, want)
-		}
-		wantStats(t, q, queue.Stats{Ready: 2, Dead: 1})
-	})
-}
-
 // TestQueue_RunNowDelayed: a delayed task runs now, keeps its attempts, and wakes a worker.
 func TestQueue_RunNowDelayed(t *testing.T) {
 	t.Parallel()

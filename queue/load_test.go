@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -255,61 +254,6 @@ func TestQueue_EightReclaim(t *testing.T) {
 		}
 		wantStats(t, q, queue.Stats{})
 		wantClean(t, q)
-	})
-}
-
-// TestQueue_LowPriorityRuns: tasks of priority 9 arrive faster than they are taken. A task
-// of priority 0 is taken before those that arrived more than nine minutes after it, and
-// after those that arrived earlier.
-func TestQueue_LowPriorityRuns(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const worth = 9 * time.Minute
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		type span struct{ after, before time.Time } // arrival of a task, by the server's clock
-		came := make(map[string]span)
-		last := serverTime(t, rdb)
-		add := func() {
-			id, after := fmt.Sprintf("high%06d", len(came)), last
-			enqueue(t, q, queue.Task{ID: id, Priority: 9})
-			last = serverTime(t, rdb)
-			came[id] = span{after, last}
-		}
-		for range 20 {
-			add()
-		}
-		// As if it had been waiting for almost nine minutes when the last of these arrived.
-		enqueue(t, q, queue.Task{ID: "low"})
-		low := last.Add(300*time.Millisecond - worth)
-		must(t, rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err())
-		before := 0
-		awaitThat(t, "the task of priority 0 is taken", func() bool {
-			for range 20 {
-				add()
-				task := dequeue(t, q, 1).Tasks[0]
-				ack(t, q, task)
-				if task.ID == "low" {
-					return true
-				}
-				before++
-				if waited := came[task.ID].after.Sub(low); waited > worth {
-					t.Fatalf("%s arrived %v after the task of priority 0 and was taken first", task.ID, waited)
-				}
-				delete(came, task.ID)
-				came[task.ID+" taken"] = span{}
-			}
-			return false
-		})
-		if before < 20 {
-			t.Errorf("%d tasks that were in front of it were taken first, want at least 20", before)
-		}
-		for id, at := range came {
-			if !strings.HasSuffix(id, " taken") && at.before.Sub(low) < worth {
-				t.Errorf("%s arrived %v after the task of priority 0, and was not taken before it", id, at.before.Sub(low))
-			}
-		}
-		t.Logf("%d tasks of priority 9 were taken first", before)
 	})
 }
 

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -339,68 +337,6 @@ func acknowledgeLate(t *testing.T) {
 		lost = lost || errors.Is(err, queue.ErrLeaseLost)
 	}
 	redistest.Say("ended: %v, loss reported: %v", err, lost)
-}
-
-// TestRun_ProcessTerminated: processes with a task that takes far longer than their drain
-// end on their own after SIGTERM. The task and those fetched with it are ready again,
-// uncounted, even if the handler ignores its context and reports success in the end.
-func TestRun_ProcessTerminated(t *testing.T) {
-	if redistest.IsChild() {
-		workUntilTerminated(t)
-		return
-	}
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		for role, want := range map[string]string{
-			"heeds":   "<nil>",
-			"ignores": "queue: handler abandoned: 1 of them",
-		} {
-			t.Run(role, func(t *testing.T) {
-				t.Parallel()
-				prefix := redistest.Prefix(t)
-				q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
-				worker := startProcess(t, rdb, prefix, role)
-				wantSaid(t, worker, "works on 2")
-				wantStats(t, q, queue.Stats{Ready: 1, Leased: 2})
-				must(t, worker.Signal(syscall.SIGTERM))
-				wantSaid(t, worker, "ended: "+want)
-				wantEnd(t, worker)
-				wantStats(t, q, queue.Stats{Ready: 3})
-				for _, id := range []string{"a", "b", "c"} {
-					if info := get(t, q, id); info.Attempt != 0 {
-						t.Errorf("handed back: %+v", info)
-					}
-				}
-				take(t, q, "a", "b", "c")
-			})
-		}
-	})
-}
-
-func workUntilTerminated(t *testing.T) {
-	_, q := processQueue(t, queue.Config{})
-	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
-	defer stop()
-	over := make(chan struct{}) // after Run has ended: no process is left behind
-	returned := make(chan struct{})
-	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
-		defer close(returned)
-		redistest.Say("works on %d", len(tasks))
-		ended := ctx.Done()
-		if os.Getenv(roleVar) == "ignores" {
-			ended = nil
-		}
-		select {
-		case <-ended:
-			return []error{ctx.Err(), ctx.Err()}
-		case <-over:
-			return nil
-		}
-	}, queue.RunConfig{Batch: 2, Workers: 1, Ahead: -1, Drain: 2 * time.Second})
-	close(over)
-	<-returned
-	redistest.Say("ended: %v", err)
 }
 
 // TestQueue_PauseProcesses: two processes under constant load take no task from a paused

@@ -113,62 +113,53 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 	})
 }
 
-// TestQueue_BodyDeleted: payloads of tasks in every state are deleted by hand. Dequeuing or a
-// repair makes the waiting ones dead letters with that reason, the other tasks run, and the
-// queue is consistent afterwards.
+// TestQueue_BodyDeleted: payloads of tasks in every state are deleted by hand. Dequeuing makes the
+// waiting ones dead letters with that reason, the other tasks run, and the queue is consistent
+// afterwards. TestQueue_VerifyFinds has the repair.
 func TestQueue_BodyDeleted(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for _, repair := range []bool{false, true} {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
-			enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
-			l := take(t, q, "leased", "worked on", "dead")
-			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
-			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
-			must(t, rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err())
-			wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
-			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
-				t.Fatalf("found %+v", r)
-			}
-			if status, err := q.Enqueue(await.Context(t), queue.Task{ID: "worked on"}); err != nil || status[0] != queue.StatusDuplicate {
-				t.Errorf("a second task with that id: %v, %v; want a duplicate", status, err)
-			}
-			// A worker that has such a task may finish it.
-			status, err := q.Ack(await.Context(t), l[1])
-			wantStatus(t, status, err, queue.StatusOK)
-			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
-			if repair {
-				if r := verify(t, q, true); !slices.Equal(r.Bodiless, wantBodiless) {
-					t.Fatalf("repaired %+v", r)
-				}
-			} else {
-				expire(t, rdb, q, "leased")
-				moveAll(t, rdb, prefix+"delayed", 1)
-			}
-			take(t, q, "well 1", "well 2")
-			wantStats(t, q, queue.Stats{Leased: 2, Dead: 4})
-			wantClean(t, q)
-			got := make(map[string]string)
-			for _, letter := range dead(t, q) {
-				got[letter.ID] = letter.Reason
-				if letter.Payload != nil {
-					t.Errorf("%s has a body: %q", letter.ID, letter.Payload)
-				}
-			}
-			want := map[string]string{"leased": "body missing", "ready": "body missing", "delayed": "body missing", "dead": "bad"}
-			if !maps.Equal(got, want) {
-				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
-			}
-			// A retry does not restore the payload.
-			runNow(t, q, "dead")
-			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
-				t.Errorf("took %v", names(f.Tasks))
-			}
-			if info := get(t, q, "dead"); info.State != queue.StateDead || info.Reason != "body missing" {
-				t.Errorf("retried without a body: %+v", info)
-			}
-			wantClean(t, q)
+		prefix := redistest.Prefix(t)
+		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
+		l := take(t, q, "leased", "worked on", "dead")
+		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
+		must(t, rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err())
+		wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
+		if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
+			t.Fatalf("found %+v", r)
 		}
+		if status, err := q.Enqueue(await.Context(t), queue.Task{ID: "worked on"}); err != nil || status[0] != queue.StatusDuplicate {
+			t.Errorf("a second task with that id: %v, %v; want a duplicate", status, err)
+		}
+		// A worker that has such a task may finish it.
+		status, err := q.Ack(await.Context(t), l[1])
+		wantStatus(t, status, err, queue.StatusOK)
+		expire(t, rdb, q, "leased")
+		moveAll(t, rdb, prefix+"delayed", 1)
+		take(t, q, "well 1", "well 2")
+		wantStats(t, q, queue.Stats{Leased: 2, Dead: 4})
+		wantClean(t, q)
+		got := make(map[string]string)
+		for _, letter := range dead(t, q) {
+			got[letter.ID] = letter.Reason
+			if letter.Payload != nil {
+				t.Errorf("%s has a body: %q", letter.ID, letter.Payload)
+			}
+		}
+		want := map[string]string{"leased": "body missing", "ready": "body missing", "delayed": "body missing", "dead": "bad"}
+		if !maps.Equal(got, want) {
+			t.Errorf("dead letters %v, want %v", got, want)
+		}
+		// A retry does not restore the payload.
+		runNow(t, q, "dead")
+		if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
+			t.Errorf("took %v", names(f.Tasks))
+		}
+		if info := get(t, q, "dead"); info.State != queue.StateDead || info.Reason != "body missing" {
+			t.Errorf("retried without a body: %+v", info)
+		}
+		wantClean(t, q)
 	})
 }

@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -41,57 +40,6 @@ func TestRenewer_Many(t *testing.T) {
 			}
 		}
 		ack(t, q, f.Tasks...)
-		close(release)
-		awaitStats(t, q, queue.Stats{})
-		stop()
-	})
-}
-
-// TestRenewer_Refused: extensions may fail for a while. If they fail for longer, the handler's
-// context ends before another worker can get the task.
-func TestRenewer_Refused(t *testing.T) {
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 3 * time.Second}
-		admin := newQueue(t, rdb, cfg)
-		load(t, admin)
-		extensions := refusal{hash: queue.ExtendHash}
-		extended := make(chan struct{}, 1000)
-		q := process(t, rdb, cfg, extensions.hook(), script{after: func(hash string) {
-			if hash == queue.ExtendHash {
-				extended <- struct{}{}
-			}
-		}})
-		enqueue(t, admin, queue.Task{ID: "a"})
-		reported := make(chan error, 100)
-		h := make(chan context.Context, 1)
-		release := make(chan struct{})
-		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
-			if tasks[0].Attempt > 1 {
-				return nil
-			}
-			h <- ctx
-			<-release
-			return []error{ctx.Err()}
-		}, queue.RunConfig{Workers: 1, OnError: sendErrors(reported)})
-		ctx := receive(t, "the handler", h)
-		extensions.on.Store(true)
-		wantErr(t, receive(t, "a refusal", reported), errRefused)
-		extensions.on.Store(false)
-		receive(t, "an extension", extended)
-		if ctx.Err() != nil {
-			t.Fatal(context.Cause(ctx))
-		}
-		extensions.on.Store(true)
-		receive(t, "the end of the context", ctx.Done())
-		if !errors.Is(context.Cause(ctx), queue.ErrLeaseLost) {
-			t.Errorf("cause %v", context.Cause(ctx))
-		}
-		var last error
-		for !errors.Is(last, queue.ErrLeaseLost) {
-			last = receive(t, "the loss", reported)
-		}
 		close(release)
 		awaitStats(t, q, queue.Stats{})
 		stop()

@@ -224,6 +224,25 @@ func TestRenewer_Time_Refused(t *testing.T) {
 	}
 }
 
+// TestRenewer_Time_RefusedForAWhile: if an extension succeeds before the lease has ended, the handler goes on.
+func TestRenewer_Time_RefusedForAWhile(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("no way to Redis")
+	keep(t, func(ctx context.Context, call, n int) (string, error) {
+		if call <= 3 {
+			return "", failed
+		}
+		return all(ctx, call, n)
+	}, func(t *testing.T, k *keeping) {
+		b := k.begins("a", 1)
+		k.after(3 * timedLease)
+		reported := k.reported()
+		if context.Cause(b.ctx) != nil || len(reported) != 3 || !errors.Is(reported[2], failed) {
+			t.Errorf("cause %v, reported %v; want three failures", context.Cause(b.ctx), reported)
+		}
+	})
+}
+
 // TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context, and
 // the other leases are still extended.
 func TestRenewer_Time_Lost(t *testing.T) {

@@ -149,7 +149,7 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 		} {
 			for _, how := range []string{"failed", "expired"} {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: tt.ofQueue})
-				enqueue(t, q, queue.Task{ID: "a", MaxAttempts: tt.ofTask})
+				enqueue(t, q, queue.Task{ID: "a", MaxAttempts: tt.ofTask, Payload: []byte("pay")})
 				for attempt := 1; attempt <= tt.want; attempt++ {
 					l := take(t, q, "a")[0]
 					if l.Attempt != attempt {
@@ -165,7 +165,8 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 					t.Fatalf("%s, %s: delivered once too often", name, how)
 				}
 				want := map[string]string{"failed": "failed", "expired": "lease expired"}[how]
-				if info := get(t, q, "a"); info.State != queue.StateDead || info.Attempt != tt.want || info.Reason != want {
+				if info := get(t, q, "a"); info.State != queue.StateDead || info.Attempt != tt.want || info.Reason != want ||
+					string(info.Payload) != "pay" || info.At.IsZero() {
 					t.Fatalf("%s, %s: %+v", name, how, info)
 				}
 			}
@@ -181,6 +182,10 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 	enqueue(t, q, queue.Task{ID: "leased"})
 	l := take(t, q, "leased")[0]
 	for name, task := range map[string]queue.Task{
+		"no id":             {},
+		"long id":           {ID: strings.Repeat("a", 256)},
+		"priority":          {ID: "bad", Priority: 10},
+		"negative priority": {ID: "bad", Priority: -1},
 		"type":              {Type: strings.Repeat("t", 65)},
 		"attempts":          {MaxAttempts: 1_000_001},
 		"negative attempts": {MaxAttempts: -1},
@@ -188,7 +193,9 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 		"entries":           {Entries: 1<<16 + 1},
 		"negative entries":  {Entries: -1},
 	} {
-		task.ID = "bad"
+		if task.ID == "" && name != "no id" {
+			task.ID = "bad"
+		}
 		good := queue.Task{ID: "good"}
 		if status, err := q.Enqueue(await.Context(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
