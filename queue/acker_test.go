@@ -41,8 +41,7 @@ func (r *refusal) hook() redis.Hook {
 func TestAcker_Bounded(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		acks := refusal{hash: queue.AckHash}
@@ -128,8 +127,7 @@ func TestAcker_BoundedWakeUp(t *testing.T) {
 func TestAcker_BoundedShutdown(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		acks := refusal{hash: queue.AckHash}
@@ -272,11 +270,10 @@ func TestAcker_Stale(t *testing.T) {
 func TestAcker_BackTwice(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		load(t, admin)
 		var lost, again atomic.Bool
-		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool {
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, tap{lose: func(name string) bool {
 			return name == "evalsha" && lost.CompareAndSwap(true, false)
 		}}, script{after: func(hash string) {
 			if hash == queue.RejectHash {
@@ -302,12 +299,11 @@ func TestAcker_BackTwice(t *testing.T) {
 func TestAcker_ThenSlowly(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		load(t, q)
 		var mu sync.Mutex
 		limits := make(map[time.Time]int)
-		slow := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(ctx context.Context, hash string) {
+		slow := process(t, rdb, queue.Config{Prefix: q.Prefix()}, script{at: func(ctx context.Context, hash string) {
 			if hash != queue.CompleteHash {
 				return
 			}

@@ -51,8 +51,7 @@ func (b *blockOn) handled() []queue.Leased {
 func TestAhead_HandedBack(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		quick := numbered(200)
 		rest := numbered(230)[:30]
 		enqueue(t, q, slices.Concat(quick, []queue.Task{{ID: "slow"}}, rest)...)
@@ -67,7 +66,7 @@ func TestAhead_HandedBack(t *testing.T) {
 		second := newBlockOn("")
 		var all sync.WaitGroup
 		all.Add(len(rest))
-		stopSecond := start(t, process(t, rdb, queue.Config{Prefix: prefix}), func(ctx context.Context, tasks []queue.Leased) []error {
+		stopSecond := start(t, process(t, rdb, queue.Config{Prefix: q.Prefix()}), func(ctx context.Context, tasks []queue.Leased) []error {
 			defer all.Add(-len(tasks))
 			return second.handle(ctx, tasks)
 		}, queue.RunConfig{Batch: 1, Workers: 1, MaxIdle: time.Hour})
@@ -91,9 +90,8 @@ func TestAhead_HandedBack(t *testing.T) {
 func TestAhead_Extended(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 3 * time.Second})
-		admin := process(t, rdb, queue.Config{Prefix: prefix, Lease: time.Minute})
+		q := newQueue(t, rdb, queue.Config{Lease: 3 * time.Second})
+		admin := process(t, rdb, queue.Config{Prefix: q.Prefix(), Lease: time.Minute})
 		enqueue(t, q, slices.Concat(numbered(5), []queue.Task{{ID: "slow"}, {ID: "a"}, {ID: "b"}})...)
 		h := newBlockOn("slow")
 		// They are handed back after the first end of the lease. Until then no other worker

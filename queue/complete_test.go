@@ -23,8 +23,7 @@ func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Le
 func TestQueue_Complete(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Second)
@@ -57,23 +56,18 @@ func TestQueue_Complete(t *testing.T) {
 func TestQueue_CompleteRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		ack(t, q, l[1])
 		expire(t, rdb, q, "a")
 		again := take(t, q, "a")[0]
-		before := content(t, rdb, prefix)
+		before := content(t, rdb, q.Prefix())
 		next := []queue.Task{{ID: "next"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
 		status, err := q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
 			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusMissing, queue.StatusMissing)
-		for name, dump := range content(t, rdb, prefix) {
-			if dump != before[name] {
-				t.Fatalf("a refused completion changed %s", name)
-			}
-		}
+		wantContent(t, rdb, q.Prefix(), before)
 		// Each completion of a call is independent.
 		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)

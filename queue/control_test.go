@@ -77,8 +77,7 @@ func resume(t testing.TB, q *queue.Queue) {
 func TestQueue_Pause(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "done"}, queue.Task{ID: "failed"}, queue.Task{ID: "expired"})
 		l := take(t, q, "done", "failed", "expired")
 		pause(t, q)
@@ -99,7 +98,7 @@ func TestQueue_Pause(t *testing.T) {
 		resume(t, q)
 		take(t, q, "expired", "new", "failed")
 		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 3})
-		if n, err := rdb.Exists(await.Context(t), prefix+"paused").Result(); err != nil || n != 0 {
+		if n, err := rdb.Exists(await.Context(t), q.Prefix()+"paused").Result(); err != nil || n != 0 {
 			t.Fatalf("the pause left a key: %d, %v", n, err)
 		}
 	})
@@ -110,10 +109,9 @@ func TestQueue_Pause(t *testing.T) {
 func TestQueue_ResumeWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		pause(t, q)
-		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		other, asleep := sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 		handled := make(chan string, 10)
 		start(t, other, sendIDs(handled), queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
 		receive(t, "asleep at first", asleep)
@@ -147,8 +145,7 @@ func TestQueue_PauseRestart(t *testing.T) {
 func TestQueue_Cancel(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "dead"})
 		l := take(t, q, "leased", "dead")
 		reject(t, q, queue.Rejection{Task: l[1], Dead: true})

@@ -57,8 +57,7 @@ func TestQueue_DeadFates(t *testing.T) {
 func TestQueue_DeadMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		all := numbered(1024)
 		enqueue(t, q, all...)
 		ids := make([]string, len(all))
@@ -78,7 +77,7 @@ func TestQueue_DeadMany(t *testing.T) {
 				calls.Add(1)
 			}
 		}})
-		counting := newQueue(t, other, queue.Config{Prefix: prefix})
+		counting := newQueue(t, other, queue.Config{Prefix: q.Prefix()})
 		runNow(t, counting, ids[:512]...)
 		deleteDead(t, counting, ids[512:]...)
 		if n := calls.Load(); n != 2 {
@@ -148,8 +147,7 @@ func TestQueue_Empty(t *testing.T) {
 func TestQueue_DeadTrimmed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxDead: 3})
+		q := newQueue(t, rdb, queue.Config{MaxDead: 3})
 		// In more than one chunk, and by rejection as well as by expiry.
 		enqueue(t, q, numbered(250)...)
 		var back []queue.Rejection
@@ -161,7 +159,7 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 		}
 		wantStats(t, q, queue.Stats{Dead: 3})
 		for _, hash := range []string{"body", "meta"} {
-			if n, err := rdb.HLen(await.Context(t), prefix+hash).Result(); err != nil || n != 3 {
+			if n, err := rdb.HLen(await.Context(t), q.Prefix()+hash).Result(); err != nil || n != 3 {
 				t.Fatalf("%s holds %d, %v; want 3", hash, n, err)
 			}
 		}
@@ -173,10 +171,9 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 func TestQueue_EmptyBounded(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		steps := 0
-		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool {
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, tap{lose: func(name string) bool {
 			if (name == "evalsha" || name == "eval") && steps < 10 {
 				steps++
 				more := numbered(600) // more than a step removes
@@ -194,7 +191,7 @@ func TestQueue_EmptyBounded(t *testing.T) {
 		}
 
 		calls := 0
-		q = process(t, rdb, queue.Config{Prefix: prefix}, script{before: func(string) error {
+		q = process(t, rdb, queue.Config{Prefix: admin.Prefix()}, script{before: func(string) error {
 			if calls++; calls > 1 {
 				return errRefused
 			}

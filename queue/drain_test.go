@@ -60,8 +60,7 @@ func TestDrain_Order(t *testing.T) {
 func TestDrain_FetchUnderWay(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, MaxAttempts: 1}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), MaxAttempts: 1}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		fetched, release := make(chan struct{}), make(chan struct{})
@@ -159,8 +158,7 @@ func TestDrain_Cycles_Long(t *testing.T) {
 func testCycles(t *testing.T, cycles int) {
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const per = 20
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute, MaxAttempts: 1}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute, MaxAttempts: 1}
 		admin, q := newQueue(t, rdb, cfg), process(t, rdb, cfg)
 		produced := make(chan error, 1)
 		var seen attempts

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -101,13 +102,12 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 func TestQueue_RepliesLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		direct := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, direct, queue.Task{ID: "ack"}, queue.Task{ID: "fail"}, queue.Task{ID: "back"}, queue.Task{ID: "wait"},
 			queue.Task{ID: "bury"}, queue.Task{ID: "complete"})
 		l := take(t, direct, "ack", "fail", "back", "wait", "bury", "complete")
 		client, p := proxied(t, rdb)
-		q := newQueue(t, client, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, client, queue.Config{Prefix: direct.Prefix(), Lease: never})
 		knowScripts(t, q)
 		rejection := func(r queue.Rejection) func(context.Context) (string, error) {
 			return func(ctx context.Context) (string, error) {
@@ -138,18 +138,16 @@ func TestQueue_RepliesLost(t *testing.T) {
 				return fmt.Sprint(status), err
 			}, "[unknown]", "[missing]"},
 		} {
-			before := content(t, rdb, prefix)
-			got, err := loseReply(t, p, func() bool { return !sameContent(content(t, rdb, prefix), before) }, tc.call)
+			before := content(t, rdb, direct.Prefix())
+			got, err := loseReply(t, p, func() bool { return !maps.Equal(content(t, rdb, direct.Prefix()), before) }, tc.call)
 			if err == nil || got != tc.lost {
 				t.Fatalf("%s: %s, %v; want %s and an error", tc.name, got, err, tc.lost)
 			}
-			after := content(t, rdb, prefix)
+			after := content(t, rdb, direct.Prefix())
 			if got, err := tc.call(await.Context(t)); err != nil || got != tc.want {
 				t.Fatalf("%s, repeated: %s, %v; want %s", tc.name, got, err, tc.want)
 			}
-			if now := content(t, rdb, prefix); !sameContent(now, after) {
-				t.Fatalf("%s, repeated, changed %v to %v", tc.name, after, now)
-			}
+			wantContent(t, rdb, direct.Prefix(), after)
 		}
 		wantStats(t, direct, queue.Stats{Ready: 5, Delayed: 2, Dead: 1})
 		// A repeat adds nothing even if the follow-up task is done by then.
@@ -164,15 +162,6 @@ func TestQueue_RepliesLost(t *testing.T) {
 		}
 		wantClean(t, direct)
 	})
-}
-
-func sameContent(a, b map[string]string) bool {
-	for name := range a {
-		if a[name] != b[name] {
-			return false
-		}
-	}
-	return len(a) == len(b)
 }
 
 // TestQueue_DequeueReplyLost: if the reply to a dequeue is lost, no worker gets its tasks
@@ -212,10 +201,9 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 func TestRun_AckReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		direct := newQueue(t, rdb, queue.Config{})
 		client, p := proxied(t, rdb)
-		q := newQueue(t, client, queue.Config{Prefix: prefix})
+		q := newQueue(t, client, queue.Config{Prefix: direct.Prefix()})
 		knowScripts(t, direct)
 		enqueue(t, direct, numbered(10)...)
 		var seen attempts

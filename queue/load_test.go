@@ -23,14 +23,13 @@ func TestRun_DueOddMilliseconds(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const total = 300
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		var mu sync.Mutex
 		started := make(map[string]time.Time)
 		var asleep [2]<-chan struct{}
 		for i := range asleep { // as two processes
 			var other *queue.Queue
-			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
+			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
 				now, err := rdb.Time(ctx).Result()
 				if err != nil {
@@ -196,12 +195,11 @@ func TestQueue_EightReclaim(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const total = 1000
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: never}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: never}
 		q := newQueue(t, rdb, cfg)
 		enqueue(t, q, numbered(total)...)
 		old := append(dequeue(t, q, 512).Tasks, dequeue(t, q, 512).Tasks...)
-		moveAll(t, rdb, prefix+"leased", 1)
+		moveAll(t, rdb, cfg.Prefix+"leased", 1)
 		var mu sync.Mutex
 		taken := make(map[string]queue.Leased)
 		var all sync.WaitGroup
@@ -276,16 +274,15 @@ func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 func TestQueue_OrderWithinOneMoment(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
-		must(t, rdb.Set(await.Context(t), prefix+"stock", 1000, 0).Err())
+		q := newQueue(t, rdb, queue.Config{})
+		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: q.Prefix()})
+		must(t, rdb.Set(await.Context(t), q.Prefix()+"stock", 1000, 0).Err())
 		tasks := numbered(1000)
 		for i, rest := 0, tasks; len(rest) > 0; i++ {
 			some := rest[:min(len(rest), 1+i*7%40)]
 			rest = rest[len(some):]
 			if i == 3 {
-				stepBack(t, rdb, prefix)
+				stepBack(t, rdb, q.Prefix())
 			}
 			switch i % 3 {
 			case 0:
@@ -297,7 +294,7 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 				for _, task := range some {
 					args = append(args, task.ID, task.Payload)
 				}
-				keys := append([]string{prefix + "stock"}, q.EnqueueKeys()...)
+				keys := append([]string{q.Prefix() + "stock"}, q.EnqueueKeys()...)
 				if answer, err := sell.Run(await.Context(t), rdb, keys, args...).Text(); err != nil || answer != "sold" {
 					t.Fatal(answer, err)
 				}

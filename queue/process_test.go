@@ -188,14 +188,13 @@ func TestRun_ProcessKilled(t *testing.T) {
 	}
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: killedLease})
+		q := newQueue(t, rdb, queue.Config{Lease: killedLease})
 		tasks := numbered(64)
 		enqueue(t, q, tasks...)
-		holder := startProcess(t, rdb, prefix, "holder")
+		holder := startProcess(t, rdb, q.Prefix(), "holder")
 		wantSaid(t, holder, "holds 64")
-		heir := startProcess(t, rdb, prefix, "heir")
-		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, prefix, "heir") > 0 })
+		heir := startProcess(t, rdb, q.Prefix(), "heir")
+		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, q.Prefix(), "heir") > 0 })
 		must(t, holder.Kill())
 		killed := serverTime(t, rdb)
 		leases := list(t, q, queue.StateLeased)
@@ -203,7 +202,7 @@ func TestRun_ProcessKilled(t *testing.T) {
 		must(t, heir.Stdin().Close())
 		wantEnd(t, heir)
 
-		all, effects := notes(t, rdb, prefix)
+		all, effects := notes(t, rdb, q.Prefix())
 		again := make(map[string]int)
 		var last time.Time
 		for _, n := range all {
@@ -349,16 +348,15 @@ func TestQueue_PauseProcesses(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, q, numbered(100)...)
 		roles := []string{"first", "second"}
 		workers := make(map[string]*redistest.Child)
 		for _, role := range roles {
-			workers[role] = startProcess(t, rdb, prefix, role)
+			workers[role] = startProcess(t, rdb, q.Prefix(), role)
 		}
 		handled := func(role string) (n int) {
-			all, _ := notes(t, rdb, prefix)
+			all, _ := notes(t, rdb, q.Prefix())
 			for _, one := range all {
 				if one.who == role {
 					n++
@@ -368,24 +366,24 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		}
 		awaitThat(t, "both work", func() bool { return handled("first") >= 10 && handled("second") >= 10 })
 		pause(t, q)
-		ready, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result()
+		ready, err := rdb.ZRange(ctx, q.Prefix()+"ready", 0, -1).Result()
 		must(t, err)
 		// The next sleep may follow a fetch from before the pause; the second one does not.
 		from := map[string]int{}
 		for _, role := range roles {
-			from[role] = sleeps(t, rdb, prefix, role)
+			from[role] = sleeps(t, rdb, q.Prefix(), role)
 		}
 		awaitThat(t, "both have fetched", func() bool {
 			id := fmt.Sprintf("new%03d", len(ready))
 			enqueue(t, q, queue.Task{ID: id})
 			ready = append(ready, id)
-			return sleeps(t, rdb, prefix, "first") >= from["first"]+2 && sleeps(t, rdb, prefix, "second") >= from["second"]+2
+			return sleeps(t, rdb, q.Prefix(), "first") >= from["first"]+2 && sleeps(t, rdb, q.Prefix(), "second") >= from["second"]+2
 		})
 		awaitThat(t, "they finish what they have", func() bool { return stats(t, q).Leased == 0 })
-		if now, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
+		if now, err := rdb.ZRange(ctx, q.Prefix()+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
 			t.Fatalf("in the pause ready went from %v to %v, %v", ready, now, err)
 		}
-		must(t, rdb.Set(ctx, prefix+"test:enough", 1, 0).Err())
+		must(t, rdb.Set(ctx, q.Prefix()+"test:enough", 1, 0).Err())
 		resume(t, q)
 		awaitStats(t, q, queue.Stats{})
 		for _, role := range roles {

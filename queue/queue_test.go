@@ -72,8 +72,7 @@ func TestQueue_Priority(t *testing.T) {
 func TestQueue_PriorityAges(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		later := time.Now().Add(time.Hour)
 		// Nine levels count as nine minutes.
 		enqueue(t, q, queue.Task{ID: "young", Due: later}, queue.Task{ID: "old", Due: later},
@@ -89,7 +88,7 @@ func TestQueue_PriorityAges(t *testing.T) {
 		now := serverTime(t, rdb)
 		for id, ago := range map[string]int64{"young": 50, "old": 100, "late high": 50} {
 			due := redis.Z{Score: float64(now.UnixMilli() - ago), Member: id}
-			must(t, rdb.ZAdd(await.Context(t), prefix+"delayed", due).Err())
+			must(t, rdb.ZAdd(await.Context(t), q.Prefix()+"delayed", due).Err())
 		}
 		take(t, q, "late high", "old", "young")
 	})
@@ -98,13 +97,12 @@ func TestQueue_PriorityAges(t *testing.T) {
 func TestQueue_LeaseExpires(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: 100 * time.Millisecond})
+		q := newQueue(t, rdb, queue.Config{Lease: 100 * time.Millisecond})
 		enqueue(t, q, queue.Task{ID: "a", Payload: []byte("x")}, queue.Task{ID: "b"})
 		first := take(t, q, "a", "b")
 		enqueue(t, q, queue.Task{ID: "c"})
 		// A long lease for the second round, so that it does not expire during the test.
-		slow := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		slow := newQueue(t, rdb, queue.Config{Prefix: q.Prefix()})
 		waitFor(t, func() bool { return dequeueOnly(t, slow, "a") })
 		second := get(t, slow, "a")
 		if second.Attempt != 2 || second.State != queue.StateLeased {
@@ -192,8 +190,7 @@ func waitFor(t testing.TB, cond func() bool) {
 func TestQueue_AckRepeated(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, numbered(300)...)
 		l := dequeue(t, q, 300).Tasks
 		if s := ack(t, q, l[:299]...); slices.Contains(s, queue.StatusMissing) || slices.Contains(s, queue.StatusStale) {
@@ -203,7 +200,7 @@ func TestQueue_AckRepeated(t *testing.T) {
 		if s[299] != queue.StatusOK || slices.Contains(s[:299], queue.StatusOK) {
 			t.Fatalf("repeated acknowledgement: last %v", s[299])
 		}
-		wantKeys(t, rdb, prefix, "clock", "wake")
+		wantKeys(t, rdb, q.Prefix(), "clock", "wake")
 	})
 }
 

@@ -137,9 +137,8 @@ func TestRunAll_NewTask(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		asked, armed := make(chan struct{}, 1), atomic.Bool{}
-		prefix := redistest.Prefix(t)
-		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		a := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+		producer := newQueue(t, rdb, queue.Config{})
+		a := process(t, rdb, queue.Config{Prefix: producer.Prefix()}, script{at: func(_ context.Context, hash string) {
 			if hash == queue.PassHash && armed.CompareAndSwap(true, false) {
 				asked <- struct{}{}
 			}
@@ -249,9 +248,8 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 func TestRunAll_WakeUpPassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		a, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		producer := newQueue(t, rdb, queue.Config{})
+		a, asleep := sleeper(t, rdb, queue.Config{Prefix: producer.Prefix()})
 		b := newQueue(t, rdb, queue.Config{})
 		release, busy := make(chan struct{}), make(chan struct{}, 1)
 		stopBusy := startAll(t, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute},
@@ -268,7 +266,7 @@ func TestRunAll_WakeUpPassedOn(t *testing.T) {
 		enqueue(t, b, queue.Task{ID: "long"})
 		receive(t, "b's handler", busy)
 
-		idle, idleAsleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		idle, idleAsleep := sleeper(t, rdb, queue.Config{Prefix: producer.Prefix()})
 		handled := make(chan string, 10)
 		stopIdle := start(t, idle, sendIDs(handled), queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
 		receive(t, "the idle one sleeps", idleAsleep)

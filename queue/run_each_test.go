@@ -73,12 +73,11 @@ func TestRunEach_AcksCollected(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const total = 31
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		load(t, admin)
 		var calls atomic.Int32
 		done := make(chan struct{})
-		q := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, script{at: func(_ context.Context, hash string) {
 			if hash == queue.AckHash && calls.Add(1) == 1 {
 				<-done
 			}

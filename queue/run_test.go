@@ -61,15 +61,14 @@ func launched(run func(ctx context.Context) error) (end func() error) {
 func TestRun_All(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		var seen attempts
 		stop := start(t, q, seen.handle, queue.RunConfig{Batch: 64, Workers: 3, Linger: func([]queue.Leased) time.Duration { return time.Millisecond }, OnError: failOn(t)})
 		enqueue(t, q, numbered(3000)...)
 		awaitStats(t, q, queue.Stats{})
 		stop()
 		seen.wantOnce(t, 3000)
-		wantKeys(t, rdb, prefix, "clock", "wake")
+		wantKeys(t, rdb, q.Prefix(), "clock", "wake")
 	})
 }
 

@@ -94,12 +94,11 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		withinMinute(t, rdb, func(minute int64) error {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+			q := newQueue(t, rdb, queue.Config{})
 			ctx := await.Context(t)
 			field := func(ago int64) string { return fmt.Sprintf("m%d", minute-ago) }
 			for ago, n := range map[int64]int{1: 10, 2: 20, 61: 610, -2: 1, -1: 7} {
-				must(t, rdb.HSet(ctx, prefix+"counts", field(ago), n).Err())
+				must(t, rdb.HSet(ctx, q.Prefix()+"counts", field(ago), n).Err())
 			}
 			const sum = 10 + 20 + 610 + 1 + 7
 			if s := counted(t, q); s.LastMinute != 10 || s.Processed != sum {
@@ -111,7 +110,7 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 			ack(t, q, l[0])
 			fields := func() []string {
 				var minutes []string
-				for _, name := range rdb.HKeys(ctx, prefix+"counts").Val() {
+				for _, name := range rdb.HKeys(ctx, q.Prefix()+"counts").Val() {
 					if name[0] == 'm' {
 						minutes = append(minutes, name)
 					}
@@ -127,13 +126,13 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 				return fmt.Errorf("%+v, want 10 and %d", s, sum+1)
 			}
 			// The others of it do not.
-			must(t, rdb.HSet(ctx, prefix+"counts", field(1000), 1).Err())
+			must(t, rdb.HSet(ctx, q.Prefix()+"counts", field(1000), 1).Err())
 			wantComplete(t, q, queue.StatusOK, l[1])
 			ack(t, q, l[2])
 			if got := fields(); len(got) != len(left)+1 {
 				return fmt.Errorf("minutes %v, want an old one to stay", got)
 			}
-			if n, err := rdb.HGet(ctx, prefix+"counts", field(0)).Int(); err != nil || n != 3 {
+			if n, err := rdb.HGet(ctx, q.Prefix()+"counts", field(0)).Int(); err != nil || n != 3 {
 				return fmt.Errorf("this minute has %d, %v", n, err)
 			}
 			return nil
@@ -236,8 +235,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-				prefix := redistest.Prefix(t)
-				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
+				q := newQueue(t, rdb, queue.Config{Lease: time.Hour, MaxAttempts: 9})
 				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Priority: 1}, queue.Task{ID: "old"})
 				arrived(t, rdb, q, 3*time.Hour, 1, "a")
 				arrived(t, rdb, q, 3*time.Hour, 0, "old")
@@ -250,7 +248,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 					if now.Total() != w.Total()+1 || now[len(now)-1] != w[len(w)-1] {
 						t.Fatalf("waits %v, before %v; want a short one more", now, w)
 					}
-					if meta, err := rdb.HGet(await.Context(t), prefix+"meta", "a").Result(); err != nil || meta != l.Token {
+					if meta, err := rdb.HGet(await.Context(t), q.Prefix()+"meta", "a").Result(); err != nil || meta != l.Token {
 						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
 					}
 				}

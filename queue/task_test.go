@@ -177,8 +177,7 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 func TestQueue_OptionsInvalid(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+	q := newQueue(t, rdb, queue.Config{})
 	enqueue(t, q, queue.Task{ID: "leased"})
 	l := take(t, q, "leased")[0]
 	for name, task := range map[string]queue.Task{
@@ -205,7 +204,7 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		wantStats(t, q, queue.Stats{Leased: 1})
-		wantKeys(t, rdb, prefix, "body", "clock", "leased", "meta", "wake")
+		wantKeys(t, rdb, q.Prefix(), "body", "clock", "leased", "meta", "wake")
 	}
 	// The bounds themselves are allowed.
 	enqueue(t, q, queue.Task{

@@ -22,13 +22,12 @@ func TestRun_FindsStrays(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, state := range []string{"leased", "ready", "delayed"} {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+			q := newQueue(t, rdb, queue.Config{Lease: never})
 			enqueue(t, q, queue.Task{ID: "worked on"})
 			take(t, q, "worked on")
 			enqueue(t, q, queue.Task{ID: "waits", Payload: []byte("w")}, queue.Task{ID: "later", Due: time.Now().Add(24 * time.Hour)})
 			id := map[string]string{"leased": "worked on", "ready": "waits", "delayed": "later"}[state]
-			if n, err := rdb.ZRem(await.Context(t), prefix+state, id).Result(); err != nil || n != 1 {
+			if n, err := rdb.ZRem(await.Context(t), q.Prefix()+state, id).Result(); err != nil || n != 1 {
 				t.Fatalf("%d, %v", n, err)
 			}
 			failures, handled := make(chan error, 100), make(chan string, 10)
@@ -57,8 +56,7 @@ func TestRun_StraysBounded(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
 	rdb := clientOf(t, srv)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	q := newQueue(t, rdb, queue.Config{Lease: never})
 	later := numbered(20_000)
 	for i := range later {
 		later[i].Due = time.Now().Add(time.Hour)
@@ -86,8 +84,8 @@ func TestRun_StraysBounded(t *testing.T) {
 			pages++
 		}
 	}})
-	must(t, rdb.ZRem(await.Context(t), prefix+"delayed", later[0].ID).Err())
-	if n := queue.SeekStrays(await.Context(t), newQueue(t, other, queue.Config{Prefix: prefix})); pages > 16 || n == 0 {
+	must(t, rdb.ZRem(await.Context(t), q.Prefix()+"delayed", later[0].ID).Err())
+	if n := queue.SeekStrays(await.Context(t), newQueue(t, other, queue.Config{Prefix: q.Prefix()})); pages > 16 || n == 0 {
 		t.Errorf("%d pages at once, %d reports", pages, n)
 	}
 }
@@ -185,10 +183,9 @@ func TestRun_StraysLater(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
 	rdb := clientOf(t, srv)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	q := newQueue(t, rdb, queue.Config{Lease: never})
 	enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
-	must(t, rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
+	must(t, rdb.ZRem(await.Context(t), q.Prefix()+"ready", "lost").Err())
 	began := make(chan struct{}, 2)
 	slow := clientOf(t, srv)
 	var once sync.Once
@@ -204,7 +201,7 @@ func TestRun_StraysLater(t *testing.T) {
 			}
 		})
 	}})
-	stop := start(t, newQueue(t, slow, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
+	stop := start(t, newQueue(t, slow, queue.Config{Prefix: q.Prefix(), Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
 		for range tasks {
 			began <- struct{}{}
 		}
@@ -255,8 +252,7 @@ func TestRunAll_StraysElsewhere(t *testing.T) {
 func TestRun_StraysIdle(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		tasks := numbered(2_000) // more than one check reads
 		for i := range tasks {
 			tasks[i].Due = time.Now().Add(time.Hour)
@@ -266,8 +262,8 @@ func TestRun_StraysIdle(t *testing.T) {
 		for i := 0; i < len(tasks); i += 100 {
 			lost = append(lost, tasks[i].ID)
 		}
-		must(t, rdb.ZRem(await.Context(t), prefix+"delayed", lost).Err())
-		must(t, rdb.Del(await.Context(t), prefix+"meta").Err())
+		must(t, rdb.ZRem(await.Context(t), q.Prefix()+"delayed", lost).Err())
+		must(t, rdb.Del(await.Context(t), q.Prefix()+"meta").Err())
 		handled := make(chan string, 2*len(lost))
 		stop := start(t, q, sendIDs(handled), queue.RunConfig{MaxIdle: never, OnError: ignore})
 		for range lost {
@@ -281,10 +277,9 @@ func TestRun_StraysIdle(t *testing.T) {
 func TestDequeue_NoCount(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, q, queue.Task{ID: "a"})
-		must(t, rdb.Set(await.Context(t), prefix+"dead", "of another type", 0).Err())
+		must(t, rdb.Set(await.Context(t), q.Prefix()+"dead", "of another type", 0).Err())
 		take(t, q, "a")
 	})
 }

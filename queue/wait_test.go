@@ -63,8 +63,7 @@ func TestQueue_WaitTimesOut(t *testing.T) {
 func TestQueue_WaitCancelled(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		stop := errors.New("stop")
 		ctx, cancel := context.WithCancelCause(await.Context(t))
 		ended := make(chan error, 1)
@@ -220,11 +219,10 @@ func TestRun_Idle(t *testing.T) {
 func TestRun_NextDueHandedOn(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		began, second := make(chan struct{}), make(chan struct{})
 		for range 2 {
-			other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+			other, asleep := sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
 				if tasks[0].ID == "second" {
 					close(second)

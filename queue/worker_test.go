@@ -68,8 +68,7 @@ func TestWorker_Abandoned(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, handedBack := range []bool{true, false} {
-			prefix := redistest.Prefix(t)
-			cfg := queue.Config{Prefix: prefix, Lease: time.Hour}
+			cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: time.Hour}
 			admin := newQueue(t, rdb, cfg)
 			load(t, admin)
 			if !handedBack {
