@@ -17,13 +17,11 @@ func specRenewed(t *testing.T, p *specPlace) {
 	name := resource(t)
 	// The test waits for a third of the TTL. The rest is a margin for a busy machine.
 	m, other := p.manager(t, Config{TTL: 20 * time.Second, CallTimeout: patience}), p.manager(t, slow)
-	// Given a holder that keeps working, when a renewal is due,
+	// Given a holder of many locks that keeps working, when their renewals are due,
 	l := mustAcquire(t, m, name)
 	first := l.ValidUntil()
-	await.True(t, "a renewal", func() bool { return l.Context().Err() != nil || l.ValidUntil().After(first) })
-	if l.Context().Err() != nil {
-		t.Fatal("lost: ", context.Cause(l.Context()))
-	}
+	others, names := hold(t, m, 9)
+	awaitRenewals(t, 1, append(others, l)...)
 	// then its keys outlive the first TTL, no other holder gets the lock, and it can
 	// still be released.
 	longer := 0
@@ -41,6 +39,11 @@ func specRenewed(t *testing.T, p *specPlace) {
 	wantTaken(t, other, name)
 	p.wantAccepted(t, l)
 	mustRelease(t, l)
+	for _, l := range others {
+		p.wantAccepted(t, l)
+		mustRelease(t, l)
+	}
+	p.clean(t, names...)
 }
 
 func specHandedOverRenewed(t *testing.T, p *specPlace) {

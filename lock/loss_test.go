@@ -59,24 +59,6 @@ func TestGuardLua(t *testing.T) {
 	})
 }
 
-// TestLock_Renewed: all held locks are renewed.
-func TestLock_Renewed(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, Config{TTL: 9 * time.Second})
-		var locks []*Lock
-		for range 10 {
-			locks = append(locks, mustAcquire(t, m, resource(t)))
-		}
-		awaitRenewals(t, 1, locks...)
-		for _, l := range locks {
-			wantGuard(t, rdb, l, 0)
-			must(t, l.Release(ctx))
-		}
-	})
-}
-
 // TestManager_Acquire_Repair: a key that lost its TTL gets one from another client's try, which a live holder keeps
 // or extends, and from a renewal of its holder.
 func TestManager_Acquire_Repair(t *testing.T) {

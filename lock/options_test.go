@@ -75,37 +75,44 @@ func TestWithTTL(t *testing.T) {
 	})
 }
 
+// Given a lock acquired within the limit of its wait, when the limit has passed, then the lock stays held.
 func TestWithWaitLimit(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
-		m := newManager(t, rdb, slow)
-		mustRelease(t, mustAcquire(t, m, name)) // opens the connection
-
-		// Given a lock acquired within the limit, when the limit has passed, then the lock stays
-		// held.
-		enough := 300 * time.Millisecond
-		l, err := m.Acquire(t.Context(), name, WithWaitLimit(enough))
-		for errors.Is(err, ErrWaitTimeout) && enough < patience { // a busy machine
+		inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+			l := mustAcquire(t, m, name, WithWaitLimit(time.Minute))
+			pass(2 * time.Minute)
+			if l.Context().Err() != nil {
+				t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
+			}
+			// TryAcquire ignores the limit and does not wait.
+			began := time.Now()
+			_, err := m.TryAcquire(t.Context(), name, WithWaitLimit(time.Minute))
+			wantErr(t, err, ErrTaken)
+			if errors.Is(err, ErrWaitTimeout) || time.Since(began) != 0 {
+				t.Errorf("err = %v after %s", err, time.Since(began))
+			}
+			mustRelease(t, l)
 			awaitNoTrace(t, rdb, name)
-			enough *= 2
-			l, err = m.Acquire(t.Context(), name, WithWaitLimit(enough))
-		}
-		must(t, err)
-		over, cancel := context.WithTimeout(t.Context(), enough+time.Millisecond)
-		defer cancel()
-		<-over.Done()
-		if l.Context().Err() != nil {
-			t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
-		}
-		// TryAcquire ignores the limit and does not wait.
-		_, err = m.TryAcquire(t.Context(), name, WithWaitLimit(patience))
-		wantErr(t, err, ErrTaken)
-		if errors.Is(err, ErrWaitTimeout) {
-			t.Errorf("err = %v", err)
-		}
-		mustRelease(t, l)
-		awaitNoTrace(t, rdb, name)
+		})
+	})
+}
+
+// Given a holder that extends a lock without watchdog, then the lock and its key last longer.
+func TestWithoutWatchdog_Extended(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: time.Minute}, func(t *testing.T, m *Manager, _ *failing) {
+			l := mustAcquire(t, m, name, WithoutWatchdog())
+			must(t, l.Extend(t.Context(), time.Hour))
+			pass(2 * time.Minute)
+			if l.Context().Err() != nil || keyTTL(t, rdb, name) < 2*time.Minute {
+				t.Errorf("it ended: %v", context.Cause(l.Context()))
+			}
+			mustRelease(t, l)
+		})
 	})
 }
 
@@ -116,25 +123,6 @@ func TestWithoutWatchdog(t *testing.T) {
 		counted, renewals := counting(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
 
-		t.Run("Extended", func(t *testing.T) {
-			// Given a holder that extends the lock itself, then it lasts longer.
-			name, ttl := resource(t), 1500*time.Millisecond
-			l := mustAcquire(t, m, name, WithTTL(ttl), WithoutWatchdog())
-			first := l.ValidUntil()
-			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				wantErr(t, err, ErrLost)
-				if ttl *= 4; ttl > patience {
-					t.Fatal("never extended in time")
-				}
-				l = mustAcquire(t, m, name, WithTTL(ttl), WithoutWatchdog())
-				first = l.ValidUntil()
-			}
-			await.True(t, "the first TTL is over", func() bool { return time.Now().After(first) })
-			if l.Context().Err() != nil || keyTTL(t, rdb, name) < slow.TTL {
-				t.Errorf("it ended: %v", context.Cause(l.Context()))
-			}
-			mustRelease(t, l)
-		})
 		t.Run("HandedOver", func(t *testing.T) {
 			// Given a waiter, when it is handed the lock, then it has its own TTL at once.
 			name := resource(t)
@@ -169,84 +157,63 @@ func TestWithoutWatchdog(t *testing.T) {
 
 func TestWithMaxHold(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-
-		t.Run("BeyondTTL", func(t *testing.T) {
-			t.Parallel()
-			// Given a maximum hold longer than the TTL, then the watchdog renews until its end, and
-			// then the key is deleted.
-			name := resource(t)
-			const limit = 6500 * time.Millisecond
-			started := time.Now()
-			l := mustAcquire(t, m, name, WithTTL(6*time.Second), WithMaxHold(limit))
-			wantCause(t, l, ErrMaxHold)
-			if held := time.Since(started); held < limit {
-				t.Errorf("held for %s, want %s", held, limit)
-			}
-			awaitNoTrace(t, rdb, name)
-			wantErr(t, l.Extend(ctx, time.Minute), ErrMaxHold)
-		})
-		t.Run("NotExtended", func(t *testing.T) {
-			// Given a holder that extends, then the maximum does not change.
-			name, limit := resource(t), time.Second
+	const limit = time.Minute
+	for name, test := range map[string]func(t *testing.T, m *Manager, name string) (ended []*Lock){
+		// Given a maximum hold longer than the TTL, then the watchdog renews until its end.
+		"BeyondTTL": func(t *testing.T, m *Manager, name string) []*Lock {
+			return []*Lock{mustAcquire(t, m, name, WithTTL(limit*3/4), WithMaxHold(limit))}
+		},
+		// Given a holder that extends, then the maximum does not change.
+		"NotExtended": func(t *testing.T, m *Manager, name string) []*Lock {
 			l := mustAcquire(t, m, name, WithMaxHold(limit))
-			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				wantErr(t, err, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never extended in time")
-				}
-				l = mustAcquire(t, m, name, WithMaxHold(limit))
-			}
-			wantCause(t, l, ErrMaxHold)
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("AllHandles", func(t *testing.T) {
-			name, limit := resource(t), 500*time.Millisecond
+			must(t, l.Extend(t.Context(), time.Hour))
+			return []*Lock{l}
+		},
+		// Given a re-entered lock, then its maximum ends all handles.
+		"AllHandles": func(t *testing.T, m *Manager, name string) []*Lock {
 			outer := mustAcquire(t, m, name, WithMaxHold(limit))
 			inner, err := m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
-			for err != nil { // a busy machine was too slow
-				wantErr(t, err, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never re-entered in time")
-				}
-				outer = mustAcquire(t, m, name, WithMaxHold(limit))
-				inner, err = m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
-			}
-			wantCause(t, inner, ErrMaxHold)
-			wantCause(t, outer, ErrMaxHold)
-			awaitNoTrace(t, rdb, name)
-			wantErr(t, inner.Release(ctx), ErrNotHeld, ErrMaxHold)
-			wantErr(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
-		})
-		t.Run("ReleasedBefore", func(t *testing.T) {
-			// Given a lock released in time, then its maximum does not affect the next holder.
-			name, limit := resource(t), 500*time.Millisecond
-			l := mustAcquire(t, m, name, WithMaxHold(limit))
-			for err := l.Release(ctx); err != nil; err = l.Release(ctx) { // a busy machine was too slow
-				wantErr(t, err, ErrNotHeld, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never released in time")
-				}
-				l = mustAcquire(t, m, name, WithMaxHold(limit))
-			}
-			wantCause(t, l, ErrReleased)
+			must(t, err)
+			return []*Lock{inner, outer}
+		},
+		// Given a lock released in time, then its maximum does not affect the next holder.
+		"ReleasedBefore": func(t *testing.T, m *Manager, name string) []*Lock {
+			mustRelease(t, mustAcquire(t, m, name, WithMaxHold(limit)))
 			next := mustAcquire(t, m, name)
-			over, cancel := context.WithTimeout(ctx, 2*limit)
-			defer cancel()
-			<-over.Done()
-			if held, err := next.Held(ctx); err != nil || !held || next.Context().Err() != nil {
-				t.Errorf("the next lock: held = %v, %v", held, err)
-			}
+			pass(2 * limit)
+			wantHeld(t, next, true)
+			wantErr(t, context.Cause(next.Context()), nil)
 			mustRelease(t, next)
+			return nil
+		},
+		// Given a lock without watchdog, then its TTL may end it first.
+		"TTLFirst": func(t *testing.T, m *Manager, name string) []*Lock {
+			wantCause(t, mustAcquire(t, m, name+":short", WithTTL(limit), WithoutWatchdog(), WithMaxHold(time.Hour)), ErrLost)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				name := resource(t)
+				inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+					began := time.Now()
+					ended := test(t, m, name)
+					for _, l := range ended {
+						wantCause(t, l, ErrMaxHold)
+						if held := time.Since(began); held != limit {
+							t.Errorf("held for %s, want %s", held, limit)
+						}
+						wantErr(t, l.Extend(t.Context(), time.Minute), ErrMaxHold)
+					}
+					awaitNoTrace(t, rdb, name)
+					for _, l := range ended {
+						wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrMaxHold)
+					}
+				})
+			})
 		})
-		t.Run("TTLFirst", func(t *testing.T) {
-			// Given a lock without watchdog, then its TTL may end it first.
-			l := mustAcquire(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
-			wantCause(t, l, ErrLost)
-		})
-	})
+	}
 }
 
 func TestConfig_Metadata(t *testing.T) {
