@@ -205,3 +205,36 @@ func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) 
 	mustRelease(t, l)
 	awaitNoTrace(t, rdb, name)
 }
+
+// Given a function that re-entered the lock and panics before it releases the inner handle, then nothing
+// of the lock is left, and it is no longer renewed.
+func TestManager_Do_PanicsInside(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		m, name := newManager(t, rdb, slow), resource(t)
+		var inner *Lock
+		func() {
+			defer func() {
+				if r := recover(); r != "boom" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
+				one, err := m.Acquire(ctx, name, WithReentry())
+				if err != nil {
+					t.Error(err)
+				}
+				inner, err = m.Acquire(one.Context(), name, WithReentry())
+				if err != nil {
+					t.Error(err)
+				}
+				panic("boom")
+			})
+			t.Errorf("do returned %v", err)
+		}()
+		if n := traces(t, rdb, name); n != 0 || len(m.Held()) != 0 {
+			t.Errorf("%d keys and %d locks left", n, len(m.Held()))
+		}
+		wantErr(t, context.Cause(inner.Context()), ErrReleased)
+	})
+}

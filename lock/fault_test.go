@@ -448,3 +448,35 @@ func (w *witness) flushed(ctx context.Context, t *testing.T, m *Manager, rdb red
 		t.Error(err)
 	}
 }
+
+// Given a client with go-redis's default options, which do not end a call with its context, when Redis
+// hangs, then Acquire and TryAcquire return at their deadline, before the call does.
+func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	proxy.Blackhole(true)
+	// The client's own timeouts are longer than the test.
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialTimeout: patience, ReadTimeout: 2 * patience, WriteTimeout: patience})
+	defer rdb.Close()
+	m, err := New(rdb, Config{})
+	must(t, err)
+	for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.Acquire, m.TryAcquire} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		done := make(chan error, 1)
+		go func() {
+			_, err := acquire(ctx, resource(t))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			wantErr(t, err, context.DeadlineExceeded)
+		case <-time.After(patience / 2):
+			t.Error("the call outlasts its deadline")
+		}
+		cancel()
+	}
+	proxy.Sever()
+	proxy.Blackhole(false)
+	check(t, m.Close(await.Context(t)))
+}

@@ -283,3 +283,33 @@ func TestManager_ReleaseAll(t *testing.T) {
 		})
 	})
 }
+
+// Given a queue, when a holder calls Held, then the reply does not list it. That of Inspect does.
+func TestLock_Held_WithoutQueue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const waiters = 5
+		name := resource(t)
+		own := redistest.Second(t, rdb)
+		var values atomic.Int64
+		own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if cmd, ok := cmds[0].(*redis.Cmd); ok && runs(cmd, inspectScript) {
+				if reply, sliceErr := cmd.Slice(); sliceErr == nil {
+					values.Store(int64(len(reply)))
+				}
+			}
+			return err
+		}))
+		m := newManager(t, own, slow)
+		l := mustAcquire(t, m, name)
+		ghosts(t, m, name, waiters)
+		for range 2 { // the first may have to send the script
+			wantHeld(t, l, true)
+		}
+		if n := values.Load(); n != 4 {
+			t.Errorf("%d values for a lock that is held, want 4", n)
+		}
+		mustRelease(t, l)
+	})
+}

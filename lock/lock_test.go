@@ -145,3 +145,10 @@ func TestLock_Context_MadeLate(t *testing.T) {
 	cancel()
 	wantErr(t, context.Cause(l.Context()), ErrReleased)
 }
+
+// A deferred Release of a lock that was not acquired must not panic.
+func TestLock_Release_Nil(t *testing.T) {
+	t.Parallel()
+	var l *Lock
+	wantErr(t, l.Release(t.Context()), ErrNotHeld)
+}

@@ -237,3 +237,106 @@ func TestManager_Waiting(t *testing.T) {
 		await.True(t, "no waiter", func() bool { return m.Waiting() == 0 })
 	})
 }
+
+// Given a data key without TTL and a lock with the same name, when the lock is taken, waited
+// for, inspected and released, then the data and its TTL are unchanged, as is data under
+// names that begin with it.
+func TestManager_ResourceNamedLikeData(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m := newManager(t, rdb, slow)
+		data := []string{name, name + ":waiters", name + ":seen", name + ":fence"}
+		for _, key := range data {
+			must(t, rdb.Set(ctx, key, "42", 0).Err())
+		}
+		var next <-chan result
+		err := m.Do(ctx, name, func(context.Context, *Lock) error {
+			wantTaken(t, m, name)
+			info, err := m.Inspect(ctx, name)
+			if !info.Held {
+				t.Errorf("the lock is not seen: %+v", info)
+			}
+			next = acquireAsync(await.Context(t), m, name)
+			awaitWaiters(t, rdb, name, 1)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, awaitLock(t, next))
+		awaitNoTrace(t, rdb, name)
+		for _, key := range data {
+			if v, ttl := rdb.Get(ctx, key).Val(), rdb.PTTL(ctx, key).Val(); v != "42" || ttl != -1 {
+				t.Errorf("%s holds %q with a TTL of %s, want 42 without one", key, v, ttl)
+			}
+		}
+	})
+}
+
+// Given held locks and a context that has ended, as after SIGTERM, when the manager is closed, then the
+// locks are released before Close returns.
+func TestManager_Close_EndedContext(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		m := newManager(t, rdb, slow)
+		_, names := hold(t, m, 20)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		check(t, m.Close(ctx))
+		wantNoTrace(t, rdb, names...)
+	})
+}
+
+// Given a call that takes the lock, when the manager is closed before the reply arrives, then the
+// caller gets ErrClosed, and the lock is released.
+func TestManager_Close_DuringAcquire(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, wait := range []bool{false, true} {
+			ctx, name := await.Context(t), resource(t)
+			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			cfg := slow
+			cfg.Poll = time.Second // then the first call joins the queue
+			m, err := New(own, cfg)
+			must(t, err)
+			mustRelease(t, mustAcquire(t, m, name)) // Redis now knows the scripts
+			closed := make(chan error, 1)
+			own.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+				err := next()
+				if err == nil && acquires(cmds[0]) {
+					go func() { closed <- m.Close(ctx) }()
+					<-m.closing
+				}
+				return err
+			}))
+			_, err = m.acquire(ctx, name, wait, nil)
+			wantErr(t, err, ErrClosed)
+			check(t, errors.Join(<-closed, own.Close()))
+			if n := traces(t, rdb, name); n != 0 {
+				t.Errorf("wait %v: %d keys left", wait, n)
+			}
+		}
+	})
+}
+
+// Given a Redis that hangs and a context that has ended, when the manager is closed, then Close returns
+// after CallTimeout with the reason.
+func TestManager_Close_EndedContext_Blackhole(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
+	defer rdb.Close()
+	m := newManager(t, rdb, Config{TTL: patience, CallTimeout: time.Second})
+	mustAcquire(t, m, resource(t))
+	proxy.Blackhole(true)
+	why := errors.New("terminated")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	// Either bound may be the first to end: that of the release, or that of Close.
+	if err := m.Close(ctx); err == nil {
+		t.Error("a close that released nothing succeeds")
+	}
+	proxy.Blackhole(false)
+}

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -458,4 +459,51 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	if n := len(m.store.(*quorum).lanes); n != 0 {
 		t.Errorf("%d lanes are left", n)
 	}
+}
+
+// Given three nodes that grant the lock, a slow one and one that is down, when one of the
+// three fails before it has stored the lock's fence, then the slow one takes its place, and
+// a majority holds the same lock.
+func TestQuorum_Settle_LateGrant(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	name := resource(t)
+	clients := nodes.clients(t)
+	failed := make(chan struct{})
+	f := new(failing)
+	f.set(func(_ context.Context, cmds []redis.Cmder) error {
+		if !runs(cmds[0], keepScript) {
+			return nil
+		}
+		select {
+		case <-failed:
+		default:
+			close(failed)
+		}
+		return io.ErrUnexpectedEOF
+	})
+	clients[0].AddHook(around(f.hook))
+	clients[3].AddHook(before(func(cmds []redis.Cmder) {
+		if acquires(cmds[0]) {
+			<-failed
+		}
+	}))
+	away := new(failing)
+	away.set(refuse)
+	clients[4].AddHook(around(away.hook))
+	m := newQuorum(t, clients, quorumSlow)
+	l, err := m.TryAcquire(await.Context(t), name)
+	must(t, err)
+	with := 0
+	for _, value := range nodes[1:].values(t, name) {
+		if value == l.GuardValue() {
+			with++
+		}
+	}
+	if with < 3 {
+		t.Errorf("%d nodes hold the lock with its fence, want a majority", with)
+	}
+	away.set(func(context.Context, []redis.Cmder) error { return nil })
+	mustRelease(t, l)
+	nodes.awaitFree(t, name)
 }

@@ -253,3 +253,34 @@ func TestLock_Release_Mark(t *testing.T) {
 		}
 	})
 }
+
+// Given a free lock whose queue has dead waiters, of processes that no longer listen or whose keep-alives
+// are overdue, when it is tried, then it is acquired.
+func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, tc := range []struct {
+			name   string
+			n      int
+			silent bool
+		}{{"DoNotListen", 20, false}, {"DoNotListenMany", 100, false}, {"Silent", 100, true}} {
+			ctx, name := await.Context(t), resource(t)
+			m, k := newManager(t, rdb, slow), mustKeys(t, name)
+			// The holder died as well, so the lock is not handed over.
+			must(t, rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err())
+			for _, member := range ghosts(t, m, name, tc.n) {
+				if !tc.silent {
+					continue
+				}
+				must(t, rdb.HSet(ctx, k[keySeen], member, 1).Err())
+			}
+			must(t, rdb.Del(ctx, k[keyLock]).Err())
+			l, err := m.TryAcquire(ctx, name)
+			if err != nil {
+				t.Errorf("%s: %v", tc.name, err)
+				continue
+			}
+			mustRelease(t, l)
+		}
+	})
+}

@@ -354,3 +354,79 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 		mustRelease(t, awaitLock(t, next))
 	})
 }
+
+// TestManager_Acquire_ShortAfterHandover: locks that are handed over and held briefly need no renewal,
+// although their key has only ClaimTTL.
+func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const rounds = 30
+		ctx, name := await.Context(t), resource(t)
+		w := newWitness()
+		// On a busy machine some locks may be held long enough for a renewal.
+		var renewed, handed, due atomic.Int64
+		cfg := slow
+		cfg.ClaimTTL = patience
+		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+		cfg.Observer.Released = func(_ string, held time.Duration) { due.Add(int64(held / settleMax)) }
+		var working sync.WaitGroup
+		for range 2 {
+			c := redistest.Second(t, rdb)
+			c.AddHook(before(func(cmds []redis.Cmder) {
+				if runs(cmds[0], extendScript) {
+					renewed.Add(int64(len(cmds)))
+				}
+			}))
+			m := newManager(t, c, cfg)
+			for range 2 {
+				working.Go(func() {
+					for range rounds {
+						if err := holdAndWrite(ctx, t, w, m, c, name); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		if handed.Load() < rounds || renewed.Load() > due.Load() {
+			t.Errorf("%d renewals for %d locks that were handed over, want at most %d", renewed.Load(), handed.Load(), due.Load())
+		}
+	})
+}
+
+// Given a queue of two, when the waiter mark is lost together with the holder, and the
+// second sends its keep-alive first, then the first is served first, and the lock is not
+// handed to an entry without a waiter.
+func TestManager_Acquire_MarkLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		holder, m1, m2 := newManager(t, rdb, slow), newManager(t, rdb, slow), newManager(t, rdb, slow)
+		k := mustKeys(t, name)
+		mustAcquire(t, holder, name)
+		first := acquireAsync(ctx, m1, name)
+		awaitWaiters(t, rdb, name, 1)
+		second := acquireAsync(ctx, m2, name)
+		awaitWaiters(t, rdb, name, 2)
+		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
+			t.Fatalf("%d keys deleted, err = %v", n, err)
+		}
+		m2.wakeWaiters() // as after a reconnection, it runs the script itself
+		select {
+		case r := <-second:
+			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
+		case r := <-first:
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, r.lock)
+		case <-ctx.Done():
+			t.Fatal("no waiter was served")
+		}
+		mustRelease(t, awaitLock(t, second))
+		awaitNoTrace(t, rdb, name)
+	})
+}

@@ -257,3 +257,53 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 		mustRelease(t, l)
 	})
 }
+
+// Given a Redis whose reply takes longer than the TTL, when it grants the lock, then the
+// caller gets ErrLost, and the lock is released.
+func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.TryAcquire, m.Acquire} {
+				for _, tc := range []struct {
+					late time.Duration
+					lost bool
+				}{{validity(ttl) - 1, false}, {validity(ttl), true}, {ttl, true}, {3 * ttl, true}} {
+					f.delay(acquires, tc.late)
+					l, err := acquire(t.Context(), name, WithoutWatchdog())
+					f.after.Store(nil)
+					if tc.lost && (!errors.Is(err, ErrLost) || l != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v, want ErrLost", tc.late, l, err)
+					}
+					if !tc.lost && (err != nil || l.Context().Err() != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v", tc.late, l, err)
+					}
+					if l != nil {
+						mustRelease(t, l)
+					}
+					awaitNoTrace(t, rdb, name)
+				}
+			}
+		})
+	})
+}
+
+// Given an extension whose reply arrives after the lock has ended, then the lock stays ended.
+func TestLock_Extend_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			l := mustAcquire(t, m, name, WithoutWatchdog())
+			f.delay(func(cmd redis.Cmder) bool { return runs(cmd, extendScript) }, ttl)
+			wantErr(t, l.Extend(t.Context(), time.Hour), ErrLost)
+			if l.ValidUntil().After(time.Now()) {
+				t.Errorf("valid for %s, want that it has ended", time.Until(l.ValidUntil()))
+			}
+			wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+		})
+	})
+}
