@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -347,58 +346,6 @@ func writeUntilRefused(t *testing.T) {
 	wantCause(t, l, ErrLost)
 	wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	redistest.Say("lost")
-}
-
-// TestManager_RedisKilledUnderLoad: Redis is killed and restarted twice while eight managers work.
-// Afterwards all of them continue, no two holders held the lock at the same time, and their writes
-// under the guard are in the order of their fences.
-func TestManager_RedisKilledUnderLoad(t *testing.T) {
-	t.Parallel()
-	const workers, rounds = 8, 5
-	server := redistest.Real(t) // with its log synced at each command
-	ctx, names := await.Context(t), []string{resource(t), resource(t)}
-	cfg := Config{TTL: 3 * time.Second, ClaimTTL: 3 * time.Second, Liveness: 300 * time.Millisecond, CallTimeout: 3 * time.Second}
-	w := newWitness()
-	var starts, failed atomic.Int64 // starts of Redis; failed calls
-	var working sync.WaitGroup
-	for i := range workers {
-		rdb := clientOf(t, server)
-		m := newManager(t, rdb, cfg)
-		working.Go(func() {
-			for good := 0; good < rounds && ctx.Err() == nil; {
-				back := starts.Load() == 2 // from now on nothing may fail
-				err := holdAndWrite(ctx, t, w, m, rdb, names[i%len(names)])
-				switch {
-				case err != nil && back:
-					t.Errorf("with Redis back: %v", err)
-					return
-				case err != nil:
-					failed.Add(1)
-					wait(ctx, 10*time.Millisecond)
-				case back:
-					good++
-				}
-			}
-		})
-	}
-	for range 2 {
-		n := w.count()
-		await.True(t, "they work", func() bool { return w.count() >= n+3*workers })
-		must(t, server.Kill())
-		before := failed.Load()
-		await.True(t, "a call fails", func() bool { return failed.Load() > before })
-		must(t, server.Start())
-		starts.Add(1)
-	}
-	working.Wait()
-	w.check(t)
-	if ctx.Err() != nil {
-		t.Error("they did not finish: ", context.Cause(ctx))
-	}
-	rdb := clientOf(t, server)
-	for _, name := range names {
-		awaitNoTrace(t, rdb, name)
-	}
 }
 
 // holdAndWrite takes the lock, writes under the guard, and releases it. A

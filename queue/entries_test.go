@@ -250,11 +250,7 @@ func TestRun_Linger_NothingReady(t *testing.T) {
 			}, OnError: failOn(t)})
 		awaitStats(t, q, queue.Stats{})
 		stop()
-		close(lingered)
-		var after []string
-		for id := range lingered {
-			after = append(after, id)
-		}
+		after := collect(lingered)
 		if !slices.Equal(after, []string{"p2"}) {
 			t.Errorf("lingered after %v, want only after the last task", after)
 		}

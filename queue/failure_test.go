@@ -30,43 +30,33 @@ func TestRun_OnFailure(t *testing.T) {
 			dead bool
 		}
 		calls := make(chan call, 100)
-		ctx, cancel := context.WithCancel(await.Context(t))
-		defer cancel()
-		ended := make(chan error, 1)
-		go func() {
-			ended <- q.RunEach(ctx, func(ctx context.Context, task queue.Leased) error {
-				switch task.ID {
-				case "fails", "once":
-					return fmt.Errorf("handle: %w", broken)
-				case "bad":
-					return queue.Discard(broken)
-				case "panics":
-					if task.Attempt == 1 {
-						panic("of the handler")
-					}
-				case "slow":
-					<-ctx.Done()
-					return broken
-				case "early":
-					return queue.Snooze(time.Hour)
+		end := launchEach(t, q, func(ctx context.Context, task queue.Leased) error {
+			switch task.ID {
+			case "fails", "once":
+				return fmt.Errorf("handle: %w", broken)
+			case "bad":
+				return queue.Discard(broken)
+			case "panics":
+				if task.Attempt == 1 {
+					panic("of the handler")
 				}
-				return nil
-			}, queue.RunConfig{OnError: ignore, OnFailure: func(task queue.Leased, err error, dead bool) {
-				calls <- call{fmt.Sprint(task.ID, " ", task.Attempt, " ", errors.Is(err, broken), " ", errors.Is(err, queue.ErrTimeout)), dead}
-			}})
-		}()
+			case "slow":
+				<-ctx.Done()
+				return broken
+			case "early":
+				return queue.Snooze(time.Hour)
+			}
+			return nil
+		}, queue.RunConfig{OnError: ignore, OnFailure: func(task queue.Leased, err error, dead bool) {
+			calls <- call{fmt.Sprint(task.ID, " ", task.Attempt, " ", errors.Is(err, broken), " ", errors.Is(err, queue.ErrTimeout)), dead}
+		}})
 		want := []call{
 			{"bad 1 true false", true}, {"fails 1 true false", false}, {"fails 2 true false", false}, {"fails 3 true false", true},
 			{"once 1 true false", true}, {"panics 1 false false", false}, {"slow 1 true true", true},
 		}
 		awaitStats(t, q, queue.Stats{Delayed: 1, Dead: 4})
-		cancel()
-		must(t, receive(t, "the end", ended))
-		close(calls)
-		var got []call
-		for c := range calls {
-			got = append(got, c)
-		}
+		must(t, end())
+		got := collect(calls)
 		slices.SortFunc(got, func(a, b call) int { return slices.Compare([]byte(a.at), []byte(b.at)) })
 		if !slices.Equal(got, want) {
 			t.Errorf("reported %v, want %v", got, want)
@@ -91,11 +81,7 @@ func TestRun_OnFailure_Expired(t *testing.T) {
 		})
 		awaitStats(t, q, queue.Stats{Leased: 1, Dead: 1})
 		stop()
-		close(calls)
-		var got []string
-		for c := range calls {
-			got = append(got, c)
-		}
+		got := collect(calls)
 		slices.Sort(got)
 		if want := []string{`again 1 1 "t" true false`, `dead 1 0 "" true true`}; !slices.Equal(got, want) {
 			t.Errorf("reported %q, want %q", got, want)

@@ -76,6 +76,15 @@ func ignore(error)                           {}
 func failOn(t testing.TB) func(error)        { return func(err error) { t.Error(err) } }
 func sendErrors(to chan<- error) func(error) { return func(err error) { to <- err } }
 
+// collect closes a channel and returns what was in it.
+func collect[T any](from chan T) (all []T) {
+	close(from)
+	for v := range from {
+		all = append(all, v)
+	}
+	return all
+}
+
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
 	t.Helper()
 	if cfg.Prefix == "" {
@@ -163,6 +172,12 @@ func wantStatus(t testing.TB, got []queue.Status, err error, want ...queue.Statu
 	if !slices.Equal(got, want) {
 		t.Fatalf("statuses %v, want %v", got, want)
 	}
+}
+
+// wantAll fails unless each of the statuses is this one.
+func wantAll(t testing.TB, got []queue.Status, want queue.Status) {
+	t.Helper()
+	wantStatus(t, got, nil, slices.Repeat([]queue.Status{want}, len(got))...)
 }
 
 func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
@@ -258,11 +273,13 @@ func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 func runNow(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
 	status, err := q.RunNow(await.Context(t), time.Time{}, ids...)
-	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+	must(t, err)
+	wantAll(t, status, queue.StatusOK)
 }
 
 func deleteDead(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
 	status, err := q.DeleteDead(await.Context(t), ids...)
-	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+	must(t, err)
+	wantAll(t, status, queue.StatusOK)
 }

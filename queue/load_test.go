@@ -1,8 +1,6 @@
 package queue_test
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -15,75 +13,6 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
-
-// TestRun_DueOddMilliseconds: hundreds of tasks fall due at odd times from 871 ms on. They
-// are added latest first while the workers wait for a task that is due much later. No task
-// starts early by the clock of Redis, and none waits until MaxIdle has passed.
-func TestRun_DueOddMilliseconds(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const total = 300
-		q := newQueue(t, rdb, queue.Config{})
-		var mu sync.Mutex
-		started := make(map[string]time.Time)
-		var asleep [2]<-chan struct{}
-		for i := range asleep { // as two processes
-			var other *queue.Queue
-			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
-			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
-				now, err := rdb.Time(ctx).Result()
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for _, task := range tasks {
-					if before, twice := started[task.ID]; twice {
-						t.Errorf("%s started at %v and at %v", task.ID, before, now)
-					}
-					started[task.ID] = now
-				}
-				return nil
-			}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
-		}
-		// Both sleep, one of them until this task falls due.
-		receive(t, "the first sleeps", asleep[0])
-		receive(t, "the second sleeps", asleep[1])
-		enqueue(t, q, queue.Task{ID: "far", Due: serverTime(t, rdb).Add(never / 2)})
-		select {
-		case <-asleep[0]:
-		case <-asleep[1]:
-		case <-time.After(patience):
-			t.Fatal("no worker waits for the far task")
-		}
-		due := make(map[string]time.Time)
-		begin := serverTime(t, rdb).Add(871 * time.Millisecond)
-		var tasks []queue.Task
-		for i := range total {
-			task := queue.Task{ID: fmt.Sprintf("t%03d", i), Due: begin.Add(time.Duration(i*2339) * time.Microsecond)}
-			due[task.ID] = task.Due
-			tasks = append(tasks, task)
-		}
-		slices.Reverse(tasks)
-		for len(tasks) > 0 {
-			enqueue(t, q, tasks[:10]...)
-			tasks = tasks[10:]
-		}
-		awaitStats(t, q, queue.Stats{Delayed: 1})
-		mu.Lock()
-		defer mu.Unlock()
-		var late []time.Duration
-		for id, at := range due {
-			started, ok := started[id]
-			if !ok || started.Before(at) {
-				t.Errorf("%s started at %v, due at %v", id, started, at)
-			}
-			late = append(late, started.Sub(at))
-		}
-		slices.Sort(late)
-		t.Logf("late by %v at the median, %v at p99, %v at most", late[total/2], late[total*99/100], late[total-1])
-	})
-}
 
 // moveAll gives all members of a sorted set one score.
 func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64) {
@@ -237,19 +166,11 @@ func TestQueue_EightReclaim(t *testing.T) {
 			t.Errorf("%d of %d tasks were taken over", len(taken), total)
 		}
 		wantStats(t, q, queue.Stats{Leased: total})
-		for _, s := range ack(t, q, old...) {
-			if s != queue.StatusStale {
-				t.Fatalf("the old lease acknowledges: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, old...), queue.StatusStale)
 		for _, task := range taken {
 			old = append(old, task)
 		}
-		for _, s := range ack(t, q, old[total:]...) {
-			if s != queue.StatusOK {
-				t.Fatalf("the new lease acknowledges: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, old[total:]...), queue.StatusOK)
 		wantStats(t, q, queue.Stats{})
 		wantClean(t, q)
 	})

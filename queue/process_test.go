@@ -296,11 +296,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 				t.Errorf("%s was taken over as attempt %d, want 2", task.ID, task.Attempt)
 			}
 		}
-		for _, s := range ack(t, q, taken...) {
-			if s != queue.StatusOK {
-				t.Errorf("the new owner's acknowledgement: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, taken...), queue.StatusOK)
 		wantStats(t, q, queue.Stats{})
 	})
 }

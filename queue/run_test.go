@@ -105,11 +105,7 @@ func TestRun_Verdicts(t *testing.T) {
 			queue.Task{ID: "fine"}, queue.Task{ID: "then"}, queue.Task{ID: "wrapped"}, queue.Task{ID: "nothing"})
 		awaitStats(t, q, queue.Stats{Delayed: 4, Dead: 2})
 		stop()
-		close(attempts)
-		var got []string
-		for a := range attempts {
-			got = append(got, a)
-		}
+		got := collect(attempts)
 		slices.Sort(got)
 		want := []string{"discard 1", "fail 1", "fine 1", "nothing 1", "retry 1", "retry 2", "snooze 1", "then 1", "wrapped 1"}
 		if !slices.Equal(got, want) {
