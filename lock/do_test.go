@@ -19,25 +19,17 @@ func TestManager_Do(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
-		failure := errors.New("sold out")
-		clean := func(t *testing.T, name string) {
-			t.Helper()
-			wantNoTrace(t, rdb, name)
+		for name, test := range map[string]func(t *testing.T, rdb *redis.Client, m, other *Manager){
+			"Returns": doReturns, "Panics": doPanics, "Lost": doLost, "MaxHold": doMaxHold, "ReleasedInside": doReleasedInside,
+			"ReleasedByOthers": doReleasedByOthers, "ContextEnds": doContextEnds, "Nested": doNested, "NotAcquired": doNotAcquired,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, rdb, m, other) })
 		}
-
-		t.Run("Returns", func(t *testing.T) { doReturns(t, rdb, m, clean, failure) })
-		t.Run("Panics", func(t *testing.T) { doPanics(t, m, clean) })
-		t.Run("Lost", func(t *testing.T) { doLost(t, rdb, m, failure) })
-		t.Run("MaxHold", func(t *testing.T) { doMaxHold(t, rdb, m) })
-		t.Run("ReleasedInside", func(t *testing.T) { doReleasedInside(t, m, clean, other) })
-		t.Run("ReleasedByOthers", func(t *testing.T) { doReleasedByOthers(t, rdb, clean) })
-		t.Run("ContextEnds", func(t *testing.T) { doContextEnds(t, rdb, m, clean) })
-		t.Run("Nested", func(t *testing.T) { doNested(t, rdb, m, clean) })
-		t.Run("NotAcquired", func(t *testing.T) { doNotAcquired(t, rdb, m, other) })
 	})
 }
 
-func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string), failure error) {
+func doReturns(t *testing.T, rdb *redis.Client, m, _ *Manager) {
+	failure := errors.New("sold out")
 	// Given a function, then it runs once under the lock, and its error is
 	// the whole outcome.
 	for _, want := range []error{nil, failure} {
@@ -60,11 +52,11 @@ func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testin
 		if held.Err() == nil {
 			t.Error("the function's context did not end with it")
 		}
-		clean(t, name)
+		wantNoTrace(t, rdb, name)
 	}
 }
 
-func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
+func doPanics(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a function that panics, then the lock is released.
 	name := resource(t)
 	func() {
@@ -76,10 +68,11 @@ func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
 		err := m.Do(await.Context(t), name, func(context.Context, *Lock) error { panic("boom") })
 		t.Errorf("do returned %v", err)
 	}()
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
+func doLost(t *testing.T, rdb *redis.Client, m, _ *Manager) {
+	failure := errors.New("sold out")
 	// Given a function that is running when the lock is lost, then its context ends, and
 	// the error has both reasons.
 	name := resource(t)
@@ -98,7 +91,7 @@ func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
 	wantErr(t, err, ErrNotHeld)
 }
 
-func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
+func doMaxHold(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 		<-ctx.Done()
@@ -111,7 +104,7 @@ func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
 	awaitNoTrace(t, rdb, name)
 }
 
-func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name string), other *Manager) {
+func doReleasedInside(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given a function that releases the lock itself, then that is no error, even if it
 	// continues working.
 	name := resource(t)
@@ -130,10 +123,10 @@ func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name st
 	if err != nil {
 		t.Error(err)
 	}
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T, name string)) {
+func doReleasedByOthers(t *testing.T, rdb *redis.Client, _, _ *Manager) {
 	// Given a running function, when ReleaseAll releases all locks of the manager, then the
 	// caller gets an error, because another holder may have overlapped.
 	name := resource(t)
@@ -142,10 +135,10 @@ func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T
 		return alone.ReleaseAll(t.Context())
 	})
 	wantErr(t, err, ErrReleased)
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+func doContextEnds(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a caller whose context ends, then the function's context ends with the same
 	// cause, and the lock is still released.
 	name, why := resource(t), errors.New("the buyer left")
@@ -158,10 +151,10 @@ func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *te
 		return held.Err()
 	})
 	wantErr(t, err, context.Canceled)
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+func doNested(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a function that needs the same lock again, through its context.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, outer *Lock) error {
@@ -179,10 +172,10 @@ func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing
 	if err != nil {
 		t.Error(err)
 	}
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
+func doNotAcquired(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given a lock that cannot be acquired, then the function is not called.
 	name := resource(t)
 	l := mustAcquire(t, other, name)

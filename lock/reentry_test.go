@@ -19,30 +19,30 @@ func TestWithReentry(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		counted, calls := counting(t, rdb, nil)
 		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
-		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
-			t.Helper()
-			l, err := m.Acquire(ctx, name, WithReentry())
-			must(t, err)
-			return l
+		for name, test := range map[string]func(t *testing.T, rdb *redis.Client, m, other *Manager){
+			"AnyOrder": reentryAnyOrder, "ThroughOthers": reentryThroughOthers, "Lost": reentryLost, "AfterRelease": reentryAfterRelease,
+			"OtherResource": reentryOtherResource, "OtherManager": reentryOtherManager, "WithoutOption": reentryWithoutOption,
+			"TheOthersWait": reentryTheOthersWait,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, rdb, m, other) })
 		}
-
-		t.Run("NoRoundTrip", func(t *testing.T) { reentryNoRoundTrip(t, rdb, m, calls, enter) })
-		t.Run("AnyOrder", func(t *testing.T) { reentryAnyOrder(t, rdb, m, enter, other) })
-		t.Run("ThroughOthers", func(t *testing.T) { reentryThroughOthers(t, m, enter) })
-		t.Run("Lost", func(t *testing.T) { reentryLost(t, rdb, m, enter) })
-		t.Run("AfterRelease", func(t *testing.T) { reentryAfterRelease(t, m, enter) })
-		t.Run("OtherResource", func(t *testing.T) { reentryOtherResource(t, m, enter, other) })
-		t.Run("OtherManager", func(t *testing.T) { reentryOtherManager(t, m, other) })
-		t.Run("WithoutOption", func(t *testing.T) { reentryWithoutOption(t, rdb, m) })
-		t.Run("TheOthersWait", func(t *testing.T) { reentryTheOthersWait(t, rdb, m, enter, other) })
+		t.Run("NoRoundTrip", func(t *testing.T) { reentryNoRoundTrip(t, rdb, m, calls) })
 	})
 }
 
-func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atomic.Int64, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+// reenter takes a lock that its context may hold already.
+func reenter(ctx context.Context, t *testing.T, m *Manager, name string) *Lock {
+	t.Helper()
+	l, err := m.Acquire(ctx, name, WithReentry())
+	must(t, err)
+	return l
+}
+
+func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atomic.Int64) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	before := calls.Load()
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
 	must(t, err)
 	for _, l := range []*Lock{inner, tried} {
@@ -58,14 +58,14 @@ func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atom
 	awaitNoTrace(t, rdb, name)
 }
 
-func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryAnyOrder(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given three handles, when they are released in any order, then
 	// the last one frees the resource.
 	for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
 		name := resource(t)
 		handles := []*Lock{mustAcquire(t, m, name)}
-		handles = append(handles, enter(t, handles[0].Context(), name))
-		handles = append(handles, enter(t, handles[1].Context(), name))
+		handles = append(handles, reenter(handles[0].Context(), t, m, name))
+		handles = append(handles, reenter(handles[1].Context(), t, m, name))
 		for n, i := range order {
 			wantTaken(t, other, name)
 			// A handle's context ends with that of the handle through which it was acquired.
@@ -86,7 +86,7 @@ func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *
 	}
 }
 
-func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryThroughOthers(t *testing.T, _ *redis.Client, m, _ *Manager) {
 	// Given a context below that of the lock, with another lock between.
 	name, second := resource(t), resource(t)
 	outer := mustAcquire(t, m, name)
@@ -94,7 +94,7 @@ func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	must(t, err)
 	ctx, cancel := context.WithCancel(between.Context())
 	defer cancel()
-	inner := enter(t, ctx, name)
+	inner := reenter(ctx, t, m, name)
 	if inner.Fence() != outer.Fence() {
 		t.Error("another holding")
 	}
@@ -103,12 +103,12 @@ func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	}
 }
 
-func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryLost(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a lost lock, then the contexts of all handles end, and none of them releases the
 	// lock of the next holder.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	k := mustKeys(t, name)
 	must(t, rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err())
 	wantErr(t, inner.Extend(t.Context(), time.Hour), ErrLost)
@@ -124,28 +124,28 @@ func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *test
 	wantErr(t, err, ErrTaken)
 }
 
-func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryAfterRelease(t *testing.T, _ *redis.Client, m, _ *Manager) {
 	// Given an ended lock, then its context re-enters nothing.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	mustRelease(t, outer)
 	_, err := m.Acquire(outer.Context(), name, WithReentry())
 	wantErr(t, err, ErrReleased)
-	l := enter(t, context.WithoutCancel(outer.Context()), name)
+	l := reenter(context.WithoutCancel(outer.Context()), t, m, name)
 	if l.Fence() <= outer.Fence() {
 		t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
 	}
 	mustRelease(t, l)
 }
 
-func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryOtherResource(t *testing.T, _ *redis.Client, m, other *Manager) {
 	name, second := resource(t), resource(t)
 	outer := mustAcquire(t, m, name)
 	held := mustAcquire(t, other, second)
 	_, err := m.TryAcquire(outer.Context(), second, WithReentry())
 	wantErr(t, err, ErrTaken)
 	mustRelease(t, held)
-	l := enter(t, outer.Context(), second)
+	l := reenter(outer.Context(), t, m, second)
 	if l.Token() == outer.Token() {
 		t.Error("another resource counted as the same")
 	}
@@ -153,7 +153,7 @@ func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	mustRelease(t, outer)
 }
 
-func reentryOtherManager(t *testing.T, m *Manager, other *Manager) {
+func reentryOtherManager(t *testing.T, _ *redis.Client, m, other *Manager) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	_, err := other.TryAcquire(outer.Context(), name, WithReentry())
@@ -161,7 +161,7 @@ func reentryOtherManager(t *testing.T, m *Manager, other *Manager) {
 	mustRelease(t, outer)
 }
 
-func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
+func reentryWithoutOption(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given the lock's context, when it is acquired again without the option,
 	// then that fails at once and does not wait for itself.
 	name := resource(t)
@@ -182,14 +182,14 @@ func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
 	awaitNoTrace(t, rdb, name)
 }
 
-func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given waiters, when the lock is re-entered, then no waiter is served before
 	// the last release.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	waiting := acquireAsync(await.Context(t), other, name)
 	awaitWaiters(t, rdb, name, 1)
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	mustRelease(t, outer)
 	wantHeld(t, inner, true)
 	mustRelease(t, inner)
