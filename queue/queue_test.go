@@ -74,14 +74,16 @@ func TestQueue_PriorityAges(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		later := time.Now().Add(time.Hour)
-		// Nine levels count as nine minutes.
+		before := serverTime(t, rdb)
 		enqueue(t, q, queue.Task{ID: "young", Due: later}, queue.Task{ID: "old", Due: later},
 			queue.Task{ID: "late high", Due: later, Priority: 9}, queue.Task{ID: "high", Priority: 9})
-		// Age the low tasks by moving their arrival, which is their score, back.
-		ready := q.EnqueueKeys()[0]
+		after := serverTime(t, rdb)
+		// Nine levels count as nine minutes. The arrival of a task of priority 0 is its score.
 		enqueue(t, q, queue.Task{ID: "aged"}, queue.Task{ID: "less aged"})
-		for id, ago := range map[string]time.Duration{"aged": 9*time.Minute + 30*time.Second, "less aged": 9*time.Minute - 30*time.Second} {
-			must(t, rdb.ZIncrBy(await.Context(t), ready, -float64(ago.Microseconds()), id).Err())
+		for id, arrival := range map[string]time.Time{
+			"aged": before.Add(-9*time.Minute - time.Second), "less aged": after.Add(-9*time.Minute + time.Second),
+		} {
+			must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[0], redis.Z{Score: float64(arrival.UnixMicro()), Member: id}).Err())
 		}
 		take(t, q, "aged", "high", "less aged")
 		// The delayed ones fall due, as if time had passed: they age from then on.
