@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,11 +68,18 @@ func TestManager_Acquire_Repair(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		cfg := slow
 		cfg.Grace = time.Minute
+		var repairs atomic.Int64
+		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
 		m, key := newManager(t, rdb, cfg), mustKeys(t, name)[keyLock]
 		l := mustAcquire(t, m, name)
 		for what, repair := range map[string]func(){
 			"a try, and an extension": func() {
-				wantTaken(t, m, name)
+				for range 2 { // the second finds it repaired
+					wantTaken(t, m, name)
+				}
+				if n := repairs.Load(); n != 1 {
+					t.Errorf("%d repairs, want 1", n)
+				}
 				if left := rdb.PTTL(ctx, key).Val(); left <= 0 || left > cfg.Grace {
 					t.Errorf("the key's TTL is %s, want up to %s", left, cfg.Grace)
 				}

@@ -309,9 +309,7 @@ func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	}
 	next := acquireAsync(ctx, m, name)
 	mustRelease(t, l)
-	l = awaitLock(t, next)
-	nodes[1:].awaitHeld(t, l)
-	mustRelease(t, l)
+	mustRelease(t, awaitLock(t, next))
 	nodes[1:].awaitFree(t, name)
 	if info, err := m.Inspect(ctx, name); err != nil || info.Held {
 		t.Errorf("inspect while it is free: %+v, err = %v", info, err)
