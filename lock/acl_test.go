@@ -37,17 +37,11 @@ func aclUser(t *testing.T, addr, user, prefix string, rules ...string) *redis.Cl
 			args = append(args, one)
 		}
 	}
-	if err := admin.Do(t.Context(), args...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.Do(t.Context(), args...).Err())
 	o := redistest.Options(addr)
 	o.Username, o.Password = user, "secret"
 	rdb := redis.NewClient(o)
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -100,9 +94,7 @@ func TestManager_LeastPrivilege(t *testing.T) {
 			if want := map[bool]int64{true: 1}[tc.mute]; reports.Load() != want || m.wake.mute.Load() != tc.mute {
 				t.Errorf("%d reports, want %d; polls: %v", reports.Load(), want, m.wake.mute.Load())
 			}
-			if err := m.Close(ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, m.Close(ctx))
 		})
 	}
 }
@@ -218,9 +210,7 @@ func TestManager_LeastPrivilege_GrantedWhileWaiting(t *testing.T) {
 func TestREADME_Permissions(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{aclCommands, aclChannels} {
 		if flat := strings.Join(strings.Fields(string(text)), " "); !strings.Contains(flat, want) {
 			t.Errorf("the README does not state %q", want)
@@ -232,19 +222,13 @@ func TestREADME_Permissions(t *testing.T) {
 func TestREADME_Conformance(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var tests strings.Builder
 	for _, name := range files {
 		code, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tests.Write(code)
 	}
 	_, table, _ := strings.Cut(string(text), "| tests |\n")

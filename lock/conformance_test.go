@@ -40,9 +40,7 @@ func (p *specPlace) manager(t *testing.T, cfg Config) *Manager {
 	setDefault(&ttl, 10*time.Second)
 	cfg.NodeTimeout, cfg.CallTimeout = min(ttl/3, patience), patience
 	m, err := NewQuorum(p.nodes, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -57,9 +55,7 @@ func (p *specPlace) manager(t *testing.T, cfg Config) *Manager {
 func (p *specPlace) each(t *testing.T, name string, do func(ctx context.Context, rdb redis.UniversalClient, k *keys) error) {
 	t.Helper()
 	for _, rdb := range p.nodes {
-		if err := do(t.Context(), rdb, mustKeys(t, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, do(t.Context(), rdb, mustKeys(t, name)))
 	}
 }
 
@@ -109,6 +105,22 @@ func (p *specPlace) clean(t *testing.T, names ...string) {
 	})
 }
 
+// wantAccepted fails unless a majority's guard accepts writes of l.
+func (p *specPlace) wantAccepted(t *testing.T, l *Lock) {
+	t.Helper()
+	if n := p.accepts(t, l); n < p.need() {
+		t.Errorf("the guard lets it write on %d nodes, want %d", n, p.need())
+	}
+}
+
+// wantRefused fails if a guard accepts writes of l.
+func (p *specPlace) wantRefused(t *testing.T, l *Lock) {
+	t.Helper()
+	if n := p.accepts(t, l); n != 0 {
+		t.Errorf("the guard lets it write on %d nodes", n)
+	}
+}
+
 // accepts counts the nodes on which the guard accepts l.
 func (p *specPlace) accepts(t *testing.T, l *Lock) (n int) {
 	t.Helper()
@@ -118,30 +130,6 @@ func (p *specPlace) accepts(t *testing.T, l *Lock) (n int) {
 		}
 	}
 	return n
-}
-
-// specCause waits until the lock's context ends, and checks its causes.
-func specCause(t *testing.T, l *Lock, causes ...error) {
-	t.Helper()
-	select {
-	case <-l.Context().Done():
-	case <-time.After(patience):
-		t.Fatal("the lock's context did not end")
-	}
-	specIs(t, context.Cause(l.Context()), causes...)
-	if left := time.Until(l.ValidUntil()); left > 0 {
-		t.Errorf("a lock that ended is valid for %s", left)
-	}
-}
-
-// specIs fails unless err is each of these.
-func specIs(t *testing.T, err error, wants ...error) {
-	t.Helper()
-	for _, want := range wants {
-		if !errors.Is(err, want) {
-			t.Errorf("err = %v, want it to be %v", err, want)
-		}
-	}
 }
 
 // spec is the contract of every manager, whatever its storage and its way of waiting.
@@ -162,8 +150,7 @@ var spec = []struct {
 	{"Renewed", false, specRenewed},
 	{"HandedOverRenewed", false, specHandedOverRenewed},
 	{"DeadHolder", false, specDeadHolder},
-	{"KeyDeleted", false, specKeyDeleted},
-	{"KeyOverwritten", false, specKeyOverwritten},
+	{"Stranger", false, specStranger},
 	{"DataLost", false, specDataLost},
 	{"Extend", false, specExtend},
 	{"WithoutWatchdog", false, specWithoutWatchdog},
@@ -224,18 +211,12 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 
 	// Given a free resource, when it is tried, then it is held as the handle says,
 	l, err := m.TryAcquire(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := p.holders(t, name, l.GuardValue()); n < p.need() {
 		t.Errorf("%d nodes hold the lock's value, want %d", n, p.need())
 	}
-	if held, err := l.Held(ctx); err != nil || !held {
-		t.Errorf("held = %v, %v", held, err)
-	}
-	if n := p.accepts(t, l); n < p.need() {
-		t.Errorf("the guard lets it write on %d nodes, want %d", n, p.need())
-	}
+	wantHeld(t, l, true)
+	p.wantAccepted(t, l)
 	// and no longer than its keys exist.
 	until, alive := l.ValidUntil(), 0
 	p.each(t, name, func(ctx context.Context, rdb redis.UniversalClient, k *keys) error {
@@ -250,20 +231,15 @@ func specTryAcquire(t *testing.T, p *specPlace) {
 	}
 	// When others try, then they are refused at once, and leave nothing.
 	for _, m := range []*Manager{m, other} {
-		_, err := m.TryAcquire(ctx, name)
-		specIs(t, err, ErrTaken)
+		wantTaken(t, m, name)
 	}
 	// When it is released, then nothing is left, and the guard refuses.
 	mustRelease(t, l)
-	specCause(t, l, ErrReleased)
+	wantCause(t, l, ErrReleased)
 	p.clean(t, name)
-	if n := p.accepts(t, l); n != 0 {
-		t.Errorf("the guard lets a former holder write on %d nodes", n)
-	}
+	p.wantRefused(t, l)
 	next, err := other.TryAcquire(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if next.Fence() <= l.Fence() || next.Fence() >= 1<<53 || next.Token() == l.Token() {
 		t.Errorf("fence %d after %d, token %s after %s", next.Fence(), l.Fence(), next.Token(), l.Token())
 	}
@@ -296,16 +272,17 @@ func specAcquireWaits(t *testing.T, p *specPlace) {
 			t.Errorf("fence %d after %d", r.lock.Fence(), last)
 		}
 		last = r.lock.Fence()
-		if n := p.accepts(t, r.lock); n < p.need() {
-			t.Errorf("the guard lets the holder write on %d nodes, want %d", n, p.need())
-		}
+		p.wantAccepted(t, r.lock)
 		mustRelease(t, r.lock)
 	}
 	p.clean(t, name)
 }
 
-func specMutualExclusion(t *testing.T, p *specPlace) {
-	const managers, goroutines, rounds = 3, 2, 5
+func specMutualExclusion(t *testing.T, p *specPlace) { mutualExclusion(t, p, 3, 2, 5) }
+
+// mutualExclusion has goroutines of several managers take the lock for a number of rounds each.
+func mutualExclusion(t *testing.T, p *specPlace, managers, goroutines, rounds int) {
+	t.Helper()
 	ctx, name := await.Context(t), resource(t)
 	var inside, overlaps atomic.Int64
 	var fences []int64 // guarded by the lock under test; the race detector checks it
@@ -325,9 +302,7 @@ func specMutualExclusion(t *testing.T, p *specPlace) {
 					}
 					fences = append(fences, l.Fence())
 					inside.Add(-1)
-					if err := l.Release(ctx); err != nil {
-						t.Error(err)
-					}
+					check(t, l.Release(ctx))
 				}
 			})
 		}
@@ -385,7 +360,7 @@ func specNobodyBarges(t *testing.T, p *specPlace) {
 	mustRelease(t, l)
 	_, err := m.TryAcquire(ctx, name)
 	// then the waiter gets it.
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	mustRelease(t, awaitLock(t, next))
 }
 
@@ -400,13 +375,13 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	waiting := acquireAsync(ctx, other, name)
 	p.inLine(t, name, 1)
 	cancel(why)
-	specIs(t, awaitResult(t, waiting).err, ErrWaitTimeout, context.Canceled, why)
+	wantErr(t, awaitResult(t, waiting).err, ErrWaitTimeout, context.Canceled, why)
 
 	// The same holds for its deadline.
 	ctx, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer end()
 	_, err := other.Acquire(ctx, name)
-	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	if errors.Is(err, ErrTaken) || errors.Is(err, ErrNoQuorum) {
 		t.Errorf("err = %v", err)
 	}
@@ -414,9 +389,9 @@ func specWaitEnds(t *testing.T, p *specPlace) {
 	ended, cancelled := context.WithCancel(t.Context())
 	cancelled()
 	_, err = other.Acquire(ended, name)
-	specIs(t, err, ErrWaitTimeout, context.Canceled)
+	wantErr(t, err, ErrWaitTimeout, context.Canceled)
 	_, err = other.TryAcquire(ended, name)
-	specIs(t, err, context.Canceled)
+	wantErr(t, err, context.Canceled)
 	if errors.Is(err, ErrWaitTimeout) {
 		t.Errorf("try: err = %v", err)
 	}
@@ -433,7 +408,7 @@ func specWaitLimit(t *testing.T, p *specPlace) {
 	// Given a context that does not end, when the limit has passed, then the wait ends.
 	ctx := await.Context(t)
 	_, err := other.Acquire(ctx, name, WithWaitLimit(30*time.Millisecond))
-	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	if ctx.Err() != nil {
 		t.Error("only the context's own end ended the wait")
 	}
@@ -448,40 +423,34 @@ func specCancelledBeforeRelease(t *testing.T, p *specPlace) {
 	// Given a request that ended while it held the lock,
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := m.Acquire(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cancel()
 	// then the lock's context ends too, and the lock is held until its release;
-	specIs(t, context.Cause(l.Context()), context.Canceled)
-	if n := p.accepts(t, l); n < p.need() {
-		t.Errorf("the guard lets the holder write on %d nodes, want %d", n, p.need())
-	}
-	if err := l.Extend(await.Context(t), time.Hour); err != nil {
-		t.Error(err)
-	}
+	wantErr(t, context.Cause(l.Context()), context.Canceled)
+	p.wantAccepted(t, l)
+	check(t, l.Extend(await.Context(t), time.Hour))
 	// when it releases, then the key is deleted at once.
-	if err := l.Release(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, l.Release(ctx))
 	p.clean(t, name)
 }
 
 func specReleaseRepeated(t *testing.T, p *specPlace) {
 	name := resource(t)
 	m := p.manager(t, slow)
-	// Given a lock that was released and that another holder has now,
+	// Given a lock that was released several times concurrently, and that another holder has now,
 	l := mustAcquire(t, m, name)
-	mustRelease(t, l)
+	var releasing sync.WaitGroup
+	for range 4 {
+		releasing.Go(func() { check(t, l.Release(t.Context())) })
+	}
+	releasing.Wait()
 	after := mustAcquire(t, m, name)
 	// when it is released again, then the other's lock is unchanged.
 	mustRelease(t, l)
 	if held, err := after.Held(t.Context()); err != nil || !held || after.Context().Err() != nil {
 		t.Errorf("the next holder's lock: held = %v, %v", held, err)
 	}
-	if held, err := l.Held(t.Context()); err != nil || held {
-		t.Errorf("the former holder's lock: held = %v, %v", held, err)
-	}
+	wantHeld(t, l, false)
 	mustRelease(t, after)
 }
 

@@ -13,62 +13,50 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-type specValueKey struct{}
+type valueKey struct{}
 
 func TestManager_Do(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
-		failure := errors.New("sold out")
-		clean := func(t *testing.T, name string) {
-			t.Helper()
-			if n := traces(t, rdb, name); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
+		for name, test := range map[string]func(t *testing.T, rdb *redis.Client, m, other *Manager){
+			"Returns": doReturns, "Panics": doPanics, "Lost": doLost, "MaxHold": doMaxHold, "ReleasedInside": doReleasedInside,
+			"ReleasedByOthers": doReleasedByOthers, "ContextEnds": doContextEnds, "Nested": doNested, "NotAcquired": doNotAcquired,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, rdb, m, other) })
 		}
-
-		t.Run("Returns", func(t *testing.T) { doReturns(t, rdb, m, clean, failure) })
-		t.Run("Panics", func(t *testing.T) { doPanics(t, m, clean) })
-		t.Run("Lost", func(t *testing.T) { doLost(t, rdb, m, failure) })
-		t.Run("MaxHold", func(t *testing.T) { doMaxHold(t, rdb, m) })
-		t.Run("ReleasedInside", func(t *testing.T) { doReleasedInside(t, m, clean, other) })
-		t.Run("ReleasedByOthers", func(t *testing.T) { doReleasedByOthers(t, rdb, clean) })
-		t.Run("ContextEnds", func(t *testing.T) { doContextEnds(t, rdb, m, clean) })
-		t.Run("Nested", func(t *testing.T) { doNested(t, rdb, m, clean) })
-		t.Run("NotAcquired", func(t *testing.T) { doNotAcquired(t, rdb, m, other) })
 	})
 }
 
-func doReturns(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string), failure error) {
+func doReturns(t *testing.T, rdb *redis.Client, m, _ *Manager) {
+	failure := errors.New("sold out")
 	// Given a function, then it runs once under the lock, and its error is
 	// the whole outcome.
 	for _, want := range []error{nil, failure} {
 		name, calls := resource(t), 0
-		ctx := context.WithValue(await.Context(t), specValueKey{}, "a trace")
+		ctx := context.WithValue(await.Context(t), valueKey{}, "a trace")
 		var lock *Lock
 		var held context.Context
 		err := m.Do(ctx, name, func(c context.Context, l *Lock) error {
 			calls, lock, held = calls+1, l, c
-			if n := guarded(t, rdb, l); n != 0 {
-				t.Errorf("guard = %d", n)
-			}
-			if c.Value(specValueKey{}) != "a trace" || l.Resource() != name {
-				t.Errorf("value %v, resource %q", c.Value(specValueKey{}), l.Resource())
+			wantGuard(t, rdb, l, 0)
+			if c.Value(valueKey{}) != "a trace" || l.Resource() != name {
+				t.Errorf("value %v, resource %q", c.Value(valueKey{}), l.Resource())
 			}
 			return want
 		})
 		if !errors.Is(err, want) || calls != 1 {
 			t.Errorf("err = %v, want %v; %d calls", err, want, calls)
 		}
-		specCause(t, lock, ErrReleased)
+		wantCause(t, lock, ErrReleased)
 		if held.Err() == nil {
 			t.Error("the function's context did not end with it")
 		}
-		clean(t, name)
+		wantNoTrace(t, rdb, name)
 	}
 }
 
-func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
+func doPanics(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a function that panics, then the lock is released.
 	name := resource(t)
 	func() {
@@ -80,51 +68,50 @@ func doPanics(t *testing.T, m *Manager, clean func(t *testing.T, name string)) {
 		err := m.Do(await.Context(t), name, func(context.Context, *Lock) error { panic("boom") })
 		t.Errorf("do returned %v", err)
 	}()
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doLost(t *testing.T, rdb *redis.Client, m *Manager, failure error) {
+func doLost(t *testing.T, rdb *redis.Client, m, _ *Manager) {
+	failure := errors.New("sold out")
 	// Given a function that is running when the lock is lost, then its context ends, and
 	// the error has both reasons.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
-		if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-			t.Error(err)
-		}
-		specIs(t, l.Extend(ctx, time.Hour), ErrLost)
+		check(t, rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err())
+		wantErr(t, l.Extend(ctx, time.Hour), ErrLost)
 		<-ctx.Done()
-		specIs(t, context.Cause(ctx), ErrLost, ErrNotHeld)
+		wantErr(t, context.Cause(ctx), ErrLost, ErrNotHeld)
 		return failure
 	})
-	specIs(t, err, failure, ErrLost)
+	wantErr(t, err, failure, ErrLost)
 	// Even a function that succeeded may have overlapped with another holder.
 	err = m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 		return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
 	})
-	specIs(t, err, ErrNotHeld)
+	wantErr(t, err, ErrNotHeld)
 }
 
-func doMaxHold(t *testing.T, rdb *redis.Client, m *Manager) {
+func doMaxHold(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}, WithMaxHold(50*time.Millisecond))
-	specIs(t, err, ErrMaxHold)
+	wantErr(t, err, ErrMaxHold)
 	if errors.Is(err, ErrLost) {
 		t.Errorf("err = %v", err)
 	}
 	awaitNoTrace(t, rdb, name)
 }
 
-func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name string), other *Manager) {
+func doReleasedInside(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given a function that releases the lock itself, then that is no error, even if it
 	// continues working.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, l *Lock) error {
 		err := l.Release(ctx)
 		<-ctx.Done()
-		specIs(t, context.Cause(ctx), ErrReleased)
+		wantErr(t, context.Cause(ctx), ErrReleased)
 		next, tryErr := other.TryAcquire(t.Context(), name)
 		if tryErr != nil {
 			t.Error(tryErr)
@@ -136,10 +123,10 @@ func doReleasedInside(t *testing.T, m *Manager, clean func(t *testing.T, name st
 	if err != nil {
 		t.Error(err)
 	}
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T, name string)) {
+func doReleasedByOthers(t *testing.T, rdb *redis.Client, _, _ *Manager) {
 	// Given a running function, when ReleaseAll releases all locks of the manager, then the
 	// caller gets an error, because another holder may have overlapped.
 	name := resource(t)
@@ -147,11 +134,11 @@ func doReleasedByOthers(t *testing.T, rdb *redis.Client, clean func(t *testing.T
 	err := alone.Do(await.Context(t), name, func(context.Context, *Lock) error {
 		return alone.ReleaseAll(t.Context())
 	})
-	specIs(t, err, ErrReleased)
-	clean(t, name)
+	wantErr(t, err, ErrReleased)
+	wantNoTrace(t, rdb, name)
 }
 
-func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+func doContextEnds(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a caller whose context ends, then the function's context ends with the same
 	// cause, and the lock is still released.
 	name, why := resource(t), errors.New("the buyer left")
@@ -159,17 +146,15 @@ func doContextEnds(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *te
 	err := m.Do(ctx, name, func(held context.Context, l *Lock) error {
 		cancel(why)
 		<-held.Done()
-		specIs(t, context.Cause(held), why)
-		if n := guarded(t, rdb, l); n != 0 {
-			t.Errorf("guard = %d, want the lock held until the function returns", n)
-		}
+		wantErr(t, context.Cause(held), why)
+		wantGuard(t, rdb, l, 0)
 		return held.Err()
 	})
-	specIs(t, err, context.Canceled)
-	clean(t, name)
+	wantErr(t, err, context.Canceled)
+	wantNoTrace(t, rdb, name)
 }
 
-func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing.T, name string)) {
+func doNested(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a function that needs the same lock again, through its context.
 	name := resource(t)
 	err := m.Do(await.Context(t), name, func(ctx context.Context, outer *Lock) error {
@@ -187,10 +172,10 @@ func doNested(t *testing.T, rdb *redis.Client, m *Manager, clean func(t *testing
 	if err != nil {
 		t.Error(err)
 	}
-	clean(t, name)
+	wantNoTrace(t, rdb, name)
 }
 
-func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) {
+func doNotAcquired(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given a lock that cannot be acquired, then the function is not called.
 	name := resource(t)
 	l := mustAcquire(t, other, name)
@@ -205,11 +190,44 @@ func doNotAcquired(t *testing.T, rdb *redis.Client, m *Manager, other *Manager) 
 		},
 	} {
 		err := try()
-		specIs(t, err, want)
+		wantErr(t, err, want)
 		if err != nil && !strings.Contains(err.Error(), name) {
 			t.Errorf("err = %v, want the resource named", err)
 		}
 	}
 	mustRelease(t, l)
 	awaitNoTrace(t, rdb, name)
+}
+
+// Given a function that re-entered the lock and panics before it releases the inner handle, then nothing
+// of the lock is left, and it is no longer renewed.
+func TestManager_Do_PanicsInside(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		m, name := newManager(t, rdb, slow), resource(t)
+		var inner *Lock
+		func() {
+			defer func() {
+				if r := recover(); r != "boom" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
+				one, err := m.Acquire(ctx, name, WithReentry())
+				if err != nil {
+					t.Error(err)
+				}
+				inner, err = m.Acquire(one.Context(), name, WithReentry())
+				if err != nil {
+					t.Error(err)
+				}
+				panic("boom")
+			})
+			t.Errorf("do returned %v", err)
+		}()
+		if n := traces(t, rdb, name); n != 0 || len(m.Held()) != 0 {
+			t.Errorf("%d keys and %d locks left", n, len(m.Held()))
+		}
+		wantErr(t, context.Cause(inner.Context()), ErrReleased)
+	})
 }

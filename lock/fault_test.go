@@ -33,11 +33,7 @@ func ownEngines(t *testing.T, fn func(t *testing.T, rdb *redis.Client)) {
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -50,11 +46,7 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 	o := redistest.Options(p.Addr())
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
 	c := redis.NewClient(o)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, c)
 	m := newManager(t, c, cfg)
 	// On a busy machine a call may take longer than a test's settings allow.
 	await.True(t, "a lock is taken, extended and released", func() bool {
@@ -66,111 +58,6 @@ func proxied(t *testing.T, rdb *redis.Client, cfg Config) (*Manager, *redistest.
 		return err == nil
 	})
 	return m, p, c
-}
-
-// TestManager_Acquire_EndsBehindLatency: given a latency of 200 ms to Redis, when the context
-// ends during a call, then soon neither a key nor a queue entry is left.
-func TestManager_Acquire_EndsBehindLatency(t *testing.T) {
-	t.Parallel()
-	rdb := clientOf(t, redistest.Real(t, "--appendonly", "no"))
-	for _, tc := range []endsBehindLatency{
-		{name: "CancelledOnTheWayThere"},
-		{name: "CancelledOnTheWayBack", there: true},
-		{name: "DeadlineOnTheWayThere", deadline: latency / 2},
-		{name: "DeadlineOnTheWayBack", deadline: latency * 3 / 2},
-		{name: "TryCancelledOnTheWayThere", try: true},
-		{name: "TryCancelledOnTheWayBack", try: true, there: true},
-		{name: "TryDeadlineOnTheWayThere", try: true, deadline: latency / 2},
-		{name: "TryDeadlineOnTheWayBack", try: true, deadline: latency * 3 / 2},
-		{name: "JoinedAndCancelled", held: true, there: true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			tc.run(t, rdb)
-		})
-	}
-}
-
-// latency is the latency to Redis, each way.
-const latency = 200 * time.Millisecond
-
-type endsBehindLatency struct {
-	name     string
-	try      bool
-	held     bool          // by another holder, so that the call only joins the queue
-	deadline time.Duration // 0: cancelled
-	there    bool          // cancelled once the script has run
-	late     int           // how often the reply arrived before it was cancelled
-}
-
-func (tc *endsBehindLatency) run(t *testing.T, rdb *redis.Client) {
-	name := resource(t)
-	k := mustKeys(t, name)
-	m, p, c := proxied(t, rdb, slow)
-	var other *Lock
-	mark := k[keyFence] // keys that remain after the script took the lock
-	if tc.held {
-		other = mustAcquire(t, newManager(t, rdb, slow), name)
-		mark = k[keyWaiters]
-	}
-	ran := func() bool { return rdb.Exists(t.Context(), mark).Val() == 1 }
-	sent := make(chan struct{}, 16)
-	c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-		return func(ctx context.Context, cmd redis.Cmder) error {
-			if acquires(cmd) {
-				sent <- struct{}{}
-			}
-			return next(ctx, cmd)
-		}
-	}))
-	p.SetLatency(latency, latency)
-	ctx, cancel := context.WithCancel(t.Context())
-	want := context.Canceled
-	if tc.deadline > 0 {
-		ctx, cancel = context.WithTimeout(t.Context(), tc.deadline)
-		want = context.DeadlineExceeded
-	}
-	defer cancel()
-	done := make(chan result, 1)
-	go func() {
-		acquire := m.Acquire
-		if tc.try {
-			acquire = m.TryAcquire
-		}
-		l, err := acquire(ctx, name)
-		done <- result{l, err}
-	}()
-	<-sent
-	if tc.there {
-		await.True(t, "the script has run", ran)
-	}
-	if tc.deadline == 0 {
-		cancel()
-	}
-	r := awaitResult(t, done)
-	if tc.there && r.err == nil && tc.late < 10 { // this process was not scheduled for as long as the latency
-		mustRelease(t, r.lock)
-		tc.late++
-		tc.run(t, rdb)
-		return
-	}
-	if !errors.Is(r.err, want) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
-		t.Fatalf("%+v, want %v", r, want)
-	}
-	if other == nil {
-		await.True(t, "the script has run", ran)
-	} else {
-		awaitWaiters(t, rdb, name, 0)
-		mustRelease(t, other)
-	}
-	awaitNoTrace(t, rdb, name)
-	// Nothing arrives after it either.
-	if err := m.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if n := traces(t, rdb, name); n != 0 {
-		t.Errorf("%d keys left", n)
-	}
 }
 
 // loseReply makes a call whose reply is lost: when ran reports that Redis has run the
@@ -218,9 +105,7 @@ func TestLock_RepliesLost(t *testing.T) {
 			l, err = m.TryAcquire(ctx, name)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if l.GuardValue() != first || value() != first || l.Fence() <= 0 {
 			t.Fatalf("acquire: holds %q, the first run stored %q, the key is %q", l.GuardValue(), first, value())
 		}
@@ -287,7 +172,7 @@ func TestLock_Blackhole(t *testing.T) {
 			return l.Context().Err() != nil
 		})
 		ended := time.Now()
-		ends(t, l)
+		wantCause(t, l, ErrLost)
 		// The validity of a lock that ended at its deadline is that deadline.
 		if !l.ValidUntil().Before(expires) || ended.After(expires.Add(stall)) {
 			t.Errorf("valid until %s, ended %s, after the key could expire", l.ValidUntil().Sub(expires), ended.Sub(expires))
@@ -318,14 +203,12 @@ func TestManager_Acquire_Blackhole(t *testing.T) {
 		cfg.CallTimeout = 6 * time.Second // after which a cancellation is noticed, and the clean-up is repeated
 		m, p, c := proxied(t, rdb, cfg)
 		replies := make(chan struct{}, 64)
-		c.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if acquires(cmd) {
-					replies <- struct{}{}
-				}
-				return err
+		c.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if acquires(cmds[0]) {
+				replies <- struct{}{}
 			}
+			return err
 		}))
 		l := mustAcquire(t, newManager(t, rdb, slow), name)
 		waits, cancel := context.WithCancel(t.Context())
@@ -427,11 +310,7 @@ func newHalfOpen(t *testing.T, rdb *redis.Client, liveness time.Duration) *halfO
 		return dial(ctx, network, addr)
 	}
 	sub := redis.NewClient(o)
-	t.Cleanup(func() {
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, sub)
 	cfg := slow
 	cfg.Liveness = liveness
 	h.m = newManager(t, twoLinks{redistest.Second(t, rdb), sub}, cfg)
@@ -482,9 +361,7 @@ func TestManager_Acquire_SubscriptionsKilled(t *testing.T) {
 				return
 			}
 			kill()
-			if err := l.Release(ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, l.Release(ctx))
 		})
 		awaitWaiters(t, rdb, name, int64(i+1))
 	}
@@ -535,14 +412,10 @@ func TestManager_FlushAll(t *testing.T) {
 		last = l.Fence()
 		n := w.count()
 		await.True(t, "they work", func() bool { return w.count() >= n+10 })
-		if err := rdb.FlushAll(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if n := guarded(t, rdb, l); n != -1 {
-			t.Errorf("guard = %d, want a refusal", n)
-		}
+		must(t, rdb.FlushAll(ctx).Err())
+		wantGuard(t, rdb, l, -1)
 		renewNow(l)
-		ends(t, l)
+		wantCause(t, l, ErrLost)
 		n = w.count()
 		await.True(t, "they continue", func() bool { return w.count() >= n+10 })
 	}
@@ -574,4 +447,36 @@ func (w *witness) flushed(ctx context.Context, t *testing.T, m *Manager, rdb red
 	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Error(err)
 	}
+}
+
+// Given a client with go-redis's default options, which do not end a call with its context, when Redis
+// hangs, then Acquire and TryAcquire return at their deadline, before the call does.
+func TestManager_Acquire_Blackhole_DefaultOptions(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	proxy.Blackhole(true)
+	// The client's own timeouts are longer than the test.
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialTimeout: patience, ReadTimeout: 2 * patience, WriteTimeout: patience})
+	defer rdb.Close()
+	m, err := New(rdb, Config{})
+	must(t, err)
+	for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.Acquire, m.TryAcquire} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		done := make(chan error, 1)
+		go func() {
+			_, err := acquire(ctx, resource(t))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			wantErr(t, err, context.DeadlineExceeded)
+		case <-time.After(patience / 2):
+			t.Error("the call outlasts its deadline")
+		}
+		cancel()
+	}
+	proxy.Sever()
+	proxy.Blackhole(false)
+	check(t, m.Close(await.Context(t)))
 }

@@ -342,9 +342,7 @@ func TestHistory_Partition(t *testing.T) {
 	h.add(1, 3, 4, histInput{kind: histAcquire, resource: 1, fence: 4}, histOutput{})
 	h.believe(histView{0, 5, 1, 2, 9})
 	h.believe(histView{1, 4, 3, 4, 9})
-	if err := h.check(); err != nil {
-		t.Error(err)
-	}
+	check(t, h.check())
 }
 
 // TestHistory_Exclusive: the direct comparison finds every overlap except those caused by an

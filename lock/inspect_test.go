@@ -16,18 +16,16 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specInfo inspects a lock, for a test that expects no error.
-func specInfo(t *testing.T, m *Manager, name string) Info {
+// inspect inspects a lock, for a test that expects no error.
+func inspect(t *testing.T, m *Manager, name string) Info {
 	t.Helper()
 	info, err := m.Inspect(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return info
 }
 
-// specListen makes a manager subscribe, which it does only at the first contended lock.
-func specListen(t *testing.T, m *Manager) {
+// listen makes a manager subscribe, which it does only at the first contended lock.
+func listen(t *testing.T, m *Manager) {
 	t.Helper()
 	name := resource(t)
 	l := mustAcquire(t, m, name)
@@ -54,27 +52,27 @@ func TestManager_Inspect(t *testing.T) {
 func inspectNever(t *testing.T, reader *Manager) {
 	ctx := await.Context(t)
 	name := resource(t)
-	if info := specInfo(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
+	if info := inspect(t, reader, name); info.Held || info.Fence != 0 || info.Waiters != 0 || info.Resource != name || info.Nodes != 0 {
 		t.Errorf("a lock that was never held: %+v", info)
 	}
 	_, err := reader.Inspect(ctx, "")
-	specIs(t, err, ErrInvalid)
+	wantErr(t, err, ErrInvalid)
 }
 
 func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) {
 	ctx := await.Context(t)
 	// Given a holder and waiters with metadata,
 	name := resource(t)
-	l := specWith(t, m, name, withMetadata("the holder"))
+	l := mustAcquire(t, m, name, withMetadata("the holder"))
 	var waiting []<-chan result
 	for i, who := range []string{"first", "second", ""} {
-		waiting = append(waiting, specAsync(ctx, m, name, withMetadata(who)))
+		waiting = append(waiting, acquireAsync(ctx, m, name, withMetadata(who)))
 		awaitWaiters(t, rdb, name, int64(i+1))
 	}
 	key := mustKeys(t, name)
 	before, expiry := rdb.Get(ctx, key[keyLock]).Val(), rdb.PExpireTime(ctx, key[keyLock]).Val()
 	// when the lock is inspected, then they are listed in their order, alive,
-	info := specInfo(t, reader, name)
+	info := inspect(t, reader, name)
 	if !info.Held || info.Holder.Metadata != "the holder" || info.Fence != l.Fence() || info.Waiters != 3 || info.Nodes != 1 {
 		t.Errorf("info = %+v", info)
 	}
@@ -95,7 +93,7 @@ func inspectQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manager) 
 	mustRelease(t, l)
 	for i, w := range waiting {
 		l := awaitLock(t, w)
-		if info := specInfo(t, reader, name); info.Holder.Token != l.Token() || info.Waiters != int64(2-i) {
+		if info := inspect(t, reader, name); info.Holder.Token != l.Token() || info.Waiters != int64(2-i) {
 			t.Errorf("info = %+v, want the holder %s and %d waiters", info, l.Token(), 2-i)
 		}
 		mustRelease(t, l)
@@ -108,10 +106,8 @@ func inspectFreeWithWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	waits := ghosts(t, m, name, 1)[0]
-	if err := rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err(); err != nil {
-		t.Fatal(err)
-	}
-	info := specInfo(t, reader, name)
+	must(t, rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err())
+	info := inspect(t, reader, name)
 	if info.Held || info.Holder != (Holder{}) || info.Fence != l.Fence() || info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Token != waits {
 		t.Errorf("info = %+v, want fence %d and the waiter %s", info, l.Fence(), waits)
 	}
@@ -123,14 +119,12 @@ func inspectDeadWaiter(t *testing.T, rdb *redis.Client, m *Manager, reader *Mana
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	dead := ghosts(t, m, name, 1)[0]
-	if info := specInfo(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
+	if info := inspect(t, reader, name); len(info.Queue) != 1 || !info.Queue[0].Alive || info.Queue[0].Token != dead {
 		t.Errorf("queue = %+v, want the waiter alive", info.Queue)
 	}
 	for _, aliveUntil := range []string{strconv.FormatInt(time.Now().Add(-time.Minute).UnixMilli(), 10), "no number"} {
-		if err := rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, aliveUntil).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if info := specInfo(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
+		must(t, rdb.HSet(ctx, mustKeys(t, name)[keySeen], dead, aliveUntil).Err())
+		if info := inspect(t, reader, name); info.Waiters != 1 || len(info.Queue) != 1 || info.Queue[0].Alive || info.Queue[0].Manager != "GHOST" {
 			t.Errorf("alive until %s: queue = %+v, want the waiter dead", aliveUntil, info.Queue)
 		}
 	}
@@ -143,7 +137,7 @@ func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manag
 	name := resource(t)
 	l := mustAcquire(t, m, name)
 	tokens := ghosts(t, m, name, inspectWaiters+5)
-	info := specInfo(t, reader, name)
+	info := inspect(t, reader, name)
 	if info.Waiters != inspectWaiters+5 || len(info.Queue) != 100 || info.Queue[inspectWaiters-1].Token != tokens[inspectWaiters-1] {
 		t.Errorf("%d waiters, %d listed", info.Waiters, len(info.Queue))
 	}
@@ -151,9 +145,7 @@ func inspectLongQueue(t *testing.T, rdb *redis.Client, m *Manager, reader *Manag
 	if info, err := reader.store.inspect(ctx, &l.h.keys, 0); err != nil || info.Waiters != inspectWaiters+5 || len(info.Queue) != 0 {
 		t.Errorf("%d waiters, %d listed, %v", info.Waiters, len(info.Queue), err)
 	}
-	if err := rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.Del(ctx, mustKeys(t, name)[keyWaiters]).Err())
 	mustRelease(t, l)
 }
 
@@ -162,10 +154,8 @@ func inspectStranger(t *testing.T, rdb *redis.Client, reader *Manager) {
 	// Given the key of another program, then its holder is unknown.
 	for _, value := range []string{"1", "web-7", "a.b", "a.b:c", "web-7:5", "::", "."} {
 		name := resource(t)
-		if err := rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		info := specInfo(t, reader, name)
+		must(t, rdb.Set(ctx, mustKeys(t, name)[keyLock], value, 0).Err())
+		info := inspect(t, reader, name)
 		if !info.Held || info.Holder != (Holder{}) || info.Fence != 0 || info.Remaining != -1 || info.Nodes != 1 {
 			t.Errorf("%q: info = %+v, want a holder without a name and no TTL", value, info)
 		}
@@ -177,11 +167,9 @@ func inspectOtherType(t *testing.T, rdb *redis.Client, reader *Manager) {
 	for i := range 4 {
 		name := resource(t)
 		key, push := mustKeys(t, name)[i], rdb.RPush
-		if err := push(ctx, key, "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, push(ctx, key, "x").Err())
 		_, err := reader.Inspect(ctx, name)
-		specIs(t, err, ErrForeignKey)
+		wantErr(t, err, ErrForeignKey)
 	}
 }
 
@@ -211,9 +199,7 @@ func TestManager_Held(t *testing.T) {
 		want("a", "b", "c")
 		// re-entered ones once,
 		inner, err := m.Acquire(locks["b"].Context(), base+"b", WithReentry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want("a", "b", "c")
 		mustRelease(t, locks["b"])
 		want("a", "b", "c")
@@ -225,10 +211,8 @@ func TestManager_Held(t *testing.T) {
 		// and not ended ones.
 		mustRelease(t, inner)
 		want("a", "c")
-		if err := rdb.Del(t.Context(), mustKeys(t, base+"a")[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		specIs(t, locks["a"].Extend(t.Context(), time.Hour), ErrLost)
+		must(t, rdb.Del(t.Context(), mustKeys(t, base+"a")[keyLock]).Err())
+		wantErr(t, locks["a"].Extend(t.Context(), time.Hour), ErrLost)
 		want("c")
 		mustRelease(t, locks["c"])
 		want()
@@ -242,7 +226,7 @@ func TestManager_ReleaseAll(t *testing.T) {
 		flaky := redistest.Second(t, rdb)
 		cut := errors.New("connection reset")
 		var fails atomic.Bool
-		flaky.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		flaky.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 			if !fails.Load() {
 				return next()
 			}
@@ -255,61 +239,77 @@ func TestManager_ReleaseAll(t *testing.T) {
 
 		t.Run("EveryHandle", func(t *testing.T) {
 			// Given re-entered locks, a lost one, and a waiter of another manager,
-			locks, names := specHold(t, m, 12)
+			locks, names := hold(t, m, 12)
 			inner, err := m.Acquire(locks[0].Context(), names[0], WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err())
 			foreign := mustAcquire(t, other, resource(t))
 			waiting := acquireAsync(ctx, other, names[2])
 			awaitWaiters(t, rdb, names[2], 1)
 			// when all are released,
-			if err := m.ReleaseAll(ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, m.ReleaseAll(ctx))
 			// then every handle has ended, the waiter is served, and other managers keep their locks.
 			for _, l := range append(locks, inner) {
-				specCause(t, l, ErrReleased)
+				wantCause(t, l, ErrReleased)
 			}
 			for _, l := range []*Lock{inner, locks[0]} {
 				mustRelease(t, l)
 			}
-			if held, err := foreign.Held(ctx); err != nil || !held {
-				t.Errorf("another manager's lock: held = %v, %v", held, err)
-			}
+			wantHeld(t, foreign, true)
 			mustRelease(t, awaitLock(t, waiting))
 			mustRelease(t, foreign)
-			if n := traces(t, rdb, names...); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
+			wantNoTrace(t, rdb, names...)
 		})
 		t.Run("Unreachable", func(t *testing.T) {
 			// Given an unreachable Redis, then the error reports it, and the holders'
 			// contexts have ended.
-			locks, names := specHold(t, m, 3)
+			locks, names := hold(t, m, 3)
 			fails.Store(true)
 			err := m.ReleaseAll(ctx)
 			fails.Store(false)
-			specIs(t, err, cut)
+			wantErr(t, err, cut)
 			for i, l := range locks {
-				specCause(t, l, ErrReleased)
+				wantCause(t, l, ErrReleased)
 				if err == nil || !strings.Contains(err.Error(), names[i]) {
 					t.Errorf("err = %v, want %s named", err, names[i])
 				}
 				mustRelease(t, l)
 			}
-			if n := traces(t, rdb, names...); n != 0 {
-				t.Errorf("%d keys left", n)
-			}
+			wantNoTrace(t, rdb, names...)
 		})
 		t.Run("Closed", func(t *testing.T) {
-			if err := m.Close(ctx); err != nil {
-				t.Error(err)
-			}
-			specIs(t, m.ReleaseAll(ctx), ErrClosed)
+			check(t, m.Close(ctx))
+			wantErr(t, m.ReleaseAll(ctx), ErrClosed)
 		})
+	})
+}
+
+// Given a queue, when a holder calls Held, then the reply does not list it. That of Inspect does.
+func TestLock_Held_WithoutQueue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const waiters = 5
+		name := resource(t)
+		own := redistest.Second(t, rdb)
+		var values atomic.Int64
+		own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if cmd, ok := cmds[0].(*redis.Cmd); ok && runs(cmd, inspectScript) {
+				if reply, sliceErr := cmd.Slice(); sliceErr == nil {
+					values.Store(int64(len(reply)))
+				}
+			}
+			return err
+		}))
+		m := newManager(t, own, slow)
+		l := mustAcquire(t, m, name)
+		ghosts(t, m, name, waiters)
+		for range 2 { // the first may have to send the script
+			wantHeld(t, l, true)
+		}
+		if n := values.Load(); n != 4 {
+			t.Errorf("%d values for a lock that is held, want 4", n)
+		}
+		mustRelease(t, l)
 	})
 }

@@ -25,9 +25,7 @@ func TestInstant_Fence(t *testing.T) {
 		instant := func() int64 {
 			t.Helper()
 			fence, err := script.Run(await.Context(t), rdb, []string{lockKey, waitersKey, fenceKey}).Int64()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return fence
 		}
 		last := int64(0)
@@ -48,25 +46,19 @@ func TestInstant_Fence(t *testing.T) {
 		next := acquireAsync(await.Context(t), m, name)
 		awaitWaiters(t, rdb, name, 1)
 		// As if the holder had died: the lock is free, and there is a waiter.
-		if err := rdb.Del(await.Context(t), lockKey).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(await.Context(t), lockKey).Err())
 		if got := instant(); got != 0 {
 			t.Errorf("instant holding %d before the waiter", got)
 		}
 		n := awaitLock(t, next)
 		mustRelease(t, n)
 		// The mark of waiters, although there are none, is for the scripts that acquire.
-		if err := rdb.Set(await.Context(t), fenceKey, fmt.Sprint(n.Fence())+"w", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(await.Context(t), fenceKey, fmt.Sprint(n.Fence())+"w", 0).Err())
 		if got := instant(); got != 0 {
 			t.Errorf("instant holding %d of a lock with the mark of waiters", got)
 		}
 		// The stored token is ahead of the clock if the clock was set back.
-		if err := rdb.Set(await.Context(t), fenceKey, n.Fence()+3_600_000_000, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(await.Context(t), fenceKey, n.Fence()+3_600_000_000, 0).Err())
 		if got := instant(); got != 0 {
 			t.Errorf("instant holding %d below the last token", got)
 		}

@@ -72,28 +72,18 @@ type linClient struct {
 	unanswered                    sync.Map // tokens of calls without a reply
 }
 
-// linClient is a go-redis hook that counts the outcomes of its calls.
-
-func (c *linClient) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *linClient) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.calls.Add(1)
-		err := next(ctx, cmd)
-		c.note(cmd, err)
+// hook counts the outcomes of the client's calls.
+func (c *linClient) hook(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	c.calls.Add(int64(len(cmds)))
+	err := next()
+	if len(cmds) == 1 { // it gets its error only after the hooks
+		c.note(cmds[0], err)
 		return err
 	}
-}
-
-func (c *linClient) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.calls.Add(int64(len(cmds)))
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			c.note(cmd, cmd.Err())
-		}
-		return err
+	for _, cmd := range cmds {
+		c.note(cmd, cmd.Err())
 	}
+	return err
 }
 
 func (c *linClient) note(cmd redis.Cmder, err error) {
@@ -113,7 +103,7 @@ func (c *linClient) note(cmd redis.Cmder, err error) {
 func newLinRun(t *testing.T, seed uint64, server *redistest.Server, addr string) *linRun {
 	t.Helper()
 	r := &linRun{t: t, seed: seed, server: server, direct: redis.NewClient(redistest.Options(addr)), history: newHistory()}
-	t.Cleanup(func() { closeLinClient(t, r.direct) })
+	closeAtEnd(t, r.direct)
 	r.forcer = newManager(t, r.direct, linConfig)
 	for range linResources {
 		r.names = append(r.names, resource(t))
@@ -121,8 +111,8 @@ func newLinRun(t *testing.T, seed uint64, server *redistest.Server, addr string)
 	for i := range linManagers {
 		c := &linClient{proxy: redistest.NewProxy(t, addr)}
 		c.rdb = redis.NewClient(redistest.Options(c.proxy.Addr()))
-		t.Cleanup(func() { closeLinClient(t, c.rdb) })
-		c.rdb.AddHook(c)
+		closeAtEnd(t, c.rdb)
+		c.rdb.AddHook(around(c.hook))
 		cfg := linConfig
 		if i == linManagers-1 {
 			cfg.Poll = 5 * time.Millisecond // it shares the locks with those that listen
@@ -132,12 +122,6 @@ func newLinRun(t *testing.T, seed uint64, server *redistest.Server, addr string)
 		r.clients = append(r.clients, c)
 	}
 	return r
-}
-
-func closeLinClient(t *testing.T, rdb *redis.Client) {
-	if err := rdb.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 // work takes locks until ctx ends. The seed determines the operations but not their times.

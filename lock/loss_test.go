@@ -1,10 +1,7 @@
 package lock
 
 import (
-	"context"
-	"errors"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,22 +10,6 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
-
-// ends waits until the lock's context ends, and fails unless the cause is ErrLost.
-func ends(t *testing.T, l *Lock) {
-	t.Helper()
-	select {
-	case <-l.Context().Done():
-	case <-time.After(patience):
-		t.Fatal("the lock's context did not end")
-	}
-	if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) {
-		t.Fatalf("cause = %v, want ErrLost", cause)
-	}
-	if left := time.Until(l.ValidUntil()); left > 0 {
-		t.Fatalf("a lost lock is valid for %s", left)
-	}
-}
 
 // write is a script that uses the guard.
 var write = redis.NewScript(GuardLua + `
@@ -43,10 +24,16 @@ func guarded(t *testing.T, rdb redis.UniversalClient, l *Lock) int {
 	t.Helper()
 	lockKey, waitersKey := l.h.m.GuardKeys(l.Resource())
 	n, err := write.Run(t.Context(), rdb, []string{lockKey, waitersKey, l.Resource() + ":data"}, l.GuardValue()).Int()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
+}
+
+// wantGuard fails unless the guard finds this number of waiters, or refuses the write: -1.
+func wantGuard(t *testing.T, rdb redis.UniversalClient, l *Lock, want int) {
+	t.Helper()
+	if n := guarded(t, rdb, l); n != want {
+		t.Errorf("guard = %d, want %d", n, want)
+	}
 }
 
 func TestGuardLua(t *testing.T) {
@@ -55,199 +42,56 @@ func TestGuardLua(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, k := newManager(t, rdb, slow), mustKeys(t, name)
 		l := mustAcquire(t, m, name)
-		if n := guarded(t, rdb, l); n != 0 {
-			t.Errorf("guard = %d, want no waiter", n)
-		}
+		wantGuard(t, rdb, l, 0)
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		if n := guarded(t, rdb, l); n != 1 {
-			t.Errorf("guard = %d, want one waiter", n)
-		}
+		wantGuard(t, rdb, l, 1)
 		mustRelease(t, l)
 		after := awaitLock(t, next)
-		if n := guarded(t, rdb, l); n != -1 {
-			t.Errorf("guard = %d for the former holder, want a refusal", n)
-		}
-		if n := guarded(t, rdb, after); n != 0 {
-			t.Errorf("guard = %d for the new holder", n)
-		}
+		wantGuard(t, rdb, l, -1)
+		wantGuard(t, rdb, after, 0)
 		mustRelease(t, after)
-		if n := guarded(t, rdb, after); n != -1 {
-			t.Errorf("guard = %d without a holder, want a refusal", n)
-		}
-		if err := rdb.RPush(ctx, k[keyLock], "x").Err(); err != nil {
-			t.Fatal(err)
-		}
-		if n := guarded(t, rdb, after); n != -1 {
-			t.Errorf("guard = %d on a foreign key, want a refusal", n)
-		}
+		wantGuard(t, rdb, after, -1)
+		must(t, rdb.RPush(ctx, k[keyLock], "x").Err())
+		wantGuard(t, rdb, after, -1)
 		if got := rdb.Get(ctx, name+":data").Val(); got != "3" {
 			t.Errorf("%s writes, want the 3 of the holders", got)
 		}
 	})
 }
 
-// TestLock_LostToStranger: another program deletes or overwrites the key. The holder learns of it
-// at the next renewal, long before its deadline; its writes are refused at once.
-func TestLock_LostToStranger(t *testing.T) {
-	t.Parallel()
-	for name, stranger := range map[string]func(context.Context, redis.UniversalClient, string) error{
-		"Deleted": func(ctx context.Context, rdb redis.UniversalClient, key string) error { return rdb.Del(ctx, key).Err() },
-		"Overwritten": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			return rdb.Set(ctx, key, "x", 0).Err()
-		},
-		"OtherType": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			return errors.Join(rdb.Del(ctx, key).Err(), rdb.RPush(ctx, key, "x").Err())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-				ctx, name := await.Context(t), resource(t)
-				var losses atomic.Int64
-				cfg := slow
-				cfg.Observer.Lost = func(string, error) { losses.Add(1) }
-				m := newManager(t, rdb, cfg)
-				l := mustAcquire(t, m, name)
-				key, _ := m.GuardKeys(name)
-				if err := stranger(ctx, rdb, key); err != nil {
-					t.Fatal(err)
-				}
-				if n := guarded(t, rdb, l); n != -1 {
-					t.Errorf("guard = %d, want a refusal", n)
-				}
-				renewNow(l)
-				ends(t, l)
-				before := rdb.Type(ctx, key).Val()
-				if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
-					t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
-				}
-				if after := rdb.Type(ctx, key).Val(); after != before {
-					t.Errorf("the foreign key was %s and is %s", before, after)
-				}
-				await.True(t, "the loss is observed", func() bool { return losses.Load() == 1 })
-			})
-		})
-	}
-}
-
-// TestLock_RedisGone: if Redis is killed, or stopped so that calls hang, the context ends at a
-// deadline before the key can expire.
-func TestLock_RedisGone(t *testing.T) {
-	t.Parallel()
-	for name, fail := range map[string]func(*redistest.Server) error{
-		"Killed":  (*redistest.Server).Kill,
-		"Hanging": func(s *redistest.Server) error { return syscall.Kill(s.Pid(), syscall.SIGSTOP) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Real(t)
-			rdb := redis.NewClient(redistest.Options(server.Addr()))
-			defer rdb.Close()
-			cfg := Config{TTL: 4500 * time.Millisecond, CallTimeout: 2 * time.Second}
-			m := newManager(t, rdb, cfg)
-			l := mustAcquire(t, m, resource(t))
-			until := l.ValidUntil()
-			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) })
-			if err := fail(server); err != nil {
-				t.Fatal(err)
-			}
-			// No TTL was set after this, so the key lives until then at the
-			// earliest if it was set just before.
-			gone := time.Now()
-			if limit := gone.Add(cfg.TTL); !l.ValidUntil().Before(limit) {
-				t.Errorf("valid until %s after Redis was gone, with a TTL of %s", l.ValidUntil().Sub(gone), cfg.TTL)
-			}
-			ends(t, l)
-			if err := l.Release(t.Context()); err == nil || errors.Is(err, ErrNotHeld) {
-				t.Errorf("release without Redis: err = %v, want the network's", err)
-			}
-		})
-	}
-}
-
-// TestLock_Renewed: all held locks are renewed.
-func TestLock_Renewed(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, Config{TTL: 9 * time.Second})
-		var locks []*Lock
-		for range 10 {
-			locks = append(locks, mustAcquire(t, m, resource(t)))
-		}
-		awaitRenewals(t, 1, locks...)
-		for _, l := range locks {
-			if n := guarded(t, rdb, l); n != 0 {
-				t.Fatalf("guard = %d", n)
-			}
-			if err := l.Release(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// TestManager_Acquire_Repair: a key without TTL gets one, once, and its holder keeps the lock for
-// that time.
+// TestManager_Acquire_Repair: a key that lost its TTL gets one from another client's try, which a live holder keeps
+// or extends, and from a renewal of its holder.
 func TestManager_Acquire_Repair(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx, name := await.Context(t), resource(t)
-		var repairs atomic.Int64
 		cfg := slow
 		cfg.Grace = time.Minute
+		var repairs atomic.Int64
 		cfg.Observer.Repaired = func(string) { repairs.Add(1) }
-		m, k := newManager(t, rdb, cfg), mustKeys(t, name)
-		if err := rdb.Set(ctx, k[keyLock], "1", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-				t.Fatalf("err = %v, want ErrTaken", err)
+		m, key := newManager(t, rdb, cfg), mustKeys(t, name)[keyLock]
+		l := mustAcquire(t, m, name)
+		for what, repair := range map[string]func(){
+			"a try, and an extension": func() {
+				for range 2 { // the second finds it repaired
+					wantTaken(t, m, name)
+				}
+				if n := repairs.Load(); n != 1 {
+					t.Errorf("%d repairs, want 1", n)
+				}
+				if left := rdb.PTTL(ctx, key).Val(); left <= 0 || left > cfg.Grace {
+					t.Errorf("the key's TTL is %s, want up to %s", left, cfg.Grace)
+				}
+				must(t, l.Extend(ctx, 10*time.Minute))
+			},
+			"a renewal": func() { renewNow(l) },
+		} {
+			must(t, rdb.Persist(ctx, key).Err())
+			repair()
+			if left := rdb.PTTL(ctx, key).Val(); left <= cfg.Grace || l.Context().Err() != nil {
+				t.Errorf("after %s the live holder's key lives for %s", what, left)
 			}
-		}
-		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 || left > cfg.Grace {
-			t.Fatalf("the key's TTL is %s, want up to %s", left, cfg.Grace)
-		}
-		if err := rdb.PExpire(ctx, k[keyLock], 10*time.Millisecond).Err(); err != nil { // instead of waiting for a minute
-			t.Fatal(err)
-		}
-		l := mustAcquire(t, m, name)
-		if n := repairs.Load(); n != 1 {
-			t.Errorf("%d repairs, want 1", n)
-		}
-		// A live holder whose key was made persistent keeps it.
-		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		if err := l.Extend(ctx, 10*time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= cfg.Grace || l.Context().Err() != nil {
-			t.Errorf("the live holder's key lives for %s", left)
-		}
-		mustRelease(t, l)
-	})
-}
-
-// TestManager_Acquire_PersistentOwn: a holder whose key was made persistent repairs it at its next
-// renewal.
-func TestManager_Acquire_PersistentOwn(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, k := newManager(t, rdb, slow), mustKeys(t, name)
-		l := mustAcquire(t, m, name)
-		if err := rdb.Persist(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		renewNow(l)
-		if left := rdb.PTTL(ctx, k[keyLock]).Val(); left <= 0 {
-			t.Errorf("the key lives for %s", left)
 		}
 		mustRelease(t, l)
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -34,13 +35,46 @@ const patience = 5 * time.Minute
 // message or a call.
 var slow = Config{TTL: 20 * time.Minute, ClaimTTL: 10 * time.Minute, Liveness: 5 * time.Minute, CallTimeout: patience}
 
+// must ends the test if a step that it needs fails.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check fails the test if a step fails, and lets it go on, as on other goroutines.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// errOf is the error of a call whose result does not matter.
+func errOf[T any](_ T, err error) error { return err }
+
+// wantErr fails unless err is each of these.
+func wantErr(t testing.TB, err error, wants ...error) {
+	t.Helper()
+	for _, want := range wants {
+		if !errors.Is(err, want) {
+			t.Errorf("err = %v, want it to be %v", err, want)
+		}
+	}
+}
+
+// closeAtEnd closes a client when the test ends.
+func closeAtEnd(t *testing.T, c io.Closer) {
+	t.Helper()
+	t.Cleanup(func() { check(t, c.Close()) })
+}
+
 // newManager returns a manager that is closed when the test ends.
 func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
 	t.Helper()
 	m, err := New(rdb, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -57,9 +91,7 @@ func resource(t *testing.T) string { return redistest.Prefix(t) + "item" }
 func mustKeys(t *testing.T, name string) *keys {
 	t.Helper()
 	k, err := keysOf("lock:", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &k
 }
 
@@ -88,11 +120,37 @@ func mustAcquire(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
 // renewNow renews a lock as the watchdog does, but at once. It returns when the outcome is known.
 func renewNow(l *Lock) { l.h.m.renewTogether([]*holding{l.h}, l.h.settings.ttl) }
 
+// wantTaken fails unless a try finds that another holder has the lock.
+func wantTaken(t *testing.T, m *Manager, name string) {
+	t.Helper()
+	wantErr(t, errOf(m.TryAcquire(await.Context(t), name)), ErrTaken)
+}
+
+// wantHeld fails unless Redis answers that the lock is held, or is not.
+func wantHeld(t *testing.T, l *Lock, want bool) {
+	t.Helper()
+	if held, err := l.Held(await.Context(t)); err != nil || held != want {
+		t.Errorf("held = %v, %v; want %v", held, err, want)
+	}
+}
+
+// wantCause waits until the lock's context ends, and checks its causes.
+func wantCause(t *testing.T, l *Lock, causes ...error) {
+	t.Helper()
+	select {
+	case <-l.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the lock's context did not end")
+	}
+	wantErr(t, context.Cause(l.Context()), causes...)
+	if left := time.Until(l.ValidUntil()); left > 0 {
+		t.Errorf("a lock that ended is valid for %s", left)
+	}
+}
+
 func mustRelease(t *testing.T, l *Lock) {
 	t.Helper()
-	if err := l.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Release(t.Context()))
 }
 
 // result is the outcome of an Acquire on another goroutine.
@@ -101,10 +159,10 @@ type result struct {
 	err  error
 }
 
-func acquireAsync(ctx context.Context, m *Manager, name string) <-chan result {
+func acquireAsync(ctx context.Context, m *Manager, name string, opts ...Option) <-chan result {
 	done := make(chan result, 1)
 	go func() {
-		l, err := m.Acquire(ctx, name)
+		l, err := m.Acquire(ctx, name, opts...)
 		done <- result{l, err}
 	}()
 	return done
@@ -136,9 +194,7 @@ func awaitWaiters(t *testing.T, rdb redis.UniversalClient, name string, n int64)
 	k := mustKeys(t, name)
 	await.True(t, fmt.Sprintf("%d waiters", n), func() bool {
 		got, err := rdb.ZCard(t.Context(), k[keyWaiters]).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got == n
 	})
 }
@@ -150,12 +206,17 @@ func traces(t *testing.T, rdb redis.UniversalClient, names ...string) int64 {
 	for _, name := range names {
 		k := mustKeys(t, name)
 		n, err := rdb.Exists(t.Context(), k[keyLock], k[keyWaiters], k[keySeen]).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all += n
 	}
 	return all
+}
+
+func wantNoTrace(t *testing.T, rdb redis.UniversalClient, names ...string) {
+	t.Helper()
+	if n := traces(t, rdb, names...); n != 0 {
+		t.Errorf("%d keys left", n)
+	}
 }
 
 func awaitNoTrace(t *testing.T, rdb redis.UniversalClient, name string) {
@@ -163,14 +224,30 @@ func awaitNoTrace(t *testing.T, rdb redis.UniversalClient, name string) {
 	await.True(t, "no trace of a holder or waiter", func() bool { return traces(t, rdb, name) == 0 })
 }
 
-// hook is a go-redis hook around single commands. Pipelines pass.
-type hook func(next redis.ProcessHook) redis.ProcessHook
+// around is a go-redis hook for every call, single or pipelined.
+type around func(ctx context.Context, cmds []redis.Cmder, next func() error) error
 
-func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (h around) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
 }
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(next) }
+
+func (h around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h(ctx, cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+// before is a go-redis hook that runs before the calls of one client and may delay them.
+func before(do func(cmds []redis.Cmder)) redis.Hook {
+	return around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		do(cmds)
+		return next()
+	})
+}
 
 // runs reports whether a command runs this script.
 func runs(cmd redis.Cmder, script *redis.Script) bool {

@@ -3,7 +3,8 @@ package lock
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,36 +13,6 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
-
-// TestManager_LeavesNothing: many short locks leave no key and no loop.
-func TestManager_LeavesNothing(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		names := []string{resource(t), resource(t)}
-		m := newManager(t, rdb, steady)
-		var wg sync.WaitGroup
-		for i := range 4 {
-			wg.Go(func() {
-				for range 40 {
-					l, err := m.Acquire(ctx, names[i%len(names)])
-					if err == nil {
-						err = l.Release(ctx)
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		if n := traces(t, rdb, names...); n != 0 {
-			t.Errorf("%d keys left", n)
-		}
-		awaitIdle(t, m)
-	})
-}
 
 // awaitIdle fails unless a manager holds no lock and its renewal loop ends at its next check.
 func awaitIdle(t *testing.T, m *Manager) {
@@ -54,84 +25,28 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
-// TestManager_ScriptFlush uses its own server: other tests count calls of scripts
-// that Redis knows.
-func TestManager_ScriptFlush(t *testing.T) {
-	t.Parallel()
-	test := func(t *testing.T, rdb *redis.Client) {
-		t.Parallel()
-		ctx, name := await.Context(t), resource(t)
-		flush := func() {
-			t.Helper()
-			if err := rdb.ScriptFlush(ctx).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		m := newManager(t, rdb, slow)
-		flush()
-		l := mustAcquire(t, m, name)
-		flush()
-		until := l.ValidUntil()
-		renewNow(l)
-		if !l.ValidUntil().After(until) {
-			t.Error("not renewed")
-		}
-		flush()
-		if err := l.Extend(ctx, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		flush()
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		flush()
-		mustRelease(t, l)
-		l = awaitLock(t, next)
-		flush()
-		mustRelease(t, l)
-	}
-	t.Run("embedded", func(t *testing.T) { test(t, redistest.Embedded(t)) })
-	t.Run("redis", func(t *testing.T) { test(t, clientOf(t, redistest.Real(t, "--appendonly", "no"))) })
-}
-
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
-		for _, tc := range []struct {
-			which string
-			pick  int
-		}{
-			{"lock", keyLock},
-			{"fence", keyFence},
-		} {
-			name := resource(t)
-			key := mustKeys(t, name)[tc.pick]
-			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("%s: try: err = %v, want ErrForeignKey", tc.which, err)
-			}
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("%s: acquire: err = %v, want ErrForeignKey", tc.which, err)
-			}
-			if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
-				t.Errorf("%s: the foreign key holds %q", tc.which, got)
-			}
+		// The lock's own key is in the conformance suite.
+		name := resource(t)
+		key := mustKeys(t, name)[keyFence]
+		must(t, rdb.RPush(ctx, key, "precious").Err())
+		wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
+		wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+		if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
+			t.Errorf("the foreign key holds %q", got)
 		}
 		// If another program takes the queue's names, the holder can still release, and a waiter
 		// gets an error.
-		name := resource(t)
+		name = resource(t)
 		k := mustKeys(t, name)
 		l := mustAcquire(t, m, name)
 		for _, key := range []string{k[keyWaiters], k[keySeen]} {
-			if err := rdb.RPush(ctx, key, "precious").Err(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-				t.Errorf("err = %v, want ErrForeignKey", err)
-			}
+			must(t, rdb.RPush(ctx, key, "precious").Err())
+			wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
 		}
 		mustRelease(t, l)
 		if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
@@ -140,35 +55,101 @@ func TestManager_ForeignKey(t *testing.T) {
 	})
 }
 
+// TestNew_Config: managers of one Redis and of several nodes accept and reject the same settings, except NodeTimeout
+// and, because a quorum has no queue, Liveness.
 func TestNew_Config(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer rdb.Close()
+	var nodes []redis.UniversalClient
+	for i := range quorumSize {
+		nodes = append(nodes, quorumClient(t, fmt.Sprintf("127.0.0.1:%d", i+1), nil)) // never dialled
+	}
+	one := func(cfg Config) (*Manager, error) { return New(nodes[0], cfg) }
+	several := func(cfg Config) (*Manager, error) { return NewQuorum(nodes, cfg) }
+	quorumOnly := func(cfg Config) (*Manager, error) {
+		wantErr(t, errOf(one(cfg)), ErrInvalid)
+		return several(cfg)
+	}
+	const ms = time.Millisecond
 	for _, tc := range []struct {
 		name string
 		cfg  Config
 		ok   bool
 	}{
 		{"zero", Config{}, true},
-		{"shortest", Config{TTL: 10 * time.Millisecond}, true},
-		{"ttl too short", Config{TTL: 9 * time.Millisecond}, false},
+		{"shortest ttl", Config{TTL: minTTL}, true},
+		{"ttl too short", Config{TTL: minTTL - ms}, false},
 		{"ttl negative", Config{TTL: -time.Second}, false},
-		{"ttl not in milliseconds", Config{TTL: 10*time.Millisecond + 1}, false},
+		{"ttl not in milliseconds", Config{TTL: minTTL + 1}, false},
+		{"only a long ttl", Config{TTL: time.Minute}, true},
 		{"claim above ttl", Config{TTL: time.Second, ClaimTTL: 2 * time.Second}, false},
-		{"claim too short", Config{ClaimTTL: time.Millisecond}, false},
-		{"liveness too short", Config{Liveness: time.Millisecond}, false},
-		{"grace too short", Config{Grace: time.Millisecond}, false},
-		{"call timeout too short", Config{CallTimeout: time.Millisecond}, false},
+		{"claim too short", Config{ClaimTTL: ms}, false},
+		{"claim not in milliseconds", Config{ClaimTTL: 10*ms + 1}, false},
+		{"liveness too short", Config{Liveness: ms}, false},
+		{"grace too short", Config{Grace: ms}, false},
+		{"call timeout too short", Config{CallTimeout: ms}, false},
+		{"only a short call timeout", Config{CallTimeout: 100 * ms}, true},
 		{"prefix with a tag", Config{Prefix: "app:{x}:"}, true},
 		{"prefix with an empty tag", Config{Prefix: "app:{}:"}, false},
+		{"poll least", Config{Poll: ms}, true},
+		{"poll too short", Config{Poll: ms - 1}, false},
+		{"poll negative", Config{Poll: -time.Second}, false},
+		{"poll a third of the claim", Config{ClaimTTL: 300 * ms, Poll: 100 * ms}, true},
+		{"poll beyond a third of the claim", Config{ClaimTTL: 300 * ms, Poll: 101 * ms}, false},
+		{"poll of liveness", Config{Liveness: 50 * ms, Poll: 50 * ms}, true},
+		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
+		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
+		{"node timeout negative", Config{NodeTimeout: -time.Second}, false},
+		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
+		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
+		{"node timeout of the call's", Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second}, true},
+		{"node timeout above the call's", Config{TTL: time.Minute, CallTimeout: time.Second, NodeTimeout: time.Second + 1}, false},
 	} {
-		_, err := New(rdb, tc.cfg)
-		if tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: err = %v", tc.name, err)
+		makers := map[string]func(Config) (*Manager, error){"one": one, "several": several}
+		if tc.cfg.NodeTimeout != 0 {
+			makers = map[string]func(Config) (*Manager, error){"several": quorumOnly}
+		}
+		for kind, create := range makers {
+			made, err := create(tc.cfg)
+			if tc.ok && err != nil || !tc.ok && (!errors.Is(err, ErrInvalid) || made != nil) {
+				t.Errorf("%s, %s: err = %v, want valid = %v", kind, tc.name, err, tc.ok)
+			}
+			if made != nil {
+				closeQuorum(t, made)
+			}
 		}
 	}
-	if _, err := New(nil, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("no client: err = %v", err)
+}
+
+// TestNew_Config_PollExceedsLiveness: waiters that poll less often than Liveness would count as dead.
+func TestNew_Config_PollExceedsLiveness(t *testing.T) {
+	t.Parallel()
+	wantErr(t, errOf(New(redistest.Embedded(t), Config{Poll: 51 * time.Millisecond, Liveness: 50 * time.Millisecond})), ErrInvalid)
+}
+
+// TestNew_Clients: a manager needs a client of one Redis, and a quorum needs three different ones.
+func TestNew_Clients(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Embedded(t)
+	var nodes []redis.UniversalClient
+	for i := range 4 {
+		nodes = append(nodes, quorumClient(t, fmt.Sprintf("127.0.0.1:%d", i+1), nil)) // never dialled
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	closeAtEnd(t, ring)
+	wantErr(t, errOf(New(nil, Config{})), ErrInvalid)
+	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
+	for name, some := range map[string][]redis.UniversalClient{
+		"none": nil, "two": nodes[:2], "one is nil": {nodes[0], nil, nodes[1]}, "one is twice": {nodes[0], nodes[1], nodes[0]},
+		"one address twice": {rdb, nodes[0], redistest.Second(t, rdb)},
+	} {
+		if _, err := NewQuorum(some, Config{}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: err = %v, want ErrInvalid", name, err)
+		}
+	}
+	for _, n := range []int{3, 4} {
+		made, err := NewQuorum(nodes[:n], Config{})
+		must(t, err)
+		closeQuorum(t, made)
 	}
 }
 
@@ -249,12 +230,113 @@ func TestManager_Waiting(t *testing.T) {
 			t.Errorf("the cancelled waiter: %+v", r)
 		}
 		await.True(t, "one waiter", func() bool { return m.Waiting() == 1 })
-		if err := l.Release(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Release(ctx))
 		if r := awaitResult(t, second); r.err != nil {
 			t.Errorf("the other: %v", r.err)
 		}
 		await.True(t, "no waiter", func() bool { return m.Waiting() == 0 })
 	})
+}
+
+// Given a data key without TTL and a lock with the same name, when the lock is taken, waited
+// for, inspected and released, then the data and its TTL are unchanged, as is data under
+// names that begin with it.
+func TestManager_ResourceNamedLikeData(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		m := newManager(t, rdb, slow)
+		data := []string{name, name + ":waiters", name + ":seen", name + ":fence"}
+		for _, key := range data {
+			must(t, rdb.Set(ctx, key, "42", 0).Err())
+		}
+		var next <-chan result
+		err := m.Do(ctx, name, func(context.Context, *Lock) error {
+			wantTaken(t, m, name)
+			info, err := m.Inspect(ctx, name)
+			if !info.Held {
+				t.Errorf("the lock is not seen: %+v", info)
+			}
+			next = acquireAsync(await.Context(t), m, name)
+			awaitWaiters(t, rdb, name, 1)
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		mustRelease(t, awaitLock(t, next))
+		awaitNoTrace(t, rdb, name)
+		for _, key := range data {
+			if v, ttl := rdb.Get(ctx, key).Val(), rdb.PTTL(ctx, key).Val(); v != "42" || ttl != -1 {
+				t.Errorf("%s holds %q with a TTL of %s, want 42 without one", key, v, ttl)
+			}
+		}
+	})
+}
+
+// Given held locks and a context that has ended, as after SIGTERM, when the manager is closed, then the
+// locks are released before Close returns.
+func TestManager_Close_EndedContext(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		m := newManager(t, rdb, slow)
+		_, names := hold(t, m, 20)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		check(t, m.Close(ctx))
+		wantNoTrace(t, rdb, names...)
+	})
+}
+
+// Given a call that takes the lock, when the manager is closed before the reply arrives, then the
+// caller gets ErrClosed, and the lock is released.
+func TestManager_Close_DuringAcquire(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, wait := range []bool{false, true} {
+			ctx, name := await.Context(t), resource(t)
+			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			cfg := slow
+			cfg.Poll = time.Second // then the first call joins the queue
+			m, err := New(own, cfg)
+			must(t, err)
+			mustRelease(t, mustAcquire(t, m, name)) // Redis now knows the scripts
+			closed := make(chan error, 1)
+			own.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+				err := next()
+				if err == nil && acquires(cmds[0]) {
+					go func() { closed <- m.Close(ctx) }()
+					<-m.closing
+				}
+				return err
+			}))
+			_, err = m.acquire(ctx, name, wait, nil)
+			wantErr(t, err, ErrClosed)
+			check(t, errors.Join(<-closed, own.Close()))
+			if n := traces(t, rdb, name); n != 0 {
+				t.Errorf("wait %v: %d keys left", wait, n)
+			}
+		}
+	})
+}
+
+// Given a Redis that hangs and a context that has ended, when the manager is closed, then Close returns
+// after CallTimeout with the reason.
+func TestManager_Close_EndedContext_Blackhole(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	rdb := redis.NewClient(redistest.Options(proxy.Addr()))
+	defer rdb.Close()
+	m := newManager(t, rdb, Config{TTL: patience, CallTimeout: time.Second})
+	mustAcquire(t, m, resource(t))
+	proxy.Blackhole(true)
+	why := errors.New("terminated")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	// Either bound may be the first to end: that of the release, or that of Close.
+	if err := m.Close(ctx); err == nil {
+		t.Error("a close that released nothing succeeds")
+	}
+	proxy.Blackhole(false)
 }

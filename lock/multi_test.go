@@ -17,8 +17,8 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specNames returns resources in the order of their keys.
-func specNames(t *testing.T, n int) []string {
+// sortedNames returns resources in the order of their keys.
+func sortedNames(t *testing.T, n int) []string {
 	t.Helper()
 	names := make([]string, n)
 	for i := range names {
@@ -28,7 +28,7 @@ func specNames(t *testing.T, n int) []string {
 	return names
 }
 
-func specAllAsync(ctx context.Context, m *Manager, names []string) <-chan error {
+func acquireAllAsync(ctx context.Context, m *Manager, names []string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		l, err := m.AcquireAll(ctx, names)
@@ -40,7 +40,7 @@ func specAllAsync(ctx context.Context, m *Manager, names []string) <-chan error 
 	return done
 }
 
-func specErr(t *testing.T, done <-chan error) error {
+func awaitErr(t *testing.T, done <-chan error) error {
 	t.Helper()
 	select {
 	case err := <-done:
@@ -68,13 +68,11 @@ func TestManager_AcquireAll(t *testing.T) {
 
 func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
-	names := specNames(t, 3)
+	names := sortedNames(t, 3)
 	// Given names in any order, one of them twice,
 	opts := []Option{WithTTL(time.Hour), withMetadata("the caller's")}
 	all, err := m.AcquireAll(ctx, []string{names[2], names[0], names[2], names[1]}, opts[:1]...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if opts[1] == nil {
 		t.Error("the caller's options were overwritten")
 	}
@@ -97,21 +95,15 @@ func acquireAllHandles(t *testing.T, rdb *redis.Client, m *Manager) {
 	// Its context can re-enter each of them.
 	for _, name := range names {
 		inner, err := m.TryAcquire(all.Context(), name, WithReentry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mustRelease(t, inner)
 	}
 	// When they are released repeatedly, then nothing is left.
 	for range 2 {
-		if err := all.Release(ctx); err != nil {
-			t.Error(err)
-		}
+		check(t, all.Release(ctx))
 	}
-	specIs(t, context.Cause(all.Context()), ErrReleased)
-	if n := traces(t, rdb, names...); n != 0 {
-		t.Errorf("%d keys left", n)
-	}
+	wantErr(t, context.Cause(all.Context()), ErrReleased)
+	wantNoTrace(t, rdb, names...)
 }
 
 func acquireAllSameKey(t *testing.T, m *Manager) {
@@ -120,24 +112,20 @@ func acquireAllSameKey(t *testing.T, m *Manager) {
 	plain := strings.NewReplacer("{", "", "}", "").Replace(resource(t))
 	tagged := strings.TrimSuffix(mustKeys(t, plain)[keyLock], suffixes[keyLock])
 	all, err := m.AcquireAll(ctx, []string{plain, tagged})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := len(all.Locks()); n != 1 {
 		t.Errorf("%d locks, want one", n)
 	}
-	if err := all.Release(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, all.Release(ctx))
 }
 
 func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 	ctx := await.Context(t)
 	// Given three locks, then the last one taken is released first.
-	names := specNames(t, 3)
+	names := sortedNames(t, 3)
 	counted := redistest.Second(t, rdb)
 	var released []string
-	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	counted.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		for _, cmd := range cmds {
 			if releases(cmd) {
 				released = append(released, cmd.Args()[3].(string))
@@ -148,13 +136,9 @@ func acquireAllReleaseOrder(t *testing.T, rdb *redis.Client) {
 	m := newManager(t, counted, slow)
 	mustRelease(t, mustAcquire(t, m, resource(t))) // loads the script
 	all, err := m.AcquireAll(ctx, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	released = nil
-	if err := all.Release(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, all.Release(ctx))
 	slices.Reverse(names)
 	var want []string
 	for _, name := range names {
@@ -170,20 +154,20 @@ func acquireAllNothingKept(t *testing.T, rdb *redis.Client, m *Manager, other *M
 	ctx := await.Context(t)
 	// Given three resources of which the second is taken, when the wait ends, then the first lock is
 	// released and the third was never requested.
-	names := specNames(t, 3)
+	names := sortedNames(t, 3)
 	l := mustAcquire(t, other, names[1])
 	waitCtx, cancel := context.WithCancel(ctx)
-	done := specAllAsync(waitCtx, m, names)
+	done := acquireAllAsync(waitCtx, m, names)
 	awaitWaiters(t, rdb, names[1], 1)
 	if n := rdb.Exists(ctx, mustKeys(t, names[0])[keyLock]).Val(); n != 1 {
 		t.Error("the first one is not held while the second is waited for")
 	}
 	cancel()
-	specIs(t, specErr(t, done), ErrWaitTimeout, context.Canceled)
+	wantErr(t, awaitErr(t, done), ErrWaitTimeout, context.Canceled)
 	_, err := m.AcquireAll(ctx, names, WithWaitLimit(20*time.Millisecond))
-	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	_, err = m.AcquireAll(ctx, names, WithWaitLimit(1)) // it has passed before the first lock
-	specIs(t, err, ErrWaitTimeout, context.DeadlineExceeded)
+	wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded)
 	awaitNoTrace(t, rdb, names[0])
 	awaitWaiters(t, rdb, names[1], 0)
 	if traces(t, rdb, names[2]) != 0 || rdb.Exists(ctx, mustKeys(t, names[2])[keyFence]).Val() != 0 {
@@ -196,19 +180,17 @@ func acquireAllLostWhileWaiting(t *testing.T, rdb *redis.Client, m *Manager, oth
 	ctx := await.Context(t)
 	// Given a wait for the second lock, when the first is lost, then the wait ends with the
 	// reason.
-	names := specNames(t, 2)
+	names := sortedNames(t, 2)
 	l := mustAcquire(t, other, names[1])
-	specListen(t, m)
-	done := specAllAsync(ctx, m, names)
+	listen(t, m)
+	done := acquireAllAsync(ctx, m, names)
 	awaitWaiters(t, rdb, names[1], 1)
-	if err := rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err())
 	for _, h := range m.snapshot() {
 		m.renewTogether([]*holding{h}, slow.TTL)
 	}
-	err := specErr(t, done)
-	specIs(t, err, ErrWaitTimeout, ErrLost)
+	err := awaitErr(t, done)
+	wantErr(t, err, ErrWaitTimeout, ErrLost)
 	if errors.Is(err, ErrReleased) {
 		t.Errorf("err = %v", err)
 	}
@@ -221,28 +203,24 @@ func acquireAllReleaseFails(t *testing.T, rdb *redis.Client, other *Manager) {
 	ctx := await.Context(t)
 	// Given a wait for the third lock, when the first is lost and the second cannot be released,
 	// then the error says so.
-	names := specNames(t, 3)
+	names := sortedNames(t, 3)
 	own := redis.NewClient(redistest.Options(rdb.Options().Addr))
 	defer own.Close()
 	failure := errors.New("release refused")
-	own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-		return func(ctx context.Context, cmd redis.Cmder) error {
-			if releases(cmd) && cmd.Args()[3] == mustKeys(t, names[1])[keyLock] {
-				cmd.SetErr(failure)
-				return failure
-			}
-			return next(ctx, cmd)
+	own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if releases(cmds[0]) && cmds[0].Args()[3] == mustKeys(t, names[1])[keyLock] {
+			cmds[0].SetErr(failure)
+			return failure
 		}
+		return next()
 	}))
 	m := newManager(t, own, slow)
 	l := mustAcquire(t, other, names[2])
-	done := specAllAsync(ctx, m, names)
+	done := acquireAllAsync(ctx, m, names)
 	awaitWaiters(t, rdb, names[2], 1)
-	if err := rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.Del(ctx, mustKeys(t, names[0])[keyLock]).Err())
 	renewNow(m.Held()[0])
-	specIs(t, specErr(t, done), ErrWaitTimeout, ErrLost, failure)
+	wantErr(t, awaitErr(t, done), ErrWaitTimeout, ErrLost, failure)
 	mustRelease(t, l)
 }
 
@@ -250,31 +228,23 @@ func acquireAllOneLost(t *testing.T, rdb *redis.Client, m *Manager) {
 	ctx := await.Context(t)
 	// Given all locks held, when one of them is lost, then the common context ends with its cause,
 	// the others stay held, and the release returns the loss.
-	names := specNames(t, 3)
+	names := sortedNames(t, 3)
 	all, err := m.AcquireAll(ctx, names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, rdb.Del(ctx, mustKeys(t, names[1])[keyLock]).Err())
 	locks := all.Locks()
-	specIs(t, locks[1].Extend(ctx, time.Hour), ErrLost)
+	wantErr(t, locks[1].Extend(ctx, time.Hour), ErrLost)
 	select {
 	case <-all.Context().Done():
 	case <-ctx.Done():
 		t.Fatal("the common context did not end")
 	}
-	specIs(t, context.Cause(all.Context()), ErrLost, ErrNotHeld)
+	wantErr(t, context.Cause(all.Context()), ErrLost, ErrNotHeld)
 	for _, i := range []int{0, 2} {
-		if held, err := locks[i].Held(ctx); err != nil || !held {
-			t.Errorf("lock %d: held = %v, %v", i, held, err)
-		}
+		wantHeld(t, locks[i], true)
 	}
-	specIs(t, all.Release(ctx), ErrNotHeld, ErrLost)
-	if n := traces(t, rdb, names...); n != 0 {
-		t.Errorf("%d keys left", n)
-	}
+	wantErr(t, all.Release(ctx), ErrNotHeld, ErrLost)
+	wantNoTrace(t, rdb, names...)
 }
 
 func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
@@ -282,17 +252,15 @@ func acquireAllInvalid(t *testing.T, rdb *redis.Client, m *Manager) {
 	name := resource(t)
 	for _, names := range [][]string{nil, {}, {name, ""}} {
 		_, err := m.AcquireAll(ctx, names)
-		specIs(t, err, ErrInvalid)
+		wantErr(t, err, ErrInvalid)
 	}
-	if n := traces(t, rdb, name); n != 0 {
-		t.Errorf("%d keys left", n)
-	}
+	wantNoTrace(t, rdb, name)
 }
 
 // Given a wait limit, then it covers the waits for all locks together.
 func TestManager_AcquireAll_WaitLimit(t *testing.T) {
 	t.Parallel()
-	names := specNames(t, 2)
+	names := sortedNames(t, 2)
 	inOwnTime(t, redistest.Embedded(t), Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
 		const limit = 300 * time.Millisecond
 		first, second := mustAcquire(t, m, names[0]), mustAcquire(t, m, names[1])
@@ -300,13 +268,11 @@ func TestManager_AcquireAll_WaitLimit(t *testing.T) {
 		released := make(chan error, 1)
 		time.AfterFunc(limit*2/3, func() { released <- first.Release(t.Context()) })
 		_, err := m.AcquireAll(t.Context(), names, WithWaitLimit(limit))
-		specIs(t, err, ErrWaitTimeout)
+		wantErr(t, err, ErrWaitTimeout)
 		if waited := time.Since(began); waited != limit {
 			t.Errorf("waited for %s, want %s", waited, limit)
 		}
-		if err := <-released; err != nil {
-			t.Error(err)
-		}
+		check(t, <-released)
 		mustRelease(t, second)
 	})
 }
@@ -317,7 +283,7 @@ func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		const goroutines, rounds = 6, 6
-		ctx, names := await.Context(t), specNames(t, 4)
+		ctx, names := await.Context(t), sortedNames(t, 4)
 		// A deadlock would last longer than the test.
 		managers := []*Manager{newManager(t, rdb, slow), newManager(t, rdb, slow)}
 		holders := make([]atomic.Int64, len(names))
@@ -344,9 +310,7 @@ func TestManager_AcquireAll_OppositeOrders(t *testing.T) {
 					for _, i := range chosen {
 						holders[i].Add(-1)
 					}
-					if err := l.Release(ctx); err != nil {
-						t.Error(err)
-					}
+					check(t, l.Release(ctx))
 				}
 			})
 		}

@@ -69,3 +69,15 @@ func TestNode_extendAll_NoMaster(t *testing.T) {
 		}
 	}
 }
+
+// Given a reply that acquire.lua does not send, then it is an error and not a lock.
+func TestNode_granted_UnknownReply(t *testing.T) {
+	t.Parallel()
+	for _, reply := range []any{int64(1), []any{int64(1), int64(2)}, "no number"} {
+		cmd := redis.NewCmd(t.Context())
+		cmd.SetVal(reply)
+		if r, err := granted(cmd); err == nil {
+			t.Errorf("%v: %+v, want an error", reply, r)
+		}
+	}
+}

@@ -16,26 +16,26 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specLog records an observer's events as "<event> <resource>", followed by their other values.
-type specLog struct {
+// eventLog records an observer's events as "<event> <resource>", followed by their other values.
+type eventLog struct {
 	mu     sync.Mutex
 	events []string
 }
 
-func (s *specLog) note(format string, args ...any) {
+func (s *eventLog) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, fmt.Sprintf(format, args...))
 }
 
 // since returns the events starting with the n-th.
-func (s *specLog) since(n int) []string {
+func (s *eventLog) since(n int) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.events[n:])
 }
 
-func (s *specLog) observer() Observer {
+func (s *eventLog) observer() Observer {
 	why := func(err error) string {
 		for _, known := range []error{ErrLost, ErrMaxHold, ErrWaitTimeout, ErrClosed} {
 			if errors.Is(err, known) {
@@ -86,7 +86,7 @@ func (o *observation) expect(t *testing.T, what string, want []string, step func
 
 // observation is a manager whose observer writes to a log, and one resource.
 type observation struct {
-	specLog
+	eventLog
 	ctx  context.Context
 	rdb  *redis.Client
 	m    *Manager
@@ -116,14 +116,12 @@ func TestObserver_AcquireAndRelease(t *testing.T) {
 		o.expect(t, "a free lock", []string{"acquired"}, func() { l = mustAcquire(t, o.m, o.name) })
 		o.expect(t, "entered again", nil, func() {
 			inner, err := o.m.Acquire(l.Context(), o.name, WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			mustRelease(t, inner)
 		})
 		o.expect(t, "tried in vain", nil, func() {
 			_, err := o.m.TryAcquire(o.ctx, o.name)
-			specIs(t, err, ErrTaken)
+			wantErr(t, err, ErrTaken)
 		})
 		o.expect(t, "released twice", []string{"released"}, func() {
 			mustRelease(t, l)
@@ -143,7 +141,7 @@ func TestObserver_Wait(t *testing.T) {
 			vain := acquireAsync(waits, o.m, o.name)
 			awaitWaiters(t, o.rdb, o.name, 1)
 			cancel()
-			specIs(t, awaitResult(t, vain).err, ErrWaitTimeout)
+			wantErr(t, awaitResult(t, vain).err, ErrWaitTimeout)
 			awaitWaiters(t, o.rdb, o.name, 0)
 		})
 		o.expect(t, "handed over", []string{"released", "handed over", "acquired", "waited: <nil>"}, func() {
@@ -162,23 +160,21 @@ func TestObserver_Lost(t *testing.T) {
 		var l *Lock
 		o.expect(t, "deleted", []string{"acquired", "lost: lost"}, func() {
 			l = mustAcquire(t, o.m, o.name)
-			if err := o.rdb.Del(o.ctx, o.keys[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
-			specIs(t, l.Extend(o.ctx, time.Hour), ErrLost)
-			specIs(t, l.Extend(o.ctx, time.Hour), ErrLost)
-			specIs(t, l.Release(o.ctx), ErrNotHeld)
+			must(t, o.rdb.Del(o.ctx, o.keys[keyLock]).Err())
+			wantErr(t, l.Extend(o.ctx, time.Hour), ErrLost)
+			wantErr(t, l.Extend(o.ctx, time.Hour), ErrLost)
+			wantErr(t, l.Release(o.ctx), ErrNotHeld)
 		})
 		o.expect(t, "lost before Redis knew", []string{"acquired", "lost: lost"}, func() {
 			l = mustAcquire(t, o.m, o.name)
 			l.h.lose(ErrLost)
-			specIs(t, l.Release(o.ctx), ErrNotHeld, ErrLost)
+			wantErr(t, l.Release(o.ctx), ErrNotHeld, ErrLost)
 		})
 		o.expect(t, "held for its maximum", []string{"acquired", "lost: held for its maximum time"}, func() {
-			l = specWith(t, o.m, o.name, WithMaxHold(20*time.Millisecond))
-			specCause(t, l, ErrMaxHold)
+			l = mustAcquire(t, o.m, o.name, WithMaxHold(20*time.Millisecond))
+			wantCause(t, l, ErrMaxHold)
 			awaitNoTrace(t, o.rdb, o.name)
-			specIs(t, l.Release(o.ctx), ErrNotHeld)
+			wantErr(t, l.Release(o.ctx), ErrNotHeld)
 		})
 	})
 }
@@ -191,24 +187,20 @@ func TestObserver_ManagerEnds(t *testing.T) {
 		var l *Lock
 		o.expect(t, "all released", []string{"acquired", "released"}, func() {
 			l = mustAcquire(t, o.m, o.name)
-			if err := o.m.ReleaseAll(o.ctx); err != nil {
-				t.Error(err)
-			}
+			check(t, o.m.ReleaseAll(o.ctx))
 			mustRelease(t, l)
 		})
 		o.expect(t, "closed while it waits", []string{"waited: manager closed"}, func() {
 			l = mustAcquire(t, newManager(t, o.rdb, slow), o.name)
 			next := acquireAsync(o.ctx, o.m, o.name)
 			awaitWaiters(t, o.rdb, o.name, 1)
-			if err := o.m.Close(o.ctx); err != nil {
-				t.Error(err)
-			}
-			specIs(t, awaitResult(t, next).err, ErrClosed)
+			check(t, o.m.Close(o.ctx))
+			wantErr(t, awaitResult(t, next).err, ErrClosed)
 			mustRelease(t, l)
 		})
 		o.expect(t, "closed", nil, func() {
 			_, err := o.m.Acquire(o.ctx, o.name)
-			specIs(t, err, ErrClosed)
+			wantErr(t, err, ErrClosed)
 		})
 	})
 }

@@ -14,29 +14,12 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// specAround is a go-redis hook for every call, single or pipelined.
-type specAround func(ctx context.Context, cmds []redis.Cmder, next func() error) error
-
-func (h specAround) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h specAround) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-	}
-}
-
-func (h specAround) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h(ctx, cmds, func() error { return next(ctx, cmds) })
-	}
-}
-
-// specCalls returns another client of rdb's servers and a count of its calls of a script, or of all
+// counting returns another client of rdb's servers and a count of its calls of a script, or of all
 // commands if script is nil.
-func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
+func counting(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (redis.UniversalClient, *atomic.Int64) {
 	t.Helper()
 	counted, n := redistest.Second(t, rdb), new(atomic.Int64)
-	counted.AddHook(specAround(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	counted.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		for _, cmd := range cmds {
 			if script == nil || runs(cmd, script) {
 				n.Add(1)
@@ -47,28 +30,10 @@ func specCalls(t *testing.T, rdb redis.UniversalClient, script *redis.Script) (r
 	return counted, n
 }
 
-// specWith acquires a lock with options and fails without it.
-func specWith(t *testing.T, m *Manager, name string, opts ...Option) *Lock {
-	t.Helper()
-	return mustAcquire(t, m, name, opts...)
-}
-
-// specAsync is acquireAsync with options.
-func specAsync(ctx context.Context, m *Manager, name string, opts ...Option) <-chan result {
-	done := make(chan result, 1)
-	go func() {
-		l, err := m.Acquire(ctx, name, opts...)
-		done <- result{l, err}
-	}()
-	return done
-}
-
-func specTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration {
+func keyTTL(t *testing.T, rdb redis.UniversalClient, name string) time.Duration {
 	t.Helper()
 	left, err := rdb.PTTL(t.Context(), mustKeys(t, name)[keyLock]).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return left
 }
 
@@ -79,30 +44,30 @@ func TestWithTTL(t *testing.T) {
 		m := newManager(t, rdb, slow)
 
 		// Given a lock with its own TTL, then its key and its deadline have it.
-		l := specWith(t, m, name, WithTTL(time.Hour))
-		if left := specTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
+		l := mustAcquire(t, m, name, WithTTL(time.Hour))
+		if left := keyTTL(t, rdb, name); left <= slow.TTL || left > time.Hour {
 			t.Errorf("the key lives for %s, want an hour", left)
 		}
 		if left := time.Until(l.ValidUntil()); left <= slow.TTL {
 			t.Errorf("valid for %s, want an hour", left)
 		}
 		// When it is handed to a waiter with another TTL, then it has that one soon.
-		next := specAsync(ctx, m, name, WithTTL(2*time.Hour))
+		next := acquireAsync(ctx, m, name, WithTTL(2*time.Hour))
 		awaitWaiters(t, rdb, name, 1)
 		mustRelease(t, l)
 		l = awaitLock(t, next)
 		await.True(t, "the waiter's TTL", func() bool {
-			return specTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
+			return keyTTL(t, rdb, name) > time.Hour && time.Until(l.ValidUntil()) > time.Hour
 		})
 		mustRelease(t, l)
 
 		// Given a TTL shorter than the manager's, then the lock is renewed in time.
 		const short = 3 * time.Second
-		l = specWith(t, m, name, WithTTL(short))
+		l = mustAcquire(t, m, name, WithTTL(short))
 		for range 2 {
 			until := l.ValidUntil()
 			await.True(t, "a renewal", func() bool { return l.ValidUntil().After(until) || l.Context().Err() != nil })
-			if left := specTTL(t, rdb, name); left <= 0 || left > short {
+			if left := keyTTL(t, rdb, name); left <= 0 || left > short {
 				t.Fatalf("the key lives for %s, want at most %s", left, short)
 			}
 		}
@@ -110,39 +75,44 @@ func TestWithTTL(t *testing.T) {
 	})
 }
 
+// Given a lock acquired within the limit of its wait, when the limit has passed, then the lock stays held.
 func TestWithWaitLimit(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
-		m := newManager(t, rdb, slow)
-		mustRelease(t, mustAcquire(t, m, name)) // opens the connection
-
-		// Given a lock acquired within the limit, when the limit has passed, then the lock stays
-		// held.
-		enough := 300 * time.Millisecond
-		l, err := m.Acquire(t.Context(), name, WithWaitLimit(enough))
-		for errors.Is(err, ErrWaitTimeout) && enough < patience { // a busy machine
+		inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+			l := mustAcquire(t, m, name, WithWaitLimit(time.Minute))
+			pass(2 * time.Minute)
+			if l.Context().Err() != nil {
+				t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
+			}
+			// TryAcquire ignores the limit and does not wait.
+			began := time.Now()
+			_, err := m.TryAcquire(t.Context(), name, WithWaitLimit(time.Minute))
+			wantErr(t, err, ErrTaken)
+			if errors.Is(err, ErrWaitTimeout) || time.Since(began) != 0 {
+				t.Errorf("err = %v after %s", err, time.Since(began))
+			}
+			mustRelease(t, l)
 			awaitNoTrace(t, rdb, name)
-			enough *= 2
-			l, err = m.Acquire(t.Context(), name, WithWaitLimit(enough))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		over, cancel := context.WithTimeout(t.Context(), enough+time.Millisecond)
-		defer cancel()
-		<-over.Done()
-		if l.Context().Err() != nil {
-			t.Errorf("the limit of the wait ended the lock: %v", context.Cause(l.Context()))
-		}
-		// TryAcquire ignores the limit and does not wait.
-		_, err = m.TryAcquire(t.Context(), name, WithWaitLimit(patience))
-		specIs(t, err, ErrTaken)
-		if errors.Is(err, ErrWaitTimeout) {
-			t.Errorf("err = %v", err)
-		}
-		mustRelease(t, l)
-		awaitNoTrace(t, rdb, name)
+		})
+	})
+}
+
+// Given a holder that extends a lock without watchdog, then the lock and its key last longer.
+func TestWithoutWatchdog_Extended(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: time.Minute}, func(t *testing.T, m *Manager, _ *failing) {
+			l := mustAcquire(t, m, name, WithoutWatchdog())
+			must(t, l.Extend(t.Context(), time.Hour))
+			pass(2 * time.Minute)
+			if l.Context().Err() != nil || keyTTL(t, rdb, name) < 2*time.Minute {
+				t.Errorf("it ended: %v", context.Cause(l.Context()))
+			}
+			mustRelease(t, l)
+		})
 	})
 }
 
@@ -150,53 +120,19 @@ func TestWithoutWatchdog(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
-		counted, renewals := specCalls(t, rdb, extendScript)
+		counted, renewals := counting(t, rdb, extendScript)
 		m := newManager(t, counted, slow)
 
-		t.Run("EndsWithTTL", func(t *testing.T) {
-			// Given a lock with watchdog and one without,
-			beside := specWith(t, m, resource(t), WithTTL(300*time.Millisecond))
-			l := specWith(t, m, resource(t), WithTTL(400*time.Millisecond), WithoutWatchdog())
-			until := l.ValidUntil()
-			// then the one without ends in time.
-			specCause(t, l, ErrLost)
-			if time.Now().Before(until) || l.ValidUntil().After(until) {
-				t.Errorf("valid until %s, want %s", l.ValidUntil(), until)
-			}
-			specIs(t, l.Extend(ctx, time.Minute), ErrLost)
-			if err := beside.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-				t.Error(err)
-			}
-		})
-		t.Run("Extended", func(t *testing.T) {
-			// Given a holder that extends the lock itself, then it lasts longer.
-			name, ttl := resource(t), 1500*time.Millisecond
-			l := specWith(t, m, name, WithTTL(ttl), WithoutWatchdog())
-			first := l.ValidUntil()
-			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				specIs(t, err, ErrLost)
-				if ttl *= 4; ttl > patience {
-					t.Fatal("never extended in time")
-				}
-				l = specWith(t, m, name, WithTTL(ttl), WithoutWatchdog())
-				first = l.ValidUntil()
-			}
-			await.True(t, "the first TTL is over", func() bool { return time.Now().After(first) })
-			if l.Context().Err() != nil || specTTL(t, rdb, name) < slow.TTL {
-				t.Errorf("it ended: %v", context.Cause(l.Context()))
-			}
-			mustRelease(t, l)
-		})
 		t.Run("HandedOver", func(t *testing.T) {
 			// Given a waiter, when it is handed the lock, then it has its own TTL at once.
 			name := resource(t)
 			l := mustAcquire(t, m, name)
 			before := renewals.Load()
-			waiting := specAsync(ctx, m, name, WithoutWatchdog())
+			waiting := acquireAsync(ctx, m, name, WithoutWatchdog())
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, waiting)
-			if left := min(time.Until(l.ValidUntil()), specTTL(t, rdb, name)); left <= slow.ClaimTTL {
+			if left := min(time.Until(l.ValidUntil()), keyTTL(t, rdb, name)); left <= slow.ClaimTTL {
 				t.Errorf("valid for %s, want more than ClaimTTL", left)
 			}
 			if n := renewals.Load() - before; n != 0 {
@@ -208,97 +144,76 @@ func TestWithoutWatchdog(t *testing.T) {
 			// Given a TTL shorter than ClaimTTL, then the lock and its key end with it as well.
 			name := resource(t)
 			l := mustAcquire(t, m, name)
-			waiting := specAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
+			waiting := acquireAsync(ctx, m, name, WithTTL(200*time.Millisecond), WithoutWatchdog())
 			awaitWaiters(t, rdb, name, 1)
 			mustRelease(t, l)
 			l = awaitLock(t, waiting)
-			specCause(t, l, ErrLost)
+			wantCause(t, l, ErrLost)
 			awaitNoTrace(t, rdb, name)
-			specIs(t, l.Release(ctx), ErrNotHeld, ErrLost)
+			wantErr(t, l.Release(ctx), ErrNotHeld, ErrLost)
 		})
 	})
 }
 
 func TestWithMaxHold(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := await.Context(t)
-		m := newManager(t, rdb, slow)
-
-		t.Run("BeyondTTL", func(t *testing.T) {
-			t.Parallel()
-			// Given a maximum hold longer than the TTL, then the watchdog renews until its end, and
-			// then the key is deleted.
-			name := resource(t)
-			const limit = 6500 * time.Millisecond
-			started := time.Now()
-			l := specWith(t, m, name, WithTTL(6*time.Second), WithMaxHold(limit))
-			specCause(t, l, ErrMaxHold)
-			if held := time.Since(started); held < limit {
-				t.Errorf("held for %s, want %s", held, limit)
-			}
-			awaitNoTrace(t, rdb, name)
-			specIs(t, l.Extend(ctx, time.Minute), ErrMaxHold)
-		})
-		t.Run("NotExtended", func(t *testing.T) {
-			// Given a holder that extends, then the maximum does not change.
-			name, limit := resource(t), time.Second
-			l := specWith(t, m, name, WithMaxHold(limit))
-			for err := l.Extend(ctx, time.Hour); err != nil; err = l.Extend(ctx, time.Hour) { // a busy machine was too slow
-				specIs(t, err, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never extended in time")
-				}
-				l = specWith(t, m, name, WithMaxHold(limit))
-			}
-			specCause(t, l, ErrMaxHold)
-			awaitNoTrace(t, rdb, name)
-		})
-		t.Run("AllHandles", func(t *testing.T) {
-			name, limit := resource(t), 500*time.Millisecond
-			outer := specWith(t, m, name, WithMaxHold(limit))
+	const limit = time.Minute
+	for name, test := range map[string]func(t *testing.T, m *Manager, name string) (ended []*Lock){
+		// Given a maximum hold longer than the TTL, then the watchdog renews until its end.
+		"BeyondTTL": func(t *testing.T, m *Manager, name string) []*Lock {
+			return []*Lock{mustAcquire(t, m, name, WithTTL(limit*3/4), WithMaxHold(limit))}
+		},
+		// Given a holder that extends, then the maximum does not change.
+		"NotExtended": func(t *testing.T, m *Manager, name string) []*Lock {
+			l := mustAcquire(t, m, name, WithMaxHold(limit))
+			must(t, l.Extend(t.Context(), time.Hour))
+			return []*Lock{l}
+		},
+		// Given a re-entered lock, then its maximum ends all handles.
+		"AllHandles": func(t *testing.T, m *Manager, name string) []*Lock {
+			outer := mustAcquire(t, m, name, WithMaxHold(limit))
 			inner, err := m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
-			for err != nil { // a busy machine was too slow
-				specIs(t, err, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never re-entered in time")
-				}
-				outer = specWith(t, m, name, WithMaxHold(limit))
-				inner, err = m.Acquire(outer.Context(), name, WithReentry(), WithMaxHold(time.Hour))
-			}
-			specCause(t, inner, ErrMaxHold)
-			specCause(t, outer, ErrMaxHold)
-			awaitNoTrace(t, rdb, name)
-			specIs(t, inner.Release(ctx), ErrNotHeld, ErrMaxHold)
-			specIs(t, outer.Release(ctx), ErrNotHeld, ErrMaxHold)
-		})
-		t.Run("ReleasedBefore", func(t *testing.T) {
-			// Given a lock released in time, then its maximum does not affect the next holder.
-			name, limit := resource(t), 500*time.Millisecond
-			l := specWith(t, m, name, WithMaxHold(limit))
-			for err := l.Release(ctx); err != nil; err = l.Release(ctx) { // a busy machine was too slow
-				specIs(t, err, ErrNotHeld, ErrMaxHold)
-				if limit *= 4; limit > patience {
-					t.Fatal("never released in time")
-				}
-				l = specWith(t, m, name, WithMaxHold(limit))
-			}
-			specCause(t, l, ErrReleased)
+			must(t, err)
+			return []*Lock{inner, outer}
+		},
+		// Given a lock released in time, then its maximum does not affect the next holder.
+		"ReleasedBefore": func(t *testing.T, m *Manager, name string) []*Lock {
+			mustRelease(t, mustAcquire(t, m, name, WithMaxHold(limit)))
 			next := mustAcquire(t, m, name)
-			over, cancel := context.WithTimeout(ctx, 2*limit)
-			defer cancel()
-			<-over.Done()
-			if held, err := next.Held(ctx); err != nil || !held || next.Context().Err() != nil {
-				t.Errorf("the next lock: held = %v, %v", held, err)
-			}
+			pass(2 * limit)
+			wantHeld(t, next, true)
+			wantErr(t, context.Cause(next.Context()), nil)
 			mustRelease(t, next)
+			return nil
+		},
+		// Given a lock without watchdog, then its TTL may end it first.
+		"TTLFirst": func(t *testing.T, m *Manager, name string) []*Lock {
+			wantCause(t, mustAcquire(t, m, name+":short", WithTTL(limit), WithoutWatchdog(), WithMaxHold(time.Hour)), ErrLost)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+				name := resource(t)
+				inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, _ *failing) {
+					began := time.Now()
+					ended := test(t, m, name)
+					for _, l := range ended {
+						wantCause(t, l, ErrMaxHold)
+						if held := time.Since(began); held != limit {
+							t.Errorf("held for %s, want %s", held, limit)
+						}
+						wantErr(t, l.Extend(t.Context(), time.Minute), ErrMaxHold)
+					}
+					awaitNoTrace(t, rdb, name)
+					for _, l := range ended {
+						wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrMaxHold)
+					}
+				})
+			})
 		})
-		t.Run("TTLFirst", func(t *testing.T) {
-			// Given a lock without watchdog, then its TTL may end it first.
-			l := specWith(t, m, resource(t), WithTTL(500*time.Millisecond), WithoutWatchdog(), WithMaxHold(time.Hour))
-			specCause(t, l, ErrLost)
-		})
-	})
+	}
 }
 
 func TestConfig_Metadata(t *testing.T) {
@@ -311,13 +226,11 @@ func TestConfig_Metadata(t *testing.T) {
 		// Texts that a parser could misread.
 		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
 			name := resource(t)
-			l := specWith(t, m, name, withMetadata(text))
-			next := specAsync(ctx, m, name, withMetadata("n"+text[1:]))
+			l := mustAcquire(t, m, name, withMetadata(text))
+			next := acquireAsync(ctx, m, name, withMetadata("n"+text[1:]))
 			awaitWaiters(t, rdb, name, 1)
 			info, err := m.Inspect(ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if info.Holder.Metadata != text || info.Holder.Token != l.Token() || info.Fence != l.Fence() {
 				t.Errorf("%q: holder = %+v, fence = %d", text, info.Holder, info.Fence)
 			}
@@ -325,9 +238,7 @@ func TestConfig_Metadata(t *testing.T) {
 				t.Errorf("%q: queue = %+v", text, info.Queue)
 			}
 			// A renewal and a handover keep it.
-			if err := l.Extend(ctx, time.Hour); err != nil {
-				t.Error(err)
-			}
+			check(t, l.Extend(ctx, time.Hour))
 			if guarded(t, rdb, l) != 1 {
 				t.Errorf("%q: the guard refuses the holder", text)
 			}
@@ -345,7 +256,7 @@ func TestConfig_Metadata(t *testing.T) {
 		// Without the option the manager's metadata is shown; an empty option hides it.
 		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {withMetadata("")}} {
 			name := resource(t)
-			l := specWith(t, m, name, opts...)
+			l := mustAcquire(t, m, name, opts...)
 			if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Metadata != want || info.Holder.Token != l.Token() {
 				t.Errorf("holder = %+v, %v; want the metadata %q", info.Holder, err, want)
 			}
@@ -365,9 +276,7 @@ func TestConfig_Poll(t *testing.T) {
 		listeners := func(m *Manager) int64 {
 			channel := channelPrefix + m.id
 			n, err := rdb.PubSubNumSub(ctx, channel).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return n[channel]
 		}
 		// Given alternating waiters of both kinds, when the lock is released repeatedly, then they
@@ -396,7 +305,7 @@ func TestConfig_Poll(t *testing.T) {
 // TestOptions_Invalid: invalid options are rejected before anything is done.
 func TestOptions_Invalid(t *testing.T) {
 	t.Parallel()
-	rdb, calls := specCalls(t, redistest.Embedded(t), nil)
+	rdb, calls := counting(t, redistest.Embedded(t), nil)
 	m := newManager(t, rdb, slow)
 	ctx, name := await.Context(t), resource(t)
 	for what, opts := range map[string][]Option{
@@ -431,75 +340,8 @@ func TestOptions_Invalid(t *testing.T) {
 	if errors.Is(err, ErrLost) {
 		return // the reply took longer than these 10 ms
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.Release(t.Context()); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Error(err)
-	}
-}
-
-// TestNew_Invalid: invalid settings of polling and quorums, in addition to those in TestNew_Config.
-func TestNew_Invalid(t *testing.T) {
-	t.Parallel()
-	var nodes []redis.UniversalClient
-	for _, port := range []string{"1", "2", "3"} {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
-		t.Cleanup(func() {
-			if err := rdb.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		nodes = append(nodes, rdb)
-	}
-	type table []struct {
-		name string
-		cfg  Config
-		ok   bool
-	}
-	one := func(cfg Config) error { _, err := New(nodes[0], cfg); return err }
-	several := func(cfg Config) error { _, err := NewQuorum(nodes, cfg); return err }
-	check := func(kind string, create func(Config) error, cases table) {
-		for _, tc := range cases {
-			if err := create(tc.cfg); tc.ok && err != nil || !tc.ok && !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s, %s: err = %v", kind, tc.name, err)
-			}
-		}
-	}
-	both := table{
-		{"poll least", Config{Poll: time.Millisecond}, true},
-		{"poll too short", Config{Poll: time.Millisecond - 1}, false},
-		{"poll negative", Config{Poll: -time.Second}, false},
-		{"poll a third of the claim", Config{ClaimTTL: 300 * time.Millisecond, Poll: 100 * time.Millisecond}, true},
-		{"poll beyond", Config{ClaimTTL: 300 * time.Millisecond, Poll: 101 * time.Millisecond}, false},
-		{"metadata longest", Config{Metadata: strings.Repeat("x", maxMetadata)}, true},
-		{"metadata too long", Config{Metadata: strings.Repeat("x", maxMetadata+1)}, false},
-		{"claim not in milliseconds", Config{ClaimTTL: 10*time.Millisecond + 1}, false},
-	}
-	check("one", one, append(both, table{
-		{"node timeout", Config{NodeTimeout: time.Second}, false},
-	}...))
-	check("several", several, append(both, table{
-		{"zero", Config{}, true},
-		{"shortest ttl", Config{TTL: minTTL}, true},
-		{"long ttl", Config{TTL: time.Minute}, true},
-		{"node timeout negative", Config{NodeTimeout: -time.Second}, false},
-		{"node timeout a third of the ttl", Config{TTL: 3 * time.Second, NodeTimeout: time.Second}, true},
-		{"node timeout beyond", Config{TTL: 3 * time.Second, NodeTimeout: time.Second + 1}, false},
-		{"node timeout above the call's", Config{CallTimeout: 500 * time.Millisecond, NodeTimeout: time.Second}, false},
-	}...))
-	if _, err := NewQuorum(nodes[:2], Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("two nodes: err = %v", err)
-	}
-	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nodes[0]}, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("one node twice: err = %v", err)
-	}
-	if _, err := NewQuorum([]redis.UniversalClient{nodes[0], nodes[1], nil}, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a node missing: err = %v", err)
-	}
-	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
-	if _, err := New(ring, Config{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a ring: err = %v", err)
 	}
 }

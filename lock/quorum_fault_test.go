@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,18 +19,14 @@ import (
 func killNodes(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	for _, s := range servers {
-		if err := s.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Kill())
 	}
 }
 
 func startNodes(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	for _, s := range servers {
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Start())
 	}
 }
 
@@ -37,15 +34,11 @@ func startNodes(t *testing.T, servers []*redistest.Server) {
 func pauseNodes(t *testing.T, servers []*redistest.Server) (resume func()) {
 	t.Helper()
 	for _, s := range servers {
-		if err := s.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Pause())
 	}
 	resume = sync.OnceFunc(func() {
 		for _, s := range servers {
-			if err := s.Continue(); err != nil {
-				t.Error(err)
-			}
+			check(t, s.Continue())
 		}
 	})
 	t.Cleanup(resume)
@@ -61,21 +54,15 @@ func TestQuorum_MinorityKilled(t *testing.T) {
 	ctx, name := await.Context(t), resource(t)
 	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
 	const ahead = int64(5e15)
-	if err := nodes[0].Set(ctx, mustKeys(t, name)[keyFence], ahead, time.Hour).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, nodes[0].Set(ctx, mustKeys(t, name)[keyFence], ahead, time.Hour).Err())
 	killNodes(t, servers[3:])
 	l := mustAcquire(t, m, name)
 	if l.Fence() <= ahead {
 		t.Errorf("fence %d, want more than the stored %d", l.Fence(), ahead)
 	}
 	nodes[:3].awaitValue(t, name, l.GuardValue())
-	if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-		t.Errorf("err = %v, want ErrTaken", err)
-	}
-	if _, err := other.Acquire(ctx, name, WithWaitLimit(50*time.Millisecond)); !errors.Is(err, ErrWaitTimeout) {
-		t.Errorf("err = %v, want ErrWaitTimeout", err)
-	}
+	wantTaken(t, other, name)
+	wantErr(t, errOf(other.Acquire(ctx, name, WithWaitLimit(50*time.Millisecond))), ErrWaitTimeout)
 	if err := l.Extend(ctx, 2*quorumSlow.TTL); err != nil {
 		t.Errorf("extend: %v", err)
 	}
@@ -110,15 +97,11 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 	other := mustAcquire(t, m, resource(t))
 	waiter := acquireAsync(ctx, m, other.Resource())
 	killNodes(t, servers[2:])
-	if err := before.Extend(ctx, time.Minute); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("extend: err = %v, want ErrNoQuorum", err)
-	}
+	wantErr(t, before.Extend(ctx, time.Minute), ErrNoQuorum)
 	if before.Context().Err() != nil {
 		t.Error("an extension without a quorum ended the lock before its deadline")
 	}
-	if err := before.Release(ctx); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("release: err = %v, want ErrNoQuorum", err)
-	}
+	wantErr(t, before.Release(ctx), ErrNoQuorum)
 	for what, acquire := range map[string]func(m *Manager) error{
 		"try":         func(m *Manager) error { _, err := m.TryAcquire(ctx, name); return err },
 		"acquire":     func(m *Manager) error { _, err := m.Acquire(ctx, name); return err },
@@ -133,9 +116,7 @@ func TestQuorum_MajorityKilled(t *testing.T) {
 		}
 		closeQuorum(t, m)
 	}
-	if _, err := m.Inspect(ctx, name); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("inspect: err = %v, want ErrNoQuorum", err)
-	}
+	wantErr(t, errOf(m.Inspect(ctx, name)), ErrNoQuorum)
 	nodes[:2].awaitFree(t, name)
 	// An earlier waiter survives the outage.
 	startNodes(t, servers[2:3])
@@ -169,14 +150,12 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 	if l.Context().Err() != nil {
 		t.Fatal("lost: ", context.Cause(l.Context()))
 	}
-	if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-		t.Errorf("err = %v, want ErrTaken", err)
-	}
+	wantTaken(t, other, name)
 	killNodes(t, servers[2:3])
 	// No majority has set a TTL since, so a majority of keys may expire then.
 	gone := time.Now()
 	limit := gone.Add(quorumBrisk.TTL)
-	ends(t, l)
+	wantCause(t, l, ErrLost)
 	if !l.ValidUntil().Before(limit) {
 		t.Errorf("valid for %s without a quorum, the TTL is %s", l.ValidUntil().Sub(gone), quorumBrisk.TTL)
 	}
@@ -189,9 +168,7 @@ func TestQuorum_KilledWhileHeld(t *testing.T) {
 			t.Errorf("node %d holds %q when the context ends, want %q", i, v, l.GuardValue())
 		}
 	}
-	if err := l.Release(ctx); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("release: err = %v, want ErrNoQuorum", err)
-	}
+	wantErr(t, l.Release(ctx), ErrNoQuorum)
 	nodes[:2].awaitFree(t, name)
 }
 
@@ -293,9 +270,7 @@ func TestQuorum_MajorityHangs(t *testing.T) {
 	}
 	nodes.awaitFree(t, name)
 	l, err := m.Acquire(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mustRelease(t, l)
 }
 
@@ -341,9 +316,7 @@ func testLateNodes(t *testing.T, late int) {
 	for i, rdb := range nodes {
 		// A client that gives up after the first half of an exchange does not send the script.
 		for _, script := range []*redis.Script{acquireScript, releaseScript, keepScript} {
-			if err := script.Load(ctx, rdb).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, script.Load(ctx, rdb).Err())
 		}
 		if i >= late {
 			clients = append(clients, quorumClient(t, rdb.Options().Addr, nil))
@@ -352,9 +325,7 @@ func testLateNodes(t *testing.T, late int) {
 		proxy := redistest.NewProxy(t, rdb.Options().Addr)
 		c := quorumClient(t, proxy.Addr(), nil)
 		// With an open connection the script is sent at once.
-		if err := c.Ping(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Ping(ctx).Err())
 		proxy.SetLatency(latency, latency)
 		clients = append(clients, c)
 	}
@@ -391,25 +362,6 @@ func testLateNodes(t *testing.T, late int) {
 	nodes.awaitFree(t, name)
 }
 
-// nodeHook is a go-redis hook that runs before the commands of one client and may delay them.
-type nodeHook func(cmds ...redis.Cmder)
-
-func (h nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
 // Given an acquire that waits for the nodes' replies, when its wait limit ends, then it returns, and
 // locks that the nodes grant afterwards are released.
 func TestQuorum_EndsDuringCall(t *testing.T) {
@@ -418,7 +370,7 @@ func TestQuorum_EndsDuringCall(t *testing.T) {
 	ctx, name := await.Context(t), resource(t)
 	clients, held := nodes.clients(t), make(chan struct{})
 	for _, c := range clients {
-		c.AddHook(nodeHook(func(...redis.Cmder) { <-held }))
+		c.AddHook(before(func([]redis.Cmder) { <-held }))
 	}
 	m := newQuorum(t, clients, quorumSlow)
 	_, err := m.Acquire(ctx, name, WithWaitLimit(50*time.Millisecond))
@@ -446,7 +398,7 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	letGo := sync.OnceFunc(func() { close(released) })
 	defer letGo()
 	var armed, keeps atomic.Int64
-	clients[0].AddHook(nodeHook(func(cmds ...redis.Cmder) {
+	clients[0].AddHook(before(func(cmds []redis.Cmder) {
 		// The first finds the key gone, the second restores it.
 		if armed.Load() == 1 && runs(cmds[0], keepScript) && keeps.Add(1) == 2 {
 			close(restoring)
@@ -458,23 +410,17 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	l := mustAcquire(t, m, name)
 	nodes[3:].forget(t, name)
 	nodes[:3].awaitValue(t, name, l.GuardValue())
-	if err := l.Extend(ctx, quorumSlow.TTL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Extend(ctx, quorumSlow.TTL))
 	nodes.awaitValue(t, name, l.GuardValue()) // the last two were restored
 	nodes[:1].forget(t, name)
 	armed.Store(1)
-	if err := l.Extend(ctx, quorumSlow.TTL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Extend(ctx, quorumSlow.TTL))
 	select {
 	case <-restoring:
 	case <-ctx.Done():
 		t.Fatal("the key was not restored")
 	}
-	if err := l.Release(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, l.Release(ctx))
 	letGo()
 	closeQuorum(t, m) // waits for background work
 	if m.store.(*quorum).keep(ctx, l.h, 0, quorumSlow.TTL, true) {
@@ -496,16 +442,14 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	clients, released := nodes.clients(t), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(released) })
 	defer letGo()
-	clients[0].AddHook(nodeHook(func(cmds ...redis.Cmder) {
+	clients[0].AddHook(before(func(cmds []redis.Cmder) {
 		if acquires(cmds[0]) {
 			<-released
 		}
 	}))
 	m := newQuorum(t, clients, quorumSlow)
 	l := mustAcquire(t, m, name)
-	if err := l.Release(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, l.Release(ctx))
 	letGo()
 	closeQuorum(t, m) // waits for background work
 	nodes[:1].awaitValue(t, name, "")
@@ -515,4 +459,51 @@ func TestQuorum_ReleasedDuringAcquire(t *testing.T) {
 	if n := len(m.store.(*quorum).lanes); n != 0 {
 		t.Errorf("%d lanes are left", n)
 	}
+}
+
+// Given three nodes that grant the lock, a slow one and one that is down, when one of the
+// three fails before it has stored the lock's fence, then the slow one takes its place, and
+// a majority holds the same lock.
+func TestQuorum_Settle_LateGrant(t *testing.T) {
+	t.Parallel()
+	nodes := embeddedNodes(t)
+	name := resource(t)
+	clients := nodes.clients(t)
+	failed := make(chan struct{})
+	f := new(failing)
+	f.set(func(_ context.Context, cmds []redis.Cmder) error {
+		if !runs(cmds[0], keepScript) {
+			return nil
+		}
+		select {
+		case <-failed:
+		default:
+			close(failed)
+		}
+		return io.ErrUnexpectedEOF
+	})
+	clients[0].AddHook(around(f.hook))
+	clients[3].AddHook(before(func(cmds []redis.Cmder) {
+		if acquires(cmds[0]) {
+			<-failed
+		}
+	}))
+	away := new(failing)
+	away.set(refuse)
+	clients[4].AddHook(around(away.hook))
+	m := newQuorum(t, clients, quorumSlow)
+	l, err := m.TryAcquire(await.Context(t), name)
+	must(t, err)
+	with := 0
+	for _, value := range nodes[1:].values(t, name) {
+		if value == l.GuardValue() {
+			with++
+		}
+	}
+	if with < 3 {
+		t.Errorf("%d nodes hold the lock with its fence, want a majority", with)
+	}
+	away.set(func(context.Context, []redis.Cmder) error { return nil })
+	mustRelease(t, l)
+	nodes.awaitFree(t, name)
 }

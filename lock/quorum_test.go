@@ -79,11 +79,7 @@ func quorumClient(t *testing.T, addr string, change func(*redis.Options)) *redis
 		change(opts)
 	}
 	c := redis.NewClient(opts)
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	closeAtEnd(t, c)
 	return c
 }
 
@@ -96,9 +92,7 @@ func (nodes quorumNodes) manager(t *testing.T, cfg Config) *Manager {
 func newQuorum(t *testing.T, clients []redis.UniversalClient, cfg Config) *Manager {
 	t.Helper()
 	m, err := NewQuorum(clients, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { closeQuorum(t, m) })
 	return m
 }
@@ -165,9 +159,7 @@ func (nodes quorumNodes) awaitFree(t *testing.T, name string) {
 func (nodes quorumNodes) forget(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
-		if err := rdb.Del(t.Context(), mustKeys(t, name)[:]...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(t.Context(), mustKeys(t, name)[:]...).Err())
 	}
 }
 
@@ -175,9 +167,7 @@ func (nodes quorumNodes) forget(t *testing.T, name string) {
 func (nodes quorumNodes) block(t *testing.T, name string) {
 	t.Helper()
 	for _, rdb := range nodes {
-		if err := rdb.Set(t.Context(), mustKeys(t, name)[keyLock], "stranger", time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(t.Context(), mustKeys(t, name)[keyLock], "stranger", time.Hour).Err())
 	}
 }
 
@@ -185,25 +175,21 @@ func (nodes quorumNodes) block(t *testing.T, name string) {
 func quorumFence(t *testing.T, rdb *redis.Client, name string) int64 {
 	t.Helper()
 	text, err := rdb.Get(t.Context(), mustKeys(t, name)[keyFence]).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// A single Redis marks it while there are waiters.
 	fence, err := strconv.ParseInt(strings.TrimSuffix(text, "w"), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fence
 }
 
-// TestQuorum runs the tests that kill no processes, on five redis-servers.
+// TestQuorum runs the tests that kill no processes, on five redis-servers. What a quorum has in common with a
+// single Redis is in TestConformance.
 func TestQuorum(t *testing.T) {
 	t.Parallel()
 	_, nodes := realNodes(t)
 	for name, test := range map[string]func(*testing.T, quorumNodes){
-		"Acquire": quorumAcquire, "Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority,
-		"Strangers": quorumStrangers, "ForeignType": quorumForeignType, "Fence": quorumFences, "LateGrants": quorumLateGrants, "Guard": quorumGuard,
-		"Contention": quorumContention(4, 20), "SplitVotes": quorumSplitVotes, "TTL": quorumTTL, "Inspect": quorumInspect,
+		"Emptied": quorumEmptied, "EmptiedMajority": quorumEmptiedMajority, "Strangers": quorumStrangers, "ForeignType": quorumForeignType,
+		"Fence": quorumFences, "LateGrants": quorumLateGrants, "SplitVotes": quorumSplitVotes, "Inspect": quorumInspect,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,48 +202,8 @@ func TestQuorum_Contention_Long(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
 	_, nodes := realNodes(t)
-	quorumContention(8, 100)(t, nodes)
-}
-
-// Given five free nodes, when the lock is taken, then all of them hold it,
-// others are excluded, and a release frees all of them.
-func quorumAcquire(t *testing.T, nodes quorumNodes) {
-	ctx, name := await.Context(t), resource(t)
-	m, other := nodes.manager(t, quorumSlow), nodes.manager(t, quorumSlow)
-	var last int64
-	for round := range 3 {
-		l := mustAcquire(t, m, name)
-		if l.Fence() <= last {
-			t.Errorf("fence %d after %d", l.Fence(), last)
-		}
-		last = l.Fence()
-		if round == 0 { // later a failed try may still hold some of them
-			nodes.awaitHeld(t, l)
-		}
-		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
-		if held, err := l.Held(ctx); err != nil || !held {
-			t.Errorf("held = %v, %v", held, err)
-		}
-		if left := time.Until(l.ValidUntil()); left <= 0 || left > quorumSlow.TTL {
-			t.Errorf("valid for %s of a TTL of %s", left, quorumSlow.TTL)
-		}
-		next := acquireAsync(ctx, other, name)
-		for range 2 {
-			mustRelease(t, l) // the second one finds the lock released
-		}
-		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrReleased) {
-			t.Errorf("cause = %v, want ErrReleased", cause)
-		}
-		after := awaitLock(t, next)
-		if after.Fence() <= last {
-			t.Errorf("fence %d after %d", after.Fence(), last)
-		}
-		last = after.Fence()
-		mustRelease(t, after)
-		nodes.awaitFree(t, name)
-	}
+	// Polling takes longer than a try, or the votes split forever.
+	mutualExclusion(t, &specPlace{nodes: nodes.clients(t), poll: 40 * time.Millisecond}, 2, 4, 13)
 }
 
 // Given a held lock, when one or two nodes lose it, then the next renewal restores the same key there,
@@ -267,9 +213,7 @@ func quorumEmptied(t *testing.T, nodes quorumNodes) {
 		ctx, name := await.Context(t), resource(t)
 		m := nodes.manager(t, quorumSlow)
 		l, err := m.Acquire(ctx, name, withMetadata("of host:7"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		nodes.awaitValue(t, name, l.GuardValue())
 		emptied.forget(t, name)
 		await.True(t, "a renewal restores it", func() bool {
@@ -303,19 +247,15 @@ func quorumEmptiedMajority(t *testing.T, nodes quorumNodes) {
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
 	nodes[:3].forget(t, name)
-	if err := l.Extend(ctx, quorumSlow.TTL); !errors.Is(err, ErrLost) || !errors.Is(err, ErrNotHeld) {
-		t.Fatalf("extend: err = %v, want ErrLost", err)
-	}
-	ends(t, l)
+	wantErr(t, l.Extend(ctx, quorumSlow.TTL), ErrLost, ErrNotHeld)
+	wantCause(t, l, ErrLost)
 	closeQuorum(t, m) // no background work is left after this
 	for i, v := range nodes[:3].values(t, name) {
 		if v != "" {
 			t.Errorf("node %d got %q", i, v)
 		}
 	}
-	if err := l.Release(ctx); !errors.Is(err, ErrNotHeld) || !errors.Is(err, ErrLost) {
-		t.Errorf("release: err = %v, want ErrNotHeld and ErrLost", err)
-	}
+	wantErr(t, l.Release(ctx), ErrNotHeld, ErrLost)
 	nodes.awaitFree(t, name)
 }
 
@@ -340,9 +280,7 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	}
 	name := resource(t)
 	nodes[:3].block(t, name)
-	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-		t.Fatalf("err = %v, want ErrTaken", err)
-	}
+	wantTaken(t, m, name)
 	nodes[3:].awaitFree(t, name)
 	nodes[:3].awaitValue(t, name, "stranger")
 	next := acquireAsync(ctx, m, name)
@@ -352,53 +290,56 @@ func quorumStrangers(t *testing.T, nodes quorumNodes) {
 	nodes[3:].awaitFree(t, name)
 }
 
-// Given keys of another type in place of the lock, when they are on one node, then that node does not
-// count; on a majority the error is ErrForeignKey, and a held lock is lost.
+// Given keys of another type in place of the lock, when they are on one node, then that node does not count: the lock
+// is free or taken. On a majority the error is ErrForeignKey. The foreign keys are not changed.
 func quorumForeignType(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, key := nodes.manager(t, quorumSlow), mustKeys(t, name)[keyLock]
-	for i, rdb := range nodes[:3] {
-		if i == 1 {
-			l := mustAcquire(t, m, name)
-			nodes[1:].awaitHeld(t, l) // a call that arrives after the release would take the key again
-			mustRelease(t, l)
-			nodes[1:].awaitFree(t, name)
+	foreign := func(i int) { must(t, nodes[i].RPush(ctx, key, "x").Err()) }
+	foreign(0)
+	l := mustAcquire(t, m, name)
+	nodes[1:].awaitHeld(t, l) // a call that arrives after the release would take the key again
+	for range 20 {            // the order of the replies is random
+		if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) || errors.Is(err, ErrForeignKey) {
+			t.Fatalf("try: err = %v, want ErrTaken", err)
 		}
-		if i == 2 { // two foreign keys would leave a majority
-			nodes[2:3].block(t, name)
-			if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-				t.Errorf("two foreign keys: err = %v, want ErrTaken", err)
+	}
+	if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Token != l.Token() {
+		t.Errorf("inspect: %+v, err = %v", info, err)
+	}
+	next := acquireAsync(ctx, m, name)
+	mustRelease(t, l)
+	mustRelease(t, awaitLock(t, next))
+	nodes[1:].awaitFree(t, name)
+	if info, err := m.Inspect(ctx, name); err != nil || info.Held {
+		t.Errorf("inspect while it is free: %+v, err = %v", info, err)
+	}
+	// Two foreign keys would leave a majority.
+	foreign(1)
+	nodes[2:3].block(t, name)
+	wantTaken(t, m, name)
+	nodes[2:3].forget(t, name)
+	nodes[2:].awaitFree(t, name)
+	foreign(2)
+	for range 5 {
+		// A call of an earlier try may still arrive at a node, which then counts as taken.
+		await.True(t, "ErrForeignKey", func() bool {
+			_, err := m.TryAcquire(ctx, name)
+			if !errors.Is(err, ErrForeignKey) && !errors.Is(err, ErrTaken) {
+				t.Fatalf("try: err = %v, want ErrForeignKey", err)
 			}
-			nodes[2:3].forget(t, name)
-			nodes[2:].awaitFree(t, name)
-		}
-		if err := rdb.RPush(ctx, key, "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+			nodes[3:].awaitFree(t, name)
+			return errors.Is(err, ErrForeignKey)
+		})
 	}
-	if _, err := m.TryAcquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("try: err = %v, want ErrForeignKey", err)
-	}
-	if _, err := m.Acquire(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("acquire: err = %v, want ErrForeignKey", err)
-	}
-	if _, err := m.Inspect(ctx, name); !errors.Is(err, ErrForeignKey) {
-		t.Errorf("inspect: err = %v, want ErrForeignKey", err)
-	}
+	wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+	wantErr(t, errOf(m.Inspect(ctx, name)), ErrForeignKey)
 	nodes[3:].awaitFree(t, name)
 	for i, rdb := range nodes[:3] {
 		if n := rdb.LLen(ctx, key).Val(); n != 1 {
 			t.Errorf("node %d: %d elements in the foreign list", i, n)
 		}
 	}
-	held := mustAcquire(t, m, resource(t))
-	nodes.awaitHeld(t, held)
-	for _, rdb := range nodes[:3] {
-		if err := errors.Join(rdb.Del(ctx, held.h.keys[keyLock]).Err(), rdb.RPush(ctx, held.h.keys[keyLock], "x").Err()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	specIs(t, held.Extend(ctx, quorumSlow.TTL), ErrLost)
 }
 
 // Given nodes that stored different fencing tokens, one far ahead, when the lock is taken, then every
@@ -409,9 +350,7 @@ func quorumFences(t *testing.T, nodes quorumNodes) {
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	const ahead = int64(5e15) // some decades ahead of the clock, below 2^53
 	for i, fence := range []int64{ahead, 7, 1e15} {
-		if err := nodes[i].Set(ctx, k[keyFence], fence, time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[i].Set(ctx, k[keyFence], fence, time.Hour).Err())
 	}
 	nodes[3:].block(t, name) // so that the first three must grant it
 	first := mustAcquire(t, m, name)
@@ -452,9 +391,7 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 	ctx, name := await.Context(t), resource(t)
 	m, k := nodes.manager(t, quorumSlow), mustKeys(t, name)
 	for i, rdb := range nodes {
-		if err := rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyFence], int64(4e15)+int64(i), time.Hour).Err())
 	}
 	l := mustAcquire(t, m, name)
 	nodes.awaitHeld(t, l)
@@ -465,72 +402,6 @@ func quorumLateGrants(t *testing.T, nodes quorumNodes) {
 		}
 	}
 	mustRelease(t, l)
-}
-
-// Given a held lock, when a script with the guard runs on a node that granted it, then it accepts the
-// holder, and refuses it after the release and while another client holds the lock.
-func quorumGuard(t *testing.T, nodes quorumNodes) {
-	name := resource(t)
-	m := nodes.manager(t, quorumSlow)
-	want := func(l *Lock, n int) {
-		t.Helper()
-		for i, rdb := range nodes {
-			if got := guarded(t, rdb, l); got != n {
-				t.Errorf("node %d: guard = %d, want %d", i, got, n)
-			}
-		}
-	}
-	l := mustAcquire(t, m, name)
-	nodes.awaitValue(t, name, l.GuardValue())
-	want(l, 0)
-	mustRelease(t, l)
-	nodes.awaitFree(t, name)
-	want(l, -1)
-	after := mustAcquire(t, m, name)
-	nodes.awaitValue(t, name, after.GuardValue())
-	want(l, -1)
-	want(after, 0)
-	mustRelease(t, after)
-}
-
-// Given many clients of two managers, when they take the lock repeatedly, then no two hold it at the
-// same time, the fence rises, and nothing is left.
-func quorumContention(goroutines int, rounds int64) func(*testing.T, quorumNodes) {
-	return func(t *testing.T, nodes quorumNodes) {
-		ctx, name := await.Context(t), resource(t)
-		cfg := quorumSlow
-		cfg.Poll = 40 * time.Millisecond // longer than a try takes, or the votes split forever
-		managers := []*Manager{nodes.manager(t, cfg), nodes.manager(t, cfg)}
-		var begun, inside, last, done atomic.Int64
-		var all sync.WaitGroup
-		for i := range goroutines {
-			all.Go(func() {
-				for begun.Add(1) <= rounds {
-					l, err := managers[i%2].Acquire(ctx, name)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if n := inside.Add(1); n != 1 {
-						t.Errorf("%d hold it at the same time", n)
-					}
-					if before := last.Swap(l.Fence()); before >= l.Fence() {
-						t.Errorf("fence %d after %d", l.Fence(), before)
-					}
-					inside.Add(-1)
-					if err := l.Release(ctx); err != nil {
-						t.Error(err)
-					}
-					done.Add(1)
-				}
-			})
-		}
-		all.Wait()
-		if n := done.Load(); n != rounds {
-			t.Errorf("%d rounds, want %d", n, rounds)
-		}
-		nodes.awaitFree(t, name)
-	}
 }
 
 // Given several clients that ask for the same lock at the same moment, when their votes split, then they
@@ -562,5 +433,39 @@ func quorumSplitVotes(t *testing.T, nodes quorumNodes) {
 			t.Errorf("%d served, want %d", n, contenders)
 		}
 		nodes.awaitFree(t, name)
+	}
+}
+
+// Given locks on all nodes, on some, and on too few, when they are inspected, then Info has the holder
+// with its metadata and the number of its nodes.
+func quorumInspect(t *testing.T, nodes quorumNodes) {
+	ctx, name := await.Context(t), resource(t)
+	cfg := quorumSlow
+	cfg.Metadata = "host:7"
+	m := nodes.manager(t, cfg)
+	l := mustAcquire(t, m, name)
+	nodes.awaitValue(t, name, l.GuardValue())
+	for lost := range 3 {
+		nodes[:lost].forget(t, name)
+		info, err := m.Inspect(ctx, name)
+		must(t, err)
+		if !info.Held || info.Holder.Token != l.Token() || info.Holder.Metadata != "host:7" || info.Fence != l.Fence() {
+			t.Errorf("%d nodes lost: %+v", lost, info)
+		}
+		if info.Nodes != quorumSize-lost || info.Remaining <= 0 || info.Remaining > cfg.TTL || info.Resource != name {
+			t.Errorf("%d nodes lost: %+v", lost, info)
+		}
+	}
+	nodes[:3].forget(t, name)
+	info, err := m.Inspect(ctx, name)
+	if err != nil || info.Held || info.Nodes != 0 {
+		t.Errorf("a minority holds it: %+v, %v", info, err)
+	}
+	wantHeld(t, l, false)
+	wantErr(t, l.Release(ctx), ErrNotHeld)
+	nodes.awaitFree(t, name)
+	info, err = m.Inspect(ctx, name)
+	if err != nil || info.Held || info.Fence < l.Fence() {
+		t.Errorf("free: %+v, %v, want the last fence %d", info, err, l.Fence())
 	}
 }

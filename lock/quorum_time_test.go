@@ -19,18 +19,14 @@ func (nodes quorumNodes) inOwnTime(t *testing.T, cfg Config, test func(t *testin
 		for i, rdb := range nodes {
 			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
 			clients[i], f[i] = own, new(failing)
-			own.AddHook(specAround(f[i].hook))
+			own.AddHook(around(f[i].hook))
 		}
 		m, err := NewQuorum(clients, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() {
 			closeQuorum(t, m)
 			for _, own := range clients {
-				if err := own.Close(); err != nil {
-					t.Error(err)
-				}
+				check(t, own.Close())
 			}
 		}()
 		test(t, m, f)
@@ -85,9 +81,7 @@ func TestQuorum_Acquire_ReleaseArrivesLate(t *testing.T) {
 		nodes[:3].forget(t, name)
 		l := awaitLock(t, next)
 		synctest.Wait()
-		if err := nodes[4].Do(t.Context(), release...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, nodes[4].Do(t.Context(), release...).Err())
 		for i, v := range nodes.values(t, name) {
 			if v != l.GuardValue() {
 				t.Errorf("node %d holds %q, want %q", i, v, l.GuardValue())
@@ -121,7 +115,7 @@ func TestQuorum_Settle_Minority(t *testing.T) {
 					return refuse(callCtx, cmds)
 				})
 				_, err := m.TryAcquire(ctx, name)
-				specIs(t, err, want)
+				wantErr(t, err, want)
 				pass(2 * time.Minute)
 				synctest.Wait()
 				for i, v := range nodes[:3].values(t, name) {
@@ -146,7 +140,7 @@ func TestQuorum_Extend_NotRestored(t *testing.T) {
 		for _, one := range f[1:3] {
 			one.set(refuse)
 		}
-		specIs(t, l.Extend(t.Context(), quorumSlow.TTL), ErrNoQuorum)
+		wantErr(t, l.Extend(t.Context(), quorumSlow.TTL), ErrNoQuorum)
 		synctest.Wait()
 		if v := nodes[:1].values(t, name)[0]; v != "" {
 			t.Errorf("the node holds %q", v)
@@ -174,12 +168,8 @@ func TestQuorum_Extend_FenceStays(t *testing.T) {
 		l := mustAcquire(t, m, name)
 		synctest.Wait()
 		greater := l.Fence() + 1
-		if err := nodes[0].Set(t.Context(), mustKeys(t, name)[keyFence], greater, time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Extend(t.Context(), quorumSlow.TTL); err != nil {
-			t.Error(err)
-		}
+		must(t, nodes[0].Set(t.Context(), mustKeys(t, name)[keyFence], greater, time.Hour).Err())
+		check(t, l.Extend(t.Context(), quorumSlow.TTL))
 		synctest.Wait()
 		if got := quorumFence(t, nodes[0], name); got != greater {
 			t.Errorf("the node stores %d, want %d", got, greater)
@@ -217,7 +207,7 @@ func TestQuorum_Extend_NoReply(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		specIs(t, l.Extend(ctx, quorumSlow.TTL), ErrNoQuorum, context.DeadlineExceeded)
+		wantErr(t, l.Extend(ctx, quorumSlow.TTL), ErrNoQuorum, context.DeadlineExceeded)
 		if cause := context.Cause(l.Context()); cause != nil {
 			t.Errorf("the lock has ended: %v", cause)
 		}

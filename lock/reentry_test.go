@@ -17,38 +17,34 @@ import (
 func TestWithReentry(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		counted, calls := specCalls(t, rdb, nil)
+		counted, calls := counting(t, rdb, nil)
 		m, other := newManager(t, counted, slow), newManager(t, rdb, slow)
-		enter := func(t *testing.T, ctx context.Context, name string) *Lock {
-			t.Helper()
-			l, err := m.Acquire(ctx, name, WithReentry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
+		for name, test := range map[string]func(t *testing.T, rdb *redis.Client, m, other *Manager){
+			"AnyOrder": reentryAnyOrder, "ThroughOthers": reentryThroughOthers, "Lost": reentryLost, "AfterRelease": reentryAfterRelease,
+			"OtherResource": reentryOtherResource, "OtherManager": reentryOtherManager, "WithoutOption": reentryWithoutOption,
+			"TheOthersWait": reentryTheOthersWait,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, rdb, m, other) })
 		}
-
-		t.Run("NoRoundTrip", func(t *testing.T) { reentryNoRoundTrip(t, rdb, m, calls, enter) })
-		t.Run("AnyOrder", func(t *testing.T) { reentryAnyOrder(t, rdb, m, enter, other) })
-		t.Run("ThroughOthers", func(t *testing.T) { reentryThroughOthers(t, m, enter) })
-		t.Run("Lost", func(t *testing.T) { reentryLost(t, rdb, m, enter) })
-		t.Run("AfterRelease", func(t *testing.T) { reentryAfterRelease(t, m, enter) })
-		t.Run("OtherResource", func(t *testing.T) { reentryOtherResource(t, m, enter, other) })
-		t.Run("OtherManager", func(t *testing.T) { reentryOtherManager(t, m, other) })
-		t.Run("WithoutOption", func(t *testing.T) { reentryWithoutOption(t, rdb, m) })
-		t.Run("TheOthersWait", func(t *testing.T) { reentryTheOthersWait(t, rdb, m, enter, other) })
+		t.Run("NoRoundTrip", func(t *testing.T) { reentryNoRoundTrip(t, rdb, m, calls) })
 	})
 }
 
-func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atomic.Int64, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+// reenter takes a lock that its context may hold already.
+func reenter(ctx context.Context, t *testing.T, m *Manager, name string) *Lock {
+	t.Helper()
+	l, err := m.Acquire(ctx, name, WithReentry())
+	must(t, err)
+	return l
+}
+
+func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atomic.Int64) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	before := calls.Load()
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	tried, err := m.TryAcquire(inner.Context(), name, WithReentry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, l := range []*Lock{inner, tried} {
 		if l.Fence() != outer.Fence() || l.Token() != outer.Token() || !l.ValidUntil().Equal(outer.ValidUntil()) {
 			t.Errorf("fence %d, token %s; want those of the first", l.Fence(), l.Token())
@@ -62,17 +58,16 @@ func reentryNoRoundTrip(t *testing.T, rdb *redis.Client, m *Manager, calls *atom
 	awaitNoTrace(t, rdb, name)
 }
 
-func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryAnyOrder(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given three handles, when they are released in any order, then
 	// the last one frees the resource.
 	for _, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}, {1, 2, 0}} {
 		name := resource(t)
 		handles := []*Lock{mustAcquire(t, m, name)}
-		handles = append(handles, enter(t, handles[0].Context(), name))
-		handles = append(handles, enter(t, handles[1].Context(), name))
+		handles = append(handles, reenter(handles[0].Context(), t, m, name))
+		handles = append(handles, reenter(handles[1].Context(), t, m, name))
 		for n, i := range order {
-			_, err := other.TryAcquire(t.Context(), name)
-			specIs(t, err, ErrTaken)
+			wantTaken(t, other, name)
 			// A handle's context ends with that of the handle through which it was acquired.
 			for _, rest := range order[n:] {
 				if below := slices.Min(append(slices.Clone(order[:n]), rest)) < rest; (handles[rest].Context().Err() != nil) != below {
@@ -91,17 +86,15 @@ func reentryAnyOrder(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *
 	}
 }
 
-func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryThroughOthers(t *testing.T, _ *redis.Client, m, _ *Manager) {
 	// Given a context below that of the lock, with another lock between.
 	name, second := resource(t), resource(t)
 	outer := mustAcquire(t, m, name)
 	between, err := m.Acquire(outer.Context(), second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(between.Context())
 	defer cancel()
-	inner := enter(t, ctx, name)
+	inner := reenter(ctx, t, m, name)
 	if inner.Fence() != outer.Fence() {
 		t.Error("another holding")
 	}
@@ -110,51 +103,49 @@ func reentryThroughOthers(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	}
 }
 
-func reentryLost(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryLost(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given a lost lock, then the contexts of all handles end, and none of them releases the
 	// lock of the next holder.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	k := mustKeys(t, name)
-	if err := rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	specIs(t, inner.Extend(t.Context(), time.Hour), ErrLost)
+	must(t, rdb.Set(t.Context(), k[keyLock], "stranger", time.Minute).Err())
+	wantErr(t, inner.Extend(t.Context(), time.Hour), ErrLost)
 	for _, l := range []*Lock{outer, inner} {
-		specCause(t, l, ErrLost, ErrNotHeld)
-		specIs(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+		wantCause(t, l, ErrLost, ErrNotHeld)
+		wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
 	}
 	if got := rdb.Get(t.Context(), k[keyLock]).Val(); got != "stranger" {
 		t.Errorf("the foreign key holds %q", got)
 	}
 	// An acquire whose context has a lost lock's values but not its end has to queue.
 	_, err := m.TryAcquire(context.WithoutCancel(inner.Context()), name, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 }
 
-func reentryAfterRelease(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock) {
+func reentryAfterRelease(t *testing.T, _ *redis.Client, m, _ *Manager) {
 	// Given an ended lock, then its context re-enters nothing.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	mustRelease(t, outer)
 	_, err := m.Acquire(outer.Context(), name, WithReentry())
-	specIs(t, err, ErrReleased)
-	l := enter(t, context.WithoutCancel(outer.Context()), name)
+	wantErr(t, err, ErrReleased)
+	l := reenter(context.WithoutCancel(outer.Context()), t, m, name)
 	if l.Fence() <= outer.Fence() {
 		t.Errorf("fence %d after %d", l.Fence(), outer.Fence())
 	}
 	mustRelease(t, l)
 }
 
-func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryOtherResource(t *testing.T, _ *redis.Client, m, other *Manager) {
 	name, second := resource(t), resource(t)
 	outer := mustAcquire(t, m, name)
 	held := mustAcquire(t, other, second)
 	_, err := m.TryAcquire(outer.Context(), second, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	mustRelease(t, held)
-	l := enter(t, outer.Context(), second)
+	l := reenter(outer.Context(), t, m, second)
 	if l.Token() == outer.Token() {
 		t.Error("another resource counted as the same")
 	}
@@ -162,49 +153,45 @@ func reentryOtherResource(t *testing.T, m *Manager, enter func(t *testing.T, ctx
 	mustRelease(t, outer)
 }
 
-func reentryOtherManager(t *testing.T, m *Manager, other *Manager) {
+func reentryOtherManager(t *testing.T, _ *redis.Client, m, other *Manager) {
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	_, err := other.TryAcquire(outer.Context(), name, WithReentry())
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	mustRelease(t, outer)
 }
 
-func reentryWithoutOption(t *testing.T, rdb *redis.Client, m *Manager) {
+func reentryWithoutOption(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 	// Given the lock's context, when it is acquired again without the option,
 	// then that fails at once and does not wait for itself.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	_, err := m.TryAcquire(outer.Context(), name)
-	specIs(t, err, ErrTaken)
+	wantErr(t, err, ErrTaken)
 	_, err = m.Acquire(outer.Context(), name)
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	_, err = m.AcquireAll(outer.Context(), []string{resource(t), name})
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	err = m.Do(outer.Context(), name, func(context.Context, *Lock) error { t.Error("called"); return nil })
-	specIs(t, err, ErrNested)
+	wantErr(t, err, ErrNested)
 	mustRelease(t, outer)
 	// Once it is released, a context that carries it but has not ended can acquire it.
 	again, err := m.Acquire(context.WithoutCancel(outer.Context()), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mustRelease(t, again)
 	awaitNoTrace(t, rdb, name)
 }
 
-func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m *Manager, enter func(t *testing.T, ctx context.Context, name string) *Lock, other *Manager) {
+func reentryTheOthersWait(t *testing.T, rdb *redis.Client, m, other *Manager) {
 	// Given waiters, when the lock is re-entered, then no waiter is served before
 	// the last release.
 	name := resource(t)
 	outer := mustAcquire(t, m, name)
 	waiting := acquireAsync(await.Context(t), other, name)
 	awaitWaiters(t, rdb, name, 1)
-	inner := enter(t, outer.Context(), name)
+	inner := reenter(outer.Context(), t, m, name)
 	mustRelease(t, outer)
-	if held, err := inner.Held(t.Context()); err != nil || !held {
-		t.Errorf("held = %v, %v", held, err)
-	}
+	wantHeld(t, inner, true)
 	mustRelease(t, inner)
 	mustRelease(t, awaitLock(t, waiting))
 }

@@ -30,23 +30,6 @@ func ghosts(t *testing.T, m *Manager, name string, n int) (tokens []string) {
 	return tokens
 }
 
-// TestManager_Acquire_DeadWaiters: 20 waiters of dead processes at the head of the queue cost nothing if
-// Redis knows which processes listen.
-func TestManager_Acquire_DeadWaiters(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m := newManager(t, rdb, slow)
-		l := mustAcquire(t, m, name)
-		ghosts(t, m, name, 20)
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 21)
-		mustRelease(t, l)
-		l = awaitLock(t, next)
-		mustRelease(t, l)
-	})
-}
-
 // TestManager_Acquire_DeadWaiters_Cluster: in a cluster PUBLISH does not show which processes listen, so
 // dead waiters are recognised by their missing keep-alives: all at once, not one claim after the other.
 func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
@@ -64,20 +47,18 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		// The holder of the key after each script that may hand it over.
 		var mu sync.Mutex
 		served := make(map[string]bool)
-		rdb.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if !acquires(cmd) && !releases(cmd) {
-					return err
-				}
-				token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
-				if ok && slices.Contains(dying, token) {
-					mu.Lock()
-					served[token] = true
-					mu.Unlock()
-				}
+		rdb.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if !acquires(cmds[0]) && !releases(cmds[0]) {
 				return err
 			}
+			token, _, ok := strings.Cut(rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(), ":")
+			if ok && slices.Contains(dying, token) {
+				mu.Lock()
+				served[token] = true
+				mu.Unlock()
+			}
+			return err
 		}))
 		mustRelease(t, l)
 		l = awaitLock(t, next)
@@ -92,27 +73,6 @@ func TestManager_Acquire_DeadWaiters_Cluster(t *testing.T) {
 		if len(served) > 1 {
 			t.Errorf("the lock went to %d dead waiters, want one at most", len(served))
 		}
-	})
-}
-
-// TestManager_Acquire_DeadAfterHandover: a waiter that died after the lock was handed to it keeps it only
-// for ClaimTTL.
-func TestManager_Acquire_DeadAfterHandover(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		cfg := slow
-		cfg.ClaimTTL = 100 * time.Millisecond
-		m := newManager(t, rdb, cfg)
-		l := mustAcquire(t, m, name)
-		dead := ghosts(t, m, name, 1)[0]
-		mustRelease(t, l)
-		if got := rdb.Get(ctx, mustKeys(t, name)[keyLock]).Val(); got != "" && !strings.HasPrefix(got, dead) {
-			t.Fatalf("key holds %q, want the dead waiter's value", got)
-		}
-		// The key can only have expired at the end of the claim.
-		l = mustAcquire(t, m, name)
-		mustRelease(t, l)
 	})
 }
 
@@ -143,22 +103,14 @@ func TestManager_Acquire_ExpiredWithWaiters(t *testing.T) {
 		ctx, name := await.Context(t), resource(t)
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		k := mustKeys(t, name)
-		if err := rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyLock], "a dead holder", time.Minute).Err())
 		first := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 1)
-		if err := rdb.Del(ctx, k[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := other.TryAcquire(ctx, name); !errors.Is(err, ErrTaken) {
-			t.Fatalf("err = %v, want ErrTaken", err)
-		}
+		must(t, rdb.Del(ctx, k[keyLock]).Err())
+		wantTaken(t, other, name)
 		mustRelease(t, awaitLock(t, first))
 		// Without a newcomer the waiter itself checks when the key expires.
-		if err := rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, k[keyLock], "a dead holder", 50*time.Millisecond).Err())
 		mustRelease(t, mustAcquire(t, m, name))
 	})
 }
@@ -178,9 +130,7 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			m, k := newManager(t, rdb, cfg), mustKeys(t, name)
 			mustAcquire(t, m, name)
 			tokens := ghosts(t, m, name, 2)
-			if err := rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.HSet(ctx, k[keySeen], tokens[0], 1).Err())
 			before, fence := rdb.Time(ctx).Val(), rdb.Get(ctx, k[keyFence]).Val()
 			first := &attempt{keys: *k, settings: m.defaults, token: tokens[0], member: tokens[0]}
 			if r, err := m.store.acquire(ctx, first); err != nil || r.held {
@@ -188,9 +138,7 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 			}
 			after := rdb.Time(ctx).Val()
 			until, err := rdb.HGet(ctx, k[keySeen], tokens[0]).Int64()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, end := range []struct {
 				what string
 				at   time.Time
@@ -214,9 +162,9 @@ func TestManager_Acquire_KeepAlive(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_DeadWaiters_Bound: a release skips up to 64 waiters whose processes do not listen. If
-// there are more, or the number of receivers is not known, the first of them gets the lock for ClaimTTL.
-func TestManager_Acquire_DeadWaiters_Bound(t *testing.T) {
+// TestManager_Acquire_DeadWaiters: a release skips up to 64 waiters whose processes do not listen. If there
+// are more, or the number of receivers is not known, the first of them gets the lock for ClaimTTL.
+func TestManager_Acquire_DeadWaiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, tc := range []struct {
@@ -239,6 +187,8 @@ func TestManager_Acquire_DeadWaiters_Bound(t *testing.T) {
 			}
 			if tc.served {
 				mustRelease(t, awaitLock(t, next))
+			} else if left := keyTTL(t, rdb, name); left <= 0 || left > slow.ClaimTTL {
+				t.Errorf("%+v: the dead waiter has it for %s, want ClaimTTL", tc, left)
 			}
 		}
 	})
@@ -256,19 +206,14 @@ func TestManager_TryAcquire_DeadWaiters_Bound(t *testing.T) {
 		for i := range dead {
 			waiters = append(waiters, redis.Z{Score: float64(i), Member: "GHOST." + rand.Text()})
 		}
-		if err := errors.Join(rdb.ZAdd(ctx, k[keyWaiters], waiters...).Err(), rdb.Set(ctx, k[keyFence], fence, time.Hour).Err()); err != nil {
-			t.Fatal(err)
-		}
-		_, err := m.TryAcquire(ctx, name)
-		specIs(t, err, ErrTaken)
+		must(t, errors.Join(rdb.ZAdd(ctx, k[keyWaiters], waiters...).Err(), rdb.Set(ctx, k[keyFence], fence, time.Hour).Err()))
+		wantTaken(t, m, name)
 		if n, mark := rdb.ZCard(ctx, k[keyWaiters]).Val(), rdb.Get(ctx, k[keyFence]).Val(); n != dead-1024 || mark != fence {
 			t.Errorf("%d waiters are left and the fence is %q, want %d and %q", n, mark, dead-1024, fence)
 		}
 		wantDay(t, rdb, name)
 		l, err := m.TryAcquire(ctx, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mustRelease(t, l)
 	})
 }
@@ -305,6 +250,37 @@ func TestLock_Release_Mark(t *testing.T) {
 				t.Fatalf("release %d: held %v, handed over %v, %v", i, held, handed, err)
 			}
 			wantMark("after a release", i == 0)
+		}
+	})
+}
+
+// Given a free lock whose queue has dead waiters, of processes that no longer listen or whose keep-alives
+// are overdue, when it is tried, then it is acquired.
+func TestManager_TryAcquire_DeadWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, tc := range []struct {
+			name   string
+			n      int
+			silent bool
+		}{{"DoNotListen", 20, false}, {"DoNotListenMany", 100, false}, {"Silent", 100, true}} {
+			ctx, name := await.Context(t), resource(t)
+			m, k := newManager(t, rdb, slow), mustKeys(t, name)
+			// The holder died as well, so the lock is not handed over.
+			must(t, rdb.Set(ctx, k[keyLock], "a dead holder", time.Hour).Err())
+			for _, member := range ghosts(t, m, name, tc.n) {
+				if !tc.silent {
+					continue
+				}
+				must(t, rdb.HSet(ctx, k[keySeen], member, 1).Err())
+			}
+			must(t, rdb.Del(ctx, k[keyLock]).Err())
+			l, err := m.TryAcquire(ctx, name)
+			if err != nil {
+				t.Errorf("%s: %v", tc.name, err)
+				continue
+			}
+			mustRelease(t, l)
 		}
 	})
 }

@@ -35,9 +35,7 @@ func TestManager_claim_LateNews(t *testing.T) {
 	} {
 		a := &attempt{caller: t.Context(), resource: tc.name, keys: *mustKeys(t, resource(t)), settings: m.defaults, token: m.newToken(), sent: now.Add(-tc.sent), nowUS: 1e15}
 		n := news{fence: 7, setUS: 1e15 + tc.set.Microseconds(), claimMS: slow.ClaimTTL.Milliseconds()}
-		if err := rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(t.Context(), a.keys[0], a.token+":7", slow.ClaimTTL).Err())
 		l, err := m.claim(t.Context(), a, n)
 		if err != nil || (l != nil) != tc.claimed {
 			t.Errorf("%s: claimed = %v, err = %v; want %v", tc.name, l != nil, err, tc.claimed)
@@ -68,18 +66,14 @@ func TestManager_Acquire_ReleasedBeforeSubscription(t *testing.T) {
 		m, other := newManager(t, rdb, slow), newManager(t, waiter, slow)
 		l := mustAcquire(t, m, name)
 		var once atomic.Bool
-		waiter.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				err := next(ctx, cmd)
-				if err == nil && acquires(cmd) && !once.Swap(true) {
-					mustRelease(t, l)
-				}
-				return err
+		waiter.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			err := next()
+			if err == nil && acquires(cmds[0]) && !once.Swap(true) {
+				mustRelease(t, l)
 			}
+			return err
 		}))
-		if err := acquireScript.Load(ctx, rdb).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, acquireScript.Load(ctx, rdb).Err())
 		mustRelease(t, mustAcquire(t, other, name))
 		if !once.Load() {
 			t.Fatal("the lock was never contended")
@@ -93,19 +87,21 @@ type alwaysSoon struct{ context.Context }
 
 func (alwaysSoon) Deadline() (time.Time, bool) { return time.Now().Add(inlineLeft / 5), true }
 
-// TestManager_Acquire_EndsDuringCall: the context ends during the call, which still takes the lock; it is
-// released.
+// TestManager_Acquire_EndsDuringCall: the context ends during the call, which still takes the lock or joins the queue;
+// that is undone.
 func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name   string
-		atOnce bool // Acquire returns during the call
+	for name, tc := range map[string]struct {
+		soon bool // a deadline is near, so the caller returns during the call
+		far  bool // a deadline is far
+		try  bool
+		held bool // by another holder, so that the call only joins the queue
 	}{
-		{"Cancelled", false},
-		{"CancelledWithoutDeadline", false},
-		{"Deadline", true},
+		"Cancelled": {far: true}, "CancelledWithoutDeadline": {}, "Deadline": {soon: true},
+		"TryCancelled": {far: true, try: true}, "TryCancelledWithoutDeadline": {try: true}, "TryDeadline": {soon: true, try: true},
+		"JoinedAndCancelled": {held: true}, "JoinedDeadline": {soon: true, held: true},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 				name := resource(t)
@@ -113,58 +109,69 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				cfg := slow
 				cfg.CallTimeout = patience
 				m := newManager(t, late, cfg)
-				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
-				late.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-					return func(ctx context.Context, cmd redis.Cmder) error {
-						if !acquires(cmd) {
-							return next(ctx, cmd)
-						}
-						entered <- struct{}{}
-						<-gate
-						err := next(ctx, cmd)
-						if err == nil {
-							r, convErr := granted(cmd.(*redis.Cmd))
-							if convErr != nil {
-								return convErr
-							}
-							took <- r.held
-						}
-						return err
-					}
-				}))
-				if err := acquireScript.Load(t.Context(), rdb).Err(); err != nil {
-					t.Fatal(err)
+				var other *Lock
+				if tc.held {
+					listen(t, m) // then the first call joins the queue
+					other = mustAcquire(t, newManager(t, rdb, slow), name)
 				}
+				entered, gate, took := make(chan struct{}, 4), make(chan struct{}), make(chan bool, 4)
+				late.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+					if !acquires(cmds[0]) {
+						return next()
+					}
+					entered <- struct{}{}
+					<-gate
+					err := next()
+					if err == nil {
+						r, convErr := granted(cmds[0].(*redis.Cmd))
+						if convErr != nil {
+							return convErr
+						}
+						took <- r.held
+					}
+					return err
+				}))
+				must(t, acquireScript.Load(t.Context(), rdb).Err())
 				ends, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				ctx := ends
-				switch tc.name {
-				case "Cancelled":
+				switch {
+				case tc.far:
 					var stop context.CancelFunc
 					ctx, stop = context.WithTimeout(ends, patience)
 					defer stop()
-				case "Deadline":
+				case tc.soon:
 					ctx = alwaysSoon{ends}
 				}
-				done := acquireAsync(ctx, m, name)
+				done := make(chan result, 1)
+				go func() {
+					l, err := m.acquire(ctx, name, !tc.try, nil)
+					done <- result{l, err}
+				}()
 				<-entered
-				if tc.atOnce {
-					cancel()
-					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) {
-						t.Fatalf("%+v, want ErrWaitTimeout", r)
-					}
-				}
 				cancel()
-				close(gate)
-				if !<-took {
-					t.Fatal("the script did not take the lock")
+				var r result
+				if tc.soon {
+					r = awaitResult(t, done)
 				}
-				if !tc.atOnce {
-					if r := awaitResult(t, done); !errors.Is(r.err, ErrWaitTimeout) || !errors.Is(r.err, context.Canceled) {
-						t.Fatalf("%+v, want ErrWaitTimeout and Canceled", r)
-					}
+				close(gate)
+				if <-took == tc.held {
+					t.Fatalf("the script took the lock: %v", !tc.held)
+				}
+				if !tc.soon {
+					r = awaitResult(t, done)
+				}
+				if !errors.Is(r.err, context.Canceled) || errors.Is(r.err, ErrWaitTimeout) == tc.try {
+					t.Fatalf("%+v, want Canceled, in a wait ErrWaitTimeout too", r)
+				}
+				if tc.held {
+					awaitWaiters(t, rdb, name, 0)
+					mustRelease(t, other)
 				}
 				awaitNoTrace(t, rdb, name)
+				// Nothing arrives after it either.
+				check(t, m.Close(t.Context()))
+				wantNoTrace(t, rdb, name)
 			})
 		})
 	}
@@ -175,9 +182,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	ownEngines(t, func(t *testing.T, rdb *redis.Client) {
-		if err := releaseScript.Load(t.Context(), rdb).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, releaseScript.Load(t.Context(), rdb).Err())
 		for name, tc := range map[string]struct {
 			wait  bool
 			limit time.Duration
@@ -211,7 +216,7 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), tc.limit)
 					defer cancel()
 					_, err := m.acquire(ctx, name, tc.wait, nil)
-					specIs(t, err, tc.want)
+					wantErr(t, err, tc.want)
 					if err := <-ran; err != nil || traces(t, rdb, name) == 0 {
 						t.Errorf("the late script: %v, %d keys", err, traces(t, rdb, name))
 					}
@@ -219,6 +224,20 @@ func TestManager_Acquire_ScriptAfterCleanUp(t *testing.T) {
 				})
 			})
 		}
+	})
+}
+
+// Given a waiter whose calls fail, when its wait ends, then the error has the last failure too.
+func TestManager_Acquire_EndsDuringOutage(t *testing.T) {
+	t.Parallel()
+	rdb, name := redistest.Embedded(t), resource(t)
+	inOwnTime(t, rdb, Config{TTL: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+		l := mustAcquire(t, m, name)
+		time.AfterFunc(50*time.Millisecond, func() { f.set(refuse) })
+		_, err := m.Acquire(t.Context(), name, WithWaitLimit(100*time.Millisecond))
+		wantErr(t, err, ErrWaitTimeout, context.DeadlineExceeded, errRefused)
+		f.how.Store(nil)
+		mustRelease(t, l)
 	})
 }
 
@@ -236,9 +255,7 @@ func TestManager_Acquire_Silence(t *testing.T) {
 		next := acquireAsync(ctx, m, name)
 		awaitWaiters(t, rdb, name, 2)
 		until, err := rdb.HGet(ctx, k[keySeen], silent).Int64()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		await.True(t, "the silent waiter's keep-alive is overdue", func() bool { return rdb.Time(ctx).Val().UnixMilli() > until })
 		mustRelease(t, l)
 		l = awaitLock(t, next)
@@ -249,49 +266,23 @@ func TestManager_Acquire_Silence(t *testing.T) {
 	})
 }
 
-// TestManager_Acquire_SubscriptionKilled: the lock is released while the
-// subscription is down, so the message is lost.
-func TestManager_Acquire_SubscriptionKilled(t *testing.T) {
-	t.Parallel()
-	server := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
-	ctx, name := await.Context(t), resource(t)
-	holder, m := newManager(t, rdb, slow), newManager(t, rdb, slow)
-	for range 5 {
-		l := mustAcquire(t, holder, name)
-		next := acquireAsync(ctx, m, name)
-		awaitWaiters(t, rdb, name, 1)
-		if n, err := rdb.ClientKillByFilter(ctx, "TYPE", "pubsub").Result(); err != nil || n == 0 {
-			t.Fatalf("killed %d connections, err = %v", n, err)
-		}
-		mustRelease(t, l)
-		mustRelease(t, awaitLock(t, next))
-	}
-}
-
 // TestManager_Acquire_RedisRestarts: a waiter survives a restart of Redis.
 func TestManager_Acquire_RedisRestarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	defer rdb.Close()
+	rdb := clientOf(t, server)
 	ctx, name := await.Context(t), resource(t)
 	cfg := Config{TTL: 5 * time.Second, ClaimTTL: 5 * time.Second, Liveness: 100 * time.Millisecond}
 	holder, m := newManager(t, rdb, cfg), newManager(t, rdb, cfg)
 	l := mustAcquire(t, holder, name)
 	next := acquireAsync(ctx, m, name)
 	awaitWaiters(t, rdb, name, 1)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Kill())
 	// While Redis is down an acquire fails with the network's error.
 	if _, err := holder.TryAcquire(ctx, resource(t)); err == nil || !unknown(errors.Unwrap(err)) {
 		t.Errorf("err = %v, want the network's", err)
 	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Start())
 	// Whether the lock survived the restart depends on its duration.
 	if err := l.Release(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
 		t.Fatal(err)
@@ -331,18 +322,16 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 		var mu sync.Mutex
 		var sent []time.Time
 		var others []string
-		own.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-			return func(ctx context.Context, cmd redis.Cmder) error {
-				mu.Lock()
-				switch {
-				case acquires(cmd):
-					sent = append(sent, time.Now())
-				case len(sent) > 2 && len(sent) < calls: // past the start, before the release
-					others = append(others, cmd.Name())
-				}
-				mu.Unlock()
-				return next(ctx, cmd)
+		own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			mu.Lock()
+			switch {
+			case acquires(cmds[0]):
+				sent = append(sent, time.Now())
+			case len(sent) > 2 && len(sent) < calls: // past the start, before the release
+				others = append(others, cmds[0].Name())
 			}
+			mu.Unlock()
+			return next()
 		}))
 		next := acquireAsync(ctx, m, name)
 		await.True(t, "the waiter has sent a keep-alive", func() bool {
@@ -363,5 +352,81 @@ func TestManager_Acquire_OneCallPerInterval(t *testing.T) {
 		mu.Unlock()
 		mustRelease(t, l)
 		mustRelease(t, awaitLock(t, next))
+	})
+}
+
+// TestManager_Acquire_ShortAfterHandover: locks that are handed over and held briefly need no renewal,
+// although their key has only ClaimTTL.
+func TestManager_Acquire_ShortAfterHandover(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const rounds = 30
+		ctx, name := await.Context(t), resource(t)
+		w := newWitness()
+		// On a busy machine some locks may be held long enough for a renewal.
+		var renewed, handed, due atomic.Int64
+		cfg := slow
+		cfg.ClaimTTL = patience
+		cfg.Observer.HandedOver = func(string) { handed.Add(1) }
+		cfg.Observer.Released = func(_ string, held time.Duration) { due.Add(int64(held / settleMax)) }
+		var working sync.WaitGroup
+		for range 2 {
+			c := redistest.Second(t, rdb)
+			c.AddHook(before(func(cmds []redis.Cmder) {
+				if runs(cmds[0], extendScript) {
+					renewed.Add(int64(len(cmds)))
+				}
+			}))
+			m := newManager(t, c, cfg)
+			for range 2 {
+				working.Go(func() {
+					for range rounds {
+						if err := holdAndWrite(ctx, t, w, m, c, name); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		working.Wait()
+		if handed.Load() < rounds || renewed.Load() > due.Load() {
+			t.Errorf("%d renewals for %d locks that were handed over, want at most %d", renewed.Load(), handed.Load(), due.Load())
+		}
+	})
+}
+
+// Given a queue of two, when the waiter mark is lost together with the holder, and the
+// second sends its keep-alive first, then the first is served first, and the lock is not
+// handed to an entry without a waiter.
+func TestManager_Acquire_MarkLost(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		ctx, name := await.Context(t), resource(t)
+		holder, m1, m2 := newManager(t, rdb, slow), newManager(t, rdb, slow), newManager(t, rdb, slow)
+		k := mustKeys(t, name)
+		mustAcquire(t, holder, name)
+		first := acquireAsync(ctx, m1, name)
+		awaitWaiters(t, rdb, name, 1)
+		second := acquireAsync(ctx, m2, name)
+		awaitWaiters(t, rdb, name, 2)
+		if n, err := rdb.Del(ctx, k[keyFence], k[keyLock]).Result(); err != nil || n != 2 {
+			t.Fatalf("%d keys deleted, err = %v", n, err)
+		}
+		m2.wakeWaiters() // as after a reconnection, it runs the script itself
+		select {
+		case r := <-second:
+			t.Fatalf("the second was served before the first: %v, %v", r.lock, r.err)
+		case r := <-first:
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			awaitWaiters(t, rdb, name, 1)
+			mustRelease(t, r.lock)
+		case <-ctx.Done():
+			t.Fatal("no waiter was served")
+		}
+		mustRelease(t, awaitLock(t, second))
+		awaitNoTrace(t, rdb, name)
 	})
 }

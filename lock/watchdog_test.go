@@ -99,22 +99,16 @@ func inOwnTime(t *testing.T, rdb *redis.Client, cfg Config, test func(t *testing
 	synctest.Test(t, func(t *testing.T) {
 		own := redis.NewClient(redistest.Options(rdb.Options().Addr))
 		defer func() {
-			if err := own.Close(); err != nil {
-				t.Error(err)
-			}
+			check(t, own.Close())
 		}()
 		f := new(failing)
-		own.AddHook(specAround(f.hook))
+		own.AddHook(around(f.hook))
 		cfg.Poll = time.Millisecond
 		m, err := New(own, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() {
 			f.how.Store(nil)
-			if err := m.Close(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
+			check(t, m.Close(context.WithoutCancel(t.Context())))
 		}()
 		test(t, m, f)
 	})
@@ -139,9 +133,7 @@ func TestLock_Context_EndsBeforeKey(t *testing.T) {
 					name := resource(t)
 					start := time.Now()
 					l, err := m.TryAcquire(t.Context(), name)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					f.set(seldom(t, fault))
 					endsWithin(t, l, start, ttl)
 				})
@@ -181,7 +173,7 @@ func TestLock_Context_EndsBeforeKey_Many(t *testing.T) {
 				inOwnTime(t, rdb, Config{TTL: 3 * time.Second}, func(t *testing.T, m *Manager, f *failing) {
 					var locks []*Lock
 					for _, ttl := range []time.Duration{time.Second, 1100 * time.Millisecond, 3 * time.Second, 10 * time.Second, time.Minute} {
-						locks = append(locks, specWith(t, m, resource(t), WithTTL(ttl)))
+						locks = append(locks, mustAcquire(t, m, resource(t), WithTTL(ttl)))
 					}
 					pass(after)
 					// Keys set before this have the TTL.
@@ -204,26 +196,20 @@ func TestLock_Extend_StillWatched(t *testing.T) {
 		const ttl, long = 3 * time.Second, 10 * time.Minute
 		name := resource(t)
 		inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, _ *failing) {
-			l := specWith(t, m, name)
-			if err := l.Extend(t.Context(), long); err != nil {
-				t.Fatal(err)
-			}
+			l := mustAcquire(t, m, name)
+			must(t, l.Extend(t.Context(), long))
 			until := l.ValidUntil()
 			pass(5 * ttl)
 			if err := context.Cause(l.Context()); err != nil || l.ValidUntil().Before(until) {
 				t.Fatalf("after %s: valid until %s, err = %v", 5*ttl, l.ValidUntil(), err)
 			}
-			if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err())
 			deleted := time.Now()
 			<-l.Context().Done()
 			if took := time.Since(deleted); took > ttl/3 {
 				t.Errorf("the loss was noticed after %s, want a renewal's %s", took, ttl/3)
 			}
-			if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) {
-				t.Errorf("cause = %v, want ErrLost and ErrNotHeld", cause)
-			}
+			wantErr(t, context.Cause(l.Context()), ErrLost, ErrNotHeld)
 		})
 	})
 }
@@ -256,7 +242,7 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 		if e.err != nil || e.held {
 			t.Errorf("extend: %+v, want that the lock is not held", e)
 		}
-		specIs(t, l.Release(ctx), ErrNotHeld)
+		wantErr(t, l.Release(ctx), ErrNotHeld)
 
 		l = mustAcquire(t, m, resource(t))
 		again := &attempt{keys: l.h.keys, settings: l.h.settings, token: l.Token()}
@@ -265,9 +251,59 @@ func TestLock_LapsesDuringScript(t *testing.T) {
 		if err != nil || !r.held || r.fence <= l.Fence() {
 			t.Errorf("acquire: %+v, err = %v; want a fence after %d", r, err, l.Fence())
 		}
-		if left := specTTL(t, rdb, l.Resource()); left <= 0 {
+		if left := keyTTL(t, rdb, l.Resource()); left <= 0 {
 			t.Errorf("acquire: the key lives for %s", left)
 		}
 		mustRelease(t, l)
+	})
+}
+
+// Given a Redis whose reply takes longer than the TTL, when it grants the lock, then the
+// caller gets ErrLost, and the lock is released.
+func TestManager_Acquire_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			for _, acquire := range []func(context.Context, string, ...Option) (*Lock, error){m.TryAcquire, m.Acquire} {
+				for _, tc := range []struct {
+					late time.Duration
+					lost bool
+				}{{validity(ttl) - 1, false}, {validity(ttl), true}, {ttl, true}, {3 * ttl, true}} {
+					f.delay(acquires, tc.late)
+					l, err := acquire(t.Context(), name, WithoutWatchdog())
+					f.after.Store(nil)
+					if tc.lost && (!errors.Is(err, ErrLost) || l != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v, want ErrLost", tc.late, l, err)
+					}
+					if !tc.lost && (err != nil || l.Context().Err() != nil) {
+						t.Errorf("answer after %s: lock %v, err = %v", tc.late, l, err)
+					}
+					if l != nil {
+						mustRelease(t, l)
+					}
+					awaitNoTrace(t, rdb, name)
+				}
+			}
+		})
+	})
+}
+
+// Given an extension whose reply arrives after the lock has ended, then the lock stays ended.
+func TestLock_Extend_ErrLost_LateAnswer(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		const ttl = time.Minute
+		name := resource(t)
+		inOwnTime(t, rdb, Config{TTL: ttl, CallTimeout: time.Hour}, func(t *testing.T, m *Manager, f *failing) {
+			l := mustAcquire(t, m, name, WithoutWatchdog())
+			f.delay(func(cmd redis.Cmder) bool { return runs(cmd, extendScript) }, ttl)
+			wantErr(t, l.Extend(t.Context(), time.Hour), ErrLost)
+			if l.ValidUntil().After(time.Now()) {
+				t.Errorf("valid for %s, want that it has ended", time.Until(l.ValidUntil()))
+			}
+			wantErr(t, l.Release(t.Context()), ErrNotHeld, ErrLost)
+		})
 	})
 }

@@ -170,61 +170,31 @@ func TestWatchdog_Time_Refused(t *testing.T) {
 	})
 }
 
-// Given a lock that was taken by force, when it is renewed, then it ends at that renewal, with that cause.
-func TestWatchdog_Time_Taken(t *testing.T) {
-	t.Parallel()
-	const ttl = 12 * time.Second
-	rdb := redistest.Embedded(t)
-	inOwnTime(t, rdb, Config{TTL: ttl}, func(t *testing.T, m *Manager, f *failing) {
-		name := resource(t)
-		l := mustAcquire(t, m, name)
-		r := &renewalCalls{began: time.Now()}
-		f.set(r.hook)
-		if err := rdb.Del(t.Context(), mustKeys(t, name)[keyLock]).Err(); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-l.Context().Done():
-		case <-time.After(ttl):
-			t.Fatal("another client has had the lock for a whole TTL, and its former holder was not notified")
-		}
-		calls := r.calls()
-		if ended := time.Since(r.began); len(calls) != 1 || ended != calls[0] {
-			t.Errorf("renewed at %v, ended after %s", calls, ended)
-		}
-		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, ErrNotHeld) {
-			t.Errorf("the cause is %v, want ErrLost and ErrNotHeld", cause)
-		}
-	})
-}
-
-// Given a lock that is held, when another one is taken whose maximum hold ends before the loop's next
-// round, then that one ends in time.
+// Given a lock that is held or renewed later, when another one is taken whose maximum hold ends before the loop's
+// next round, then that one ends in time. In the second case its renewal is due slightly earlier than that of the
+// other lock, and could wait for it.
 func TestWatchdog_Time_MaxHoldBeside(t *testing.T) {
 	t.Parallel()
-	watched(t, time.Hour, nil, func(t *testing.T, l *Lock, _ *renewalCalls) {
-		synctest.Wait() // the loop sleeps
-		short := mustAcquire(t, l.h.m, resource(t)+"/short", WithMaxHold(time.Second))
-		pass(time.Second)
-		synctest.Wait()
-		if cause := context.Cause(short.Context()); !errors.Is(cause, ErrMaxHold) {
-			t.Errorf("the lock ended with %v, want %v", cause, ErrMaxHold)
-		}
-	})
-}
-
-// Given a lock that is renewed in 2.25 s, when another one is taken that is due 0.25 s earlier, which could
-// wait, but whose maximum hold ends before, then that one ends in time.
-func TestWatchdog_Time_MaxHoldBesideRenewal(t *testing.T) {
-	t.Parallel()
-	watched(t, time.Hour, nil, func(t *testing.T, l *Lock, _ *renewalCalls) {
-		mustAcquire(t, l.h.m, resource(t)+"/long", WithTTL(6750*time.Millisecond))
-		synctest.Wait() // the loop sleeps
-		short := mustAcquire(t, l.h.m, resource(t)+"/short", WithTTL(6*time.Second), WithMaxHold(2200*time.Millisecond))
-		pass(2200 * time.Millisecond)
-		synctest.Wait()
-		if cause := context.Cause(short.Context()); !errors.Is(cause, ErrMaxHold) {
-			t.Errorf("the lock ended with %v, want %v", cause, ErrMaxHold)
-		}
-	})
+	for name, tc := range map[string]struct {
+		beside, opts []Option
+		limit        time.Duration
+	}{
+		"held":    {nil, nil, time.Second},
+		"renewed": {[]Option{WithTTL(6750 * time.Millisecond)}, []Option{WithTTL(6 * time.Second)}, 2200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watched(t, time.Hour, nil, func(t *testing.T, l *Lock, _ *renewalCalls) {
+				if tc.beside != nil {
+					mustAcquire(t, l.h.m, resource(t)+"/beside", tc.beside...)
+				}
+				synctest.Wait() // the loop sleeps
+				short := mustAcquire(t, l.h.m, resource(t)+"/short", append(tc.opts, WithMaxHold(tc.limit))...)
+				pass(tc.limit)
+				synctest.Wait()
+				if cause := context.Cause(short.Context()); !errors.Is(cause, ErrMaxHold) {
+					t.Errorf("the lock ended with %v, want %v", cause, ErrMaxHold)
+				}
+			})
+		})
+	}
 }

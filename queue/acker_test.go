@@ -41,8 +41,7 @@ func (r *refusal) hook() redis.Hook {
 func TestAcker_Bounded(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		acks := refusal{hash: queue.AckHash}
@@ -50,19 +49,13 @@ func TestAcker_Bounded(t *testing.T) {
 		q := process(t, rdb, cfg, acks.hook())
 		const total = 6000
 		enqueue(t, admin, numbered(total)...)
-		var seen ledger
-		h := func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}
+		var seen attempts
+		h := seen.handle
 		other := newQueue(t, rdb, queue.Config{})
 		handled := make(chan string, 1)
 		// The first queue fetches next whenever it may have tasks.
 		stop := startAll(t, queue.RunConfig{Batch: 128, Workers: 2}, queue.Source{Queue: q, Handler: h, Weight: 1000},
-			queue.Source{Queue: other, Handler: func(_ context.Context, tasks []queue.Leased) []error {
-				handled <- tasks[0].ID
-				return nil
-			}})
+			queue.Source{Queue: other, Handler: sendIDs(handled)})
 		waitFor(t, func() bool { return acks.refused.Load() >= 6 })
 		// One set of outcomes that is being sent, one that waits, and the tasks fetched meanwhile.
 		if n := seen.distinct(); n > 3*queue.MaxUnsettled {
@@ -74,16 +67,9 @@ func TestAcker_Bounded(t *testing.T) {
 			receive(t, "a task of the other queue", handled)
 		}
 		acks.on.Store(false)
-		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		awaitStats(t, admin, queue.Stats{})
 		stop()
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Fatalf("%s was handled %d times", id, n)
-			}
-		}
-		if n := seen.distinct(); n != total {
-			t.Fatalf("%d tasks handled, want %d", n, total)
-		}
+		seen.wantOnce(t, total)
 	})
 }
 
@@ -114,7 +100,7 @@ func TestAcker_BoundedWakeUp(t *testing.T) {
 			context.AfterFunc(ctx, func() { settled <- struct{}{} })
 			<-release
 			return nil
-		}, queue.RunConfig{Batch: batch, Workers: workers, MaxIdle: never, Drain: time.Millisecond, OnError: func(error) {}})
+		}, queue.RunConfig{Batch: batch, Workers: workers, MaxIdle: never, Drain: time.Millisecond, OnError: ignore})
 		// Given a worker that sleeps while its handlers have all tasks, and then has more outcomes than it may have.
 		tokens := func() int64 { return rdb.LLen(await.Context(t), cfg.Prefix+"wake").Val() }
 		before := int32(0)
@@ -141,8 +127,7 @@ func TestAcker_BoundedWakeUp(t *testing.T) {
 func TestAcker_BoundedShutdown(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		acks := refusal{hash: queue.AckHash}
@@ -189,7 +174,7 @@ func TestAcker_ThenNoRoom(t *testing.T) {
 				}
 			}
 			return errs
-		}, queue.RunConfig{Batch: 1, OnError: func(err error) { t.Error(err) }})
+		}, queue.RunConfig{Batch: 1, OnError: failOn(t)})
 		waitFor(t, func() bool {
 			return lookUp(t, q, "b")[0].State != "" && stats(t, q) == queue.Stats{Delayed: 2}
 		})
@@ -241,7 +226,7 @@ func TestAcker_ThenInvalid(t *testing.T) {
 			}
 			return errs
 		}, queue.RunConfig{})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 3} })
+		awaitStats(t, q, queue.Stats{Delayed: 1, Dead: 3})
 		stop()
 		for id, want := range map[string]string{"a": "want 1 to 255", "b": "65 tasks follow", "c": "want 0 to 9"} {
 			if info := get(t, q, id); !strings.HasPrefix(info.Reason, "follow-up: ") || !strings.Contains(info.Reason, want) {
@@ -270,7 +255,7 @@ func TestAcker_Stale(t *testing.T) {
 						}
 					}
 					return []error{verdict, verdict}
-				}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
+				}, queue.RunConfig{Workers: 1, OnError: sendErrors(reported)})
 				if err := receive(t, "the loss", reported); !errors.Is(err, queue.ErrLeaseLost) || !strings.HasSuffix(err.Error(), ": 2 of them") {
 					t.Fatalf("reported %v, want the loss of two leases", err)
 				}
@@ -285,11 +270,10 @@ func TestAcker_Stale(t *testing.T) {
 func TestAcker_BackTwice(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		load(t, admin)
 		var lost, again atomic.Bool
-		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool {
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, tap{lose: func(name string) bool {
 			return name == "evalsha" && lost.CompareAndSwap(true, false)
 		}}, script{after: func(hash string) {
 			if hash == queue.RejectHash {
@@ -300,10 +284,8 @@ func TestAcker_BackTwice(t *testing.T) {
 		reported := make(chan error, 10)
 		stop := start(t, q, func(context.Context, []queue.Leased) []error {
 			return []error{queue.RetryIn(time.Hour, errors.New("broken"))}
-		}, queue.RunConfig{OnError: func(err error) { reported <- err }})
-		if err := receive(t, "the lost reply", reported); !errors.Is(err, errLost) {
-			t.Fatal(err)
-		}
+		}, queue.RunConfig{OnError: sendErrors(reported)})
+		wantErr(t, receive(t, "the lost reply", reported), errLost)
 		stop()
 		wantStats(t, admin, queue.Stats{Delayed: 1})
 		for len(reported) > 0 {
@@ -317,12 +299,11 @@ func TestAcker_BackTwice(t *testing.T) {
 func TestAcker_ThenSlowly(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		load(t, q)
 		var mu sync.Mutex
 		limits := make(map[time.Time]int)
-		slow := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(ctx context.Context, hash string) {
+		slow := process(t, rdb, queue.Config{Prefix: q.Prefix()}, script{at: func(ctx context.Context, hash string) {
 			if hash != queue.CompleteHash {
 				return
 			}
@@ -341,8 +322,8 @@ func TestAcker_ThenSlowly(t *testing.T) {
 				errs[i] = queue.Then()
 			}
 			return errs
-		}, queue.RunConfig{Batch: 300, Workers: 1, OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		}, queue.RunConfig{Batch: 300, Workers: 1, OnError: failOn(t)})
+		awaitStats(t, q, queue.Stats{})
 		stop()
 		mu.Lock()
 		defer mu.Unlock()
@@ -379,9 +360,7 @@ func TestAcker_Order(t *testing.T) {
 		for range 3 {
 			receive(t, "a handler", ready)
 		}
-		if err := end(); !errors.Is(err, queue.ErrAbandoned) {
-			t.Fatal(err)
-		}
+		wantErr(t, end(), queue.ErrAbandoned)
 		var got []string
 		for range 3 {
 			got = append(got, names(dequeue(t, q, 512).Tasks)...)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +23,7 @@ func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Le
 func TestQueue_Complete(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Second)
@@ -58,56 +56,22 @@ func TestQueue_Complete(t *testing.T) {
 func TestQueue_CompleteRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		ack(t, q, l[1])
 		expire(t, rdb, q, "a")
 		again := take(t, q, "a")[0]
-		before := content(t, rdb, prefix)
+		before := content(t, rdb, q.Prefix())
 		next := []queue.Task{{ID: "next"}, {ID: "more", Due: time.Now().Add(time.Hour)}}
 		status, err := q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: l[1], Next: next},
 			queue.Completion{Task: queue.Leased{ID: "never", Token: l[0].Token}, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusMissing, queue.StatusMissing)
-		for name, dump := range content(t, rdb, prefix) {
-			if dump != before[name] {
-				t.Fatalf("a refused completion changed %s", name)
-			}
-		}
+		wantContent(t, rdb, q.Prefix(), before)
 		// Each completion of a call is independent.
 		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: next}, queue.Completion{Task: again, Next: next})
 		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK)
 		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
-	})
-}
-
-// TestQueue_CompleteLostReply: a repeat after an unknown outcome adds nothing, also if
-// the follow-up task is done by then.
-func TestQueue_CompleteLostReply(t *testing.T) {
-	t.Parallel()
-	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		var armed atomic.Bool
-		other := redistest.Second(t, rdb)
-		other.AddHook(tap{lose: func(name string) bool {
-			return (name == "evalsha" || name == "eval") && armed.CompareAndSwap(true, false)
-		}})
-		q := newQueue(t, other, queue.Config{Prefix: prefix})
-		enqueue(t, q, queue.Task{ID: "a"})
-		done := queue.Completion{Task: take(t, q, "a")[0], Next: []queue.Task{{ID: "next"}}}
-		armed.Store(true)
-		status, err := q.Complete(await.Context(t), done)
-		if !errors.Is(err, errLost) || !slices.Equal(status, []queue.Status{queue.StatusUnknown}) {
-			t.Fatalf("%v, %v; want a lost reply", status, err)
-		}
-		status, err = q.Complete(await.Context(t), done)
-		wantStatus(t, status, err, queue.StatusMissing)
-		wantStats(t, q, queue.Stats{Ready: 1})
-		ack(t, q, take(t, q, "next")...)
-		status, err = q.Complete(await.Context(t), done)
-		wantStatus(t, status, err, queue.StatusMissing)
-		wantStats(t, q, queue.Stats{})
 	})
 }
 

@@ -65,24 +65,19 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 
 func pause(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Pause(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Pause(await.Context(t)))
 }
 
 func resume(t testing.TB, q *queue.Queue) {
 	t.Helper()
-	if err := q.Resume(await.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Resume(await.Context(t)))
 }
 
 // TestQueue_Pause: no task is taken and none changes its state; everything else works.
 func TestQueue_Pause(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "done"}, queue.Task{ID: "failed"}, queue.Task{ID: "expired"})
 		l := take(t, q, "done", "failed", "expired")
 		pause(t, q)
@@ -103,7 +98,7 @@ func TestQueue_Pause(t *testing.T) {
 		resume(t, q)
 		take(t, q, "expired", "new", "failed")
 		wantStats(t, q, queue.Stats{Delayed: 1, Leased: 3})
-		if n, err := rdb.Exists(await.Context(t), prefix+"paused").Result(); err != nil || n != 0 {
+		if n, err := rdb.Exists(await.Context(t), q.Prefix()+"paused").Result(); err != nil || n != 0 {
 			t.Fatalf("the pause left a key: %d, %v", n, err)
 		}
 	})
@@ -114,15 +109,11 @@ func TestQueue_Pause(t *testing.T) {
 func TestQueue_ResumeWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		pause(t, q)
-		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		other, asleep := sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 		handled := make(chan string, 10)
-		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
-			handled <- tasks[0].ID
-			return nil
-		}, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
+		start(t, other, sendIDs(handled), queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
 		receive(t, "asleep at first", asleep)
 		enqueue(t, q, queue.Task{ID: "a"})
 		receive(t, "asleep again", asleep)
@@ -136,17 +127,12 @@ func TestQueue_ResumeWakes(t *testing.T) {
 func TestQueue_PauseRestart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{})
 	enqueue(t, q, queue.Task{ID: "a"})
 	pause(t, q)
-	if err := srv.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Kill())
+	must(t, srv.Start())
 	waitFor(t, func() bool { return rdb.Ping(await.Context(t)).Err() == nil })
 	if f := dequeue(t, q, 1); len(f.Tasks) != 0 {
 		t.Fatalf("after a restart the paused queue gave %v", names(f.Tasks))
@@ -159,8 +145,7 @@ func TestQueue_PauseRestart(t *testing.T) {
 func TestQueue_Cancel(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "dead"})
 		l := take(t, q, "leased", "dead")
 		reject(t, q, queue.Rejection{Task: l[1], Dead: true})

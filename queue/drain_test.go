@@ -40,9 +40,7 @@ func TestDrain_Order(t *testing.T) {
 		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: farAhead, Drain: time.Second})
 		receive(t, "the slow task", blocked)
 		waitFor(t, func() bool { return stats(t, q).Leased > 100 }) // of more than one fetch
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, end())
 		wantStats(t, q, queue.Stats{Ready: 701})
 		got := append(dequeue(t, q, 400).Tasks, dequeue(t, q, 400).Tasks...)
 		for i, task := range got {
@@ -62,8 +60,7 @@ func TestDrain_Order(t *testing.T) {
 func TestDrain_FetchUnderWay(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, MaxAttempts: 1}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), MaxAttempts: 1}
 		admin := newQueue(t, rdb, cfg)
 		load(t, admin)
 		fetched, release := make(chan struct{}), make(chan struct{})
@@ -87,13 +84,8 @@ func TestDrain_FetchUnderWay(t *testing.T) {
 		receive(t, "the fetch", fetched)
 		cancel()
 		close(release)
-		if err := receive(t, "the end", ended); err != nil {
-			t.Fatal(err)
-		}
-		var want []string
-		for _, task := range numbered(20) {
-			want = append(want, task.ID)
-		}
+		must(t, receive(t, "the end", ended))
+		want := idsOf(numbered(20))
 		for _, task := range take(t, admin, want...) {
 			if task.Attempt != 1 {
 				t.Errorf("%s is at attempt %d", task.ID, task.Attempt)
@@ -106,9 +98,7 @@ func TestDrain_FetchUnderWay(t *testing.T) {
 func labelled(t testing.TB, label string) (n int, stacks string) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pprof.Lookup("goroutine").WriteTo(&b, 1))
 	for group := range strings.SplitSeq(b.String(), "\n\n") {
 		if strings.Contains(group, label) {
 			n++
@@ -125,14 +115,11 @@ func TestDrain_NoGoroutines(t *testing.T) {
 		label := fmt.Sprintf("run-%d", rand.Uint64())
 		for i, tasks := range []int{0, 1, 2000} {
 			q, asleep := sleeper(t, rdb, queue.Config{})
-			var seen ledger
+			var seen attempts
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go pprof.Do(ctx, pprof.Labels("test", label), func(ctx context.Context) {
-				ended <- q.Run(ctx, func(_ context.Context, tasks []queue.Leased) []error {
-					seen.add(tasks)
-					return nil
-				}, queue.RunConfig{Batch: 4, Workers: 8})
+				ended <- q.Run(ctx, seen.handle, queue.RunConfig{Batch: 4, Workers: 8})
 			})
 			receive(t, "Run", asleep)
 			if n, _ := labelled(t, label); n == 0 {
@@ -143,9 +130,7 @@ func TestDrain_NoGoroutines(t *testing.T) {
 				waitFor(t, func() bool { return seen.distinct() >= tasks/2 })
 			}
 			cancel()
-			if err := receive(t, "the end", ended); err != nil {
-				t.Fatal(err)
-			}
+			must(t, receive(t, "the end", ended))
 			// The last of them may take a moment to end.
 			waitFor(t, func() bool {
 				n, stacks := labelled(t, label)
@@ -173,11 +158,10 @@ func TestDrain_Cycles_Long(t *testing.T) {
 func testCycles(t *testing.T, cycles int) {
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const per = 20
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: 10 * time.Minute, MaxAttempts: 1}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: 10 * time.Minute, MaxAttempts: 1}
 		admin, q := newQueue(t, rdb, cfg), process(t, rdb, cfg)
 		produced := make(chan error, 1)
-		var seen ledger
+		var seen attempts
 		go func() {
 			for i := range cycles {
 				tasks := make([]queue.Task, per)
@@ -205,7 +189,7 @@ func testCycles(t *testing.T, cycles int) {
 						close(began)
 					}
 					return nil
-				}, queue.RunConfig{Batch: batch, Workers: workers, Ahead: ahead, OnError: func(err error) { t.Error(err) }})
+				}, queue.RunConfig{Batch: batch, Workers: workers, Ahead: ahead, OnError: failOn(t)})
 			}()
 			select {
 			case <-began:
@@ -219,23 +203,11 @@ func testCycles(t *testing.T, cycles int) {
 		for range cycles {
 			cycle(1+rand.IntN(40), 1+rand.IntN(4), []time.Duration{-1, 0, 0, farAhead}[rand.IntN(4)])
 		}
-		if err := receive(t, "the producer", produced); err != nil {
-			t.Fatal(err)
-		}
-		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{})
-		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		must(t, receive(t, "the producer", produced))
+		stop := start(t, q, seen.handle, queue.RunConfig{})
+		awaitStats(t, admin, queue.Stats{})
 		stop()
-		if n := seen.distinct(); n != cycles*per {
-			t.Errorf("%d tasks handled, want %d", n, cycles*per)
-		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s was handled %d times", id, n)
-			}
-		}
+		seen.wantOnce(t, cycles*per)
 	})
 }
 
@@ -243,8 +215,7 @@ func testCycles(t *testing.T, cycles int) {
 func TestDrain_RedisGone(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
 	enqueue(t, q, numbered(600)...)
 	running := make(chan struct{}, 10)
@@ -256,9 +227,7 @@ func TestDrain_RedisGone(t *testing.T) {
 	}, queue.RunConfig{Workers: 2, Drain: 50 * time.Millisecond})
 	receive(t, "a handler", running)
 	receive(t, "a handler", running)
-	if err := srv.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Kill())
 	close(release)
 	if err := end(); err != nil && !errors.Is(err, queue.ErrAbandoned) {
 		t.Fatal(err)

@@ -42,18 +42,14 @@ func TestEnqueueLua(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix + "q:", MaxLength: 700})
 		stock := prefix + "stock"
-		if err := rdb.Set(ctx, stock, 600, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, stock, 600, 0).Err())
 		buy := func(tasks []queue.Task) string {
 			args := []any{q.MaxLength(), len(tasks)}
 			for _, task := range tasks {
 				args = append(args, task.ID, task.Payload)
 			}
 			answer, err := sell.Run(ctx, rdb, append([]string{stock}, q.EnqueueKeys()...), args...).Text()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return answer
 		}
 		tasks := numbered(512)
@@ -85,10 +81,7 @@ func TestEnqueueLua(t *testing.T) {
 			f := dequeue(t, q, 512)
 			got = append(got, names(f.Tasks)...)
 		}
-		var want []string
-		for _, task := range append(tasks, more...) {
-			want = append(want, task.ID)
-		}
+		want := idsOf(append(tasks, more...))
 		if !slices.Equal(got, want) {
 			t.Fatal("not in the order in which they were added")
 		}
@@ -101,9 +94,7 @@ func TestEnqueueLua_Wakes(t *testing.T) {
 		ctx := await.Context(t)
 		prefix := redistest.Prefix(t)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix + "q:"})
-		if err := rdb.Set(ctx, prefix+"stock", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, prefix+"stock", 1, 0).Err())
 		woken := make(chan error, 1)
 		go func() { woken <- q.Wait(ctx, 10*limit) }()
 		answer, err := sell.Run(ctx, rdb, append([]string{prefix + "stock"}, q.EnqueueKeys()...),
@@ -112,9 +103,7 @@ func TestEnqueueLua_Wakes(t *testing.T) {
 			t.Fatal(answer, err)
 		}
 		// Without a wake-up, Wait would fail at the end of the test's context.
-		if err := <-woken; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-woken)
 		take(t, q, "a")
 	})
 }

@@ -91,12 +91,15 @@ func TestQueue_Entries_Removed(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		q := newQueue(t, rdb, queue.Config{MaxDead: 1})
-		enqueue(t, q, parcels("acked", 7)...)
-		ack(t, q, dequeue(t, q, 10).Tasks...)
-		wantEntries(t, "acknowledged", q, 0)
+		enqueue(t, q, parcels("acked", 7, 20)...)
+		task := dequeue(t, q, 7).Tasks[0]
+		wantStatus(t, ack(t, q, task, task), nil, queue.StatusOK, queue.StatusOK) // counts once
+		wantEntries(t, "with one left", q, 20)
 		if n := counted(t, q).Processed; n != 7 {
 			t.Errorf("%d processed, want 7", n)
 		}
+		ack(t, q, dequeue(t, q, 20).Tasks...)
+		wantEntries(t, "acknowledged", q, 0)
 		enqueue(t, q, parcels("cancelled", 7)...)
 		if _, err := q.Cancel(ctx, "cancelled0"); err != nil {
 			t.Fatal(err)
@@ -139,9 +142,7 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxLength: 100})
 		counts := q.EnqueueKeys()[7]
 		enqueue(t, q, parcels("a", 7)...)
-		if err := rdb.HSet(ctx, counts, "extra", 1000).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.HSet(ctx, counts, "extra", 1000).Err())
 		if _, err := q.Enqueue(ctx, parcels("b", 1)...); !errors.Is(err, queue.ErrFull) {
 			t.Errorf("enqueue by the wrong count: %v", err)
 		}
@@ -149,9 +150,7 @@ func TestQueue_Entries_Damaged(t *testing.T) {
 		dequeue(t, q, 10)
 		wantEntries(t, "empty", q, 0)
 		enqueue(t, q, parcels("c", 7)...)
-		if err := rdb.HDel(ctx, counts, "extra").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.HDel(ctx, counts, "extra").Err())
 		ack(t, q, dequeue(t, q, 10).Tasks...)
 		wantEntries(t, "after a count that was too low", q, 0)
 		if _, err := q.Enqueue(ctx, parcels("d", 100, 1)...); !errors.Is(err, queue.ErrFull) {
@@ -185,21 +184,6 @@ func TestRun_Entries(t *testing.T) {
 		}
 		stop()
 		wantEntries(t, "done", q, 0)
-	})
-}
-
-// TestQueue_Entries_AckTwice: a lease that is given twice in one call counts once.
-func TestQueue_Entries_AckTwice(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, parcels("a", 10, 20)...)
-		task := dequeue(t, q, 10).Tasks[0]
-		wantStatus(t, ack(t, q, task, task), nil, queue.StatusOK, queue.StatusOK)
-		wantEntries(t, "with one left", q, 20)
-		if n := counted(t, q).Processed; n != 10 {
-			t.Errorf("%d processed, want 10", n)
-		}
 	})
 }
 
@@ -259,18 +243,14 @@ func TestRun_Linger_NothingReady(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, parcels("p", 6, 6, 6)...)
 		lingered := make(chan string, 10)
-		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil },
+		stop := start(t, q, succeed,
 			queue.RunConfig{Batch: 8, Workers: 1, Ahead: -1, Linger: func(fetched []queue.Leased) time.Duration {
 				lingered <- fetched[0].ID
 				return 0
-			}, OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+			}, OnError: failOn(t)})
+		awaitStats(t, q, queue.Stats{})
 		stop()
-		close(lingered)
-		var after []string
-		for id := range lingered {
-			after = append(after, id)
-		}
+		after := collect(lingered)
 		if !slices.Equal(after, []string{"p2"}) {
 			t.Errorf("lingered after %v, want only after the last task", after)
 		}

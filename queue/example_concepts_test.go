@@ -14,13 +14,13 @@ import (
 // clockedQueue is an empty queue on a Redis whose clock the example sets.
 func clockedQueue(cfg queue.Config) (q *queue.Queue, setClock func(time.Time), closeAll func()) {
 	server, err := miniredis.Run() // stands in for a Redis
-	must(err)
+	check(err)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	cfg.Prefix = "shop:{mail}:"
 	q, err = queue.New(rdb, cfg)
-	must(err)
+	check(err)
 	return q, server.SetTime, func() {
-		must(rdb.Close())
+		check(rdb.Close())
 		server.Close()
 	}
 }
@@ -37,11 +37,11 @@ func ExampleTask_due() {
 
 	setClock(noon)
 	_, err := q.Enqueue(ctx, queue.Task{ID: "expire-order-1", Due: noon.Add(15 * time.Minute)})
-	must(err)
+	check(err)
 	for _, wait := range []time.Duration{0, 15*time.Minute - time.Millisecond, 15 * time.Minute} {
 		setClock(noon.Add(wait))
 		f, err := q.Dequeue(ctx, 1)
-		must(err)
+		check(err)
 		fmt.Println("after", wait, "tasks:", len(f.Tasks))
 	}
 	// Output:
@@ -60,19 +60,19 @@ func ExampleQueue_Dequeue() {
 
 	setClock(noon)
 	_, err := q.Enqueue(ctx, queue.Task{ID: "mail-1"})
-	must(err)
+	check(err)
 	crashed, err := q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 
 	setClock(noon.Add(10 * time.Second)) // the worker is gone, and its lease ends
 	next, err := q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	fmt.Println(next.Tasks[0].ID, "attempt", next.Tasks[0].Attempt)
 
 	late, err := q.Ack(ctx, crashed.Tasks...)
-	must(err)
+	check(err)
 	current, err := q.Ack(ctx, next.Tasks...)
-	must(err)
+	check(err)
 	fmt.Println("first worker:", late, "second worker:", current)
 	// Output:
 	// mail-1 attempt 2
@@ -88,11 +88,11 @@ func ExampleQueue_List_dead() {
 
 	setClock(noon)
 	_, err := q.Enqueue(ctx, queue.Task{ID: "poison"}, queue.Task{ID: "mail-1"})
-	must(err)
+	check(err)
 	for attempt := range 2 {
 		setClock(noon.Add(time.Duration(attempt) * time.Minute))
 		f, err := q.Dequeue(ctx, 2)
-		must(err)
+		check(err)
 		for _, t := range f.Tasks {
 			if t.ID != "poison" {
 				_, err = q.Ack(ctx, t)
@@ -100,11 +100,11 @@ func ExampleQueue_List_dead() {
 			} else {
 				_, err = q.Reject(ctx, queue.Rejection{Task: t, Delay: -1, Reason: "cannot be parsed"}) // -1: the queue's backoff
 			}
-			must(err)
+			check(err)
 		}
 	}
 	dead, err := q.List(ctx, queue.Query{State: queue.StateDead, Limit: 10})
-	must(err)
+	check(err)
 	for _, d := range dead.Tasks {
 		fmt.Println("dead:", d.ID, "after attempt", d.Attempt, "-", d.Reason)
 	}

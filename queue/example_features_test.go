@@ -16,17 +16,17 @@ import (
 // exampleQueue is an empty queue on a Redis of its own.
 func exampleQueue() (q *queue.Queue, rdb *redis.Client, closeAll func()) {
 	server, err := miniredis.Run() // stands in for a Redis
-	must(err)
+	check(err)
 	rdb = redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	q, err = queue.New(rdb, queue.Config{Prefix: "shop:{mail}:"})
-	must(err)
+	check(err)
 	return q, rdb, func() {
-		must(rdb.Close())
+		check(rdb.Close())
 		server.Close()
 	}
 }
 
-func must(err error) {
+func check(err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -39,9 +39,9 @@ func ExampleTask_options() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "invoice", MaxAttempts: 3, Timeout: 30 * time.Second})
-	must(err)
+	check(err)
 	f, err := q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	for _, t := range f.Tasks {
 		fmt.Println(t.Type, t.MaxAttempts, t.Timeout)
 	}
@@ -54,15 +54,15 @@ func ExampleQueue_Pause() {
 	defer closeAll()
 	ctx := context.Background()
 
-	must(q.Pause(ctx))
+	check(q.Pause(ctx))
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"})
-	must(err)
+	check(err)
 	f, err := q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	fmt.Println("paused:", len(f.Tasks))
-	must(q.Resume(ctx))
+	check(q.Resume(ctx))
 	f, err = q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	fmt.Println("resumed:", len(f.Tasks))
 	// Output:
 	// paused: 0
@@ -76,9 +76,9 @@ func ExampleQueue_Cancel() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2", Due: time.Now().Add(time.Hour)})
-	must(err)
+	check(err)
 	states, err := q.Cancel(ctx, "1", "2", "3")
-	must(err)
+	check(err)
 	fmt.Printf("%q\n", states)
 	// Output: ["ready" "delayed" ""]
 }
@@ -90,11 +90,11 @@ func ExampleQueue_List() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1", Type: "mail"}, queue.Task{ID: "2", Type: "mail"}, queue.Task{ID: "3", Type: "invoice"})
-	must(err)
+	check(err)
 	ready := queue.Query{State: queue.StateReady, Limit: 2}
 	for {
 		page, err := q.List(ctx, ready)
-		must(err)
+		check(err)
 		for _, t := range page.Tasks {
 			fmt.Println(t.ID, t.Type)
 		}
@@ -115,13 +115,13 @@ func ExampleQueue_Verify() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"})
-	must(err)
-	must(rdb.Del(ctx, "shop:{mail}:ready").Err())
+	check(err)
+	check(rdb.Del(ctx, "shop:{mail}:ready").Err())
 	report, err := q.Verify(ctx, true)
-	must(err)
+	check(err)
 	fmt.Println("lost:", report.Lost)
 	report, err = q.Verify(ctx, false)
-	must(err)
+	check(err)
 	fmt.Println("clean:", report.Clean())
 	// Output:
 	// lost: [1]
@@ -135,14 +135,14 @@ func ExampleQueue_Complete() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "pay-1"})
-	must(err)
+	check(err)
 	f, err := q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	status, err := q.Complete(ctx, queue.Completion{Task: f.Tasks[0], Next: []queue.Task{{ID: "ship-1"}}})
-	must(err)
+	check(err)
 	fmt.Println(status)
 	f, err = q.Dequeue(ctx, 1)
-	must(err)
+	check(err)
 	fmt.Println(f.Tasks[0].ID)
 	// Output:
 	// [ok]
@@ -156,9 +156,9 @@ func ExampleQueue_RunEach() {
 	ctx, stop := context.WithCancel(context.Background())
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2", MaxAttempts: 1}, queue.Task{ID: "3"})
-	must(err)
+	check(err)
 	var began atomic.Int32
-	must(q.RunEach(ctx, func(_ context.Context, t queue.Leased) error {
+	check(q.RunEach(ctx, func(_ context.Context, t queue.Leased) error {
 		if began.Add(1) == 3 {
 			stop() // those that run may finish
 		}
@@ -168,9 +168,9 @@ func ExampleQueue_RunEach() {
 		return nil
 	}, queue.RunConfig{Workers: 3}))
 	s, err := q.Stats(context.Background())
-	must(err)
+	check(err)
 	found, err := q.List(context.Background(), queue.Query{IDs: []string{"2"}})
-	must(err)
+	check(err)
 	fmt.Println(s.Ready, s.Leased, s.Dead, found.Tasks[0].Reason)
 	// Output:
 	// 0 0 1 no such user
@@ -183,15 +183,15 @@ func ExampleQueue_Stats() {
 	ctx := context.Background()
 
 	_, err := q.Enqueue(ctx, queue.Task{ID: "1"}, queue.Task{ID: "2"}, queue.Task{ID: "3"})
-	must(err)
+	check(err)
 	f, err := q.Dequeue(ctx, 2)
-	must(err)
+	check(err)
 	_, err = q.Ack(ctx, f.Tasks[0])
-	must(err)
+	check(err)
 	_, err = q.Reject(ctx, queue.Rejection{Task: f.Tasks[1], Dead: true, Reason: "no such user"})
-	must(err)
+	check(err)
 	s, err := q.Stats(ctx)
-	must(err)
+	check(err)
 	fmt.Println("waiting:", s.Ready, "processed:", s.Processed, "failed:", s.Failed, "died:", s.Died)
 	fmt.Println("taken:", s.Waits.Total(), "within ten minutes:", s.Waits.Quantile(0.99) < 10*time.Minute)
 	// Output:

@@ -11,7 +11,6 @@ var (
 	AckHash      = ackScript.Hash()
 	CompleteHash = completeScript.Hash()
 	DequeueHash  = dequeueScript.Hash()
-	ExtendHash   = extendScript.Hash()
 	PassHash     = passScript.Hash()
 	RejectHash   = rejectScript.Hash()
 )

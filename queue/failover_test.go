@@ -29,19 +29,13 @@ func newReplicated(t *testing.T) *replicated {
 	o := redistest.Options(server.Addr())
 	o.PoolSize = 1
 	r.master = redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, r.master) })
+	closeAtEnd(t, r.master)
 	r.copied = clientOf(t, r.replica)
 	host, port, err := net.SplitHostPort(r.link.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.copied.Do(t.Context(), "replicaof", host, port).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.copied.Do(t.Context(), "replicaof", host, port).Err())
 	awaitThat(t, "the replica confirms", func() bool {
-		if err := r.master.Incr(t.Context(), "confirmed").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.master.Incr(t.Context(), "confirmed").Err())
 		return r.confirmed(t, 100*time.Millisecond)
 	})
 	return r
@@ -51,9 +45,7 @@ func newReplicated(t *testing.T) *replicated {
 func (r *replicated) confirmed(t *testing.T, within time.Duration) bool {
 	t.Helper()
 	n, err := r.master.Wait(t.Context(), 1, within).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n == 1
 }
 
@@ -99,27 +91,20 @@ func TestRun_Failover(t *testing.T) {
 	if r.confirmed(t, 100*time.Millisecond) {
 		t.Fatal("the replica confirms what it cannot know")
 	}
-	if err := r.server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.server.Kill())
 	r.link.Sever()
-	if err := r.copied.Do(t.Context(), "replicaof", "no", "one").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.copied.Do(t.Context(), "replicaof", "no", "one").Err())
 
 	promoted := newQueue(t, r.copied, cfg)
 	for _, id := range lost {
 		wantGone(t, promoted, id)
 	}
 	var seen attempts
-	stop := start(t, promoted, func(_ context.Context, tasks []queue.Leased) []error {
-		seen.add(tasks)
-		return nil
-	}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
-	awaitThat(t, "what the replica has is done", func() bool { return stats(t, promoted) == queue.Stats{} })
+	stop := start(t, promoted, seen.handle, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
+	awaitStats(t, promoted, queue.Stats{})
 	enqueue(t, promoted, queue.Task{ID: lost[0]})
 	want[lost[0]] = 1
-	awaitThat(t, "a lost task that is added again is done", func() bool { return stats(t, promoted) == queue.Stats{} })
+	awaitStats(t, promoted, queue.Stats{})
 	stop()
 	for id, attempt := range want {
 		if runs := seen.runs[id]; len(runs) != 1 || runs[attempt] != 1 {
@@ -150,9 +135,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 	for i := range partitions {
 		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: processLease, MaxLength: 100}
 		slot, err := servers.SlotOf(t.Context(), cfg.Prefix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		slots = append(slots, slot)
 		queues = append(queues, newQueue(t, observer, cfg))
 		sources = append(sources, queue.Source{
@@ -179,9 +162,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 		for i, slot := range slots {
 			work()
 			before, err := servers.Owner(t.Context(), slot)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			moving, end := context.WithTimeout(t.Context(), patience)
 			err = servers.MoveSlot(moving, slot, func() {
 				failed, added := producers[i].failures.Load(), producers[i].confirmed.Load()
@@ -190,9 +171,7 @@ func TestRunAll_SlotsMove(t *testing.T) {
 				})
 			})
 			end()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if after, err := servers.Owner(t.Context(), slot); err != nil || after == before {
 				t.Fatalf("the slot did not move: %v", err)
 			}

@@ -30,45 +30,33 @@ func TestRun_OnFailure(t *testing.T) {
 			dead bool
 		}
 		calls := make(chan call, 100)
-		ctx, cancel := context.WithCancel(await.Context(t))
-		defer cancel()
-		ended := make(chan error, 1)
-		go func() {
-			ended <- q.RunEach(ctx, func(ctx context.Context, task queue.Leased) error {
-				switch task.ID {
-				case "fails", "once":
-					return fmt.Errorf("handle: %w", broken)
-				case "bad":
-					return queue.Discard(broken)
-				case "panics":
-					if task.Attempt == 1 {
-						panic("of the handler")
-					}
-				case "slow":
-					<-ctx.Done()
-					return broken
-				case "early":
-					return queue.Snooze(time.Hour)
+		end := launchEach(t, q, func(ctx context.Context, task queue.Leased) error {
+			switch task.ID {
+			case "fails", "once":
+				return fmt.Errorf("handle: %w", broken)
+			case "bad":
+				return queue.Discard(broken)
+			case "panics":
+				if task.Attempt == 1 {
+					panic("of the handler")
 				}
-				return nil
-			}, queue.RunConfig{OnError: func(error) {}, OnFailure: func(task queue.Leased, err error, dead bool) {
-				calls <- call{fmt.Sprint(task.ID, " ", task.Attempt, " ", errors.Is(err, broken), " ", errors.Is(err, queue.ErrTimeout)), dead}
-			}})
-		}()
+			case "slow":
+				<-ctx.Done()
+				return broken
+			case "early":
+				return queue.Snooze(time.Hour)
+			}
+			return nil
+		}, queue.RunConfig{OnError: ignore, OnFailure: func(task queue.Leased, err error, dead bool) {
+			calls <- call{fmt.Sprint(task.ID, " ", task.Attempt, " ", errors.Is(err, broken), " ", errors.Is(err, queue.ErrTimeout)), dead}
+		}})
 		want := []call{
 			{"bad 1 true false", true}, {"fails 1 true false", false}, {"fails 2 true false", false}, {"fails 3 true false", true},
 			{"once 1 true false", true}, {"panics 1 false false", false}, {"slow 1 true true", true},
 		}
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 1, Dead: 4} })
-		cancel()
-		if err := receive(t, "the end", ended); err != nil {
-			t.Fatal(err)
-		}
-		close(calls)
-		var got []call
-		for c := range calls {
-			got = append(got, c)
-		}
+		awaitStats(t, q, queue.Stats{Delayed: 1, Dead: 4})
+		must(t, end())
+		got := collect(calls)
 		slices.SortFunc(got, func(a, b call) int { return slices.Compare([]byte(a.at), []byte(b.at)) })
 		if !slices.Equal(got, want) {
 			t.Errorf("reported %v, want %v", got, want)
@@ -86,18 +74,14 @@ func TestRun_OnFailure_Expired(t *testing.T) {
 		take(t, q, "again", "dead", "stays")
 		expire(t, rdb, q, "again", "dead")
 		calls := make(chan string, 10)
-		stop := start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
+		stop := start(t, q, succeed, queue.RunConfig{
 			OnFailure: func(l queue.Leased, err error, dead bool) {
 				calls <- fmt.Sprintf("%s %d %d %q %v %v", l.ID, l.Attempt, l.Priority, l.Type, errors.Is(err, queue.ErrLeaseLost), dead)
 			},
 		})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Leased: 1, Dead: 1} })
+		awaitStats(t, q, queue.Stats{Leased: 1, Dead: 1})
 		stop()
-		close(calls)
-		var got []string
-		for c := range calls {
-			got = append(got, c)
-		}
+		got := collect(calls)
 		slices.Sort(got)
 		if want := []string{`again 1 1 "t" true false`, `dead 1 0 "" true true`}; !slices.Equal(got, want) {
 			t.Errorf("reported %q, want %q", got, want)
@@ -136,8 +120,7 @@ func TestRun_OnFailure_Slow(t *testing.T) {
 func TestRun_Denied(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	admin := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, admin)
+	admin := clientOf(t, srv)
 	prefix := redistest.Prefix(t)
 	for name, rules := range map[string][]string{
 		"no scripts":  {"~*", "+@all", "-evalsha", "-eval"},
@@ -148,17 +131,15 @@ func TestRun_Denied(t *testing.T) {
 		for _, rule := range rules {
 			args = append(args, rule)
 		}
-		if err := admin.Do(await.Context(t), args...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.Do(await.Context(t), args...).Err())
 	}
 	for _, login := range [][2]string{{"scripts", "wrong"}, {"scripts", "secret"}, {"keys", "secret"}, {"commands", "secret"}} {
 		opt := redistest.Options(srv.Addr())
 		opt.Username, opt.Password = login[0], login[1]
 		rdb := redis.NewClient(opt)
+		closeAtEnd(t, rdb)
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		err := q.Run(await.Context(t), func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{OnError: func(error) {}})
-		closeClient(t, rdb)
+		err := q.Run(await.Context(t), succeed, queue.RunConfig{OnError: ignore})
 		if !errors.Is(err, queue.ErrDenied) {
 			t.Errorf("%q: Run ended with %v, want ErrDenied", login, err)
 		}
@@ -170,14 +151,13 @@ func TestRun_Denied(t *testing.T) {
 func TestRunAll_Denied_Abandoned(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{})
 	enqueue(t, q, queue.Task{ID: "hangs"})
 	opt := redistest.Options(srv.Addr())
 	opt.Username, opt.Password = "nobody", "wrong"
 	other := redis.NewClient(opt)
-	defer closeClient(t, other)
+	closeAtEnd(t, other)
 	began, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
 	other.AddHook(tap{seen: func(string) { <-began }})
@@ -188,7 +168,7 @@ func TestRunAll_Denied_Abandoned(t *testing.T) {
 			return nil
 		}},
 		{Queue: newQueue(t, other, queue.Config{}), Each: func(context.Context, queue.Leased) error { return nil }},
-	}, queue.RunConfig{Drain: time.Millisecond, OnError: func(error) {}})
+	}, queue.RunConfig{Drain: time.Millisecond, OnError: ignore})
 	if !errors.Is(err, queue.ErrDenied) || !errors.Is(err, queue.ErrAbandoned) {
 		t.Errorf("RunAll ended with %v, want ErrDenied and ErrAbandoned", err)
 	}
@@ -210,30 +190,27 @@ var leastRules = []any{
 func TestQueue_LeastPrivilege(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	admin := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, admin)
+	admin := clientOf(t, srv)
 	prefix := redistest.Prefix(t)
 	rules := append([]any{"acl", "setuser", "worker", "on", ">secret", "~" + prefix + "*"}, leastRules...)
-	if err := admin.Do(await.Context(t), rules...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.Do(await.Context(t), rules...).Err())
 	opt := redistest.Options(srv.Addr())
 	opt.Username, opt.Password = "worker", "secret"
 	rdb := redis.NewClient(opt)
-	defer closeClient(t, rdb)
+	closeAtEnd(t, rdb)
 	if err := everything(t, rdb, prefix); err != nil {
 		t.Fatalf("with the permissions listed: %v", err)
 	}
 	for _, rule := range leastRules[6:] {
 		name := rule.(string)[1:]
-		must(admin.Do(await.Context(t), "acl", "setuser", "worker", "-"+name).Err())
+		must(t, admin.Do(await.Context(t), "acl", "setuser", "worker", "-"+name).Err())
 		err := everything(t, rdb, prefix)
 		// With the scripts cached nothing needs eval, and a task does not fail because it is not counted.
 		if err == nil && name != "eval" && name != "hincrby" {
 			t.Errorf("%s is listed, and nothing needs it", name)
 		}
-		must(admin.Do(await.Context(t), "acl", "setuser", "worker", "+"+name).Err())
-		must(admin.FlushDB(await.Context(t)).Err())
+		must(t, admin.Do(await.Context(t), "acl", "setuser", "worker", "+"+name).Err())
+		must(t, admin.FlushDB(await.Context(t)).Err())
 	}
 }
 
@@ -303,10 +280,10 @@ func TestRun_OnFetch(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
+	closeAtEnd(t, rdb)
 	q := newQueue(t, rdb, queue.Config{})
 	fetched := make(chan error, 1000)
-	start(t, q, func(context.Context, []queue.Leased) []error { return nil }, queue.RunConfig{
+	start(t, q, succeed, queue.RunConfig{
 		MaxIdle: 10 * time.Millisecond, OnFetch: func(err error) {
 			select {
 			case fetched <- err:
@@ -315,9 +292,7 @@ func TestRun_OnFetch(t *testing.T) {
 		},
 	})
 	for range 3 {
-		if err := receive(t, "an idle worker fetches", fetched); err != nil {
-			t.Fatal(err)
-		}
+		must(t, receive(t, "an idle worker fetches", fetched))
 	}
 	server.SetError("LOADING the test says so")
 	waitFor(t, func() bool { return receive(t, "a fetch", fetched) != nil })

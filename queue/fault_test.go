@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -20,7 +21,7 @@ import (
 func clientOf(t *testing.T, server *redistest.Server) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(redistest.Options(server.Addr()))
-	t.Cleanup(func() { closeClient(t, rdb) })
+	closeAtEnd(t, rdb)
 	return rdb
 }
 
@@ -41,18 +42,14 @@ func proxied(t *testing.T, rdb *redis.Client) (*redis.Client, *redistest.Proxy) 
 	o := redistest.Options(p.Addr())
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Hour, time.Hour, time.Hour
 	c := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, c) })
+	closeAtEnd(t, c)
 	conns := make([]*redis.Conn, 8)
 	for i := range conns {
 		conns[i] = c.Conn()
-		if err := conns[i].Ping(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conns[i].Ping(await.Context(t)).Err())
 	}
 	for _, conn := range conns {
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Close())
 	}
 	return c, p
 }
@@ -105,13 +102,12 @@ func knowScripts(t *testing.T, q *queue.Queue) {
 func TestQueue_RepliesLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		direct := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, direct, queue.Task{ID: "ack"}, queue.Task{ID: "fail"}, queue.Task{ID: "back"}, queue.Task{ID: "wait"},
 			queue.Task{ID: "bury"}, queue.Task{ID: "complete"})
 		l := take(t, direct, "ack", "fail", "back", "wait", "bury", "complete")
 		client, p := proxied(t, rdb)
-		q := newQueue(t, client, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, client, queue.Config{Prefix: direct.Prefix(), Lease: never})
 		knowScripts(t, q)
 		rejection := func(r queue.Rejection) func(context.Context) (string, error) {
 			return func(ctx context.Context) (string, error) {
@@ -142,20 +138,23 @@ func TestQueue_RepliesLost(t *testing.T) {
 				return fmt.Sprint(status), err
 			}, "[unknown]", "[missing]"},
 		} {
-			before := content(t, rdb, prefix)
-			got, err := loseReply(t, p, func() bool { return !sameContent(content(t, rdb, prefix), before) }, tc.call)
+			before := content(t, rdb, direct.Prefix())
+			got, err := loseReply(t, p, func() bool { return !maps.Equal(content(t, rdb, direct.Prefix()), before) }, tc.call)
 			if err == nil || got != tc.lost {
 				t.Fatalf("%s: %s, %v; want %s and an error", tc.name, got, err, tc.lost)
 			}
-			after := content(t, rdb, prefix)
+			after := content(t, rdb, direct.Prefix())
 			if got, err := tc.call(await.Context(t)); err != nil || got != tc.want {
 				t.Fatalf("%s, repeated: %s, %v; want %s", tc.name, got, err, tc.want)
 			}
-			if now := content(t, rdb, prefix); !sameContent(now, after) {
-				t.Fatalf("%s, repeated, changed %v to %v", tc.name, after, now)
-			}
+			wantContent(t, rdb, direct.Prefix(), after)
 		}
 		wantStats(t, direct, queue.Stats{Ready: 5, Delayed: 2, Dead: 1})
+		// A repeat adds nothing even if the follow-up task is done by then.
+		_, err := direct.Cancel(await.Context(t), "next")
+		must(t, err)
+		wantComplete(t, q, queue.StatusMissing, l[5], queue.Task{ID: "next"})
+		wantStats(t, direct, queue.Stats{Ready: 4, Delayed: 2, Dead: 1})
 		for id, attempt := range map[string]int{"fail": 1, "back": 0, "wait": 1, "bury": 1, "now": 0} {
 			if info := get(t, direct, id); info.Attempt != attempt {
 				t.Errorf("%+v, want attempt %d", info, attempt)
@@ -165,26 +164,17 @@ func TestQueue_RepliesLost(t *testing.T) {
 	})
 }
 
-func sameContent(a, b map[string]string) bool {
-	for name := range a {
-		if a[name] != b[name] {
-			return false
-		}
-	}
-	return len(a) == len(b)
-}
-
 // TestQueue_DequeueReplyLost: if the reply to a dequeue is lost, no worker gets its tasks
 // before the lease ends. Then they are delivered once, as the second attempt.
 func TestQueue_DequeueReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		lost := queue.Config{Prefix: prefix, Lease: processLease}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: never}
 		client, p := proxied(t, rdb)
-		q := newQueue(t, client, lost)
+		q := newQueue(t, client, cfg)
 		knowScripts(t, q)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		direct := newQueue(t, rdb, cfg)
+		ids := idsOf(numbered(3))
 		enqueue(t, direct, numbered(3)...)
 		f, err := loseReply(t, p, func() bool { return stats(t, direct).Leased == 3 }, func(ctx context.Context) (queue.Fetched, error) {
 			return q.Dequeue(ctx, 3)
@@ -192,32 +182,12 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 		if err == nil || len(f.Tasks) != 0 {
 			t.Fatalf("%+v, %v; want an error", f, err)
 		}
-		ends := list(t, direct, queue.StateLeased)
 		enqueue(t, direct, queue.Task{ID: "new"})
-		first := dequeue(t, direct, 10)
-		if early := serverTime(t, rdb); len(ends) == 3 && early.Before(ends[0].At) && !slices.Equal(names(first.Tasks), []string{"new"}) {
-			t.Fatalf("took %v at %v, before the leases end at %v", names(first.Tasks), early, ends[0].At)
+		if got := names(dequeue(t, direct, 10).Tasks); !slices.Equal(got, []string{"new"}) {
+			t.Fatalf("took %v before the leases end", got)
 		}
-		var again []queue.Leased
-		for _, task := range first.Tasks {
-			if task.ID != "new" {
-				again = append(again, task) // the machine was slow, and the leases have ended
-			}
-		}
-		awaitThat(t, "the leases end", func() bool {
-			got := dequeue(t, direct, 10).Tasks
-			if now := serverTime(t, rdb); len(got) > 0 && len(ends) == 3 && now.Before(ends[0].At) {
-				t.Fatalf("took %v at %v, before the leases end at %v", names(got), now, ends[0].At)
-			}
-			again = append(again, got...)
-			return len(again) >= 3
-		})
-		got := names(again)
-		slices.Sort(got)
-		if want := []string{"t000001", "t000002", "t000003"}; !slices.Equal(got, want) {
-			t.Fatalf("took %v, want %v", got, want)
-		}
-		for _, task := range again {
+		expire(t, rdb, direct, ids...)
+		for _, task := range take(t, direct, slices.Sorted(slices.Values(ids))...) { // leases that end together, by id
 			if task.Attempt != 2 {
 				t.Errorf("%s came as attempt %d, want 2", task.ID, task.Attempt)
 			}
@@ -231,13 +201,12 @@ func TestQueue_DequeueReplyLost(t *testing.T) {
 func TestRun_AckReplyLost(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		direct := newQueue(t, rdb, queue.Config{})
 		client, p := proxied(t, rdb)
-		q := newQueue(t, client, queue.Config{Prefix: prefix})
+		q := newQueue(t, client, queue.Config{Prefix: direct.Prefix()})
 		knowScripts(t, direct)
 		enqueue(t, direct, numbered(10)...)
-		var seen ledger
+		var seen attempts
 		reported := make(chan error, 1000)
 		var cut atomic.Bool
 		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
@@ -246,14 +215,14 @@ func TestRun_AckReplyLost(t *testing.T) {
 				p.DropReplies(true)
 			}
 			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
-		awaitThat(t, "Redis has the acknowledgement", func() bool { return stats(t, direct) == queue.Stats{} })
+		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
+		awaitStats(t, direct, queue.Stats{})
 		p.Blackhole(true)
 		p.Sever()
 		p.DropReplies(false)
 		p.Blackhole(false)
 		enqueue(t, direct, queue.Task{ID: "after"})
-		awaitThat(t, "it goes on", func() bool { return stats(t, direct) == queue.Stats{} })
+		awaitStats(t, direct, queue.Stats{})
 		stop()
 		close(reported)
 		failures := 0
@@ -266,52 +235,7 @@ func TestRun_AckReplyLost(t *testing.T) {
 		if failures == 0 {
 			t.Error("no failure was reported: no reply was lost")
 		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s ran %d times", id, n)
-			}
-		}
-		if n := seen.distinct(); n != 11 {
-			t.Errorf("%d of 11 tasks ran", n)
-		}
-	})
-}
-
-// TestRun_AckLost: while Redis is unreachable a worker repeats its acknowledgement until it
-// succeeds, and no task runs again.
-func TestRun_AckLost(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		direct := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		client, p := proxied(t, rdb)
-		enqueue(t, direct, numbered(10)...)
-		var seen ledger
-		reported := make(chan error, 1000)
-		// With these leases only a repeated acknowledgement ends the tasks.
-		stop := start(t, newQueue(t, client, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			p.Refuse(true)
-			p.Sever()
-			return nil
-		}, queue.RunConfig{Batch: 10, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
-		for range 3 {
-			if err := receive(t, "a failure", reported); errors.Is(err, queue.ErrLeaseLost) {
-				t.Errorf("reported %v", err)
-			}
-		}
-		wantStats(t, direct, queue.Stats{Leased: 10})
-		p.Refuse(false)
-		awaitThat(t, "all is acknowledged", func() bool { return stats(t, direct) == queue.Stats{} })
-		stop()
-		if seen.distinct() != 10 {
-			t.Errorf("%d of 10 tasks ran", seen.distinct())
-		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Errorf("%s ran %d times", id, n)
-			}
-		}
+		seen.wantOnce(t, 11)
 	})
 }
 
@@ -323,22 +247,17 @@ func TestRun_ScriptFlushUnderLoad(t *testing.T) {
 	cfg := queue.Config{Prefix: prefix, MaxLength: 200}
 	var seen attempts
 	for range 2 {
-		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), seen.handle, queue.RunConfig{Batch: 8, MaxIdle: never, OnError: onlyTimeouts(t)})
 	}
 	q := newQueue(t, rdb, cfg)
 	p := produce(t, q, "a", onlyTimeouts(t))
 	for range 100 {
 		n := seen.distinct()
 		awaitThat(t, "they work", func() bool { return seen.distinct() > n })
-		if err := rdb.ScriptFlush(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ScriptFlush(await.Context(t)).Err())
 	}
 	p.end()
-	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	seen.check(t, p)
 }
 
@@ -353,10 +272,7 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	var seen attempts
 	var failures atomic.Int64
 	for range 2 {
-		start(t, newQueue(t, redistest.Second(t, rdb), cfg), func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{Batch: 8, MaxIdle: time.Second, OnError: func(error) { failures.Add(1) }})
+		start(t, newQueue(t, redistest.Second(t, rdb), cfg), seen.handle, queue.RunConfig{Batch: 8, MaxIdle: time.Second, OnError: func(error) { failures.Add(1) }})
 	}
 	q := newQueue(t, rdb, cfg)
 	p := produce(t, newQueue(t, redistest.Second(t, rdb), cfg), "a", func(error) {})
@@ -366,20 +282,16 @@ func TestRun_RedisKilledUnderLoad(t *testing.T) {
 	}
 	for round := range 3 {
 		work()
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Kill())
 		if round == 0 { // long enough for everyone to fail more than once or twice
 			before := failures.Load()
 			awaitThat(t, "the workers fail again and again", func() bool { return failures.Load() >= before+12 })
 		}
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Start())
 	}
 	work()
 	p.end()
-	awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	if failures.Load() == 0 || p.failures.Load() == 0 {
 		t.Errorf("%d failures of workers and %d of the producer: Redis was not missed", failures.Load(), p.failures.Load())
 	}
@@ -395,7 +307,7 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	server := redistest.Real(t, "--appendonly", "no")
 	rdb, prefix := clientOf(t, server), redistest.Prefix(t)
 	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: processLease})
-	var seen ledger
+	var seen attempts
 	holding, cause, reported := make(chan struct{}), make(chan error, 1), make(chan error, 1000)
 	stop := start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, Lease: processLease}),
 		func(ctx context.Context, tasks []queue.Leased) []error {
@@ -407,20 +319,16 @@ func TestRun_RedisLosesAll(t *testing.T) {
 			}
 			seen.add(tasks)
 			return nil
-		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+		}, queue.RunConfig{Batch: 1, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
 	enqueue(t, q, queue.Task{ID: "held"})
 	receive(t, "it is held", holding)
 	enqueue(t, q, numbered(20)...)
 	enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-	if err := errors.Join(server.Kill(), server.Start()); err != nil {
-		t.Fatal(err)
-	}
-	if err := receive(t, "the end of the handler's context", cause); !errors.Is(err, queue.ErrLeaseLost) {
-		t.Errorf("the handler's context ended with %v, want ErrLeaseLost", err)
-	}
+	must(t, errors.Join(server.Kill(), server.Start()))
+	wantErr(t, receive(t, "the end of the handler's context", cause), queue.ErrLeaseLost)
 	wantStats(t, q, queue.Stats{})
 	enqueue(t, q, queue.Task{ID: "held again"}, queue.Task{ID: "t000007"}, queue.Task{ID: "new"})
-	awaitThat(t, "it goes on", func() bool { return stats(t, q) == queue.Stats{} })
+	awaitStats(t, q, queue.Stats{})
 	stop()
 	close(reported)
 	lease := 0
@@ -432,8 +340,6 @@ func TestRun_RedisLosesAll(t *testing.T) {
 	if lease == 0 {
 		t.Error("OnError got no report of a lost lease")
 	}
-	if seen.distinct() != 3 || seen.runs["t000007"] != 1 || seen.runs["new"] != 1 || seen.runs["held again"] != 1 {
-		t.Errorf("handled %v, want the three tasks that were added afterwards, once each", seen.runs)
-	}
+	seen.wantOnce(t, 3) // those that were added afterwards
 	wantClean(t, q)
 }

@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"runtime"
@@ -30,15 +32,66 @@ func TestMain(m *testing.M) {
 // limit is how long a test waits for an event that should be immediate.
 const limit = 5 * time.Minute
 
+// must ends the test if a step that it needs fails.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr fails the test unless err is this one.
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
+// closeAtEnd closes a client when the test ends.
+func closeAtEnd(t testing.TB, rdb *redis.Client) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// succeed is a handler that does nothing.
+func succeed(context.Context, []queue.Leased) []error { return nil }
+
+// sendIDs is a handler that only passes on the ids of its tasks.
+func sendIDs(to chan<- string) queue.BatchHandler {
+	return func(_ context.Context, tasks []queue.Leased) []error {
+		for i := range tasks {
+			to <- tasks[i].ID
+		}
+		return nil
+	}
+}
+
+// Three ways of dealing with the errors of a Run.
+func ignore(error)                           {}
+func failOn(t testing.TB) func(error)        { return func(err error) { t.Error(err) } }
+func sendErrors(to chan<- error) func(error) { return func(err error) { to <- err } }
+
+// collect closes a channel and returns what was in it.
+func collect[T any](from chan T) (all []T) {
+	close(from)
+	for v := range from {
+		all = append(all, v)
+	}
+	return all
+}
+
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
 	t.Helper()
 	if cfg.Prefix == "" {
 		cfg.Prefix = redistest.Prefix(t)
 	}
 	q, err := queue.New(rdb, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return q
 }
 
@@ -54,9 +107,7 @@ func numbered(n int) []queue.Task {
 func enqueue(t testing.TB, q *queue.Queue, tasks ...queue.Task) {
 	t.Helper()
 	status, err := q.Enqueue(await.Context(t), tasks...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, s := range status {
 		if s != queue.StatusOK {
 			t.Fatalf("enqueue %s: %v", tasks[i].ID, s)
@@ -67,9 +118,7 @@ func enqueue(t testing.TB, q *queue.Queue, tasks ...queue.Task) {
 func dequeue(t testing.TB, q *queue.Queue, n int) queue.Fetched {
 	t.Helper()
 	f, err := q.Dequeue(await.Context(t), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -101,6 +150,14 @@ func take(t testing.TB, q *queue.Queue, ids ...string) []queue.Leased {
 	return got
 }
 
+func idsOf(tasks []queue.Task) []string {
+	ids := make([]string, len(tasks))
+	for i := range tasks {
+		ids[i] = tasks[i].ID
+	}
+	return ids
+}
+
 func names(tasks []queue.Leased) []string {
 	ids := make([]string, len(tasks))
 	for i := range tasks {
@@ -111,20 +168,22 @@ func names(tasks []queue.Leased) []string {
 
 func wantStatus(t testing.TB, got []queue.Status, err error, want ...queue.Status) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.Equal(got, want) {
 		t.Fatalf("statuses %v, want %v", got, want)
 	}
 }
 
+// wantAll fails unless each of the statuses is this one.
+func wantAll(t testing.TB, got []queue.Status, want queue.Status) {
+	t.Helper()
+	wantStatus(t, got, nil, slices.Repeat([]queue.Status{want}, len(got))...)
+}
+
 func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 	t.Helper()
 	status, err := q.Ack(await.Context(t), tasks...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return status
 }
 
@@ -170,9 +229,7 @@ func stats(t testing.TB, q *queue.Queue) queue.Stats {
 func counted(t testing.TB, q *queue.Queue) queue.Stats {
 	t.Helper()
 	s, err := q.Stats(await.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -183,13 +240,17 @@ func wantStats(t testing.TB, q *queue.Queue, want queue.Stats) {
 	}
 }
 
+// awaitStats waits for these numbers of tasks per state.
+func awaitStats(t testing.TB, q *queue.Queue, want queue.Stats) {
+	t.Helper()
+	waitFor(t, func() bool { return stats(t, q) == want })
+}
+
 // wantKeys fails unless exactly these keys of the queue exist, apart from the counters.
 func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 	t.Helper()
 	got, err := rdb.Keys(await.Context(t), prefix+"*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range got {
 		got[i] = got[i][len(prefix):]
 	}
@@ -205,20 +266,20 @@ func wantKeys(t testing.TB, rdb *redis.Client, prefix string, want ...string) {
 func serverTime(t testing.TB, rdb redis.UniversalClient) time.Time {
 	t.Helper()
 	now, err := rdb.Time(await.Context(t)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return now
 }
 
 func runNow(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
 	status, err := q.RunNow(await.Context(t), time.Time{}, ids...)
-	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+	must(t, err)
+	wantAll(t, status, queue.StatusOK)
 }
 
 func deleteDead(t testing.TB, q *queue.Queue, ids ...string) {
 	t.Helper()
 	status, err := q.DeleteDead(await.Context(t), ids...)
-	wantStatus(t, status, err, slices.Repeat([]queue.Status{queue.StatusOK}, len(ids))...)
+	must(t, err)
+	wantAll(t, status, queue.StatusOK)
 }

@@ -31,9 +31,7 @@ func wantPages(t testing.TB, q *queue.Queue, state queue.State, want ...string) 
 		var got []string
 		for {
 			page, err := q.List(await.Context(t), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if n := len(page.Tasks); n != min(p.Limit, len(want)-len(got)) || page.More != len(want)-len(got)-n {
 				t.Fatalf("%s: a page of %d, and %d more behind %d; want %d of %d", state, n, page.More, len(got), p.Limit, len(want))
 			}
@@ -69,9 +67,7 @@ func TestQueue_List(t *testing.T) {
 		// The test sets different times of death and ends of leases.
 		at := func(key string, score float64, id string) {
 			t.Helper()
-			if err := rdb.ZAddXX(await.Context(t), key, redis.Z{Score: score, Member: id}).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ZAddXX(await.Context(t), key, redis.Z{Score: score, Member: id}).Err())
 		}
 		keys := q.EnqueueKeys()
 		deadKey := keys[0][:len(keys[0])-len("ready")] + "dead"
@@ -128,9 +124,7 @@ func TestQueue_ListMany(t *testing.T) {
 		}
 		enqueue(t, q, tasks...)
 		first, err := q.List(await.Context(t), queue.Query{State: queue.StateReady, Limit: 5})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found, err := q.List(await.Context(t), queue.Query{State: queue.StateReady, After: first.Next, Limit: 512})
 		if err != nil || len(found.Tasks) != 512 || found.More != 3 {
 			t.Fatalf("%d tasks and %d more, %v", len(found.Tasks), found.More, err)
@@ -242,9 +236,7 @@ func TestQueue_ListAll(t *testing.T) {
 			all, more := queue.Query{Limit: 100, Fields: fields}, true
 			for more {
 				page, err := q.List(await.Context(t), all)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, info := range page.Tasks {
 					seen[info.ID] = info
 				}
@@ -287,9 +279,7 @@ func TestQueue_ListBytes(t *testing.T) {
 		var got []string
 		for len(lengths) < 10 {
 			page, err := q.List(await.Context(t), ready)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			lengths, left = append(lengths, len(page.Tasks)), append(left, page.More)
 			got = append(got, infoNames(page.Tasks)...)
 			if ready.After = page.Next; page.More == 0 {

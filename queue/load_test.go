@@ -1,10 +1,7 @@
 package queue_test
 
 import (
-	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,92 +14,18 @@ import (
 	"flashsale/queue"
 )
 
-// TestRun_DueOddMilliseconds: hundreds of tasks fall due at odd times from 871 ms on. They
-// are added latest first while the workers wait for a task that is due much later. No task
-// starts early by the clock of Redis, and none waits until MaxIdle has passed.
-func TestRun_DueOddMilliseconds(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const total = 300
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		var mu sync.Mutex
-		started := make(map[string]time.Time)
-		var asleep [2]<-chan struct{}
-		for i := range asleep { // as two processes
-			var other *queue.Queue
-			other, asleep[i] = sleeper(t, rdb, queue.Config{Prefix: prefix})
-			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
-				now, err := rdb.Time(ctx).Result()
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for _, task := range tasks {
-					if before, twice := started[task.ID]; twice {
-						t.Errorf("%s started at %v and at %v", task.ID, before, now)
-					}
-					started[task.ID] = now
-				}
-				return nil
-			}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
-		}
-		// Both sleep, one of them until this task falls due.
-		receive(t, "the first sleeps", asleep[0])
-		receive(t, "the second sleeps", asleep[1])
-		enqueue(t, q, queue.Task{ID: "far", Due: serverTime(t, rdb).Add(never / 2)})
-		select {
-		case <-asleep[0]:
-		case <-asleep[1]:
-		case <-time.After(patience):
-			t.Fatal("no worker waits for the far task")
-		}
-		due := make(map[string]time.Time)
-		begin := serverTime(t, rdb).Add(871 * time.Millisecond)
-		var tasks []queue.Task
-		for i := range total {
-			task := queue.Task{ID: fmt.Sprintf("t%03d", i), Due: begin.Add(time.Duration(i*2339) * time.Microsecond)}
-			due[task.ID] = task.Due
-			tasks = append(tasks, task)
-		}
-		slices.Reverse(tasks)
-		for len(tasks) > 0 {
-			enqueue(t, q, tasks[:10]...)
-			tasks = tasks[10:]
-		}
-		awaitThat(t, "all have started", func() bool { return stats(t, q) == queue.Stats{Delayed: 1} })
-		mu.Lock()
-		defer mu.Unlock()
-		var late []time.Duration
-		for id, at := range due {
-			started, ok := started[id]
-			if !ok || started.Before(at) {
-				t.Errorf("%s started at %v, due at %v", id, started, at)
-			}
-			late = append(late, started.Sub(at))
-		}
-		slices.Sort(late)
-		t.Logf("late by %v at the median, %v at p99, %v at most", late[total/2], late[total*99/100], late[total-1])
-	})
-}
-
 // moveAll gives all members of a sorted set one score.
 func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64) {
 	t.Helper()
 	ctx := await.Context(t)
 	members, err := rdb.ZRange(ctx, key, 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for some := range slices.Chunk(members, 1000) {
 		z := make([]redis.Z, len(some))
 		for i, member := range some {
 			z[i] = redis.Z{Score: score, Member: member}
 		}
-		if err := rdb.ZAdd(ctx, key, z...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(ctx, key, z...).Err())
 	}
 }
 
@@ -110,9 +33,7 @@ func moveAll(t *testing.T, rdb redis.UniversalClient, key string, score float64)
 func size(t *testing.T, rdb redis.UniversalClient, key string) int {
 	t.Helper()
 	n, err := rdb.ZCard(await.Context(t), key).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return int(n)
 }
 
@@ -172,12 +93,9 @@ func testManyAtOneMoment(t *testing.T, totals map[string]int) {
 			before := slowScripts(t, engine, rdb)
 			var seen attempts
 			for range 2 { // as two processes
-				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, MaxAttempts: 100}), func(_ context.Context, tasks []queue.Leased) []error {
-					seen.add(tasks)
-					return nil
-				}, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
+				start(t, newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix, MaxAttempts: 100}), seen.handle, queue.RunConfig{MaxIdle: never, OnError: onlyTimeouts(t)})
 			}
-			awaitThat(t, "all are done", func() bool { return stats(t, q) == queue.Stats{} })
+			awaitStats(t, q, queue.Stats{})
 			seen.wantAll(t, total)
 			t.Logf("%d commands took Redis more than 5 ms", slowScripts(t, engine, rdb)-before)
 		})
@@ -193,14 +111,10 @@ func slowScripts(t *testing.T, engine string, rdb *redis.Client) int64 {
 	}
 	ctx := await.Context(t)
 	for setting, value := range map[string]string{"slowlog-log-slower-than": "5000", "slowlog-max-len": "10000"} {
-		if err := rdb.ConfigSet(ctx, setting, value).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ConfigSet(ctx, setting, value).Err())
 	}
 	n, err := rdb.Do(ctx, "slowlog", "len").Int64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -210,12 +124,11 @@ func TestQueue_EightReclaim(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const total = 1000
-		prefix := redistest.Prefix(t)
-		cfg := queue.Config{Prefix: prefix, Lease: never}
+		cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: never}
 		q := newQueue(t, rdb, cfg)
 		enqueue(t, q, numbered(total)...)
 		old := append(dequeue(t, q, 512).Tasks, dequeue(t, q, 512).Tasks...)
-		moveAll(t, rdb, prefix+"leased", 1)
+		moveAll(t, rdb, cfg.Prefix+"leased", 1)
 		var mu sync.Mutex
 		taken := make(map[string]queue.Leased)
 		var all sync.WaitGroup
@@ -253,78 +166,13 @@ func TestQueue_EightReclaim(t *testing.T) {
 			t.Errorf("%d of %d tasks were taken over", len(taken), total)
 		}
 		wantStats(t, q, queue.Stats{Leased: total})
-		for _, s := range ack(t, q, old...) {
-			if s != queue.StatusStale {
-				t.Fatalf("the old lease acknowledges: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, old...), queue.StatusStale)
 		for _, task := range taken {
 			old = append(old, task)
 		}
-		for _, s := range ack(t, q, old[total:]...) {
-			if s != queue.StatusOK {
-				t.Fatalf("the new lease acknowledges: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, old[total:]...), queue.StatusOK)
 		wantStats(t, q, queue.Stats{})
 		wantClean(t, q)
-	})
-}
-
-// TestQueue_LowPriorityRuns: tasks of priority 9 arrive faster than they are taken. A task
-// of priority 0 is taken before those that arrived more than nine minutes after it, and
-// after those that arrived earlier.
-func TestQueue_LowPriorityRuns(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		const worth = 9 * time.Minute
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		type span struct{ after, before time.Time } // arrival of a task, by the server's clock
-		came := make(map[string]span)
-		last := serverTime(t, rdb)
-		add := func() {
-			id, after := fmt.Sprintf("high%06d", len(came)), last
-			enqueue(t, q, queue.Task{ID: id, Priority: 9})
-			last = serverTime(t, rdb)
-			came[id] = span{after, last}
-		}
-		for range 20 {
-			add()
-		}
-		// As if it had been waiting for almost nine minutes when the last of these arrived.
-		enqueue(t, q, queue.Task{ID: "low"})
-		low := last.Add(300*time.Millisecond - worth)
-		if err := rdb.ZAdd(await.Context(t), prefix+"ready", redis.Z{Score: float64(low.UnixMicro()), Member: "low"}).Err(); err != nil {
-			t.Fatal(err)
-		}
-		before := 0
-		awaitThat(t, "the task of priority 0 is taken", func() bool {
-			for range 20 {
-				add()
-				task := dequeue(t, q, 1).Tasks[0]
-				ack(t, q, task)
-				if task.ID == "low" {
-					return true
-				}
-				before++
-				if waited := came[task.ID].after.Sub(low); waited > worth {
-					t.Fatalf("%s arrived %v after the task of priority 0 and was taken first", task.ID, waited)
-				}
-				delete(came, task.ID)
-				came[task.ID+" taken"] = span{}
-			}
-			return false
-		})
-		if before < 20 {
-			t.Errorf("%d tasks that were in front of it were taken first, want at least 20", before)
-		}
-		for id, at := range came {
-			if !strings.HasSuffix(id, " taken") && at.before.Sub(low) < worth {
-				t.Errorf("%s arrived %v after the task of priority 0, and was not taken before it", id, at.before.Sub(low))
-			}
-		}
-		t.Logf("%d tasks of priority 9 were taken first", before)
 	})
 }
 
@@ -333,18 +181,12 @@ func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	ctx := await.Context(t)
 	ready, err := rdb.ZRangeWithScores(ctx, prefix+"ready", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range ready {
 		ready[i].Score += float64(time.Hour.Microseconds())
 	}
-	if err := rdb.ZAdd(ctx, prefix+"ready", ready...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := rdb.IncrBy(ctx, prefix+"clock", time.Hour.Microseconds()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rdb.ZAdd(ctx, prefix+"ready", ready...).Err())
+	must(t, rdb.IncrBy(ctx, prefix+"clock", time.Hour.Microseconds()).Err())
 }
 
 // TestQueue_OrderWithinOneMoment: 1,000 tasks arrive from two processes and from another
@@ -353,18 +195,15 @@ func stepBack(t *testing.T, rdb *redis.Client, prefix string) {
 func TestQueue_OrderWithinOneMoment(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: prefix})
-		if err := rdb.Set(await.Context(t), prefix+"stock", 1000, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		q := newQueue(t, rdb, queue.Config{})
+		other := newQueue(t, redistest.Second(t, rdb), queue.Config{Prefix: q.Prefix()})
+		must(t, rdb.Set(await.Context(t), q.Prefix()+"stock", 1000, 0).Err())
 		tasks := numbered(1000)
 		for i, rest := 0, tasks; len(rest) > 0; i++ {
 			some := rest[:min(len(rest), 1+i*7%40)]
 			rest = rest[len(some):]
 			if i == 3 {
-				stepBack(t, rdb, prefix)
+				stepBack(t, rdb, q.Prefix())
 			}
 			switch i % 3 {
 			case 0:
@@ -376,7 +215,7 @@ func TestQueue_OrderWithinOneMoment(t *testing.T) {
 				for _, task := range some {
 					args = append(args, task.ID, task.Payload)
 				}
-				keys := append([]string{prefix + "stock"}, q.EnqueueKeys()...)
+				keys := append([]string{q.Prefix() + "stock"}, q.EnqueueKeys()...)
 				if answer, err := sell.Run(await.Context(t), rdb, keys, args...).Text(); err != nil || answer != "sold" {
 					t.Fatal(answer, err)
 				}

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -56,9 +54,9 @@ func processQueue(t *testing.T, cfg queue.Config) (*redis.Client, *queue.Queue) 
 	o := redistest.Options(os.Getenv(addrVar))
 	o.ReadTimeout, o.WriteTimeout = patience, patience
 	rdb := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, rdb) })
+	closeAtEnd(t, rdb)
 	notes := redis.NewClient(o)
-	t.Cleanup(func() { closeClient(t, notes) })
+	closeAtEnd(t, notes)
 	rdb.AddHook(tap{seen: func(name string) {
 		if name == "blpop" {
 			if err := notes.Incr(t.Context(), sleepsKey(os.Getenv(prefixVar), os.Getenv(roleVar))).Err(); err != nil {
@@ -115,9 +113,7 @@ func wantEnd(t *testing.T, c *redistest.Child) {
 	case <-time.After(patience):
 		t.Fatal("the process does not end")
 	}
-	if err := c.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Wait())
 }
 
 // awaitThat is waitFor with patience, for events that need a lease or another process.
@@ -164,9 +160,7 @@ func takeNote(ctx context.Context, rdb *redis.Client, prefix, who string, task q
 func notes(t *testing.T, rdb *redis.Client, prefix string) (all []note, effects int) {
 	t.Helper()
 	lines, err := rdb.LRange(await.Context(t), prefix+"test:notes", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, line := range lines {
 		var n note
 		var at int64
@@ -194,26 +188,21 @@ func TestRun_ProcessKilled(t *testing.T) {
 	}
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: killedLease})
+		q := newQueue(t, rdb, queue.Config{Lease: killedLease})
 		tasks := numbered(64)
 		enqueue(t, q, tasks...)
-		holder := startProcess(t, rdb, prefix, "holder")
+		holder := startProcess(t, rdb, q.Prefix(), "holder")
 		wantSaid(t, holder, "holds 64")
-		heir := startProcess(t, rdb, prefix, "heir")
-		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, prefix, "heir") > 0 })
-		if err := holder.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		heir := startProcess(t, rdb, q.Prefix(), "heir")
+		awaitThat(t, "the heir sleeps", func() bool { return sleeps(t, rdb, q.Prefix(), "heir") > 0 })
+		must(t, holder.Kill())
 		killed := serverTime(t, rdb)
 		leases := list(t, q, queue.StateLeased)
-		awaitThat(t, "all run again", func() bool { return stats(t, q) == queue.Stats{} })
-		if err := heir.Stdin().Close(); err != nil {
-			t.Fatal(err)
-		}
+		awaitStats(t, q, queue.Stats{})
+		must(t, heir.Stdin().Close())
 		wantEnd(t, heir)
 
-		all, effects := notes(t, rdb, prefix)
+		all, effects := notes(t, rdb, q.Prefix())
 		again := make(map[string]int)
 		var last time.Time
 		for _, n := range all {
@@ -282,9 +271,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		enqueue(t, q, numbered(3)...)
 		stalled := startProcess(t, rdb, prefix, "stalled")
 		wantSaid(t, stalled, "holds 3")
-		if err := stalled.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stalled.Pause())
 		var taken []queue.Leased
 		awaitThat(t, "the leases end", func() bool {
 			taken = append(taken, dequeue(t, q, 3).Tasks...)
@@ -294,9 +281,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 		if _, err := fmt.Fprintln(stalled.Stdin(), "go on"); err != nil {
 			t.Fatal(err)
 		}
-		if err := stalled.Continue(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stalled.Continue())
 		for _, want := range []string{"acknowledged: [stale stale stale]", "lease lost: true", "ended: <nil>, loss reported: true"} {
 			wantSaid(t, stalled, want)
 		}
@@ -311,11 +296,7 @@ func TestRun_ProcessStopped(t *testing.T) {
 				t.Errorf("%s was taken over as attempt %d, want 2", task.ID, task.Attempt)
 			}
 		}
-		for _, s := range ack(t, q, taken...) {
-			if s != queue.StatusOK {
-				t.Errorf("the new owner's acknowledgement: %v", s)
-			}
-		}
+		wantAll(t, ack(t, q, taken...), queue.StatusOK)
 		wantStats(t, q, queue.Stats{})
 	})
 }
@@ -344,77 +325,13 @@ func acknowledgeLate(t *testing.T) {
 		<-ctx.Done()
 		redistest.Say("lease lost: %v", errors.Is(context.Cause(ctx), queue.ErrLeaseLost))
 		return nil
-	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: func(err error) { reported <- err }})
+	}, queue.RunConfig{Batch: 3, Workers: 1, Ahead: -1, MaxIdle: never, OnError: sendErrors(reported)})
 	close(reported)
 	lost := false
 	for err := range reported {
 		lost = lost || errors.Is(err, queue.ErrLeaseLost)
 	}
 	redistest.Say("ended: %v, loss reported: %v", err, lost)
-}
-
-// TestRun_ProcessTerminated: processes with a task that takes far longer than their drain
-// end on their own after SIGTERM. The task and those fetched with it are ready again,
-// uncounted, even if the handler ignores its context and reports success in the end.
-func TestRun_ProcessTerminated(t *testing.T) {
-	if redistest.IsChild() {
-		workUntilTerminated(t)
-		return
-	}
-	t.Parallel()
-	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		for role, want := range map[string]string{
-			"heeds":   "<nil>",
-			"ignores": "queue: handler abandoned: 1 of them",
-		} {
-			t.Run(role, func(t *testing.T) {
-				t.Parallel()
-				prefix := redistest.Prefix(t)
-				q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-				enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"})
-				worker := startProcess(t, rdb, prefix, role)
-				wantSaid(t, worker, "works on 2")
-				wantStats(t, q, queue.Stats{Ready: 1, Leased: 2})
-				if err := worker.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
-				wantSaid(t, worker, "ended: "+want)
-				wantEnd(t, worker)
-				wantStats(t, q, queue.Stats{Ready: 3})
-				for _, id := range []string{"a", "b", "c"} {
-					if info := get(t, q, id); info.Attempt != 0 {
-						t.Errorf("handed back: %+v", info)
-					}
-				}
-				take(t, q, "a", "b", "c")
-			})
-		}
-	})
-}
-
-func workUntilTerminated(t *testing.T) {
-	_, q := processQueue(t, queue.Config{})
-	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
-	defer stop()
-	over := make(chan struct{}) // after Run has ended: no process is left behind
-	returned := make(chan struct{})
-	err := q.Run(ctx, func(ctx context.Context, tasks []queue.Leased) []error {
-		defer close(returned)
-		redistest.Say("works on %d", len(tasks))
-		ended := ctx.Done()
-		if os.Getenv(roleVar) == "ignores" {
-			ended = nil
-		}
-		select {
-		case <-ended:
-			return []error{ctx.Err(), ctx.Err()}
-		case <-over:
-			return nil
-		}
-	}, queue.RunConfig{Batch: 2, Workers: 1, Ahead: -1, Drain: 2 * time.Second})
-	close(over)
-	<-returned
-	redistest.Say("ended: %v", err)
 }
 
 // TestQueue_PauseProcesses: two processes under constant load take no task from a paused
@@ -427,16 +344,15 @@ func TestQueue_PauseProcesses(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, q, numbered(100)...)
 		roles := []string{"first", "second"}
 		workers := make(map[string]*redistest.Child)
 		for _, role := range roles {
-			workers[role] = startProcess(t, rdb, prefix, role)
+			workers[role] = startProcess(t, rdb, q.Prefix(), role)
 		}
 		handled := func(role string) (n int) {
-			all, _ := notes(t, rdb, prefix)
+			all, _ := notes(t, rdb, q.Prefix())
 			for _, one := range all {
 				if one.who == role {
 					n++
@@ -446,34 +362,28 @@ func TestQueue_PauseProcesses(t *testing.T) {
 		}
 		awaitThat(t, "both work", func() bool { return handled("first") >= 10 && handled("second") >= 10 })
 		pause(t, q)
-		ready, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ready, err := rdb.ZRange(ctx, q.Prefix()+"ready", 0, -1).Result()
+		must(t, err)
 		// The next sleep may follow a fetch from before the pause; the second one does not.
 		from := map[string]int{}
 		for _, role := range roles {
-			from[role] = sleeps(t, rdb, prefix, role)
+			from[role] = sleeps(t, rdb, q.Prefix(), role)
 		}
 		awaitThat(t, "both have fetched", func() bool {
 			id := fmt.Sprintf("new%03d", len(ready))
 			enqueue(t, q, queue.Task{ID: id})
 			ready = append(ready, id)
-			return sleeps(t, rdb, prefix, "first") >= from["first"]+2 && sleeps(t, rdb, prefix, "second") >= from["second"]+2
+			return sleeps(t, rdb, q.Prefix(), "first") >= from["first"]+2 && sleeps(t, rdb, q.Prefix(), "second") >= from["second"]+2
 		})
 		awaitThat(t, "they finish what they have", func() bool { return stats(t, q).Leased == 0 })
-		if now, err := rdb.ZRange(ctx, prefix+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
+		if now, err := rdb.ZRange(ctx, q.Prefix()+"ready", 0, -1).Result(); err != nil || !slices.Equal(now, ready) {
 			t.Fatalf("in the pause ready went from %v to %v, %v", ready, now, err)
 		}
-		if err := rdb.Set(ctx, prefix+"test:enough", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Set(ctx, q.Prefix()+"test:enough", 1, 0).Err())
 		resume(t, q)
-		awaitThat(t, "all is done", func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		for _, role := range roles {
-			if err := workers[role].Stdin().Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, workers[role].Stdin().Close())
 			wantEnd(t, workers[role])
 		}
 	})

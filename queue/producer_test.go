@@ -33,6 +33,35 @@ func (a *attempts) add(tasks []queue.Leased) {
 	}
 }
 
+// handle is a handler that counts its tasks.
+func (a *attempts) handle(_ context.Context, tasks []queue.Leased) []error {
+	a.add(tasks)
+	return nil
+}
+
+// times is how often a task was handled.
+func (a *attempts) times(id string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, runs := range a.runs[id] {
+		n += runs
+	}
+	return n
+}
+
+// wantOnce fails unless this number of tasks was handled, each once.
+func (a *attempts) wantOnce(t *testing.T, total int) {
+	t.Helper()
+	if n := a.distinct(); n != total {
+		t.Errorf("%d of %d tasks were handled", n, total)
+	}
+	for id := range a.runs {
+		if n := a.times(id); n != 1 {
+			t.Errorf("%s was handled %d times", id, n)
+		}
+	}
+}
+
 func (a *attempts) distinct() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

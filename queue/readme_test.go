@@ -12,21 +12,15 @@ import (
 func TestREADME_Conformance(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var sources strings.Builder
 	for _, name := range files {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sources.Write(text)
 	}
 	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, table, found := strings.Cut(string(readme), "| behaviour | this library |")
 	table, _, ended := strings.Cut(table, "\n\n")
 	rows := strings.Split(table, "\n")

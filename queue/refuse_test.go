@@ -19,23 +19,20 @@ import (
 func TestQueue_ConflictsWriteNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		later := time.Now().Add(time.Hour)
 		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
-		before := content(t, rdb, prefix)
+		before := content(t, rdb, q.Prefix())
 		for _, state := range []string{"ready", "delayed", "leased", "dead"} {
 			for _, task := range []queue.Task{{ID: state}, {ID: state, Due: later, Priority: 4, Payload: []byte("x")}} {
 				status, err := q.Enqueue(await.Context(t), task)
 				if err != nil || status[0] != queue.StatusDuplicate {
 					t.Fatalf("a second %s: %v, %v; want a duplicate", state, status, err)
 				}
-				if now := content(t, rdb, prefix); !sameContent(now, before) {
-					t.Fatalf("a second %s task: refused, and %v became %v", state, before, now)
-				}
+				wantContent(t, rdb, q.Prefix(), before)
 			}
 		}
 		// Others in the same call are added, each id once.
@@ -51,21 +48,18 @@ func TestQueue_ConflictsWriteNothing(t *testing.T) {
 func TestQueue_FullWritesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, MaxLength: 3, Lease: never})
+		q := newQueue(t, rdb, queue.Config{MaxLength: 3, Lease: never})
 		later := time.Now().Add(time.Hour)
 		enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "leased"})
 		l := take(t, q, "dead", "leased")
 		reject(t, q, queue.Rejection{Task: l[0], Dead: true})
 		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "delayed", Due: later})
-		stock := "stock" + prefix
-		if err := rdb.Set(await.Context(t), stock, 5, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		stock := "stock" + q.Prefix()
+		must(t, rdb.Set(await.Context(t), stock, 5, 0).Err())
 		many := []queue.Task{
 			{ID: "1"}, {ID: "2"}, {ID: "3", Due: later}, {ID: "4", Priority: 9},
 		}
-		before := content(t, rdb, prefix)
+		before := content(t, rdb, q.Prefix())
 		for name, refused := range map[string]func() bool{
 			"enqueue": func() bool {
 				status, err := q.Enqueue(await.Context(t), many...)
@@ -87,9 +81,7 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 			if !refused() {
 				t.Errorf("%s: not refused as full", name)
 			}
-			if now := content(t, rdb, prefix); !sameContent(now, before) {
-				t.Fatalf("%s: refused, and %v became %v", name, before, now)
-			}
+			wantContent(t, rdb, q.Prefix(), before)
 		}
 		if left, err := rdb.Get(await.Context(t), stock).Int(); err != nil || left != 5 {
 			t.Errorf("the script that was refused left a stock of %d, %v", left, err)
@@ -101,13 +93,13 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 		if !errors.Is(err, queue.ErrFull) || !slices.Equal(status, want) {
 			t.Fatalf("with room for one: %v, %v", status, err)
 		}
-		now := content(t, rdb, prefix)
+		now := content(t, rdb, q.Prefix())
 		for _, key := range []string{"delayed", "leased", "dead"} {
 			if now[key] != before[key] && key != "leased" {
 				t.Errorf("with room for one %s went from %s to %s", key, before[key], now[key])
 			}
 		}
-		if bodies, err := rdb.HKeys(await.Context(t), prefix+"body").Result(); err != nil || len(bodies) != 4 {
+		if bodies, err := rdb.HKeys(await.Context(t), q.Prefix()+"body").Result(); err != nil || len(bodies) != 4 {
 			t.Errorf("bodies %v, %v", bodies, err)
 		}
 		wantStats(t, q, queue.Stats{Ready: 2, Delayed: 1, Dead: 1})
@@ -115,64 +107,52 @@ func TestQueue_FullWritesNothing(t *testing.T) {
 	})
 }
 
-// TestQueue_BodyDeleted: payloads of tasks in every state are deleted by hand. Dequeuing or a
-// repair makes the waiting ones dead letters with that reason, the other tasks run, and the
-// queue is consistent afterwards.
+// TestQueue_BodyDeleted: payloads of tasks in every state are deleted by hand. Dequeuing makes the
+// waiting ones dead letters with that reason, the other tasks run, and the queue is consistent
+// afterwards. TestQueue_VerifyFinds has the repair.
 func TestQueue_BodyDeleted(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for _, repair := range []bool{false, true} {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
-			enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
-			l := take(t, q, "leased", "worked on", "dead")
-			reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
-			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
-			if err := rdb.HDel(await.Context(t), prefix+"body", "leased", "worked on", "dead", "ready", "delayed").Err(); err != nil {
-				t.Fatal(err)
-			}
-			wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
-			if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
-				t.Fatalf("found %+v", r)
-			}
-			if status, err := q.Enqueue(await.Context(t), queue.Task{ID: "worked on"}); err != nil || status[0] != queue.StatusDuplicate {
-				t.Errorf("a second task with that id: %v, %v; want a duplicate", status, err)
-			}
-			// A worker that has such a task may finish it.
-			status, err := q.Ack(await.Context(t), l[1])
-			wantStatus(t, status, err, queue.StatusOK)
-			wantBodiless = slices.DeleteFunc(wantBodiless, func(id string) bool { return id == "worked on" })
-			if repair {
-				if r := verify(t, q, true); !slices.Equal(r.Bodiless, wantBodiless) {
-					t.Fatalf("repaired %+v", r)
-				}
-			} else {
-				expire(t, rdb, q, "leased")
-				moveAll(t, rdb, prefix+"delayed", 1)
-			}
-			take(t, q, "well 1", "well 2")
-			wantStats(t, q, queue.Stats{Leased: 2, Dead: 4})
-			wantClean(t, q)
-			got := make(map[string]string)
-			for _, letter := range dead(t, q) {
-				got[letter.ID] = letter.Reason
-				if letter.Payload != nil {
-					t.Errorf("%s has a body: %q", letter.ID, letter.Payload)
-				}
-			}
-			want := map[string]string{"leased": "body missing", "ready": "body missing", "delayed": "body missing", "dead": "bad"}
-			if !maps.Equal(got, want) {
-				t.Errorf("repair %v: dead letters %v, want %v", repair, got, want)
-			}
-			// A retry does not restore the payload.
-			runNow(t, q, "dead")
-			if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
-				t.Errorf("took %v", names(f.Tasks))
-			}
-			if info := get(t, q, "dead"); info.State != queue.StateDead || info.Reason != "body missing" {
-				t.Errorf("retried without a body: %+v", info)
-			}
-			wantClean(t, q)
+		q := newQueue(t, rdb, queue.Config{Lease: never})
+		enqueue(t, q, queue.Task{ID: "leased"}, queue.Task{ID: "worked on"}, queue.Task{ID: "dead"})
+		l := take(t, q, "leased", "worked on", "dead")
+		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
+		enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "well 1"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour), Priority: 2}, queue.Task{ID: "well 2"})
+		must(t, rdb.HDel(await.Context(t), q.Prefix()+"body", "leased", "worked on", "dead", "ready", "delayed").Err())
+		wantBodiless := []string{"delayed", "leased", "ready", "worked on"}
+		if r := verify(t, q, false); !slices.Equal(r.Bodiless, wantBodiless) || len(r.Lost)+len(r.Doubled) > 0 {
+			t.Fatalf("found %+v", r)
 		}
+		if status, err := q.Enqueue(await.Context(t), queue.Task{ID: "worked on"}); err != nil || status[0] != queue.StatusDuplicate {
+			t.Errorf("a second task with that id: %v, %v; want a duplicate", status, err)
+		}
+		// A worker that has such a task may finish it.
+		status, err := q.Ack(await.Context(t), l[1])
+		wantStatus(t, status, err, queue.StatusOK)
+		expire(t, rdb, q, "leased")
+		moveAll(t, rdb, q.Prefix()+"delayed", 1)
+		take(t, q, "well 1", "well 2")
+		wantStats(t, q, queue.Stats{Leased: 2, Dead: 4})
+		wantClean(t, q)
+		got := make(map[string]string)
+		for _, letter := range dead(t, q) {
+			got[letter.ID] = letter.Reason
+			if letter.Payload != nil {
+				t.Errorf("%s has a body: %q", letter.ID, letter.Payload)
+			}
+		}
+		want := map[string]string{"leased": "body missing", "ready": "body missing", "delayed": "body missing", "dead": "bad"}
+		if !maps.Equal(got, want) {
+			t.Errorf("dead letters %v, want %v", got, want)
+		}
+		// A retry does not restore the payload.
+		runNow(t, q, "dead")
+		if f := dequeue(t, q, 10); len(f.Tasks) != 0 {
+			t.Errorf("took %v", names(f.Tasks))
+		}
+		if info := get(t, q, "dead"); info.State != queue.StateDead || info.Reason != "body missing" {
+			t.Errorf("retried without a body: %+v", info)
+		}
+		wantClean(t, q)
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// line replaces the connection: it records the extensions and returns the answers that the
-// test chooses. No network is used, so the test can run in a synctest bubble.
+// line records the extensions and returns the answers that the test chooses. No network is
+// used, so the test can run in a synctest bubble.
 type line struct {
 	mu    sync.Mutex
 	asked []time.Duration // since the test began, in order
@@ -25,36 +25,26 @@ type line struct {
 	answer func(ctx context.Context, call, n int) (string, error)
 }
 
-func (l *line) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (l *line) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (l *line) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		keys, ok := args[2].(int)
-		if !ok || args[1] != extendScript.Hash() {
-			err := fmt.Errorf("unexpected command %v", cmd)
-			cmd.SetErr(err)
-			return err
-		}
-		var ids []string
-		for i := 3 + keys + 1; i < len(args); i += 2 {
-			ids = append(ids, fmt.Sprint(args[i]))
-		}
-		l.mu.Lock()
-		l.asked = append(l.asked, time.Since(l.began))
-		l.tasks = append(l.tasks, ids)
-		call := len(l.asked)
-		l.mu.Unlock()
-		text, err := l.answer(ctx, call, len(ids))
-		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
-			c.SetVal(text)
-		}
-		cmd.SetErr(err)
-		return err
+func (l *line) answers(ctx context.Context, cmd redis.Cmder) error {
+	args := cmd.Args()
+	keys, ok := args[2].(int)
+	if !ok || args[1] != extendScript.Hash() {
+		return fmt.Errorf("unexpected command %v", cmd)
 	}
+	var ids []string
+	for i := 3 + keys + 1; i < len(args); i += 2 {
+		ids = append(ids, fmt.Sprint(args[i]))
+	}
+	l.mu.Lock()
+	l.asked = append(l.asked, time.Since(l.began))
+	l.tasks = append(l.tasks, ids)
+	call := len(l.asked)
+	l.mu.Unlock()
+	text, err := l.answer(ctx, call, len(ids))
+	if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+		c.SetVal(text)
+	}
+	return err
 }
 
 func (l *line) calls() []time.Duration {
@@ -81,12 +71,7 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &line{began: time.Now(), answer: answer}
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true})
-		rdb.AddHook(l)
-		q, err := New(rdb, Config{Prefix: "t:{time}:", Lease: timedLease})
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := queueAt(t, l.answers, Config{Prefix: "t:{time}:", Lease: timedLease})
 		k := &keeping{line: l, t: t}
 		cfg := RunConfig{Batch: 9, Workers: 9}
 		r := &runner{cfg: cfg, pool: newPool(cfg)}
@@ -105,9 +90,6 @@ func keep(t *testing.T, answer func(ctx context.Context, call, n int) (string, e
 		defer func() {
 			r.cut(nil)
 			loop.Wait()
-			if err := rdb.Close(); err != nil {
-				t.Error(err)
-			}
 		}()
 		test(t, k)
 	})
@@ -240,6 +222,25 @@ func TestRenewer_Time_Refused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRenewer_Time_RefusedForAWhile: if an extension succeeds before the lease has ended, the handler goes on.
+func TestRenewer_Time_RefusedForAWhile(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("no way to Redis")
+	keep(t, func(ctx context.Context, call, n int) (string, error) {
+		if call <= 3 {
+			return "", failed
+		}
+		return all(ctx, call, n)
+	}, func(t *testing.T, k *keeping) {
+		b := k.begins("a", 1)
+		k.after(3 * timedLease)
+		reported := k.reported()
+		if context.Cause(b.ctx) != nil || len(reported) != 3 || !errors.Is(reported[2], failed) {
+			t.Errorf("cause %v, reported %v; want three failures", context.Cause(b.ctx), reported)
+		}
+	})
 }
 
 // TestRenewer_Time_Lost: a lease that another worker has ends only its own handler's context, and

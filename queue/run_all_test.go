@@ -137,9 +137,8 @@ func TestRunAll_NewTask(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		asked, armed := make(chan struct{}, 1), atomic.Bool{}
-		prefix := redistest.Prefix(t)
-		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		a := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+		producer := newQueue(t, rdb, queue.Config{})
+		a := process(t, rdb, queue.Config{Prefix: producer.Prefix()}, script{at: func(_ context.Context, hash string) {
 			if hash == queue.PassHash && armed.CompareAndSwap(true, false) {
 				asked <- struct{}{}
 			}
@@ -206,26 +205,19 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 			options := redistest.Options(srv.Addr())
 			options.ReadTimeout = time.Minute // it fails when the server is killed
 			far := redis.NewClient(options)
-			defer closeClient(t, far)
+			closeAtEnd(t, far)
 			a, b := newQueue(t, far, queue.Config{}), newQueue(t, redistest.Redis(t), queue.Config{})
 			enqueue(t, a, numbered(10)...)
 			away := srv.Kill
 			if frozen {
 				away = srv.Pause
 			}
-			if err := away(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, away())
 			failed := make(chan error, 1000)
 			handled := make(chan string, 100)
-			h := func(_ context.Context, tasks []queue.Leased) []error {
-				for _, task := range tasks {
-					handled <- task.ID
-				}
-				return nil
-			}
+			h := sendIDs(handled)
 			stop := startAll(t, queue.WithPatience(queue.RunConfig{
-				Workers: 1, MaxIdle: time.Hour, OnError: func(err error) { failed <- err },
+				Workers: 1, MaxIdle: time.Hour, OnError: sendErrors(failed),
 			}, 500*time.Millisecond),
 				queue.Source{Queue: a, Handler: h, Weight: 1000}, queue.Source{Queue: b, Handler: h})
 			for i := range 20 {
@@ -239,17 +231,13 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 				if n := len(failed); n > 0 {
 					t.Errorf("the other queue had to wait for %d failures: %v", n, <-failed)
 				}
-				if err := srv.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, srv.Kill())
 			}
 			if err := receive(t, "a failure", failed); err == nil {
 				t.Error("no failure was reported")
 			}
-			if err := srv.Start(); err != nil {
-				t.Fatal(err)
-			}
-			waitFor(t, func() bool { return stats(t, a) == queue.Stats{} })
+			must(t, srv.Start())
+			awaitStats(t, a, queue.Stats{})
 			stop()
 		})
 	}
@@ -260,9 +248,8 @@ func TestRunAll_OneRedisAway(t *testing.T) {
 func TestRunAll_WakeUpPassedOn(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		producer := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		a, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		producer := newQueue(t, rdb, queue.Config{})
+		a, asleep := sleeper(t, rdb, queue.Config{Prefix: producer.Prefix()})
 		b := newQueue(t, rdb, queue.Config{})
 		release, busy := make(chan struct{}), make(chan struct{}, 1)
 		stopBusy := startAll(t, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute},
@@ -279,14 +266,9 @@ func TestRunAll_WakeUpPassedOn(t *testing.T) {
 		enqueue(t, b, queue.Task{ID: "long"})
 		receive(t, "b's handler", busy)
 
-		idle, idleAsleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		idle, idleAsleep := sleeper(t, rdb, queue.Config{Prefix: producer.Prefix()})
 		handled := make(chan string, 10)
-		stopIdle := start(t, idle, func(_ context.Context, tasks []queue.Leased) []error {
-			for _, task := range tasks {
-				handled <- task.ID
-			}
-			return nil
-		}, queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
+		stopIdle := start(t, idle, sendIDs(handled), queue.RunConfig{Workers: 1, MaxIdle: 10 * time.Minute})
 		receive(t, "the idle one sleeps", idleAsleep)
 		enqueue(t, producer, queue.Task{ID: "later", Due: serverTime(t, rdb).Add(200 * time.Millisecond)})
 		if got := receive(t, "the delayed task", handled); got != "later" {
@@ -307,7 +289,7 @@ func TestRunAll_WakeUpPassedOn(t *testing.T) {
 func TestRunAll_Config(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	h := func(context.Context, []queue.Leased) []error { return nil }
+	h := succeed
 	good := queue.Source{Queue: q, Handler: h}
 	for name, sources := range map[string][]queue.Source{
 		"none":     {},
@@ -320,9 +302,7 @@ func TestRunAll_Config(t *testing.T) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)
 		}
 	}
-	if err := queue.RunAll(await.Context(t), []queue.Source{good}, queue.RunConfig{Batch: 513}); !errors.Is(err, queue.ErrConfig) {
-		t.Errorf("batch: %v, want ErrConfig", err)
-	}
+	wantErr(t, queue.RunAll(await.Context(t), []queue.Source{good}, queue.RunConfig{Batch: 513}), queue.ErrConfig)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	good.Weight = 1000

@@ -60,7 +60,7 @@ func TestRunEach_Concurrency(t *testing.T) {
 				release <- struct{}{}
 			}
 		}
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
 		if n := most.Load(); n != workers {
 			t.Errorf("%d tasks ran concurrently, want %d", n, workers)
@@ -73,12 +73,11 @@ func TestRunEach_AcksCollected(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		const total = 31
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		load(t, admin)
 		var calls atomic.Int32
 		done := make(chan struct{})
-		q := process(t, rdb, queue.Config{Prefix: prefix}, script{at: func(_ context.Context, hash string) {
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, script{at: func(_ context.Context, hash string) {
 			if hash == queue.AckHash && calls.Add(1) == 1 {
 				<-done
 			}
@@ -91,7 +90,7 @@ func TestRunEach_AcksCollected(t *testing.T) {
 			}
 			return nil
 		}, queue.RunConfig{Workers: 10})
-		waitFor(t, func() bool { return stats(t, admin) == queue.Stats{} })
+		awaitStats(t, admin, queue.Stats{})
 		stop()
 		// The last handler may return after the second call has begun.
 		if n := calls.Load(); n > 3 {
@@ -108,7 +107,7 @@ func TestRunEach_StopAcknowledges(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		tasks := numbered(13)
 		enqueue(t, q, tasks...)
-		var seen ledger
+		var seen attempts
 		hanging, release := make(chan struct{}, len(tasks)), make(chan struct{})
 		defer close(release)
 		end := launchEach(t, q, func(_ context.Context, task queue.Leased) error {
@@ -120,9 +119,7 @@ func TestRunEach_StopAcknowledges(t *testing.T) {
 			return nil
 		}, queue.RunConfig{Workers: 2, Drain: 10 * time.Millisecond})
 		receive(t, "the first task that hangs", hanging)
-		if err := end(); !errors.Is(err, queue.ErrAbandoned) {
-			t.Fatalf("%v, want ErrAbandoned", err)
-		}
+		wantErr(t, end(), queue.ErrAbandoned)
 		for _, task := range tasks[:6] {
 			wantGone(t, q, task.ID)
 		}
@@ -143,7 +140,7 @@ func TestRunEach_StopStartsNothing(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		tasks := numbered(50)
 		enqueue(t, q, tasks...)
-		var seen ledger
+		var seen attempts
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan error, 1)
@@ -156,9 +153,7 @@ func TestRunEach_StopStartsNothing(t *testing.T) {
 				return nil
 			}, queue.RunConfig{Workers: 1, Ahead: farAhead})
 		}()
-		if err := receive(t, "the end", ended); err != nil {
-			t.Fatal(err)
-		}
+		must(t, receive(t, "the end", ended))
 		if n := seen.distinct(); n != 11 {
 			t.Errorf("%d tasks ran, want the 11 up to the stop", n)
 		}
@@ -180,7 +175,7 @@ func TestRunEach_CancelOne(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: 9 * time.Second})
 		tasks := numbered(n)
 		enqueue(t, q, tasks...)
-		var seen ledger
+		var seen attempts
 		running, cancelled, release := make(chan struct{}, n), make(chan error, n), make(chan struct{})
 		stop := startEach(t, q, func(ctx context.Context, task queue.Leased) error {
 			seen.add([]queue.Leased{task})
@@ -202,17 +197,11 @@ func TestRunEach_CancelOne(t *testing.T) {
 		if _, err := q.Cancel(await.Context(t), tasks[3].ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := receive(t, "the cancelled task's end", cancelled); !errors.Is(err, queue.ErrLeaseLost) {
-			t.Errorf("cause %v, want ErrLeaseLost", err)
-		}
+		wantErr(t, receive(t, "the cancelled task's end", cancelled), queue.ErrLeaseLost)
 		close(release)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
-		for id, runs := range seen.runs {
-			if runs != 1 {
-				t.Errorf("%s ran %d times", id, runs)
-			}
-		}
+		seen.wantOnce(t, n)
 	})
 }
 
@@ -232,8 +221,8 @@ func TestRunEach_Hanging(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { reported <- err }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+		}, queue.RunConfig{Workers: 1, OnError: sendErrors(reported)})
+		awaitStats(t, q, queue.Stats{Dead: 1})
 		if info := get(t, q, hangs.ID); info.Attempt != 1 || !strings.Contains(info.Reason, queue.ErrTimeout.Error()) {
 			t.Errorf("the dead letter is %+v", info)
 		}
@@ -265,7 +254,7 @@ func TestRunEach_HangingAtStop(t *testing.T) {
 			<-release
 			return nil
 		}, queue.RunConfig{Workers: 2, Drain: time.Millisecond})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 3} })
+		awaitStats(t, q, queue.Stats{Dead: 3})
 		if err := end(); !errors.Is(err, queue.ErrAbandoned) || !strings.Contains(err.Error(), "3 of them") {
 			t.Fatalf("%v, want ErrAbandoned with 3 of them", err)
 		}
@@ -297,7 +286,7 @@ func TestRunEach_Timeout(t *testing.T) {
 			}
 			return fmt.Errorf("query: %w", ctx.Err())
 		}, queue.RunConfig{Workers: 4})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+		awaitStats(t, q, queue.Stats{Dead: 1})
 		stop()
 		if info := get(t, q, "slow"); !strings.Contains(info.Reason, queue.ErrTimeout.Error()) ||
 			!strings.Contains(info.Reason, context.DeadlineExceeded.Error()) {
@@ -314,7 +303,7 @@ func TestRunEach_Poison(t *testing.T) {
 		tasks := numbered(100)
 		poison := tasks[42].ID
 		enqueue(t, q, tasks...)
-		var seen ledger
+		var seen attempts
 		stop := startEach(t, q, func(_ context.Context, task queue.Leased) error {
 			seen.add([]queue.Leased{task})
 			if task.ID == poison {
@@ -322,15 +311,15 @@ func TestRunEach_Poison(t *testing.T) {
 			}
 			return nil
 		}, queue.RunConfig{Workers: 8})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 1} })
+		awaitStats(t, q, queue.Stats{Dead: 1})
 		stop()
 		if info := get(t, q, poison); info.Attempt != 2 || !strings.Contains(info.Reason, "the order is odd") ||
 			!strings.Contains(info.Reason, "queue_test.explode") {
 			t.Fatalf("dead letter %+v", info)
 		}
 		for _, task := range tasks {
-			if want := map[bool]int{true: 2, false: 1}[task.ID == poison]; seen.runs[task.ID] != want {
-				t.Fatalf("%s ran %d times, want %d", task.ID, seen.runs[task.ID], want)
+			if n, want := seen.times(task.ID), map[bool]int{true: 2, false: 1}[task.ID == poison]; n != want {
+				t.Fatalf("%s ran %d times, want %d", task.ID, n, want)
 			}
 		}
 	})
@@ -345,7 +334,7 @@ func TestRunAll_EachAndBatch(t *testing.T) {
 		enqueue(t, batched, numbered(40)...)
 		var mu sync.Mutex
 		var sizes []int
-		var seen ledger
+		var seen attempts
 		stop := startAll(t, queue.RunConfig{Batch: 8, Workers: 3},
 			queue.Source{Queue: single, Each: func(_ context.Context, task queue.Leased) error {
 				seen.add([]queue.Leased{task})
@@ -359,13 +348,9 @@ func TestRunAll_EachAndBatch(t *testing.T) {
 			}})
 		waitFor(t, func() bool { return stats(t, single) == queue.Stats{} && stats(t, batched) == queue.Stats{} })
 		stop()
-		for id, runs := range seen.runs {
-			if runs != 1 {
-				t.Errorf("%s ran %d times", id, runs)
-			}
-		}
-		if most := slices.Max(sizes); seen.distinct() != 40 || most < 2 || most > 8 {
-			t.Errorf("%d single tasks ran, and batches of %v; want 40, and batches of up to 8", seen.distinct(), sizes)
+		seen.wantOnce(t, 40)
+		if most := slices.Max(sizes); most < 2 || most > 8 {
+			t.Errorf("batches of %v; want up to 8", sizes)
 		}
 	})
 }

@@ -58,51 +58,17 @@ func launched(run func(ctx context.Context) error) (end func() error) {
 	}
 }
 
-// ledger counts how often each task was handled.
-type ledger struct {
-	mu   sync.Mutex
-	runs map[string]int
-}
-
-func (l *ledger) add(tasks []queue.Leased) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.runs == nil {
-		l.runs = make(map[string]int)
-	}
-	for i := range tasks {
-		l.runs[tasks[i].ID]++
-	}
-}
-
-func (l *ledger) distinct() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.runs)
-}
-
 func TestRun_All(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		var seen ledger
-		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			seen.add(tasks)
-			return nil
-		}, queue.RunConfig{Batch: 64, Workers: 3, Linger: func([]queue.Leased) time.Duration { return time.Millisecond }, OnError: func(err error) { t.Error(err) }})
+		q := newQueue(t, rdb, queue.Config{})
+		var seen attempts
+		stop := start(t, q, seen.handle, queue.RunConfig{Batch: 64, Workers: 3, Linger: func([]queue.Leased) time.Duration { return time.Millisecond }, OnError: failOn(t)})
 		enqueue(t, q, numbered(3000)...)
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+		awaitStats(t, q, queue.Stats{})
 		stop()
-		if n := seen.distinct(); n != 3000 {
-			t.Fatalf("%d tasks handled, want 3000", n)
-		}
-		for id, n := range seen.runs {
-			if n != 1 {
-				t.Fatalf("%s handled %d times", id, n)
-			}
-		}
-		wantKeys(t, rdb, prefix, "clock", "wake")
+		seen.wantOnce(t, 3000)
+		wantKeys(t, rdb, q.Prefix(), "clock", "wake")
 	})
 }
 
@@ -137,13 +103,9 @@ func TestRun_Verdicts(t *testing.T) {
 		}, queue.RunConfig{})
 		enqueue(t, q, queue.Task{ID: "discard"}, queue.Task{ID: "retry"}, queue.Task{ID: "snooze"}, queue.Task{ID: "fail"},
 			queue.Task{ID: "fine"}, queue.Task{ID: "then"}, queue.Task{ID: "wrapped"}, queue.Task{ID: "nothing"})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Delayed: 4, Dead: 2} })
+		awaitStats(t, q, queue.Stats{Delayed: 4, Dead: 2})
 		stop()
-		close(attempts)
-		var got []string
-		for a := range attempts {
-			got = append(got, a)
-		}
+		got := collect(attempts)
 		slices.Sort(got)
 		want := []string{"discard 1", "fail 1", "fine 1", "nothing 1", "retry 1", "retry 2", "snooze 1", "then 1", "wrapped 1"}
 		if !slices.Equal(got, want) {
@@ -176,7 +138,7 @@ func TestRun_HandlerLength(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{MaxAttempts: 1})
 		reported := make(chan error, 2)
 		stop := start(t, q, func(context.Context, []queue.Leased) []error { return make([]error, 7) },
-			queue.RunConfig{OnError: func(err error) { reported <- err }})
+			queue.RunConfig{OnError: sendErrors(reported)})
 		for _, id := range []string{"a", "b"} {
 			enqueue(t, q, queue.Task{ID: id})
 			const want = "7 errors for 1 tasks"
@@ -222,9 +184,7 @@ func TestRun_DrainFinishes(t *testing.T) {
 		default:
 		}
 		close(finish)
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		wantGone(t, q, "a")
 		if info := get(t, q, "b"); info.State != queue.StateReady || info.Attempt != 0 {
 			t.Fatalf("not fetched: %+v", info)
@@ -256,9 +216,7 @@ func TestRun_DrainSpent(t *testing.T) {
 			close(release)
 			left := []string{"a", "b", "c"}
 			if obedient {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				wantGone(t, q, "a")
 				left = left[1:]
 			} else if !errors.Is(err, queue.ErrAbandoned) {
@@ -277,7 +235,7 @@ func TestRun_DrainSpent(t *testing.T) {
 func TestRun_Config(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	h := func(context.Context, []queue.Leased) []error { return nil }
+	h := succeed
 	for name, cfg := range map[string]queue.RunConfig{
 		"batch": {Batch: 513}, "workers": {Workers: -1}, "drain": {Drain: -1},
 		"idle": {MaxIdle: time.Millisecond},
@@ -286,7 +244,40 @@ func TestRun_Config(t *testing.T) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)
 		}
 	}
-	if err := q.Run(await.Context(t), nil, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
-		t.Errorf("no handler: %v, want ErrConfig", err)
-	}
+	wantErr(t, q.Run(await.Context(t), nil, queue.RunConfig{}), queue.ErrConfig)
+}
+
+// TestRenewer_Many: leases are extended whatever their number.
+func TestRenewer_Many(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		const lease = 3 * time.Second
+		q := newQueue(t, rdb, queue.Config{Lease: lease})
+		enqueue(t, q, numbered(1200)...)
+		running, release := make(chan struct{}, 3), make(chan struct{})
+		stop := start(t, q, func(ctx context.Context, tasks []queue.Leased) []error {
+			running <- struct{}{}
+			<-release
+			if ctx.Err() != nil {
+				t.Error(context.Cause(ctx))
+			}
+			return nil
+		}, queue.RunConfig{Batch: 400, Workers: 3, OnError: failOn(t)})
+		for range 3 {
+			receive(t, "a handler", running)
+		}
+		began := serverTime(t, rdb)
+		waitFor(t, func() bool { return serverTime(t, rdb).Sub(began) > lease*3/2 })
+		// Tasks that no handler has yet may be delivered, but none a second time.
+		f := dequeue(t, q, 512)
+		for _, task := range f.Tasks {
+			if task.Attempt > 1 {
+				t.Errorf("%s was redelivered", task.ID)
+			}
+		}
+		ack(t, q, f.Tasks...)
+		close(release)
+		awaitStats(t, q, queue.Stats{})
+		stop()
+	})
 }

@@ -11,22 +11,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// silence replaces the connection of a Redis that answers only the first fetch, with two tasks.
-type silence struct{ fetched atomic.Bool }
-
-func (s *silence) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *silence) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+// silence is a Redis that answers only the first fetch, with two tasks.
+func silence() answering {
+	var fetched atomic.Bool
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if c, ok := cmd.(*redis.Cmd); ok && cmd.Args()[1] == dequeueScript.Hash() && s.fetched.CompareAndSwap(false, true) {
+		if c, ok := cmd.(*redis.Cmd); ok && cmd.Args()[1] == dequeueScript.Hash() && fetched.CompareAndSwap(false, true) {
 			c.SetVal([]any{"0", "-1", "0", "2:5", "0", "a", "", "1,0", "b", "", "1,0"})
 			return nil
 		}
 		<-ctx.Done()
-		cmd.SetErr(ctx.Err())
 		return ctx.Err()
 	}
 }
@@ -36,13 +29,7 @@ func (s *silence) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 func TestRun_Time_SilentRedis(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true})
-		rdb.AddHook(new(silence))
-		defer func() {
-			if err := rdb.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
+		answers := silence()
 		var calls atomic.Int32
 		release := make(chan struct{})
 		defer close(release)
@@ -58,10 +45,7 @@ func TestRun_Time_SilentRedis(t *testing.T) {
 		}
 		sources := make([]Source, 3)
 		for i := range sources {
-			q, err := New(rdb, Config{Prefix: "t:{time}:" + string(rune('a'+i)) + ":", Lease: time.Hour})
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := queueAt(t, answers, Config{Prefix: "t:{time}:" + string(rune('a'+i)) + ":", Lease: time.Hour})
 			sources[i] = Source{Queue: q, Each: handle}
 		}
 		ctx, stop := context.WithCancel(t.Context())

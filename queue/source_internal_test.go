@@ -192,76 +192,30 @@ func TestAcker_Send(t *testing.T) {
 	})
 }
 
-// sizes is a hook that answers fetches: with an error while failing, else that there are more tasks. It records
-// how many entries each may take.
-type sizes struct {
-	asked   []any
-	failing bool
-}
-
-func (*sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (f *sizes) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
+// TestFetch_Size: each failed fetch halves the next one, down to a single entry, and each success doubles it.
+func TestFetch_Size(t *testing.T) {
+	t.Parallel()
+	var asked []any // how many entries each fetch may take
+	failing := false
+	q := queueAt(t, func(_ context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
-		f.asked = append(f.asked, args[3+args[2].(int)])
-		if f.failing {
-			cmd.SetErr(context.DeadlineExceeded)
+		asked = append(asked, args[3+args[2].(int)])
+		if failing {
 			return context.DeadlineExceeded
 		}
 		cmd.(*redis.Cmd).SetVal([]any{"1", "0", "0", "", "0"})
 		return nil
-	}
-}
-
-// TestFetch_Size: each failed fetch halves the next one, down to a single entry, and each success doubles it.
-func TestFetch_Size(t *testing.T) {
-	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	defer rdb.Close()
-	f := &sizes{failing: true}
-	rdb.AddHook(f)
-	q, err := New(rdb, Config{Prefix: "t:{size}:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, Config{})
 	_, s := bench(t, RunConfig{Batch: 512, Workers: 1}, 1)
 	s[0].Queue, s[0].size = q, chunkTasks
 	for i := range 22 {
-		f.failing = i < 11
-		if err := s[0].turn(t.Context()); (err != nil) != f.failing {
+		failing = i < 11
+		if err := s[0].turn(t.Context()); (err != nil) != failing {
 			t.Fatal(err)
 		}
 	}
-	if got, want := fmt.Sprint(f.asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
+	if got, want := fmt.Sprint(asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
 		t.Errorf("fetched %s, want %s", got, want)
-	}
-}
-
-// scans is a hook that answers scans with an empty page and this cursor, or with an error, and counts them.
-type scans struct {
-	n      int
-	cursor uint64
-	err    error
-}
-
-func (*scans) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*scans) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *scans) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.n++
-		err := errors.Join(ctx.Err(), s.err)
-		if scan, ok := cmd.(*redis.ScanCmd); ok && err == nil {
-			scan.SetVal(nil, s.cursor)
-		}
-		cmd.SetErr(err)
-		return err
 	}
 }
 
@@ -272,24 +226,25 @@ func TestStrays_Bounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("no way to Redis")
-		hook := &scans{cursor: 1}
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-		defer rdb.Close()
-		rdb.AddHook(hook)
-		q, err := New(rdb, Config{Prefix: "t:{strays}:"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pages, cursor, scanErr := 0, uint64(1), error(nil) // of the scans, which find nothing
+		q := queueAt(t, func(ctx context.Context, cmd redis.Cmder) error {
+			pages++
+			err := errors.Join(ctx.Err(), scanErr)
+			if scan, ok := cmd.(*redis.ScanCmd); ok && err == nil {
+				scan.SetVal(nil, cursor)
+			}
+			return err
+		}, Config{})
 		ended, cancel := context.WithCancel(t.Context())
 		cancel() // the end of Run does not cancel a check
 		var s strays
-		look := func(what string, n int64, pages int, want ...error) {
+		look := func(what string, n int64, wantPages int, want ...error) {
 			t.Helper()
-			hook.n = 0
+			pages = 0
 			var got []error
 			s.look(ended, q, n, func(err error) { got = append(got, err) })
-			if hook.n != pages || len(got) != len(want) {
-				t.Fatalf("%s: %d pages, reported %v; want %d and %v", what, hook.n, got, pages, want)
+			if pages != wantPages || len(got) != len(want) {
+				t.Fatalf("%s: %d pages, reported %v; want %d and %v", what, pages, got, wantPages, want)
 			}
 			for i := range want {
 				if !errors.Is(got[i], want[i]) {
@@ -305,15 +260,42 @@ func TestStrays_Bounded(t *testing.T) {
 		later()
 		look("later", 3, strayPages)
 		later()
-		hook.cursor = 0
+		cursor = 0
 		look("the other keys", 3, len(verifyKeys))
 		later()
 		look("all keys again", 3, len(verifyKeys))
 		later()
-		hook.err = failed
+		scanErr = failed
 		look("failing", 3, 1, failed)
 		look("at once after a failure", 3, 0)
 		look("repaired", 0, 0)
 		look("three again", 3, 1, ErrTaskLost, failed)
 	})
+}
+
+// TestAcker_GivesUp: when the first call fails at the end of the drain, the calls for the other
+// outcomes are not made, because each could take as long again.
+func TestAcker_GivesUp(t *testing.T) {
+	t.Parallel()
+	_, s := bench(t, RunConfig{}, 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s[0].r.work = ended
+	s[0].r.cfg.OnError = func(error) {}
+	calls := 0
+	s[0].Queue = queueAt(t, func(context.Context, redis.Cmder) error {
+		calls++
+		return redis.ErrClosed
+	}, Config{})
+	tasks := brought("a", 0, 3)
+	for what, o := range map[string]results{
+		"acknowledged":      {done: tasks[:1], then: []Completion{{Task: tasks[1]}}, back: []Rejection{{Task: tasks[2]}}},
+		"with what follows": {then: []Completion{{Task: tasks[1]}}, back: []Rejection{{Task: tasks[2]}}},
+	} {
+		calls = 0
+		s[0].acker.settle(time.Now().Add(time.Hour), o)
+		if calls != 1 {
+			t.Errorf("%s: %d calls, want 1", what, calls)
+		}
+	}
 }

@@ -69,7 +69,7 @@ func TestQueue_StatsTotals(t *testing.T) {
 
 		// A task without a payload dies without a failed attempt. A dropped dead letter still counts.
 		enqueue(t, q, queue.Task{ID: "bodiless"})
-		must(rdb.HDel(ctx, q.EnqueueKeys()[3], "bodiless").Err())
+		must(t, rdb.HDel(ctx, q.EnqueueKeys()[3], "bodiless").Err())
 		dequeue(t, q, 1)
 		wantCounted(t, q, 3, 4, 3)
 		wantStats(t, q, queue.Stats{Delayed: 1, Dead: 1})
@@ -85,9 +85,7 @@ func withinMinute(t testing.TB, rdb redis.UniversalClient, f func(minute int64) 
 		if serverTime(t, rdb).Unix()/60 != minute {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return
 	}
 }
@@ -96,12 +94,11 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		withinMinute(t, rdb, func(minute int64) error {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+			q := newQueue(t, rdb, queue.Config{})
 			ctx := await.Context(t)
 			field := func(ago int64) string { return fmt.Sprintf("m%d", minute-ago) }
 			for ago, n := range map[int64]int{1: 10, 2: 20, 61: 610, -2: 1, -1: 7} {
-				must(rdb.HSet(ctx, prefix+"counts", field(ago), n).Err())
+				must(t, rdb.HSet(ctx, q.Prefix()+"counts", field(ago), n).Err())
 			}
 			const sum = 10 + 20 + 610 + 1 + 7
 			if s := counted(t, q); s.LastMinute != 10 || s.Processed != sum {
@@ -113,7 +110,7 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 			ack(t, q, l[0])
 			fields := func() []string {
 				var minutes []string
-				for _, name := range rdb.HKeys(ctx, prefix+"counts").Val() {
+				for _, name := range rdb.HKeys(ctx, q.Prefix()+"counts").Val() {
 					if name[0] == 'm' {
 						minutes = append(minutes, name)
 					}
@@ -129,13 +126,13 @@ func TestQueue_StatsLastMinute(t *testing.T) {
 				return fmt.Errorf("%+v, want 10 and %d", s, sum+1)
 			}
 			// The others of it do not.
-			must(rdb.HSet(ctx, prefix+"counts", field(1000), 1).Err())
+			must(t, rdb.HSet(ctx, q.Prefix()+"counts", field(1000), 1).Err())
 			wantComplete(t, q, queue.StatusOK, l[1])
 			ack(t, q, l[2])
 			if got := fields(); len(got) != len(left)+1 {
 				return fmt.Errorf("minutes %v, want an old one to stay", got)
 			}
-			if n, err := rdb.HGet(ctx, prefix+"counts", field(0)).Int(); err != nil || n != 3 {
+			if n, err := rdb.HGet(ctx, q.Prefix()+"counts", field(0)).Int(); err != nil || n != 3 {
 				return fmt.Errorf("this minute has %d, %v", n, err)
 			}
 			return nil
@@ -207,7 +204,7 @@ func TestQueue_StatsWaits(t *testing.T) {
 		// A delayed task counts from when it fell due, however long ago it was added and however late it is promoted.
 		enqueue(t, q, queue.Task{ID: "e", Due: time.Now().Add(time.Hour), Priority: 2})
 		due := float64(serverTime(t, rdb).Add(-half).UnixMilli())
-		must(rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
+		must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: due, Member: "e"}).Err())
 		take(t, q, "e")
 		w = wantWaits(t, q, w, map[int]int64{bucket(half): 1})
 
@@ -238,8 +235,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-				prefix := redistest.Prefix(t)
-				q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: time.Hour, MaxAttempts: 9})
+				q := newQueue(t, rdb, queue.Config{Lease: time.Hour, MaxAttempts: 9})
 				enqueue(t, q, queue.Task{ID: "a", Type: "x,b1", Priority: 1}, queue.Task{ID: "old"})
 				arrived(t, rdb, q, 3*time.Hour, 1, "a")
 				arrived(t, rdb, q, 3*time.Hour, 0, "old")
@@ -252,7 +248,7 @@ func TestQueue_StatsWaitsAgain(t *testing.T) {
 					if now.Total() != w.Total()+1 || now[len(now)-1] != w[len(w)-1] {
 						t.Fatalf("waits %v, before %v; want a short one more", now, w)
 					}
-					if meta, err := rdb.HGet(await.Context(t), prefix+"meta", "a").Result(); err != nil || meta != l.Token {
+					if meta, err := rdb.HGet(await.Context(t), q.Prefix()+"meta", "a").Result(); err != nil || meta != l.Token {
 						t.Fatalf("meta %q, %v; want %q", meta, err, l.Token)
 					}
 				}
@@ -275,9 +271,7 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
 		marked := func(id string) bool {
 			meta, err := rdb.HGet(ctx, prefix+"meta", id).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return strings.Contains(meta, ",b")
 		}
 		enqueue(t, q, queue.Task{ID: "lost", Type: "x"}, queue.Task{ID: "bodiless", Type: "x"}, queue.Task{ID: "later"})
@@ -291,9 +285,9 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 		if info := get(t, q, "lost"); info.Type != "x" || info.State != queue.StateReady {
 			t.Fatalf("%+v", info)
 		}
-		must(rdb.Del(ctx, prefix+"ready").Err())
-		must(rdb.HDel(ctx, prefix+"body", "bodiless").Err())
-		must(rdb.ZAdd(ctx, prefix+"ready", redis.Z{Score: 1, Member: "bodiless"}).Err())
+		must(t, rdb.Del(ctx, prefix+"ready").Err())
+		must(t, rdb.HDel(ctx, prefix+"body", "bodiless").Err())
+		must(t, rdb.ZAdd(ctx, prefix+"ready", redis.Z{Score: 1, Member: "bodiless"}).Err())
 		verify(t, q, true)
 		if marked("lost") || marked("bodiless") {
 			t.Fatal("marked although it was not handed back")
@@ -371,8 +365,8 @@ func TestQueue_StatsBroken(t *testing.T) {
 				return rdb.HSet(ctx, prefix+"counts", "processed", "x", "failed", "x", "died", "x", "w1", "x", "w2", "x").Err()
 			},
 		} {
-			must(rdb.Del(ctx, prefix+"counts").Err())
-			must(spoil())
+			must(t, rdb.Del(ctx, prefix+"counts").Err())
+			must(t, spoil())
 			enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"}, queue.Task{ID: "c"}, queue.Task{ID: "d"})
 			l := take(t, q, "a", "b", "c", "d")
 			ack(t, q, l[0])
@@ -383,12 +377,12 @@ func TestQueue_StatsBroken(t *testing.T) {
 			if s, err := q.Stats(ctx); err == nil {
 				t.Fatalf("%s: %+v, want an error", name, s)
 			}
-			must(rdb.Del(ctx, prefix+"counts").Err())
+			must(t, rdb.Del(ctx, prefix+"counts").Err())
 			wantStats(t, q, queue.Stats{Dead: 1})
 			deleteDead(t, q, "b")
 		}
 		// Counters of another version are ignored.
-		must(rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1, "birth", "x").Err())
+		must(t, rdb.HSet(ctx, prefix+"counts", "processed", 3, "w17", 1, "w0", 1, "mx", 1, "wx", 1, "new", 1, "birth", "x").Err())
 		if s := counted(t, q); s.Processed != 3 || s.Waits.Total() != 0 {
 			t.Fatalf("%+v", s)
 		}
@@ -432,9 +426,7 @@ func TestQueue_Stats(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		wantStats(t, q, queue.Stats{})
 		enqueue(t, q, queue.Task{ID: "a", Priority: 9}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
-		if err := rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZIncrBy(await.Context(t), q.EnqueueKeys()[0], -float64(time.Hour.Microseconds()), "a").Err())
 		s, err := q.Stats(await.Context(t))
 		if err != nil || s.OldestReady < time.Hour || s.OldestReady > time.Hour+time.Minute {
 			t.Fatalf("%+v, %v; want an age of an hour", s, err)
@@ -467,4 +459,40 @@ func TestStats_Pending(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
+}
+
+func TestQueue_Load(t *testing.T) {
+	t.Parallel()
+	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
+		withinMinute(t, rdb, func(minute int64) error {
+			q := newQueue(t, rdb, queue.Config{Lease: time.Hour})
+			look := func() queue.Load {
+				l, err := q.Load(await.Context(t))
+				must(t, err)
+				return l
+			}
+			if l := look(); l.Length != 0 || l.OldestReady != 0 || l.Done != 0 || l.Minute != minute {
+				return fmt.Errorf("an empty queue: %+v, in minute %d", l, minute)
+			}
+			enqueue(t, q, queue.Task{ID: "a", Priority: 3}, queue.Task{ID: "b"}, queue.Task{ID: "c", Due: time.Now().Add(time.Hour)})
+			waitFor(t, func() bool { return look().OldestReady >= time.Millisecond })
+			if l := look(); l.Length != 3 || l.OldestReady > time.Hour {
+				return fmt.Errorf("three tasks: %+v", l)
+			}
+			got := dequeue(t, q, 2).Tasks
+			if l := look(); l.Length != 3 || l.OldestReady != 0 {
+				return fmt.Errorf("two of them leased: %+v", l)
+			}
+			ack(t, q, got...)
+			if l := look(); l.Length != 1 || l.Done != 2 {
+				return fmt.Errorf("two of them done: %+v", l)
+			}
+			// A damaged counter does not hide the rest.
+			must(t, rdb.HSet(await.Context(t), q.Prefix()+"counts", fmt.Sprint("m", minute), "x").Err())
+			if l := look(); l.Length != 1 || l.Done != 0 || l.Minute != minute {
+				return fmt.Errorf("with a damaged counter: %+v", l)
+			}
+			return nil
+		})
+	})
 }

@@ -23,18 +23,14 @@ var oddities = []string{
 func expire(t testing.TB, rdb redis.UniversalClient, q *queue.Queue, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[2], redis.Z{Score: 1, Member: id}).Err())
 	}
 }
 
 func list(t testing.TB, q *queue.Queue, state queue.State) []queue.TaskInfo {
 	t.Helper()
 	found, err := q.List(await.Context(t), queue.Query{State: state, Limit: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found.Tasks
 }
 
@@ -84,9 +80,7 @@ func TestQueue_OptionsLast(t *testing.T) {
 			enqueue(t, q, task)
 			wantOptions(t, q, queue.StateDelayed, task)
 			// Due by hand.
-			if err := rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.ZAdd(await.Context(t), q.EnqueueKeys()[1], redis.Z{Score: 1, Member: task.ID}).Err())
 			takeOptions(t, q, task, 1)
 			wantOptions(t, q, queue.StateLeased, task)
 			expire(t, rdb, q, task.ID)
@@ -134,7 +128,7 @@ func TestQueue_OptionsDamaged(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
 		enqueue(t, q, queue.Task{ID: "a"})
-		must(rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "0,2,,ymail,;R").Err())
+		must(t, rdb.HSet(await.Context(t), q.EnqueueKeys()[4], "a", "0,2,,ymail,;R").Err())
 		if info := get(t, q, "a"); info.Type != "mail" || info.Priority != 2 {
 			t.Errorf("%+v", info)
 		}
@@ -155,7 +149,7 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 		} {
 			for _, how := range []string{"failed", "expired"} {
 				q := newQueue(t, rdb, queue.Config{MaxAttempts: tt.ofQueue})
-				enqueue(t, q, queue.Task{ID: "a", MaxAttempts: tt.ofTask})
+				enqueue(t, q, queue.Task{ID: "a", MaxAttempts: tt.ofTask, Payload: []byte("pay")})
 				for attempt := 1; attempt <= tt.want; attempt++ {
 					l := take(t, q, "a")[0]
 					if l.Attempt != attempt {
@@ -171,7 +165,8 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 					t.Fatalf("%s, %s: delivered once too often", name, how)
 				}
 				want := map[string]string{"failed": "failed", "expired": "lease expired"}[how]
-				if info := get(t, q, "a"); info.State != queue.StateDead || info.Attempt != tt.want || info.Reason != want {
+				if info := get(t, q, "a"); info.State != queue.StateDead || info.Attempt != tt.want || info.Reason != want ||
+					string(info.Payload) != "pay" || info.At.IsZero() {
 					t.Fatalf("%s, %s: %+v", name, how, info)
 				}
 			}
@@ -182,11 +177,14 @@ func TestQueue_MaxAttemptsOfTask(t *testing.T) {
 func TestQueue_OptionsInvalid(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+	q := newQueue(t, rdb, queue.Config{})
 	enqueue(t, q, queue.Task{ID: "leased"})
 	l := take(t, q, "leased")[0]
 	for name, task := range map[string]queue.Task{
+		"no id":             {},
+		"long id":           {ID: strings.Repeat("a", 256)},
+		"priority":          {ID: "bad", Priority: 10},
+		"negative priority": {ID: "bad", Priority: -1},
 		"type":              {Type: strings.Repeat("t", 65)},
 		"attempts":          {MaxAttempts: 1_000_001},
 		"negative attempts": {MaxAttempts: -1},
@@ -194,7 +192,9 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 		"entries":           {Entries: 1<<16 + 1},
 		"negative entries":  {Entries: -1},
 	} {
-		task.ID = "bad"
+		if task.ID == "" && name != "no id" {
+			task.ID = "bad"
+		}
 		good := queue.Task{ID: "good"}
 		if status, err := q.Enqueue(await.Context(t), good, task); !errors.Is(err, queue.ErrInvalidTask) || status[0] != queue.StatusUnknown {
 			t.Errorf("%s: %v, %v; want ErrInvalidTask", name, status, err)
@@ -204,7 +204,7 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 			t.Errorf("complete, %s: %v, %v; want ErrInvalidTask", name, status, err)
 		}
 		wantStats(t, q, queue.Stats{Leased: 1})
-		wantKeys(t, rdb, prefix, "body", "clock", "leased", "meta", "wake")
+		wantKeys(t, rdb, q.Prefix(), "body", "clock", "leased", "meta", "wake")
 	}
 	// The bounds themselves are allowed.
 	enqueue(t, q, queue.Task{

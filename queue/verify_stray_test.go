@@ -22,22 +22,16 @@ func TestRun_FindsStrays(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, state := range []string{"leased", "ready", "delayed"} {
-			prefix := redistest.Prefix(t)
-			q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+			q := newQueue(t, rdb, queue.Config{Lease: never})
 			enqueue(t, q, queue.Task{ID: "worked on"})
 			take(t, q, "worked on")
 			enqueue(t, q, queue.Task{ID: "waits", Payload: []byte("w")}, queue.Task{ID: "later", Due: time.Now().Add(24 * time.Hour)})
 			id := map[string]string{"leased": "worked on", "ready": "waits", "delayed": "later"}[state]
-			if n, err := rdb.ZRem(await.Context(t), prefix+state, id).Result(); err != nil || n != 1 {
+			if n, err := rdb.ZRem(await.Context(t), q.Prefix()+state, id).Result(); err != nil || n != 1 {
 				t.Fatalf("%d, %v", n, err)
 			}
 			failures, handled := make(chan error, 100), make(chan string, 10)
-			stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-				for i := range tasks {
-					handled <- tasks[i].ID
-				}
-				return nil
-			}, queue.RunConfig{MaxIdle: 10 * time.Millisecond, OnError: func(err error) { failures <- err }})
+			stop := start(t, q, sendIDs(handled), queue.RunConfig{MaxIdle: 10 * time.Millisecond, OnError: sendErrors(failures)})
 			for err := receive(t, "a report of "+id, failures); !strings.Contains(err.Error(), fmt.Sprintf("%q", id)); {
 				if !errors.Is(err, queue.ErrTaskLost) {
 					t.Errorf("%s: reported %v", state, err)
@@ -61,21 +55,17 @@ func TestRun_FindsStrays(t *testing.T) {
 func TestRun_StraysBounded(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	rdb := clientOf(t, srv)
+	q := newQueue(t, rdb, queue.Config{Lease: never})
 	later := numbered(20_000)
 	for i := range later {
 		later[i].Due = time.Now().Add(time.Hour)
 	}
 	fetch := func() (calls string) {
-		must(rdb.ConfigResetStat(await.Context(t)).Err())
+		must(t, rdb.ConfigResetStat(await.Context(t)).Err())
 		dequeue(t, q, 1)
 		info, err := rdb.InfoMap(await.Context(t), "commandstats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range []string{"hscan", "zscan", "zrange", "zcard", "hlen", "hmget", "zrangebyscore"} {
 			stat, _, _ := strings.Cut(info["Commandstats"]["cmdstat_"+name], ",")
 			calls += name + " " + stat + "; "
@@ -88,15 +78,14 @@ func TestRun_StraysBounded(t *testing.T) {
 		t.Errorf("of 20,000 tasks: %s; of none: %s", many, few)
 	}
 	pages := 0
-	other := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, other)
+	other := clientOf(t, srv)
 	other.AddHook(tap{seen: func(name string) {
 		if strings.HasSuffix(name, "scan") {
 			pages++
 		}
 	}})
-	must(rdb.ZRem(await.Context(t), prefix+"delayed", later[0].ID).Err())
-	if n := queue.SeekStrays(await.Context(t), newQueue(t, other, queue.Config{Prefix: prefix})); pages > 16 || n == 0 {
+	must(t, rdb.ZRem(await.Context(t), q.Prefix()+"delayed", later[0].ID).Err())
+	if n := queue.SeekStrays(await.Context(t), newQueue(t, other, queue.Config{Prefix: q.Prefix()})); pages > 16 || n == 0 {
 		t.Errorf("%d pages at once, %d reports", pages, n)
 	}
 }
@@ -130,8 +119,8 @@ func TestDequeue_Bytes(t *testing.T) {
 		// A task above the bound is taken on its own.
 		huge := queue.Task{ID: "huge", Payload: []byte(strings.Repeat("x", 5<<20)), Due: serverTime(t, rdb).Add(time.Millisecond), Type: "t", Priority: 1}
 		enqueue(t, q, queue.Task{ID: "small", Payload: []byte("x")}, huge)
-		must(rdb.Set(await.Context(t), "stock"+q.Prefix(), 9, 0).Err())
-		must(sell.Run(await.Context(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
+		must(t, rdb.Set(await.Context(t), "stock"+q.Prefix(), 9, 0).Err())
+		must(t, sell.Run(await.Context(t), rdb, append([]string{"stock" + q.Prefix()}, q.EnqueueKeys()...), q.MaxLength(), 4, "s1", big, "s2", big, "s3", big, "s4", big).Err())
 		waitFor(t, func() bool { return serverTime(t, rdb).After(get(t, q, "huge").At) })
 		if l := wantBatch(1, true); len(l[0].Payload) != 5<<20 || l[0].Type != "t" {
 			t.Errorf("%s has %d bytes", l[0].ID, len(l[0].Payload))
@@ -163,7 +152,7 @@ func TestQueue_EqualDue(t *testing.T) {
 			}
 		}
 		// An hour passes.
-		must(rdb.Eval(await.Context(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+		must(t, rdb.Eval(await.Context(t), `for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
 			redis.call('ZINCRBY', KEYS[1], -3600000, id)
 		end
 		return 1`, q.EnqueueKeys()[1:2]).Err())
@@ -181,7 +170,7 @@ func TestQueue_EqualDue(t *testing.T) {
 		due = due.Add(time.Hour).Truncate(time.Millisecond)
 		enqueue(t, q, queue.Task{ID: "first", Due: due})
 		last := redis.Z{Score: float64(due.UnixMilli()) + 3999.0/4000, Member: "first"}
-		must(rdb.ZAdd(await.Context(t), q.Prefix()+"delayed", last).Err())
+		must(t, rdb.ZAdd(await.Context(t), q.Prefix()+"delayed", last).Err())
 		enqueue(t, q, queue.Task{ID: "second", Due: due})
 		if at := get(t, q, "second").At; !at.Equal(due) {
 			t.Errorf("due at %v, want %v", at, due)
@@ -193,15 +182,12 @@ func TestQueue_EqualDue(t *testing.T) {
 func TestRun_StraysLater(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	prefix := redistest.Prefix(t)
-	q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+	rdb := clientOf(t, srv)
+	q := newQueue(t, rdb, queue.Config{Lease: never})
 	enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
-	must(rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
+	must(t, rdb.ZRem(await.Context(t), q.Prefix()+"ready", "lost").Err())
 	began := make(chan struct{}, 2)
-	slow := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, slow)
+	slow := clientOf(t, srv)
 	var once sync.Once
 	slow.AddHook(tap{seen: func(name string) {
 		if name != "hscan" {
@@ -215,13 +201,13 @@ func TestRun_StraysLater(t *testing.T) {
 			}
 		})
 	}})
-	stop := start(t, newQueue(t, slow, queue.Config{Prefix: prefix, Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
+	stop := start(t, newQueue(t, slow, queue.Config{Prefix: q.Prefix(), Lease: never}), func(_ context.Context, tasks []queue.Leased) []error {
 		for range tasks {
 			began <- struct{}{}
 		}
 		return nil
-	}, queue.RunConfig{OnError: func(error) {}})
-	waitFor(t, func() bool { return stats(t, q) == queue.Stats{} })
+	}, queue.RunConfig{OnError: ignore})
+	awaitStats(t, q, queue.Stats{})
 	stop()
 }
 
@@ -232,7 +218,7 @@ func TestRunAll_StraysElsewhere(t *testing.T) {
 		prefix := redistest.Prefix(t)
 		q, other := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never}), newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, q, queue.Task{ID: "lost"}, queue.Task{ID: "waits"})
-		must(rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
+		must(t, rdb.ZRem(await.Context(t), prefix+"ready", "lost").Err())
 		checking, served := make(chan struct{}), make(chan struct{})
 		begin := sync.OnceFunc(func() { close(checking) })
 		slow := process(t, rdb, queue.Config{Prefix: prefix, Lease: never}, tap{seen: func(name string) {
@@ -242,14 +228,9 @@ func TestRunAll_StraysElsewhere(t *testing.T) {
 			}
 		}})
 		handled := make(chan string, 10)
-		h := func(_ context.Context, tasks []queue.Leased) []error {
-			for i := range tasks {
-				handled <- tasks[i].ID
-			}
-			return nil
-		}
+		h := sendIDs(handled)
 		// The checked queue fetches next whenever it may have tasks.
-		stop := startAll(t, queue.RunConfig{OnError: func(error) {}}, queue.Source{Queue: slow, Handler: h, Weight: 1000},
+		stop := startAll(t, queue.RunConfig{OnError: ignore}, queue.Source{Queue: slow, Handler: h, Weight: 1000},
 			queue.Source{Queue: other, Handler: h})
 		end := sync.OnceFunc(func() { close(served) })
 		defer end()
@@ -271,8 +252,7 @@ func TestRunAll_StraysElsewhere(t *testing.T) {
 func TestRun_StraysIdle(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		tasks := numbered(2_000) // more than one check reads
 		for i := range tasks {
 			tasks[i].Due = time.Now().Add(time.Hour)
@@ -282,15 +262,10 @@ func TestRun_StraysIdle(t *testing.T) {
 		for i := 0; i < len(tasks); i += 100 {
 			lost = append(lost, tasks[i].ID)
 		}
-		must(rdb.ZRem(await.Context(t), prefix+"delayed", lost).Err())
-		must(rdb.Del(await.Context(t), prefix+"meta").Err())
+		must(t, rdb.ZRem(await.Context(t), q.Prefix()+"delayed", lost).Err())
+		must(t, rdb.Del(await.Context(t), q.Prefix()+"meta").Err())
 		handled := make(chan string, 2*len(lost))
-		stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-			for i := range tasks {
-				handled <- tasks[i].ID
-			}
-			return nil
-		}, queue.RunConfig{MaxIdle: never, OnError: func(error) {}})
+		stop := start(t, q, sendIDs(handled), queue.RunConfig{MaxIdle: never, OnError: ignore})
 		for range lost {
 			receive(t, "a lost task", handled)
 		}
@@ -302,10 +277,9 @@ func TestRun_StraysIdle(t *testing.T) {
 func TestDequeue_NoCount(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix, Lease: never})
+		q := newQueue(t, rdb, queue.Config{Lease: never})
 		enqueue(t, q, queue.Task{ID: "a"})
-		must(rdb.Set(await.Context(t), prefix+"dead", "of another type", 0).Err())
+		must(t, rdb.Set(await.Context(t), q.Prefix()+"dead", "of another type", 0).Err())
 		take(t, q, "a")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -20,9 +21,7 @@ import (
 func verify(t testing.TB, q *queue.Queue, repair bool) queue.Report {
 	t.Helper()
 	r, err := q.Verify(await.Context(t), repair)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, found := range [][]string{r.Lost, r.Doubled, r.Bodiless} {
 		slices.Sort(found)
 	}
@@ -62,6 +61,14 @@ func content(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]
 	tokens, err := rdb.LRange(ctx, prefix+"wake", 0, -1).Result()
 	note("wake", tokens, err)
 	return all
+}
+
+// wantContent fails unless a queue's keys hold this.
+func wantContent(t testing.TB, rdb redis.UniversalClient, prefix string, want map[string]string) {
+	t.Helper()
+	if now := content(t, rdb, prefix); !maps.Equal(now, want) {
+		t.Fatalf("%v became %v", want, now)
+	}
 }
 
 // TestQueue_VerifyBusy: while workers and producers are active, Verify finds and repairs nothing.
@@ -133,10 +140,9 @@ func TestQueue_VerifyCounts(t *testing.T) {
 func TestQueue_VerifyFinds(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		ctx := await.Context(t)
-		ready, delayed, leased, body, meta := prefix+"ready", prefix+"delayed", prefix+"leased", prefix+"body", prefix+"meta"
+		ready, delayed, leased, body, meta := q.Prefix()+"ready", q.Prefix()+"delayed", q.Prefix()+"leased", q.Prefix()+"body", q.Prefix()+"meta"
 		enqueue(t, q, queue.Task{ID: "leased bodiless"}, queue.Task{ID: "leased and ready"}, queue.Task{ID: "dead bodiless"}, queue.Task{ID: "lost lease"})
 		l := take(t, q, "leased bodiless", "leased and ready", "dead bodiless", "lost lease")
 		reject(t, q, queue.Rejection{Task: l[2], Dead: true, Reason: "bad"})
@@ -152,13 +158,11 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			rdb.HDel(ctx, body, "ready bodiless", "leased bodiless", "delayed bodiless", "dead bodiless").Err(),
 			rdb.ZAdd(ctx, ready, redis.Z{Score: 1, Member: "leased and ready"}).Err(),
 			rdb.ZAdd(ctx, delayed, redis.Z{Score: 1e15, Member: "ready and delayed"}).Err(),
-			rdb.ZAdd(ctx, prefix+"dead", redis.Z{Score: 1, Member: "delayed and dead"}).Err(),
+			rdb.ZAdd(ctx, q.Prefix()+"dead", redis.Z{Score: 1, Member: "delayed and dead"}).Err(),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
-		before := content(t, rdb, prefix)
+		before := content(t, rdb, q.Prefix())
 		check := func(r queue.Report) {
 			t.Helper()
 			if !slices.Equal(r.Lost, []string{"body alone", "lost", "lost lease", "record alone"}) ||
@@ -168,11 +172,7 @@ func TestQueue_VerifyFinds(t *testing.T) {
 			}
 		}
 		check(verify(t, q, false))
-		for name, dump := range content(t, rdb, prefix) {
-			if dump != before[name] {
-				t.Fatalf("Verify without repair changed %s", name)
-			}
-		}
+		wantContent(t, rdb, q.Prefix(), before)
 		check(verify(t, q, true))
 		wantClean(t, q)
 		for id, want := range map[string]queue.TaskInfo{
@@ -211,17 +211,13 @@ func TestQueue_VerifyFinds(t *testing.T) {
 func TestQueue_VerifyWakes(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
-		other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
+		other, asleep := sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 		handled := make(chan string, 1)
-		start(t, other, func(_ context.Context, tasks []queue.Leased) []error {
-			handled <- tasks[0].ID
-			return nil
-		}, queue.RunConfig{MaxIdle: 10 * time.Minute})
+		start(t, other, sendIDs(handled), queue.RunConfig{MaxIdle: 10 * time.Minute})
 		receive(t, "asleep", asleep)
 		// A worker that fetches would find the task itself.
-		must(rdb.HSet(await.Context(t), prefix+"body", "a", "x").Err())
+		must(t, rdb.HSet(await.Context(t), q.Prefix()+"body", "a", "x").Err())
 		verify(t, q, true)
 		if id := receive(t, "the task", handled); id != "a" {
 			t.Fatalf("handled %s", id)
@@ -235,7 +231,7 @@ func TestQueue_VerifyMaxDead(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxDead: 2})
 		enqueue(t, q, numbered(5)...)
-		must(rdb.Del(await.Context(t), q.Prefix()+"body").Err())
+		must(t, rdb.Del(await.Context(t), q.Prefix()+"body").Err())
 		if r := verify(t, q, true); len(r.Bodiless) != 5 || r.Clean() {
 			t.Errorf("%+v, want five without a payload", r)
 		}
@@ -251,11 +247,10 @@ func TestQueue_VerifyMaxDead(t *testing.T) {
 func TestQueue_VerifyFails(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		admin := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		admin := newQueue(t, rdb, queue.Config{})
 		enqueue(t, admin, queue.Task{ID: "lost"})
-		must(rdb.Del(await.Context(t), prefix+"ready").Err())
-		q := process(t, rdb, queue.Config{Prefix: prefix}, tap{lose: func(name string) bool { return name == "zscan" }})
+		must(t, rdb.Del(await.Context(t), admin.Prefix()+"ready").Err())
+		q := process(t, rdb, queue.Config{Prefix: admin.Prefix()}, tap{lose: func(name string) bool { return name == "zscan" }})
 		r, err := q.Verify(await.Context(t), false)
 		if !errors.Is(err, errLost) || !slices.Equal(r.Lost, []string{"lost"}) {
 			t.Errorf("%+v, %v; want the lost task and the failure", r, err)
@@ -272,12 +267,12 @@ func TestQueue_VerifyEntries(t *testing.T) {
 		enqueue(t, q, parcels("dead", 7)...)
 		reject(t, q, queue.Rejection{Task: take(t, q, "dead0")[0], Dead: true})
 		enqueue(t, q, parcels("ready", 5)...)
-		must(rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
+		must(t, rdb.Del(ctx, q.Prefix()+"dead", q.Prefix()+"ready").Err())
 		verify(t, q, true)
 		wantEntries(t, "repaired", q, 12)
 		// A record without payload is dropped with its entries.
-		must(rdb.ZRem(ctx, q.Prefix()+"ready", "ready0").Err())
-		must(rdb.HDel(ctx, q.Prefix()+"body", "ready0").Err())
+		must(t, rdb.ZRem(ctx, q.Prefix()+"ready", "ready0").Err())
+		must(t, rdb.HDel(ctx, q.Prefix()+"body", "ready0").Err())
 		verify(t, q, true)
 		wantEntries(t, "dropped", q, 7)
 	})

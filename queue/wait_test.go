@@ -21,9 +21,7 @@ func blocked(t testing.TB, rdb *redis.Client, n int) {
 	t.Helper()
 	waitFor(t, func() bool {
 		info, err := rdb.Info(await.Context(t), "clients").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.Contains(info, "blocked_clients:"+strconv.Itoa(n)+"\r\n")
 	})
 }
@@ -32,9 +30,7 @@ func blocked(t testing.TB, rdb *redis.Client, n int) {
 func calls(t testing.TB, rdb *redis.Client, commands ...string) int {
 	t.Helper()
 	info, err := rdb.Info(await.Context(t), "commandstats").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n := 0
 	for line := range strings.SplitSeq(info, "\r\n") {
 		for _, name := range commands {
@@ -56,9 +52,7 @@ func TestQueue_WaitTimesOut(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{})
 		for _, wait := range []time.Duration{-1, 0, 30 * time.Millisecond, time.Second} {
 			start := time.Now()
-			if err := q.Wait(await.Context(t), wait); err != nil {
-				t.Fatal(err)
-			}
+			must(t, q.Wait(await.Context(t), wait))
 			if got := time.Since(start); got < wait {
 				t.Fatalf("waited %v, want %v", got, wait)
 			}
@@ -69,8 +63,7 @@ func TestQueue_WaitTimesOut(t *testing.T) {
 func TestQueue_WaitCancelled(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		stop := errors.New("stop")
 		ctx, cancel := context.WithCancelCause(await.Context(t))
 		ended := make(chan error, 1)
@@ -84,9 +77,7 @@ func TestQueue_WaitCancelled(t *testing.T) {
 		case <-time.After(limit):
 			t.Fatal("a cancelled Wait did not return")
 		}
-		if err := q.Wait(ctx, time.Hour); !errors.Is(err, stop) {
-			t.Fatalf("%v, want the cause", err)
-		}
+		wantErr(t, q.Wait(ctx, time.Hour), stop)
 		// The connection was kept and has no pending reply.
 		enqueue(t, q, queue.Task{ID: "a"})
 		take(t, q, "a")
@@ -97,8 +88,7 @@ func TestQueue_WaitCancelled(t *testing.T) {
 func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	rdb := redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
+	rdb := clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{})
 	for range 20 {
 		ctx, cancel := context.WithCancel(await.Context(t))
@@ -124,9 +114,7 @@ func TestQueue_WaitCancelledWhileBlocked(t *testing.T) {
 		}
 		ack(t, q, take(t, q, "a")...)
 		// Leave no token for the next round.
-		if err := rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rdb.Del(await.Context(t), q.EnqueueKeys()[6]).Err())
 	}
 }
 
@@ -137,9 +125,7 @@ func TestQueue_WaitWokenByEarlierDue(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "far", Due: time.Now().Add(time.Hour)})
 		ctx := await.Context(t)
 		drain := func() {
-			if err := rdb.Del(ctx, q.EnqueueKeys()[6]).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rdb.Del(ctx, q.EnqueueKeys()[6]).Err())
 		}
 		drain()
 		enqueue(t, q, queue.Task{ID: "farther", Due: time.Now().Add(2 * time.Hour)})
@@ -182,9 +168,7 @@ func TestQueue_WakeChain(t *testing.T) {
 		}
 		enqueue(t, q, numbered(workers)...)
 		for range workers {
-			if err := <-started; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-started)
 		}
 	})
 }
@@ -195,16 +179,11 @@ func TestRun_Idle(t *testing.T) {
 	srv := redistest.Real(t)
 	opt := redistest.Options(srv.Addr())
 	rdb, admin := redis.NewClient(opt), redis.NewClient(redistest.Options(srv.Addr()))
-	defer closeClient(t, rdb)
-	defer closeClient(t, admin)
+	closeAtEnd(t, rdb)
+	closeAtEnd(t, admin)
 	q := newQueue(t, rdb, queue.Config{})
 	handled := make(chan string, 10)
-	stop := start(t, q, func(_ context.Context, tasks []queue.Leased) []error {
-		for _, task := range tasks {
-			handled <- task.ID
-		}
-		return nil
-	}, queue.RunConfig{MaxIdle: time.Hour, Workers: 4})
+	stop := start(t, q, sendIDs(handled), queue.RunConfig{MaxIdle: time.Hour, Workers: 4})
 	blocked(t, admin, 1)
 	before := calls(t, admin, "evalsha", "eval", "blpop")
 	// The test observes that nothing happens, so time has to pass on the server's clock.
@@ -240,11 +219,10 @@ func TestRun_Idle(t *testing.T) {
 func TestRun_NextDueHandedOn(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
-		prefix := redistest.Prefix(t)
-		q := newQueue(t, rdb, queue.Config{Prefix: prefix})
+		q := newQueue(t, rdb, queue.Config{})
 		began, second := make(chan struct{}), make(chan struct{})
 		for range 2 {
-			other, asleep := sleeper(t, rdb, queue.Config{Prefix: prefix})
+			other, asleep := sleeper(t, rdb, queue.Config{Prefix: q.Prefix()})
 			start(t, other, func(ctx context.Context, tasks []queue.Leased) []error {
 				if tasks[0].ID == "second" {
 					close(second)

@@ -38,13 +38,13 @@ func TestWorker_Broken(t *testing.T) {
 					<-release
 					active.Add(-1)
 					return nil
-				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: func(err error) { reported <- err }})
+				}, queue.RunConfig{Batch: 2, Workers: 3, OnError: sendErrors(reported)})
 				for range 6 {
 					if err := receive(t, "a failure", reported); err == nil {
 						t.Error("no failure was reported")
 					}
 				}
-				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
+				awaitStats(t, q, queue.Stats{Dead: 12})
 				for i := range 12 {
 					enqueue(t, q, queue.Task{ID: "well " + string(rune('a'+i)), Type: "well"})
 				}
@@ -52,7 +52,7 @@ func TestWorker_Broken(t *testing.T) {
 					receive(t, "one of three workers", arrived)
 				}
 				close(release)
-				waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 12} })
+				awaitStats(t, q, queue.Stats{Dead: 12})
 				stop()
 				if n := most.Load(); n != 3 {
 					t.Errorf("%d handlers ran at once, want 3", n)
@@ -68,8 +68,7 @@ func TestWorker_Abandoned(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		for _, handedBack := range []bool{true, false} {
-			prefix := redistest.Prefix(t)
-			cfg := queue.Config{Prefix: prefix, Lease: time.Hour}
+			cfg := queue.Config{Prefix: redistest.Prefix(t), Lease: time.Hour}
 			admin := newQueue(t, rdb, cfg)
 			load(t, admin)
 			if !handedBack {
@@ -86,9 +85,7 @@ func TestWorker_Abandoned(t *testing.T) {
 				return []error{nil, queue.Discard(errors.New("late"))}
 			}, queue.RunConfig{Workers: 1, Drain: time.Millisecond})
 			receive(t, "the handler", running)
-			if err := end(); !errors.Is(err, queue.ErrAbandoned) {
-				t.Fatalf("%v, want ErrAbandoned", err)
-			}
+			wantErr(t, end(), queue.ErrAbandoned)
 			if handedBack {
 				wantStats(t, admin, queue.Stats{Ready: 2})
 			} else {
@@ -129,8 +126,8 @@ func TestWorker_OwnsTasks(t *testing.T) {
 				}
 			}
 			return errs
-		}, queue.RunConfig{Workers: 1, OnError: func(err error) { t.Error(err) }})
-		waitFor(t, func() bool { return stats(t, q) == queue.Stats{Dead: 10} })
+		}, queue.RunConfig{Workers: 1, OnError: failOn(t)})
+		awaitStats(t, q, queue.Stats{Dead: 10})
 		stop()
 		for _, info := range list(t, q, queue.StateDead) {
 			if info.ID >= "t000011" {
