@@ -21,7 +21,7 @@ func lockHolder(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() //nolint:errcheck // nothing was written
 	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Start: writeLockByte, Len: 1}
 	if err := syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &lock); err != nil || lock.Type == syscall.F_UNLCK || lock.Pid <= 0 {
 		return ""

@@ -29,8 +29,9 @@ func (d *doctor) writeLocked(ctx context.Context, db *store.Store) (bool, error)
 	var se sqlite3.Error
 	switch {
 	case err == nil:
-		if err = tx.Rollback(); limited.Err() != nil {
-			err = nil // it was rolled back when the time was over
+		err = tx.Rollback()
+		if limited.Err() != nil {
+			return false, nil // it was rolled back when the time was over
 		}
 		return false, err
 	case ctx.Err() != nil:

@@ -51,7 +51,9 @@ func hold(path string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("held")
+	if _, err := fmt.Fprintln(os.Stdout, "held"); err != nil {
+		return err
+	}
 	_, err = os.Stdin.Read(make([]byte, 1))
 	return errors.Join(tx.Rollback(), db.Close(), fmt.Errorf("the input ended: %w", err))
 }
