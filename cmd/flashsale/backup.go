@@ -47,7 +47,7 @@ func newBackup() *cobra.Command {
 func oneFile(c *cobra.Command, args []string) error {
 	switch {
 	case len(args) != 1:
-		return config.Usage(fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
+		return config.Usage(fmt.Errorf("%s needs one argument, FILE, and got %d; see %s --help", config.CommandName(c), len(args), c.CommandPath()))
 	case args[0] == "":
 		return config.Usage(errors.New("argument FILE: value \"\": it is empty; name a file"))
 	}

@@ -43,7 +43,7 @@ func newQueueDead(api *access) *cobra.Command {
 		Use: "dead [TASK or ORDER]", Short: "List the dead letters, newest first, or their groups, or show one dead letter",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", c.CommandPath(), len(args), c.CommandPath()))
+				return config.Usage(fmt.Errorf("%s takes one task or order, and got %d; see %s --help", config.CommandName(c), len(args), c.CommandPath()))
 			}
 			return noEmptyArgs(c, args)
 		},
@@ -236,7 +236,7 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 				}
 			}
 			if ways != 1 {
-				return config.Usage(fmt.Errorf("%s needs exactly one of: ids of tasks or orders, --group, or --all; see %s --help", c.CommandPath(), c.CommandPath()))
+				return config.Usage(fmt.Errorf("%s needs exactly one of: ids of tasks or orders, --group, or --all; see %s --help", config.CommandName(c), c.CommandPath()))
 			}
 			if o.before != "" && len(tasks) > 0 {
 				return config.Usage(fmt.Errorf("--before %q: it selects among the letters of --all or --group; leave it out, or the ids", o.before))

@@ -16,7 +16,7 @@ import (
 // oneItem requires exactly one argument, the id of an item.
 func oneItem(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return config.Usage(fmt.Errorf("%s takes one item id; see %s --help", c.CommandPath(), c.CommandPath()))
+		return config.Usage(fmt.Errorf("%s takes one item id; see %s --help", config.CommandName(c), c.CommandPath()))
 	}
 	return nil
 }
@@ -24,7 +24,7 @@ func oneItem(c *cobra.Command, args []string) error {
 // noEmptyArgs refuses an empty argument, as in "$ID" when ID is not set.
 func noEmptyArgs(c *cobra.Command, args []string) error {
 	if slices.Contains(args, "") {
-		return config.Usage(fmt.Errorf("%s has an empty argument; write an id, or omit it", c.CommandPath()))
+		return config.Usage(fmt.Errorf("%s has an empty argument; write an id, or omit it", config.CommandName(c)))
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func newOrderRefund(api *access) *cobra.Command {
 				return config.Usage(errors.New("write --restock=true or --restock=false, with an equals sign"))
 			}
 			if len(args) != 1 || args[0] == "" {
-				return config.Usage(fmt.Errorf("%s takes one order id; see %s --help", c.CommandPath(), c.CommandPath()))
+				return config.Usage(fmt.Errorf("%s takes one order id; see %s --help", config.CommandName(c), c.CommandPath()))
 			}
 			return nil
 		},

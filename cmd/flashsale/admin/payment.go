@@ -122,7 +122,7 @@ func newPaymentRefunded(api *access) *cobra.Command {
 // onePayment requires exactly one argument, the id of a payment.
 func onePayment(c *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
-		return config.Usage(fmt.Errorf("%s takes one payment id, from flashsale payment list; see %s --help", c.CommandPath(), c.CommandPath()))
+		return config.Usage(fmt.Errorf("%s takes one payment id, from flashsale payment list; see %s --help", config.CommandName(c), c.CommandPath()))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -66,4 +67,10 @@ func NoEmpty(c *cobra.Command, names ...string) error {
 		}
 	}
 	return nil
+}
+
+// CommandName is the name of a command in an error: without the program's, with which each error
+// line begins.
+func CommandName(c *cobra.Command) string {
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
