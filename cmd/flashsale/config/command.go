@@ -37,7 +37,7 @@ func NeedCommand(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return NoArgs(c, args)
 	}
-	return Usage(fmt.Errorf("%s needs a command; see %s --help", c.CommandPath(), c.CommandPath()))
+	return Usage(fmt.Errorf("%s needs a command; see %s --help", CommandName(c), c.CommandPath()))
 }
 
 // FlagError converts a command-line error to a usage error. It explains a malformed value in
@@ -72,5 +72,5 @@ func NoEmpty(c *cobra.Command, names ...string) error {
 // CommandName is the name of a command in an error: without the program's, with which each error
 // line begins.
 func CommandName(c *cobra.Command) string {
-	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+	return strings.TrimPrefix(c.CommandPath(), "flashsale ")
 }
