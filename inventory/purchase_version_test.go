@@ -82,14 +82,14 @@ func TestInventory_Purchase_SameTerms(t *testing.T) {
 			}
 		}
 		accepts("before any change", 1)
-		s.mustAdjust(t, Change{Version: 2, AddLeft: 1, SameTerms: true})
+		s.mustAdjust(t, Change{Version: 2, AddLeft: 1, SameTerms: always})
 		accepts("after one restock", 1, 2)
-		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: true})
-		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: true}) // a repeat
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: always})
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: always}) // a repeat
 		accepts("after two", 1, 2, 3)
 		s.mustAdjust(t, Change{Version: 4})
 		accepts("after another price", 4)
-		s.mustAdjust(t, Change{Version: 5, AddLeft: 1, SameTerms: true})
+		s.mustAdjust(t, Change{Version: 5, AddLeft: 1, SameTerms: always})
 		accepts("after another price and a restock", 4, 5)
 		// A process of an earlier release changes the price.
 		sale := keys{1}.sale(s.item)
@@ -98,7 +98,7 @@ func TestInventory_Purchase_SameTerms(t *testing.T) {
 			t.Fatal(err)
 		}
 		accepts("after a change by an earlier release", 6)
-		s.mustAdjust(t, Change{Version: 7, AddLeft: 1, SameTerms: true})
+		s.mustAdjust(t, Change{Version: 7, AddLeft: 1, SameTerms: always})
 		accepts("after that and a restock", 6, 7)
 		s.stock(0, 8)
 		if err := v.invalidate(await.Context(t), s.item); err != nil {

@@ -48,13 +48,8 @@ func (s *Service) follow(ctx context.Context, item, id string, by order.By) erro
 		if err != nil {
 			return err
 		}
-		own, err := store.Item(ctx, s.Store, id)
-		if err != nil {
-			return err
-		}
-		samePrice := own.PriceMinor == first.PriceMinor
 		opens, closes := order.FromMillis(first.OpensAt), order.FromMillis(first.ClosesAt)
-		live := inventory.Change{SameTerms: samePrice, PerUserLimit: &first.PerUserLimit, OpensAt: &opens, ClosesAt: &closes, Control: &first.Control}
+		live := inventory.Change{PerUserLimit: &first.PerUserLimit, OpensAt: &opens, ClosesAt: &closes, Control: &first.Control}
 		_, err = s.alterBucket(ctx, id, live, &edit{
 			action: order.ActionItemChange, by: by,
 			before: func(tx *gorm.DB) error {
@@ -65,9 +60,6 @@ func (s *Service) follow(ctx context.Context, item, id string, by order.By) erro
 				return err
 			},
 			apply: func(row *schema.Item) error {
-				if samePrice && row.PriceMinor != first.PriceMinor {
-					return errFollow
-				}
 				*row = withTerms(*row, &first)
 				return nil
 			},

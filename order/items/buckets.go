@@ -267,10 +267,10 @@ func (s *Service) move(ctx context.Context, from, to string, units int64) error 
 
 // moveEnded is move for an item whose sale has ended and is not loaded: nothing of it is sold.
 func (s *Service) moveEnded(ctx context.Context, from, to string, units int64) error {
-	return s.Stock.Change(ctx, from, inventory.Change{AddLeft: -units, SameTerms: true}, func(ctx context.Context) (int64, error) {
+	return s.Stock.Change(ctx, from, inventory.Change{AddLeft: -units}, func(ctx context.Context) (int64, error) {
 		begun := false
 		var versions map[string]int64
-		err := s.Stock.Change(ctx, to, inventory.Change{AddLeft: units, SameTerms: true}, func(ctx context.Context) (int64, error) {
+		err := s.Stock.Change(ctx, to, inventory.Change{AddLeft: units}, func(ctx context.Context) (int64, error) {
 			begun = true
 			var err error
 			versions, err = s.commitMove(ctx, from, to, units)

@@ -140,7 +140,7 @@ func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
 // Errors: catalog.ErrItemNotFound, ErrVersion, ErrWindow, and those of
 // inventory.Inventory.Change. After any other error the outcome is unknown: read the item.
 func (s *Service) ChangeItem(ctx context.Context, id string, c Change, by order.By) (catalog.Item, error) {
-	live := inventory.Change{SameTerms: c.PriceMinor == nil, PerUserLimit: c.PerUserLimit, OpensAt: c.OpensAt, ClosesAt: c.ClosesAt}
+	live := inventory.Change{PerUserLimit: c.PerUserLimit, OpensAt: c.OpensAt, ClosesAt: c.ClosesAt}
 	return s.alter(ctx, id, live, &edit{action: order.ActionItemChange, by: by, match: c.Match, apply: c.apply})
 }
 
@@ -195,7 +195,7 @@ func (s *Service) ControlItem(ctx context.Context, id string, c Control, by orde
 		r.Control = to
 		return nil
 	}
-	return s.alter(ctx, id, inventory.Change{SameTerms: true, Control: &to}, &edit{action: action, by: by, match: c.Match, apply: apply})
+	return s.alter(ctx, id, inventory.Change{Control: &to}, &edit{action: action, by: by, match: c.Match, apply: apply})
 }
 
 // alter makes one change of an item in the database and in its sale. live is the change of the
@@ -224,6 +224,7 @@ func (s *Service) alterBucket(ctx context.Context, id string, live inventory.Cha
 		// What follows the commit in Redis is done at the same time as the change of the sale: if Redis does
 		// not respond, the caller waits for the longest of these calls, and not for one after the other.
 		var beside sync.WaitGroup
+		live.SameTerms = func() bool { return e.samePrice }
 		err = s.Stock.Change(ctx, id, live, func(ctx context.Context) (int64, error) {
 			version := row.Version + 1
 			row, err = changeItem(ctx, s.Store, id, e)

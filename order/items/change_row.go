@@ -30,6 +30,8 @@ type edit struct {
 	also func(tx *gorm.DB, r *schema.Item) error
 	// note is added to the audit entry.
 	note map[string]any
+
+	samePrice bool // set by on: the change leaves the price as it is
 }
 
 // on returns the row after the change. Errors: ErrVersion, errSame, and the edit's own.
@@ -44,6 +46,7 @@ func (e *edit) on(row schema.Item) (schema.Item, error) {
 	if next == row {
 		return row, errSame
 	}
+	e.samePrice = next.PriceMinor == row.PriceMinor
 	return next, nil
 }
 

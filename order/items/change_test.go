@@ -465,8 +465,8 @@ func TestService_Place_SamePrice(t *testing.T) {
 			}
 		}
 		buy("resumed", 1)
-		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(10))})
-		buy("another limit", 1)
+		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(1999)), PerUserLimit: ordertest.Ptr(int64(10))})
+		buy("another limit, and the price as it was", 1)
 		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5)), PerUserLimit: ordertest.Ptr(int64(11))})
 		buy("another price", 6)
 		ordertest.AuditStore(t, s.Store)

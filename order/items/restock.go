@@ -106,7 +106,7 @@ func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.B
 		return catalog.Item{}, ErrStockRange
 	}
 	ids := bucket.IDs(id, len(rows))
-	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity, SameTerms: true}, r.edit(id, by))
+	row, err := s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
 	for try := 1; len(ids) > 1 && errors.Is(err, inventory.ErrStockBelowSold) && try <= takeBackTries; try++ {
 		enough, gatherErr := s.gather(ctx, id, -r.Quantity)
 		switch {
@@ -115,7 +115,7 @@ func (s *Service) restock(ctx context.Context, id string, r *Restock, by order.B
 		case gatherErr == nil && !enough:
 			return catalog.Item{}, inventory.ErrStockBelowSold
 		}
-		row, err = s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity, SameTerms: true}, r.edit(id, by))
+		row, err = s.alterBucket(ctx, id, inventory.Change{AddLeft: r.Quantity}, r.edit(id, by))
 	}
 	if err != nil {
 		return catalog.Item{}, err
