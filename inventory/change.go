@@ -22,10 +22,10 @@ type Change struct {
 	// AddLeft is how many units are added to the stock; a negative number takes back
 	// units that are not sold.
 	AddLeft int64
-	// SameTerms reports, once the change is committed, whether it left the price and the currency
+	// SamePrice reports, once the change is committed, whether it left the price and the currency
 	// as they were: the sale then also accepts purchases that were made from the item's version
 	// before the change. Default nil: it did not.
-	SameTerms func() bool
+	SamePrice func() bool
 	// PerUserLimit is how many units one buyer may hold, 1 or more.
 	PerUserLimit *int64
 	OpensAt      *time.Time
@@ -57,7 +57,7 @@ func (c *Change) validate() error {
 // [ErrStockBelowSold]; [lock.ErrLost]; Redis away, and then the outcome is unknown.
 func adjust(ctx context.Context, rdb redis.UniversalClient, k keys, epoch int64, item, mark string, c *Change) error {
 	same, limit, opens, closes, control := "", "", "", "", ""
-	if c.SameTerms != nil && c.SameTerms() {
+	if c.SamePrice != nil && c.SamePrice() {
 		same = "1"
 	}
 	if c.PerUserLimit != nil {

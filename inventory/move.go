@@ -52,15 +52,15 @@ type move struct {
 	fromLock, toLock *lock.Lock
 }
 
-// always is the SameTerms of a change of the stock alone.
+// always is the SamePrice of a change of the stock alone.
 func always() bool { return true }
 
 func (v *Inventory) moveLocked(ctx context.Context, m move, commit func(ctx context.Context) (fromVersion, toVersion int64, err error)) error {
 	until := time.Now().Add(v.cfg.HoldLimit)
-	return v.changeLoaded(ctx, until, m.fromLock, m.from, &Change{AddLeft: -m.units, SameTerms: always}, func(ctx context.Context) (int64, error) {
+	return v.changeLoaded(ctx, until, m.fromLock, m.from, &Change{AddLeft: -m.units, SamePrice: always}, func(ctx context.Context) (int64, error) {
 		begun := false
 		var fromVersion int64
-		err := v.changeLoaded(ctx, until, m.toLock, m.to, &Change{AddLeft: m.units, SameTerms: always}, func(ctx context.Context) (toVersion int64, err error) {
+		err := v.changeLoaded(ctx, until, m.toLock, m.to, &Change{AddLeft: m.units, SamePrice: always}, func(ctx context.Context) (toVersion int64, err error) {
 			if !time.Now().Before(m.fromLock.ValidUntil()) {
 				return 0, fmt.Errorf("%w: %w", ErrUnavailable, lock.ErrLost)
 			}

@@ -27,7 +27,7 @@ type Request struct {
 	Payload string // what the order's task has to say, in one line
 	// ItemVersion is the version of the item from which the payload was made; the sale
 	// accepts the purchase only if it has the same version, or one that differs from it only by
-	// changes with [Change].SameTerms. 0: any.
+	// changes with [Change].SamePrice. 0: any.
 	ItemVersion int64
 	// Done is called once with the outcome, from the goroutine that sells the
 	// item: it must be quick and must not block.

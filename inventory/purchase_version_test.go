@@ -53,9 +53,9 @@ func TestInventory_Purchase_ItemVersion(t *testing.T) {
 	})
 }
 
-// TestInventory_Purchase_SameTerms: a purchase that was made from an earlier version of the item is
+// TestInventory_Purchase_SamePrice: a purchase that was made from an earlier version of the item is
 // accepted while all changes since then have left the price as it is.
-func TestInventory_Purchase_SameTerms(t *testing.T) {
+func TestInventory_Purchase_SamePrice(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := newShop(t, rdb, open(100, 1), 0)
@@ -82,14 +82,14 @@ func TestInventory_Purchase_SameTerms(t *testing.T) {
 			}
 		}
 		accepts("before any change", 1)
-		s.mustAdjust(t, Change{Version: 2, AddLeft: 1, SameTerms: always})
+		s.mustAdjust(t, Change{Version: 2, AddLeft: 1, SamePrice: always})
 		accepts("after one restock", 1, 2)
-		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: always})
-		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SameTerms: always}) // a repeat
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SamePrice: always})
+		s.mustAdjust(t, Change{Version: 3, AddLeft: 1, SamePrice: always}) // a repeat
 		accepts("after two", 1, 2, 3)
 		s.mustAdjust(t, Change{Version: 4})
 		accepts("after another price", 4)
-		s.mustAdjust(t, Change{Version: 5, AddLeft: 1, SameTerms: always})
+		s.mustAdjust(t, Change{Version: 5, AddLeft: 1, SamePrice: always})
 		accepts("after another price and a restock", 4, 5)
 		// A process of an earlier release changes the price.
 		sale := keys{1}.sale(s.item)
@@ -98,7 +98,7 @@ func TestInventory_Purchase_SameTerms(t *testing.T) {
 			t.Fatal(err)
 		}
 		accepts("after a change by an earlier release", 6)
-		s.mustAdjust(t, Change{Version: 7, AddLeft: 1, SameTerms: always})
+		s.mustAdjust(t, Change{Version: 7, AddLeft: 1, SamePrice: always})
 		accepts("after that and a restock", 6, 7)
 		s.stock(0, 8)
 		if err := v.invalidate(await.Context(t), s.item); err != nil {

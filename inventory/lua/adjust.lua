@@ -3,7 +3,7 @@
 -- KEYS 1 sale (hash)
 -- ARGV 1 epoch, 2 channel for stock changes, 3 item, 4 the mark of suspend.lua that this change removes, or '',
 --      5 the item's version after the change (0: nothing was changed, and only the mark is removed),
---      6 units to add (negative: take back), 7 '1': price and currency stay as they are, then the new limit,
+--      6 units to add (negative: take back), 7 '1': the price and the currency stay as they are, then the new limit,
 --      opens_ms, closes_ms and control, '' where they stay as they are
 --
 -- Returns one letter: K done; D done before, or loaded with the change (its own mark is removed); and, with
@@ -14,10 +14,10 @@
 -- together. It needs no lock: purchases read the values in their own script, and the version admits each change
 -- once and in order. Every process is notified and drops its sold-out mark.
 --
--- The sale's field same_terms is "<from>-<to>": these versions of the item, and those between them, have the same
+-- The sale's field same_price is "<from>-<to>": these versions of the item, and those between them, have the same
 -- price and currency. It is valid while the sale has the version <to>: processes of an earlier release do not write it.
 
-local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing', 'per_user_limit', 'same_terms')
+local sale = redis.call('HMGET', KEYS[1], 'epoch', 'left', 'version', 'changing', 'per_user_limit', 'same_price')
 local mark = sale[4] or ''
 if not sale[2] or not sale[3] or not sale[5] or sale[1] ~= ARGV[1] or (mark ~= '' and mark ~= ARGV[4]) then
   return 'M'
@@ -58,7 +58,7 @@ if ARGV[7] == '1' then
   if not from or tonumber(to) ~= was then
     from = string.format('%d', was)
   end
-  values[#values + 1] = 'same_terms'
+  values[#values + 1] = 'same_price'
   values[#values + 1] = from .. '-' .. ARGV[5]
 end
 redis.call('HSET', KEYS[1], unpack(values))

@@ -28,7 +28,7 @@
 --             R replay of an earlier order, whose id is the next of the replayed ids,
 --             K key used before for another quantity, Q more than the limit in one order, L over the
 --             buyer's limit, S not enough left, O not open yet, C closed, P paused, F task queue full,
---             V it would be accepted, but the terms of the item's version ARGV 9 may differ from the sale's,
+--             V it would be accepted, but the price of the item's version ARGV 9 may differ from the sale's,
 --             U it would be accepted, but an earlier run of this call has accepted others: it needs another task
 --   accepted  how many keys of accepted orders the sale has, if it is open and nothing is left; else -1.
 --             Those that the caller does not have follow, up to 64 KiB. A caller with all of them can tell
@@ -65,7 +65,7 @@ else
   end
 end
 
-local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'per_user_limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence', 'same_terms')
+local sale = redis.call('HMGET', KEYS[3], 'epoch', 'fence', 'left', 'per_user_limit', 'opens_ms', 'closes_ms', 'control', 'version', 'changing', 'sequence', 'same_price')
 for _, field in ipairs({1, 3, 4, 5, 6, 8}) do
   if not sale[field] then  -- not loaded, or damaged, which a load corrects
     return {'missing', waiting}

@@ -187,17 +187,17 @@ func TestBuckets_SoldOutLost(t *testing.T) {
 	}
 }
 
-// TestBuckets_SameTerms: every bucket accepts purchases from before a change that kept the price, and none
+// TestBuckets_SamePrice: every bucket accepts purchases from before a change that kept the price, and none
 // from before another price.
-func TestBuckets_SameTerms(t *testing.T) {
+func TestBuckets_SamePrice(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := divided(t, rdb, 80, 2)
-		terms := func(want string) {
+		samePrice := func(want string) {
 			t.Helper()
 			for _, id := range bucket.IDs(s.Item, 8) {
-				if got := rdb.HGet(await.Context(t), saleKey(id), "same_terms").Val(); got != want {
-					t.Errorf("bucket %s has the same terms %q, want %q", id, got, want)
+				if got := rdb.HGet(await.Context(t), saleKey(id), "same_price").Val(); got != want {
+					t.Errorf("bucket %s has the same price in %q, want %q", id, got, want)
 				}
 			}
 		}
@@ -206,10 +206,10 @@ func TestBuckets_SameTerms(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		terms("1-3")
+		samePrice("1-3")
 		s.MustChange(items.Change{PriceMinor: ordertest.Ptr(int64(5))}) // version 4, and the field no longer applies
-		terms("1-3")
+		samePrice("1-3")
 		s.MustChange(items.Change{PerUserLimit: ordertest.Ptr(int64(3))})
-		terms("4-5")
+		samePrice("4-5")
 	})
 }

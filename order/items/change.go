@@ -224,7 +224,7 @@ func (s *Service) alterBucket(ctx context.Context, id string, live inventory.Cha
 		// What follows the commit in Redis is done at the same time as the change of the sale: if Redis does
 		// not respond, the caller waits for the longest of these calls, and not for one after the other.
 		var beside sync.WaitGroup
-		live.SameTerms = func() bool { return e.samePrice }
+		live.SamePrice = func() bool { return e.samePrice }
 		err = s.Stock.Change(ctx, id, live, func(ctx context.Context) (int64, error) {
 			version := row.Version + 1
 			row, err = changeItem(ctx, s.Store, id, e)
