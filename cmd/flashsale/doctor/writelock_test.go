@@ -68,7 +68,7 @@ func TestDoctor_WriteLockHeld(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shop.db")
 	s := &config.Settings{DB: "sqlite:" + path, Redis: config.EmbeddedRedis, DataDir: filepath.Dir(path)}
 	migrated(t, s.DB)
-	d := &doctor{settings: s, patience: 100 * time.Millisecond}
+	d := &doctor{settings: s, patience: await.Limit}
 	d.database(t.Context())
 	if problems := d.foundAt(levelFix); problems != "" {
 		t.Fatalf("the lock is free: %s", problems)
