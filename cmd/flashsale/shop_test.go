@@ -22,6 +22,7 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 	"flashsale/queue"
 )
 
@@ -137,7 +138,7 @@ func (s *shop) open() (*sql.DB, error) {
 
 // openServer opens a database on Postgres for statements with the placeholders of the service.
 func openServer(url string) (*sql.DB, error) {
-	db, err := store.OpenPostgres(url, 4)
+	db, err := postgres.Open(url, 4)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 )
 
 // probeLimit bounds a check of Postgres, because a server that does not answer gives no
@@ -20,7 +21,7 @@ const probeLimit = (probeWait + 200) * time.Millisecond
 type postgresTarget struct{ connection }
 
 func newPostgresTarget(s *store.Store) (target, error) {
-	c, err := newConnection(store.OpenPostgres(s.URL(), 1))
+	c, err := newConnection(postgres.Open(s.URL(), 1))
 	return &postgresTarget{c}, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"gorm.io/gorm"
 
 	"flashsale/order/store"
+	"flashsale/order/store/sqlite"
 )
 
 // writeTime records the time of a write.
@@ -66,7 +67,7 @@ type sqliteTarget struct {
 }
 
 func newSQLiteTarget(s *store.Store) (target, error) {
-	c, err := newConnection(store.OpenSQLite(s.Path(), store.WriteParams(), 1))
+	c, err := newConnection(sqlite.OpenWriter(s.Path()))
 	return &sqliteTarget{connection: c}, err
 }
 

@@ -11,10 +11,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/mattn/go-sqlite3"
 
 	"flashsale/internal/faultpoint"
 	"flashsale/order"
+	"flashsale/order/store/postgres"
+	"flashsale/order/store/sqlite"
 )
 
 // errNotWhole says that a batch cannot be committed whole: an order exists already, or a
@@ -176,7 +177,7 @@ func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsState
 		})
 		for _, item := range slices.Sorted(maps.Keys(n.perItem)) {
 			sold := n.perItem[item]
-			b.Queue(translate(sellUnits), sold.quantity, item, sold.sequence).QueryRow(func(row pgx.Row) (err error) {
+			b.Queue(postgres.Translate(sellUnits), sold.quantity, item, sold.sequence).QueryRow(func(row pgx.Row) (err error) {
 				if n.items[item], err = scanSoldItem(item, sold, row); errors.Is(err, errNotWhole) {
 					notWhole, err = err, nil
 				}
@@ -214,12 +215,7 @@ func (n *newOrders) exceeded() bool {
 }
 
 // isDuplicate reports whether an insert failed because a row with the same key exists.
-func isDuplicate(err error) bool {
-	var pe *pgconn.PgError
-	var se sqlite3.Error
-	return errors.As(err, &pe) && pe.Code == uniqueViolation ||
-		errors.As(err, &se) && (se.ExtendedCode == sqlite3.ErrConstraintUnique || se.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
-}
+func isDuplicate(err error) bool { return postgres.Duplicate(err) || sqlite.Duplicate(err) }
 
 // boughtItems returns the items of tasks.
 func boughtItems(tasks []order.Task) (items []string) {

@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/mattn/go-sqlite3"
-	"gorm.io/driver/sqlite"
+	gormsqlite "gorm.io/driver/sqlite"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
 	"flashsale/order/ordertest"
+	"flashsale/order/store/sqlite"
 )
 
 // commitFaults makes COMMIT fail, with the transaction committed or not. The caller cannot
@@ -105,10 +106,10 @@ func (tx faultyTx) Commit() error {
 func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
 	ordertest.NeedSQLite(t)
-	f := &commitFaults{dsn: "file:" + escapePath(s.file) + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(lockWait)}
+	f := &commitFaults{dsn: "file:" + s.file + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(sqlite.LockWait)}
 	pool := sql.OpenDB(f)
 	pool.SetMaxOpenConns(1)
-	db, err := gorm.Open(sqlite.New(sqlite.Config{Conn: pool}), &gorm.Config{
+	db, err := gorm.Open(gormsqlite.New(gormsqlite.Config{Conn: pool}), &gorm.Config{
 		PrepareStmt: true, SkipDefaultTransaction: true, TranslateError: true, Logger: logger.Discard,
 	})
 	if err != nil {

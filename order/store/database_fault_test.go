@@ -21,6 +21,7 @@ import (
 	"flashsale/order/ordertest"
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
+	"flashsale/order/store/sqlite"
 	"flashsale/order/store/storetest"
 	"flashsale/queue"
 )
@@ -114,8 +115,8 @@ func TestOpenStore_NotWritable(t *testing.T) {
 		t.Errorf("a writable database: %v", err)
 	}
 	disk.Remount(true)
-	if err := open(); !errors.Is(err, store.ErrNotWritable) || !strings.Contains(fmt.Sprint(err), path) {
-		t.Errorf("a read-only mount: %v, want %v with the path", err, store.ErrNotWritable)
+	if err := open(); !errors.Is(err, sqlite.ErrNotWritable) || !strings.Contains(fmt.Sprint(err), path) {
+		t.Errorf("a read-only mount: %v, want %v with the path", err, sqlite.ErrNotWritable)
 	}
 	disk.Remount(false)
 	if err := open(); err != nil {

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"strings"
 	"time"
+
+	"flashsale/order/store/sqlite"
 )
 
 // Description is what the database shows of itself.
@@ -61,7 +63,7 @@ func Describe(ctx context.Context, s *Store) (Description, error) {
 	}
 	// In the journal mode "wal", readers and the writer do not block each other.
 	return Description{Engine: "sqlite", Version: d.Version, Settings: []Setting{
-		{"journal_mode", d.JournalMode}, {"synchronous", WriteParams().Get("_synchronous")},
+		{"journal_mode", d.JournalMode}, {"synchronous", sqlite.Synchronous},
 	}}, nil
 }
 

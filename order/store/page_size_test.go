@@ -4,11 +4,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
 	"gorm.io/gorm"
 
 	"flashsale/internal/testing/await"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/sqlite"
 )
 
 // TestOpen_PageSize: a new database has small pages, an existing one keeps its own, and the
@@ -18,15 +18,15 @@ func TestOpen_PageSize(t *testing.T) {
 	dir := t.TempDir()
 	existing := filepath.Join(dir, "existing.db")
 	ordertest.NewFile(t, existing) // with SQLite's default
-	for path, want := range map[string]int64{filepath.Join(dir, "new.db"): pageSize, existing: 4096} {
+	for path, want := range map[string]int64{filepath.Join(dir, "new.db"): sqlite.PageSize, existing: 4096} {
 		for range 2 { // a later start does not change it
 			s, err := Open(await.Context(t), "sqlite:"+path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for name, db := range map[string]*gorm.DB{"writer": s.writeDB, "reader": s.readDB, "checkpoints": s.wal.copyDB} {
-				if size, most := pragma[int64](t, db, "page_size"), pragma[int64](t, db, "wal_autocheckpoint"); size != want || most != walBytesMax/want {
-					t.Errorf("%s, %s: pages of %d, want %d; checkpoints at %d pages, want %d", filepath.Base(path), name, size, want, most, walBytesMax/want)
+				if size, most := pragma[int64](t, db, "page_size"), pragma[int64](t, db, "wal_autocheckpoint"); size != want || most != sqlite.AutoCheckpoint/want {
+					t.Errorf("%s, %s: pages of %d, want %d; checkpoints at %d pages, want %d", filepath.Base(path), name, size, want, most, sqlite.AutoCheckpoint/want)
 				}
 			}
 			if mode := pragma[string](t, s.writeDB, "journal_mode"); mode != "wal" {
@@ -42,27 +42,6 @@ func TestOpen_PageSize(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	}
-}
-
-// TestOpen_PageSize_Together: several processes may create the same database.
-func TestOpen_PageSize_Together(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "new.db")
-	var all errgroup.Group
-	for range 8 {
-		all.Go(func() error { return format(await.Context(t), path) })
-	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(await.Context(t), "sqlite:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if size := pragma[int64](t, s.writeDB, "page_size"); size != pageSize {
-		t.Errorf("pages of %d, want %d", size, pageSize)
 	}
 }
 

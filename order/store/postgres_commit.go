@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/internal/pause"
+	"flashsale/order/store/postgres"
 	"flashsale/order/timeouts"
 )
 
@@ -55,7 +56,7 @@ func (s *Store) Replicated(ctx context.Context) error {
 		return nil
 	}
 	err := commitLater(ctx, s)
-	if err != nil && retryNow(err) {
+	if err != nil && postgres.RetryNow(err) {
 		err = commitLater(ctx, s) // the connection was that of the server before its restart
 	}
 	if err != nil {
@@ -80,10 +81,9 @@ func commitLater(ctx context.Context, s *Store) error {
 	if err != nil {
 		return err
 	}
-	err = conn.Raw(func(conn any) error {
-		_, err := conn.(*pgConn).commit(ctx, `INSERT INTO meta (key, value) VALUES ('write_probe', $1)
+	err = conn.Raw(func(driver any) error {
+		return postgres.Exec(ctx, driver, `INSERT INTO meta (key, value) VALUES ('write_probe', $1)
 			ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(s.now().UnixMilli(), 10))
-		return err
 	})
 	return errors.Join(err, conn.Close())
 }
@@ -116,7 +116,7 @@ func committed(s *Store, id txID, cause error) error {
 		switch {
 		case err == nil && status == "aborted":
 			return fmt.Errorf("%w: %w", errRolledBack, cause)
-		case err == nil && status != "" && life != id.life, errors.As(err, &pe) && pe.Code == numberUnused:
+		case err == nil && status != "" && life != id.life, errors.As(err, &pe) && pe.Code == postgres.NumberUnused:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
 		case err == nil && status == "committed":
 			if err = s.Replicated(ctx); err == nil {
@@ -139,7 +139,7 @@ const (
 
 // transactionStatus returns what the server knows about a transaction: "committed", "aborted" or "in
 // progress". It returns "" for one that is too old, and on a standby, which may not have it yet. If
-// the number is still unused, the error's code is numberUnused.
+// the number is still unused, the error's code is postgres.NumberUnused.
 func transactionStatus(ctx context.Context, s *Store, xid string) (status, life string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -147,7 +147,7 @@ func transactionStatus(ctx context.Context, s *Store, xid string) (status, life 
 	if err != nil {
 		return "", "", err
 	}
-	const text = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE COALESCE(pg_xact_status($1::text::xid8), '') END, ` + serverLife
+	const text = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE COALESCE(pg_xact_status($1::text::xid8), '') END, ` + postgres.ServerLife
 	err = db.QueryRowContext(ctx, text, xid).Scan(&status, &life)
 	return status, life, err
 }

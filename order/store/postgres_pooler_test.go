@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +12,7 @@ import (
 	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/postgres"
 )
 
 // A store opens behind a pooler in transaction mode only if it keeps nothing in a session, and
@@ -36,7 +36,7 @@ func TestOpen_Pooler(t *testing.T) {
 		if err == nil {
 			err = s.Close()
 		}
-		if !errors.Is(err, ErrPooled) {
+		if !errors.Is(err, postgres.ErrPooled) {
 			t.Errorf("transaction mode, %q: %v, want ErrPooled", suffix, err)
 		}
 	}
@@ -60,52 +60,4 @@ func TestOpen_Pooler(t *testing.T) {
 	if prepared != 0 || set != 0 {
 		t.Errorf("a session of the pooler has %d prepared statements and %d parameters", prepared, set)
 	}
-}
-
-// A pooler is recognised while other clients use it, which changes the order in which it gives its
-// sessions.
-func TestCheckPooler_Busy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("skipped: it starts a Postgres server, and -short asks for the quick tests")
-	}
-	t.Parallel()
-	server := postgrestest.Server(t)
-	address := postgrestest.Bouncer(t, server, postgresserver.Transaction)(postgresserver.Superuser)
-	connect := func() *pgx.Conn {
-		conn, err := pgx.Connect(await.Context(t), address+"&default_query_exec_mode=exec")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := conn.Close(await.Context(t)); err != nil {
-				t.Error(err)
-			}
-		})
-		return conn
-	}
-	var others sync.WaitGroup
-	stop := make(chan struct{})
-	for range 8 {
-		conn := connect()
-		others.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if _, err := conn.PgConn().Exec(await.Context(t), "SELECT 1").ReadAll(); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	for range 20 {
-		if err := CheckPooler(await.Context(t), connect()); !errors.Is(err, ErrPooled) {
-			t.Errorf("%v, want ErrPooled", err)
-		}
-	}
-	close(stop)
-	others.Wait()
 }

@@ -18,25 +18,8 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/postgres"
 )
-
-func TestTranslate(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"SELECT 1": "SELECT 1",
-		"SELECT ?2, ?12 FROM a WHERE b = ?1 AND c = '?'":                         "SELECT $2, $12 FROM a WHERE b = $1 AND c = '?'",
-		"SELECT a FROM b INDEXED BY b_a WHERE a = $1":                            "SELECT a FROM b WHERE a = $1",
-		"SELECT a FROM b x NOT INDEXED CROSS JOIN c ON true":                     "SELECT a FROM b x JOIN c ON true",
-		"WHERE +status = ?1 AND (+id < 5 OR a + b > +c) ORDER BY +id DESC, +a":   "WHERE status = $1 AND (id < 5 OR a + b > c) ORDER BY id DESC, a",
-		"UPDATE a SET b = buyers.b + excluded.b, c = -1 WHERE d = a +1 AND e=+1": "UPDATE a SET b = buyers.b + excluded.b, c = -1 WHERE d = a +1 AND e=+1",
-	} {
-		for range 2 { // the second from the cache
-			if got := translate(text); got != want {
-				t.Errorf("%s\nbecame %s\nwant   %s", text, got, want)
-			}
-		}
-	}
-}
 
 // onPostgres returns stores of n processes on one database of Postgres.
 func onPostgres(t testing.TB, n int) []*Store {
@@ -135,7 +118,7 @@ func TestPostgres_LostConnection_Always(t *testing.T) {
 func TestPostgres_Outcome(t *testing.T) {
 	t.Parallel()
 	s := onPostgres(t, 1)[0]
-	other, err := OpenPostgres(s.URL(), 1)
+	other, err := postgres.Open(s.URL(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +435,7 @@ func TestPostgres_LockTimeout(t *testing.T) {
 	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
 	const payments = 4
 	mustCommit(t, s, ordertest.Distinct("o", "item", payments)...)
-	other, err := OpenPostgres(s.URL(), 1)
+	other, err := postgres.Open(s.URL(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

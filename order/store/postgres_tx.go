@@ -3,13 +3,13 @@ package store
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"flashsale/order/store/postgres"
 )
 
 // txID identifies a write transaction on Postgres.
@@ -19,10 +19,6 @@ type txID struct {
 	// crashed may give a number again that had left no trace in its log.
 	life string
 }
-
-// serverLife is different after each start of the server and after each crash, which resets its
-// statistics.
-const serverLife = `CONCAT(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))`
 
 // opening is what a write transaction does when it begins, in one round trip once its statements
 // are prepared: it takes the lock, and reads what it has to know.
@@ -47,7 +43,7 @@ type opening struct {
 const (
 	beginWrite = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	takeLock   = `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true), set_config('statement_timeout', '0', true),
-		pg_current_xact_id()::text, ` + serverLife + `, pg_advisory_xact_lock%s($3) IS NULL`
+		pg_current_xact_id()::text, ` + postgres.ServerLife + `, pg_advisory_xact_lock%s($3) IS NULL`
 	readLocked = `SELECT EXISTS (SELECT 1 FROM meta WHERE key IN ('` + MarkMoved + `', '` + MarkUnfinished + `')),
 		COALESCE((SELECT string_agg(events, ' ') FROM webhook_endpoints WHERE enabled = 1), '')`
 	readWindows = `SELECT id, payment_window_seconds FROM items WHERE id = ANY ($1)`
@@ -58,13 +54,10 @@ var (
 	takeSoleLock   = fmt.Sprintf(takeLock, "")
 )
 
-// openingKey is the context key under which beginLocked passes an opening to the driver.
-type openingKey struct{}
-
 // beginLocked begins a write transaction; items are those of a batch of orders. Errors: errMoved.
 func beginLocked(ctx context.Context, c beginner, share bool, items ...string) (*sql.Tx, *opening, error) {
 	o := &opening{share: share, items: items}
-	tx, err := c.BeginTx(context.WithValue(ctx, openingKey{}, o), nil)
+	tx, err := c.BeginTx(postgres.WithBegin(ctx, o.run), nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("lock the database: %w", err)
 	}
@@ -82,26 +75,6 @@ type beginner interface {
 // that this database is an unfinished copy.
 var errMoved = errors.New("order: the shop was moved to another database, or its copy is not finished: stop this process")
 
-// BeginTx begins a transaction. If the context has an opening, it runs it, and ignores opts.
-func (c *pgConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	o, ok := ctx.Value(openingKey{}).(*opening)
-	if !ok {
-		return c.Conn.BeginTx(ctx, opts)
-	}
-	conn := c.Conn.Conn()
-	if conn.IsClosed() {
-		return nil, driver.ErrBadConn
-	}
-	tx := pgTx{ctx, c}
-	if err := o.run(ctx, conn); err != nil {
-		if conn.PgConn().TxStatus() != 'I' {
-			err = errors.Join(err, tx.Rollback())
-		}
-		return nil, err
-	}
-	return tx, nil
-}
-
 // run begins the transaction.
 func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	text := takeSoleLock
@@ -110,7 +83,7 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var b pgx.Batch
 	b.Queue(beginWrite)
-	b.Queue(text, strconv.Itoa(lockWait), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), WriteLock).QueryRow(func(row pgx.Row) error {
+	b.Queue(text, strconv.Itoa(lockTimeout), strconv.FormatInt(postgresTransaction.Milliseconds(), 10), WriteLock).QueryRow(func(row pgx.Row) error {
 		var set [3]string
 		var void bool
 		return row.Scan(&set[0], &set[1], &set[2], &o.txID.xid, &o.txID.life, &void)
@@ -131,52 +104,15 @@ func (o *opening) run(ctx context.Context, conn *pgx.Conn) error {
 	return conn.SendBatch(ctx, &b).Close()
 }
 
-// pgTx is a transaction that began with an opening.
-type pgTx struct {
-	ctx context.Context
-	own *pgConn
-}
-
-// Commit commits, or returns pgx.ErrTxCommitRollback if a statement has failed before. When its
-// time is over, it abandons the connection: the server goes on waiting for the standby, and until
-// then no other session sees what was written. Errors: errWarned.
-func (t pgTx) Commit() error {
-	t.own.committing.Store(true)
-	tag, err := t.own.commit(t.ctx, "COMMIT")
-	server := t.own.Conn.Conn().PgConn()
-	if err != nil && server.TxStatus() != 'I' {
-		return errors.Join(err, ignoreClosed(server.Conn().Close()))
-	}
-	t.own.committing.Store(false)
-	if err == nil && tag.String() == "ROLLBACK" {
-		err = pgx.ErrTxCommitRollback
-	}
-	return err
-}
-
-// ignoreClosed returns nil if a connection was closed before.
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// Rollback rolls back. If that fails, it closes the connection.
-func (t pgTx) Rollback() error {
-	conn := t.own.Conn.Conn()
-	_, err := conn.Exec(t.ctx, "ROLLBACK")
-	if err != nil {
-		err = errors.Join(err, conn.Close(t.ctx))
-	}
-	return err
-}
-
 // pipeline runs statements in one round trip, inside the transaction.
 func (g *group) pipeline(ctx context.Context, queue func(b *pgx.Batch)) error {
 	var b pgx.Batch
 	queue(&b)
-	return g.conn.Raw(func(conn any) error {
-		return conn.(*pgConn).Conn.Conn().SendBatch(ctx, &b).Close()
+	return g.conn.Raw(func(driver any) error {
+		conn, err := postgres.PGX(driver)
+		if err != nil {
+			return err
+		}
+		return conn.SendBatch(ctx, &b).Close()
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/postgres"
 )
 
 // standbyServer starts a server for one test, and returns the URL of a database on it.
@@ -69,9 +70,12 @@ func TestPostgres_Standby_Abandoned(t *testing.T) {
 	ctx, cancel := context.WithCancel(await.Context(t))
 	tx, conn, _ := committingTo(ctx, t, s)
 	var closed <-chan struct{}
-	if err := conn.Raw(func(conn any) error {
-		closed = conn.(*pgConn).Conn.Conn().PgConn().CleanupDone()
-		return nil
+	if err := conn.Raw(func(driver any) error {
+		c, err := postgres.PGX(driver)
+		if err == nil {
+			closed = c.PgConn().CleanupDone()
+		}
+		return err
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -42,9 +42,6 @@ const (
 // of the file.
 const longReaders = 3
 
-// lockWait is how long a connection waits for another process's lock, in milliseconds.
-const lockWait = 5000
-
 // Store keeps items, orders and buyers in the database. SQLite allows one writer at a time,
 // so the store has one writing connection: writers queue in the process instead of failing
 // as busy in the database. On Postgres it has two, and a lock in the database keeps the
@@ -112,7 +109,7 @@ func SaleTime(s *Store, item string) time.Time {
 // Open opens the database of a setting: "sqlite:shop.db", or the URL of a database on a
 // Postgres server. It creates the file of SQLite if necessary, in a folder that exists; only its
 // owner can read a file created here. A database on Postgres must exist. Open does not change the
-// schema. Errors: ErrDatabaseURL, ErrNotWritable, and those of the database.
+// schema. Errors: ErrDatabaseURL, sqlite.ErrNotWritable, postgres.ErrPooled, and those of the database.
 func Open(ctx context.Context, setting string, options ...Option) (*Store, error) {
 	s := &Store{
 		largeLoadSlots: make(chan struct{}, largeLoads), lists: newListPool(), replication: replication{asking: make(chan struct{}, 1)},

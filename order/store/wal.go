@@ -13,6 +13,7 @@ import (
 	"gorm.io/gorm"
 
 	"flashsale/internal/pause"
+	"flashsale/order/store/sqlite"
 	"flashsale/order/timeouts"
 )
 
@@ -33,9 +34,6 @@ const (
 	// walPasses bounds the consecutive concurrent checkpoints. Each copies the pages
 	// committed during the one before it.
 	walPasses = 5
-	// walBytesMax is the length in bytes at which SQLite itself makes a checkpoint within a
-	// commit, if no concurrent one has succeeded.
-	walBytesMax = 47 << 20
 	// walHigh is the length in bytes from which a commit waits up to a tenth of a second
 	// for running reads, so that the log can restart; reads that begin later do not prevent
 	// that.
@@ -46,8 +44,6 @@ const (
 	// Otherwise a long read, such as the load of a large sale or a backup, would delay
 	// every few hundred orders.
 	walPatience = 20
-	// walLimit is the size in bytes to which a longer log is truncated.
-	walLimit = 64 << 20
 	// walRestTries bounds the attempts to copy the rest: a read that began before the last
 	// commit keeps SQLite from copying all of it.
 	walRestTries = 20
@@ -167,7 +163,7 @@ func truncateWAL(ctx context.Context, s *Store) (emptied bool, err error) {
 	}
 	defer func() {
 		// In every case: all writers share this connection.
-		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", lockWait))
+		_, rerr := c.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", sqlite.LockWait))
 		err = errors.Join(err, rerr, c.Close())
 	}()
 	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA busy_timeout = %d", walWait)); err != nil {

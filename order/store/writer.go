@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flashsale/inventory"
+	"flashsale/order/store/postgres"
 	"flashsale/order/timeouts"
 )
 
@@ -168,7 +169,7 @@ func (w *writer) begin() (*group, error) {
 		return nil, err
 	}
 	g, err := begin(w.life, w.store)
-	if err != nil && retryNow(err) {
+	if err != nil && postgres.RetryNow(err) {
 		g, err = begin(w.life, w.store) // a new connection was lost
 	}
 	return g, err
@@ -358,7 +359,7 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 		first := bunch[0]
 		if err := g.lock(first.isBatch && !first.sole, first.items...); err != nil {
 			// No member is at fault. Each of them would wait as long again.
-			if err = errors.Join(err, g.end(false)); retryNow(err) {
+			if err = errors.Join(err, g.end(false)); postgres.RetryNow(err) {
 				return w.unanswered(members, err)
 			}
 			answerAll(members, nil, err)
@@ -398,7 +399,7 @@ func (w *writer) transact(g *group, next func(g *group) []*write) (rest []*write
 }
 
 // unanswered returns the members of a transaction that was rolled back which must run again:
-// several, because the fault may be that of one, or one whose error retryNow accepts.
+// several, because the fault may be that of one, or one whose error RetryNow accepts.
 // Otherwise it notifies the caller.
 func (w *writer) unanswered(members []*write, err error) []*write {
 	if len(members) > 1 || len(members) == 1 && members[0].mustRepeat(err) {
@@ -413,7 +414,7 @@ func (w *writer) unanswered(members []*write, err error) []*write {
 func (w *writer) pay(g *group, payments []*write) {
 	rest, err := g.payTogether(payments)
 	if err != nil {
-		if Transient(err) && !retryNow(err) && !errors.Is(err, errMarked) {
+		if Transient(err) && !postgres.RetryNow(err) && !errors.Is(err, errMarked) {
 			answerAll(payments, nil, err)
 		} else {
 			w.putBack(payments)
@@ -441,7 +442,7 @@ func (own *write) mustRepeat(err error) bool {
 	if own.tries++; own.tries >= writeTries {
 		return false
 	}
-	return retryNow(err)
+	return postgres.RetryNow(err)
 }
 
 func answerAll(members []*write, g *group, err error) {

@@ -11,13 +11,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 )
 
 // pg is the dialect of Postgres.
 type pg struct{}
 
 func openPostgres(ctx context.Context, url string) (*database, error) {
-	db, err := store.OpenPostgres(url, 1)
+	db, err := postgres.Open(url, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func (pg) hurry() string { return "SET synchronous_commit = off" }
 
 func (pg) insert(ctx context.Context, c *sql.Conn, t *table, page [][]any) error {
 	return c.Raw(func(driver any) error {
-		own, err := store.PGX(driver)
+		own, err := postgres.PGX(driver)
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/migrations"
 	"flashsale/order/store"
+	"flashsale/order/store/sqlite"
 	"flashsale/order/transfer"
 )
 
@@ -99,7 +100,7 @@ func RefuseForeign(ctx context.Context, s *config.Settings) (err error) {
 	if s.Postgres() {
 		return nil
 	}
-	err = store.Peek(strings.TrimPrefix(s.DB, "sqlite:"), func(db *sql.DB) error {
+	err = sqlite.Peek(strings.TrimPrefix(s.DB, "sqlite:"), func(db *sql.DB) error {
 		_, err := migrations.Version(ctx, db, "sqlite")
 		return err
 	})
@@ -123,7 +124,7 @@ func DatabaseFix(s *config.Settings, err error) string {
 	switch {
 	case s.Postgres():
 		return postgresFix(err)
-	case errors.Is(err, store.ErrNotWritable):
+	case errors.Is(err, sqlite.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
 	case errors.Is(err, store.ErrDatabaseURL):
 		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"

@@ -14,6 +14,8 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/pause"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
+	"flashsale/order/store/sqlite"
 )
 
 // postgresFix returns the fix for a Postgres database that could not be opened.
@@ -26,9 +28,9 @@ func postgresFix(err error) string {
 	}
 	var unreachable *pgconn.ConnectError
 	switch {
-	case errors.Is(err, store.ErrNotWritable):
+	case errors.Is(err, sqlite.ErrNotWritable):
 		return stateFix(readOnly)
-	case errors.Is(err, store.ErrPooled):
+	case errors.Is(err, postgres.ErrPooled):
 		return "connect to the server itself, or add default_query_exec_mode=simple_protocol to the URL (not for migrations, copies and the embedded Redis); see docs/postgres.md"
 	case refused == nil && errors.As(err, &unreachable):
 		return "start the server, or correct the host and port; check that its listen_addresses, pg_hba.conf, TLS (sslmode) and the firewall allow this host"
@@ -155,7 +157,7 @@ func LockPostgres(ctx context.Context, s *config.Settings, exclusive bool) (*Pos
 	defer cancel()
 	l := &PostgresLock{settings: s, exclusive: exclusive}
 	var err error
-	if l.server, err = store.PostgresConfig(s.DB); err != nil {
+	if l.server, err = postgres.Config(s.DB); err != nil {
 		return nil, config.FailedSetting("db", s.DB, Cause(err), postgresFix(err))
 	}
 	if l.pooled = l.server.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol; l.pooled {
@@ -169,7 +171,7 @@ func LockPostgres(ctx context.Context, s *config.Settings, exclusive bool) (*Pos
 		return nil, config.FailedSetting("db", s.DB, Cause(err), postgresFix(err))
 	}
 	held := false
-	if err = store.CheckPooler(ctx, conn); err == nil {
+	if err = postgres.CheckPooler(ctx, conn); err == nil {
 		held, err = l.take(ctx, conn)
 	}
 	switch {

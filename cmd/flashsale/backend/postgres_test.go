@@ -17,6 +17,8 @@ import (
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
+	"flashsale/order/store/sqlite"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -73,7 +75,7 @@ func TestLockPostgres_UnknownPooler(t *testing.T) {
 	pooled := postgrestest.Bouncer(t, server, postgresserver.Transaction)(name)
 	for _, exclusive := range []bool{true, false} {
 		_, err := LockPostgres(await.Context(t), &config.Settings{DB: pooled}, exclusive)
-		if err == nil || !strings.Contains(err.Error(), store.ErrPooled.Error()) || !strings.Contains(err.Error(), "add default_query_exec_mode=simple_protocol") {
+		if err == nil || !strings.Contains(err.Error(), postgres.ErrPooled.Error()) || !strings.Contains(err.Error(), "add default_query_exec_mode=simple_protocol") {
 			t.Errorf("exclusive %t: %v, want ErrPooled and the fix", exclusive, err)
 		}
 	}
@@ -140,7 +142,7 @@ func TestPostgresFix(t *testing.T) {
 		{&pgconn.PgError{Code: "53300"}, "max_connections"},
 		{&pgconn.PgError{Code: "57P03"}, "wait"},
 		{&pgconn.PgError{Code: "XX000"}, "log of the Postgres server"},
-		{store.ErrNotWritable, "primary"},
+		{sqlite.ErrNotWritable, "primary"},
 		{&pgconn.ConnectError{}, "start the server"},
 		{errors.New("other"), "log of the Postgres server"},
 	} {

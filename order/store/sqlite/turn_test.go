@@ -1,6 +1,6 @@
 //go:build unix
 
-package store
+package sqlite
 
 import (
 	"context"
@@ -22,25 +22,6 @@ func writers(t *testing.T, n int) (path string, pools []*sql.DB) {
 		pools = append(pools, writerOf(t, path))
 	}
 	return path, pools
-}
-
-// writerOf opens a pool with one writing connection.
-func writerOf(t *testing.T, path string) *sql.DB {
-	t.Helper()
-	db, err := OpenSQLite(path, WriteParams(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return pool
 }
 
 func beginOn(t *testing.T, ctx context.Context, pool *sql.DB) *sql.Tx { //nolint:revive // t first, as everywhere in tests

@@ -1,4 +1,4 @@
-package store
+package postgres
 
 import (
 	"context"
@@ -16,22 +16,22 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// pgConnector opens connections of pgx that take the statements and values of SQLite: see
-// translate.
-type pgConnector struct {
+// connector opens connections of pgx that take the statements and values of SQLite: see
+// [Translate].
+type connector struct {
 	driver.Connector
 	first string // the text that a new connection runs
 	met   func(life string)
 }
 
-func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	own := new(pgConn)
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	own := new(connection)
 	conn, err := c.Connector.Connect(context.WithValue(ctx, connKey{}, own))
 	if err != nil {
 		return nil, err
 	}
 	own.Conn = conn.(*stdlib.Conn)
-	results, err := own.Conn.Conn().PgConn().Exec(ctx, c.first+"SELECT "+serverLife).ReadAll()
+	results, err := own.Conn.Conn().PgConn().Exec(ctx, c.first+"SELECT "+ServerLife).ReadAll()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin a session: %w", err), own.Close())
 	}
@@ -39,7 +39,7 @@ func (c pgConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	return own, nil
 }
 
-type pgConn struct {
+type connection struct {
 	*stdlib.Conn
 	committing atomic.Bool // it executes COMMIT, or has not got its answer
 	warned     bool        // the server has sent a warning since it was false
@@ -52,7 +52,7 @@ type connKey struct{}
 // if the time of a statement is over or its connection is lost. A COMMIT that waits for a standby
 // would then take effect without it.
 func watchCommit(ctx context.Context, cfg *pgx.ConnConfig) error {
-	own := ctx.Value(connKey{}).(*pgConn)
+	own := ctx.Value(connKey{}).(*connection)
 	dial := cfg.DialFunc
 	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if own.committing.Load() {
@@ -69,22 +69,22 @@ func watchCommit(ctx context.Context, cfg *pgx.ConnConfig) error {
 // errCommitting says that a COMMIT is not cancelled.
 var errCommitting = errors.New("order: a commit is not cancelled")
 
-// commit runs a statement that commits. Errors: errWarned.
-func (c *pgConn) commit(ctx context.Context, text string, args ...any) (pgconn.CommandTag, error) {
+// commit runs a statement that commits. Errors: ErrWarned.
+func (c *connection) commit(ctx context.Context, text string, args ...any) (pgconn.CommandTag, error) {
 	c.warned = false
 	tag, err := c.Conn.Conn().Exec(ctx, text, args...)
 	if err == nil && c.warned {
-		err = errWarned
+		err = ErrWarned
 	}
 	return tag, err
 }
 
-// errWarned says that the server has committed, and warned: an operator has cancelled the wait for
+// ErrWarned says that the server has committed, and warned: an operator has cancelled the wait for
 // a standby.
-var errWarned = errors.New("order: the server may have committed without its standby")
+var ErrWarned = errors.New("order: the server may have committed without its standby")
 
 // ResetSession checks a connection before it is used again.
-func (c *pgConn) ResetSession(ctx context.Context) error {
+func (c *connection) ResetSession(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	if c.Conn.ResetSession(ctx) != nil {
@@ -94,7 +94,7 @@ func (c *pgConn) ResetSession(ctx context.Context) error {
 }
 
 // CheckNamedValue sends flags as the integers that both databases keep.
-func (c *pgConn) CheckNamedValue(v *driver.NamedValue) error {
+func (c *connection) CheckNamedValue(v *driver.NamedValue) error {
 	if flag, ok := v.Value.(bool); ok {
 		v.Value = int64(0)
 		if flag {
@@ -105,16 +105,16 @@ func (c *pgConn) CheckNamedValue(v *driver.NamedValue) error {
 	return c.Conn.CheckNamedValue(v)
 }
 
-func (c *pgConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	return c.Conn.PrepareContext(ctx, translate(query))
+func (c *connection) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return c.Conn.PrepareContext(ctx, Translate(query))
 }
 
-func (c *pgConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.Conn.ExecContext(ctx, translate(query), args)
+func (c *connection) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return c.Conn.ExecContext(ctx, Translate(query), args)
 }
 
-func (c *pgConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.QueryContext(ctx, translate(query), args)
+func (c *connection) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return c.Conn.QueryContext(ctx, Translate(query), args)
 }
 
 // The differences between the SQL of SQLite and that of Postgres in the statements of this
@@ -129,8 +129,8 @@ var (
 // gorm writes the placeholders of Postgres itself.
 var translated sync.Map
 
-// translate returns the text of a statement for Postgres.
-func translate(query string) string {
+// Translate returns the text of a statement for Postgres.
+func Translate(query string) string {
 	if text, ok := translated.Load(query); ok {
 		return text.(string)
 	}
@@ -144,11 +144,23 @@ func translate(query string) string {
 	return text
 }
 
-// PGX returns the connection of pgx below one of the driver that OpenPostgres uses, for COPY.
+// PGX returns the connection of pgx below one of this package's driver, for what database/sql lacks:
+// COPY, and several statements in one round trip.
 func PGX(driver any) (*pgx.Conn, error) {
-	c, ok := driver.(*pgConn)
+	c, ok := driver.(*connection)
 	if !ok {
 		return nil, fmt.Errorf("order: unexpected driver connection %T", driver)
 	}
 	return c.Conn.Conn(), nil
+}
+
+// Exec runs a statement that commits on its own, on a connection of this package's driver. Errors:
+// ErrWarned.
+func Exec(ctx context.Context, driver any, text string, args ...any) error {
+	c, ok := driver.(*connection)
+	if !ok {
+		return fmt.Errorf("order: unexpected driver connection %T", driver)
+	}
+	_, err := c.commit(ctx, text, args...)
+	return err
 }

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package store
+package sqlite
 
 // turnFile does not exist on systems without flock.
 type turnFile struct{}

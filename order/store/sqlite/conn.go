@@ -1,4 +1,4 @@
-package store
+package sqlite
 
 import (
 	"context"
@@ -15,6 +15,14 @@ import (
 	"flashsale/internal/pause"
 )
 
+const (
+	// AutoCheckpoint is the length in bytes of the write-ahead log at which SQLite itself makes a
+	// checkpoint within a commit. The store makes its checkpoints earlier, beside the commits.
+	AutoCheckpoint = 47 << 20
+	// journalLimit is the size in bytes to which a longer log is truncated.
+	journalLimit = 64 << 20
+)
+
 // driverName is the SQLite driver with settings that the connection string does not
 // support.
 const driverName = "sqlite3-flashsale"
@@ -23,12 +31,12 @@ const driverName = "sqlite3-flashsale"
 // violate a constraint keeps its own journal. In a file, that journal took a tenth of the
 // time of a commit, and it is never needed after the statement.
 var registerDriver = sync.OnceFunc(func() {
-	sql.Register(driverName, sqliteDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+	sql.Register(driverName, fileDriver{&sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 		size, err := settingOf(c, "page_size")
 		if err != nil {
 			return err
 		}
-		_, err = c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", walBytesMax/size, walLimit), nil)
+		_, err = c.Exec(fmt.Sprintf("PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = %d; PRAGMA journal_size_limit = %d", AutoCheckpoint/size, journalLimit), nil)
 		return err
 	}}})
 })
@@ -47,26 +55,27 @@ func settingOf(c *sqlite3.SQLiteConn, name string) (value int64, err error) {
 	return row[0].(int64), nil
 }
 
-// sqliteDriver opens connections whose transactions respect their deadline while they
+// fileDriver opens connections whose transactions respect their deadline while they
 // begin, and which are closed after an error that would persist.
-type sqliteDriver struct{ *sqlite3.SQLiteDriver }
+type fileDriver struct{ *sqlite3.SQLiteDriver }
 
-func (d sqliteDriver) Open(name string) (driver.Conn, error) {
+func (d fileDriver) Open(name string) (driver.Conn, error) {
 	c, err := d.SQLiteDriver.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
+	own := &connection{SQLiteConn: c.(*sqlite3.SQLiteConn)}
 	if strings.Contains(name, "_txlock=immediate") {
-		if err := conn.writable(); err != nil {
+		if err := own.writable(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		conn.writes, conn.turn = true, openTurn(conn.GetFilename("main"))
+		own.writes, own.turn = true, openTurn(own.GetFilename("main"))
 	}
-	return conn, nil
+	return own, nil
 }
 
-type sqliteConn struct {
+// connection is one to the database's file.
+type connection struct {
 	*sqlite3.SQLiteConn
 	writes bool  // its transactions begin with the write lock
 	turn   *turn // nil: it has none
@@ -78,7 +87,7 @@ type sqliteConn struct {
 // writable returns an error if SQLite has opened the file read-only, which it does silently
 // if the file refuses writes. Transactions of such a connection begin without an error, but
 // each of their writes fails. It does not wait for other processes, and changes nothing.
-func (c *sqliteConn) writable() error {
+func (c *connection) writable() error {
 	if err := c.wait(0); err != nil {
 		return err
 	}
@@ -93,16 +102,16 @@ func (c *sqliteConn) writable() error {
 	if errors.As(err, &se) && se.Code != sqlite3.ErrReadonly {
 		err = nil // another process has the lock, or the next transaction fails with the same error
 	}
-	return errors.Join(err, c.wait(lockWait))
+	return errors.Join(err, c.wait(LockWait))
 }
 
 // IsValid reports whether the connection may serve another caller. A connection that was
 // opened while its file refused writes stays read-only, even after the permissions were
 // corrected.
-func (c *sqliteConn) IsValid() bool { return !c.unusable }
+func (c *connection) IsValid() bool { return !c.unusable }
 
 // note inspects an error of a transaction.
-func (c *sqliteConn) note(err error) {
+func (c *connection) note(err error) {
 	var se sqlite3.Error
 	if !errors.As(err, &se) {
 		return
@@ -115,16 +124,16 @@ func (c *sqliteConn) note(err error) {
 
 // BeginTx waits for the write lock at most until ctx ends. SQLite's own wait cannot be
 // interrupted, would add to the wait for the connection, and is not fair; see turn.
-func (c *sqliteConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *connection) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	tx, err := c.begin(ctx, opts)
 	if err != nil {
 		c.note(err)
 		return nil, err
 	}
-	return sqliteTx{tx, c}, nil
+	return transaction{tx, c}, nil
 }
 
-func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *connection) begin(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	if !c.writes {
 		return c.SQLiteConn.BeginTx(ctx, opts)
 	}
@@ -147,7 +156,7 @@ func (c *sqliteConn) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 }
 
 // lock begins a transaction that has the write lock, for which it waits at most for limit.
-func (c *sqliteConn) lock(ctx context.Context, opts driver.TxOptions, limit time.Duration) (driver.Tx, error) {
+func (c *connection) lock(ctx context.Context, opts driver.TxOptions, limit time.Duration) (driver.Tx, error) {
 	until := time.Now().Add(limit)
 	if c.turn.take(ctx) {
 		defer c.turn.giveBack()
@@ -162,7 +171,7 @@ func (c *sqliteConn) lock(ctx context.Context, opts driver.TxOptions, limit time
 }
 
 // wait sets how long the connection waits for another process's lock.
-func (c *sqliteConn) wait(ms int64) error {
+func (c *connection) wait(ms int64) error {
 	if _, err := c.Exec(fmt.Sprintf("PRAGMA busy_timeout = %d", ms), nil); err != nil {
 		return fmt.Errorf("set busy timeout: %w", err)
 	}
@@ -170,23 +179,23 @@ func (c *sqliteConn) wait(ms int64) error {
 }
 
 // Close closes the connection.
-func (c *sqliteConn) Close() error { return errors.Join(c.SQLiteConn.Close(), c.turn.close()) }
+func (c *connection) Close() error { return errors.Join(c.SQLiteConn.Close(), c.turn.close()) }
 
-// sqliteTx reports its last error to its connection.
-type sqliteTx struct {
+// transaction reports its last error to its connection.
+type transaction struct {
 	driver.Tx
-	c *sqliteConn
+	c *connection
 }
 
 // Commit commits.
-func (t sqliteTx) Commit() error {
+func (t transaction) Commit() error {
 	err := t.Tx.Commit()
 	t.c.note(err)
 	return err
 }
 
 // Rollback rolls back.
-func (t sqliteTx) Rollback() error {
+func (t transaction) Rollback() error {
 	err := t.Tx.Rollback()
 	t.c.note(err)
 	return err
