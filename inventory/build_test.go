@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
 
@@ -49,12 +50,20 @@ func TestInventory_SoldOutMark_BuiltTwice(t *testing.T) {
 		}}
 		rdb.AddHook(&scripts)
 		v = s.inventory(t, Config{MaxBatch: 1, MarkLife: time.Hour, LockIdle: time.Hour})
-		sel, err := v.seller(s.item)
-		if err != nil {
-			t.Fatal(err)
-		}
 		done := make(chan Outcome, 3)
-		sel.mu.Lock() // all at once, so that the seller keeps the lock
+		var sel *seller
+		await.True(t, "a seller that is not retired", func() bool {
+			var err error
+			if sel, err = v.seller(s.item); err != nil {
+				t.Fatal(err)
+			}
+			sel.mu.Lock() // all at once, so that the seller keeps the lock
+			if sel.retired {
+				sel.mu.Unlock()
+				return false
+			}
+			return true
+		})
 		for _, r := range []*Request{z, a, b} {
 			r.Done, r.since = func(o Outcome) { done <- o }, time.Now()
 			sel.pending = append(sel.pending, r)

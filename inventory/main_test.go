@@ -224,7 +224,7 @@ func (s *shop) inventory(t testing.TB, cfg Config) *Inventory {
 }
 
 // patient is a patience that only a failing test uses up.
-const patient = time.Minute
+const patient = limit
 
 func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.Manager, cfg Config) *Inventory {
 	t.Helper()

@@ -20,7 +20,7 @@ func TestInstant_Fence(t *testing.T) {
 			if not fence then return 0 end
 			lock_instant_end(KEYS[3], fence)
 			return tonumber(fence)`)
-		m, name := newManager(t, rdb, Config{}), resource(t)
+		m, name := newManager(t, rdb, steady), resource(t)
 		lockKey, waitersKey, fenceKey := m.InstantKeys(name)
 		instant := func() int64 {
 			t.Helper()

@@ -204,8 +204,7 @@ func acquireAllReleaseFails(t *testing.T, rdb *redis.Client, other *Manager) {
 	// Given a wait for the third lock, when the first is lost and the second cannot be released,
 	// then the error says so.
 	names := sortedNames(t, 3)
-	own := redis.NewClient(redistest.Options(rdb.Options().Addr))
-	defer own.Close()
+	own := redistest.Second(t, rdb)
 	failure := errors.New("release refused")
 	own.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if releases(cmds[0]) && cmds[0].Args()[3] == mustKeys(t, names[1])[keyLock] {

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"flashsale/internal/testing/redistest"
 )
 
 // inOwnTime is the function of that name for a quorum. It passes the hooks of the nodes.
@@ -17,7 +15,7 @@ func (nodes quorumNodes) inOwnTime(t *testing.T, cfg Config, test func(t *testin
 	synctest.Test(t, func(t *testing.T) {
 		clients, f := make([]redis.UniversalClient, len(nodes)), make([]*failing, len(nodes))
 		for i, rdb := range nodes {
-			own := redis.NewClient(redistest.Options(rdb.Options().Addr))
+			own := untimedClient(rdb.Options().Addr)
 			clients[i], f[i] = own, new(failing)
 			own.AddHook(around(f[i].hook))
 		}

@@ -85,8 +85,12 @@ func collect[T any](from chan T) (all []T) {
 	return all
 }
 
+// newQueue returns a queue whose leases do not end during the test, unless it sets them.
 func newQueue(t testing.TB, rdb redis.UniversalClient, cfg queue.Config) *queue.Queue {
 	t.Helper()
+	if cfg.Lease == 0 {
+		cfg.Lease = never
+	}
 	if cfg.Prefix == "" {
 		cfg.Prefix = redistest.Prefix(t)
 	}

@@ -41,8 +41,10 @@ type DeadGroups struct {
 const (
 	maxCounted = 20_000
 	maxGroups  = 100
-	groupsTime = 2 * time.Second
 )
+
+// groupsTime is how long Groups may take.
+var groupsTime = 2 * time.Second
 
 // Groups groups the dead letters of all queues by their reasons. It examines at most 20,000
 // of them: of each queue the latest, in proportion to how many it has. Errors:

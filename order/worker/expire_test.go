@@ -246,12 +246,16 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 		c := storetest.SetClock(s)
 		f, _ := shoptest.OnShelf(t, s)
 		storetest.MustInsert(t, s, ordertest.Asking("item", 10, 5, time.Hour))
-		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: 50 * time.Millisecond})
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
+		brief, err := queue.New(rdb, queue.Config{Prefix: q.Prefix(), Lease: 50 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
 		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Bought("o1", "item", "u", "k", 1), ordertest.Bought("o2", "item", "v", "k", 1)))
-		deliver := func() []queue.Leased {
+		deliver := func(to *queue.Queue) []queue.Leased {
 			var got []queue.Leased
 			await.True(t, "the delivery", func() bool {
-				f, err := q.Dequeue(await.Context(t), 2)
+				f, err := to.Dequeue(await.Context(t), 2)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -260,12 +264,12 @@ func TestFulfiller_Expiry_Redelivered(t *testing.T) {
 			})
 			return got
 		}
-		first := deliver()
+		first := deliver(brief)
 		if errs := f.Handle(await.Context(t), first); !ordertest.Followed(errs[0]) || !ordertest.Followed(errs[1]) {
 			t.Fatalf("first delivery: %v", errs)
 		}
 		// The worker stalls; another one does everything.
-		second := deliver()
+		second := deliver(q)
 		errs := f.Handle(await.Context(t), second)
 		row := ordertest.AllRows(t, s)["o1"]
 		for i, l := range second {

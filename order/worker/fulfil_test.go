@@ -319,9 +319,13 @@ func TestFulfiller_Redelivery(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := storetest.New(t)
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
-		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: 100 * time.Millisecond})
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
 		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Distinct("n", "item", 20)...))
-		first, err := q.Dequeue(await.Context(t), 12)
+		brief, err := queue.New(rdb, queue.Config{Prefix: q.Prefix(), Lease: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := brief.Dequeue(await.Context(t), 12)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 
 	"flashsale/internal/embedded"
 	"flashsale/internal/testing/atend"
+	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redisserver"
 )
 
@@ -135,7 +136,7 @@ func Options(addr string) *redis.Options {
 
 // replyWithin bounds the wait for a reply of a server without faults, which may be long on a
 // busy machine. Options has the service's settings.
-const replyWithin = time.Minute
+const replyWithin = await.Limit
 
 func client(t testing.TB, addr string) *redis.Client {
 	t.Helper()
