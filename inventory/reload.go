@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/lock"
 )
 
@@ -176,7 +177,7 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 			}
 		})
 		if err != nil {
-			return nil, fmt.Errorf("claim %d sales: %w", len(page), err)
+			return nil, fmt.Errorf("claim %s: %w", plural.Count(len(page), "sale"), err)
 		}
 		for i, it := range page {
 			n, err := cmds[i].Int()

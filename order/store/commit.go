@@ -14,6 +14,7 @@ import (
 	"github.com/mattn/go-sqlite3"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/internal/plural"
 	"flashsale/order"
 )
 
@@ -45,7 +46,7 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
+		return nil, fmt.Errorf("commit %s: %w", plural.Count(len(tasks), "order"), err)
 	}
 	return out, nil
 }
