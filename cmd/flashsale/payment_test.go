@@ -97,7 +97,7 @@ func TestCommand_Payment_ListsWhatNeedsARefund(t *testing.T) {
 		t.Errorf("not the payments that need a refund, newest first:\n%s", list.Output)
 	}
 	wantCode(t, 0, m.run("payment", "list", "--outcome", "accepted", "--limit", "1"), "kept", "accepted")
-	wantCode(t, 1, m.run("payment", "list", "--outcome", "paid"), "parameter_invalid", "mismatch")
+	wantCode(t, 2, m.run("payment", "list", "--outcome", "paid"), "parameter_invalid", "mismatch")
 	for range 2 {
 		wantCode(t, 0, m.run("payment", "refunded", m.id("short")), "refunded", "mismatch", "short")
 	}
