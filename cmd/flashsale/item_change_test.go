@@ -53,7 +53,7 @@ func TestCommand_ItemChange(t *testing.T) {
 	wantCode(t, 0, run("close"), "closed")
 	wantCode(t, 1, run("resume"), "sale_closed", "final")
 	wantCode(t, 1, s.run("item", "pause", "none", "--server", p.URL()), "item_not_found")
-	wantCode(t, 1, s.run("item", "pause", "a/../b", "--server", p.URL()), "id_invalid")
+	wantCode(t, 2, s.run("item", "pause", "a/../b", "--server", p.URL()), "id_invalid: argument ID")
 	away := s.run("item", "restock", item, "--quantity", "1", "--reason", "r", "--key", "r9", "--server", "http://"+process.FreeAddr(t))
 	wantCode(t, 1, away, "refused", "--key r9")
 	if total, n := s.stockLedger(item); total != 1 || n != 3 {

@@ -103,7 +103,7 @@ func TestCommand_Payment_ListsWhatNeedsARefund(t *testing.T) {
 	}
 	wantCode(t, 1, m.run("payment", "refunded", m.id("right")), "payment_accepted", "refund the order")
 	wantCode(t, 1, m.run("payment", "refunded", "999"), "payment_not_found")
-	wantCode(t, 1, m.run("payment", "refunded", "x/y"), "id_invalid")
+	wantCode(t, 2, m.run("payment", "refunded", "x/y"), "id_invalid")
 	wantCode(t, 2, m.run("payment", "refunded"), "payment id")
 	m.wantMetrics(map[string]float64{
 		`flashsale_payments_total{outcome="accepted"}`: 2, `flashsale_payments_total{outcome="duplicate"}`: 1,

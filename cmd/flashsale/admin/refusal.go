@@ -39,7 +39,7 @@ type asked struct {
 	signed bool           // the token is signed with the configured key, not given by --token
 }
 
-// refused reads the problem in an answer. A refused value of a flag is a usage error. It names flags and commands where the API names fields and
+// refused reads the problem in an answer. A refused value of a flag or an argument is a usage error. It names flags and commands where the API names fields and
 // routes, and its text has no control characters, which a terminal would obey.
 func (a *asked) refused(res *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
@@ -54,7 +54,12 @@ func (a *asked) refused(res *http.Response) error {
 		status: res.StatusCode, code: printable(p.Code), detail: printable(a.name(p.Param, p.Detail)),
 		fix: a.fix(res.StatusCode, p.Code),
 	}
-	if invalid := res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity; invalid && a.flag(p.Param) != "" {
+	invalid := res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity
+	switch {
+	case invalid && a.flag(p.Param) != "":
+		return config.Usage(refused)
+	case invalid && p.Code == "id_invalid": // of the path, which has the argument
+		refused.detail = "argument ID: " + refused.detail
 		return config.Usage(refused)
 	}
 	return refused
@@ -63,6 +68,8 @@ func (a *asked) refused(res *http.Response) error {
 // fix is what the user of the command may do about a refusal that the API explains to its clients.
 func (a *asked) fix(status int, code string) string {
 	switch {
+	case code == "item_not_found":
+		return "flashsale item list shows the ids"
 	case code == unavailable:
 		return "flashsale doctor names the cause"
 	case status == http.StatusUnauthorized && a.signed:

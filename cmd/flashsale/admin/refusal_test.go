@@ -72,6 +72,8 @@ func TestAsked_refused_Fix(t *testing.T) {
 		{401, "token_signature", false, "correct --token"},
 		{403, "forbidden", false, "flashsale token --role admin"},
 		{503, "unavailable", false, "flashsale doctor"},
+		{404, "item_not_found", true, "flashsale item list"},
+		{400, "id_invalid", true, "id_invalid: argument ID: "},
 		{404, "", false, "correct --server"},
 	} {
 		a := asked{"http://shop", nil, tc.signed}
