@@ -2134,13 +2134,15 @@ type ReconcileReport struct {
 
 	// Differing Items with a difference, repaired or not.
 	Differing int64 `json:"differing"`
-	Examined  int64 `json:"examined"`
 
-	// Failed Items that could not be examined.
+	// Examined Items; an item whose stock is divided counts once.
+	Examined int64 `json:"examined"`
+
+	// Failed Items of which at least one bucket could not be examined.
 	Failed int64        `json:"failed"`
 	Items  []ItemReport `json:"items"`
 
-	// Omitted Items that were examined and are not listed.
+	// Omitted Items and buckets that were examined and are not listed.
 	Omitted int64 `json:"omitted"`
 	Repair  bool  `json:"repair"`
 

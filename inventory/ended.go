@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/plural"
 )
 
 // ErrEnded means that the sale has ended and is not loaded. Only the database has it then:
@@ -35,7 +37,7 @@ func (s *seller) answerEnded(ctx context.Context, batch []*Request, waiting int6
 	}
 	known, err := s.v.cfg.Archive.Entries(ctx, s.item, keys)
 	if err == nil && len(known) != len(batch) {
-		err = fmt.Errorf("%d entries for %d keys", len(known), len(batch))
+		err = fmt.Errorf("%d entries for %s", len(known), plural.Count(len(batch), "key"))
 	}
 	if err != nil {
 		return fmt.Errorf("answer for ended sale of %s: %w", s.item, err)
@@ -86,7 +88,7 @@ func Free(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("remove %d ended sales: %w", len(items), err)
+		return nil, fmt.Errorf("remove %s: %w", plural.Count(len(items), "ended sale"), err)
 	}
 	status = make([]FreeStatus, len(items))
 	for i, c := range cmds {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/plural"
 )
 
 // State is the state of the Redis of one partition.
@@ -100,13 +102,13 @@ func (v *Inventory) Progress(ctx context.Context, epoch int64, items []string) (
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read marks of %d sales: %w", len(items), err)
+		return nil, fmt.Errorf("read marks of %s: %w", plural.Count(len(items), "sale"), err)
 	}
 	list := make([]Progress, len(items))
 	for i, c := range cmds {
 		found, err := c.Result()
 		if err != nil && !otherType(err) {
-			return nil, fmt.Errorf("read marks of %d sales: %w: %w", len(items), ErrUnavailable, err)
+			return nil, fmt.Errorf("read marks of %s: %w: %w", plural.Count(len(items), "sale"), ErrUnavailable, err)
 		}
 		if len(found) != 6 || found[1] == nil || found[2] != nil || found[5] == nil || found[0] != strconv.FormatInt(epoch, 10) {
 			continue

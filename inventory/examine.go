@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/lock"
 )
 
@@ -102,7 +103,7 @@ func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d sales: %w", len(items), err)
+		return nil, fmt.Errorf("read %s: %w", plural.Count(len(items), "sale"), err)
 	}
 	lives, failed := make([]Live, len(items)), 0
 	for i, c := range cmds {
@@ -113,7 +114,7 @@ func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 		lives[i], _ = parseLive(c.Val(), epoch)
 	}
 	if failed > 0 && failed == len(cmds) {
-		return nil, fmt.Errorf("read %d sales: %w: %w", len(items), ErrUnavailable, cmds[0].Err())
+		return nil, fmt.Errorf("read %s: %w: %w", plural.Count(len(items), "sale"), ErrUnavailable, cmds[0].Err())
 	}
 	return lives, nil
 }
@@ -370,7 +371,7 @@ func (v *Inventory) Left(ctx context.Context, items []string) ([]int64, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read stock of %d items: %w", len(items), err)
+		return nil, fmt.Errorf("read stock of %s: %w", plural.Count(len(items), "item"), err)
 	}
 	left := make([]int64, len(items))
 	for i, c := range cmds {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"flashsale/internal/plural"
 	"flashsale/internal/tracing"
 )
 
@@ -110,11 +111,11 @@ func parsePurchaseReply(v any) (purchaseReply, error) {
 // each request is answered once.
 func (s *seller) deliver(batch []*Request, reply *purchaseReply) error {
 	if len(reply.verdicts) != len(batch) {
-		return fmt.Errorf("purchase script gave %d verdicts for %d requests", len(reply.verdicts), len(batch))
+		return fmt.Errorf("purchase script gave %s for %s", plural.Count(len(reply.verdicts), "verdict"), plural.Count(len(batch), "request"))
 	}
 	replays := strings.Count(reply.verdicts, "R")
 	if replays != len(reply.replayed) {
-		return fmt.Errorf("purchase script gave %d orders for %d replays", len(reply.replayed), replays)
+		return fmt.Errorf("purchase script gave %s for %s", plural.Count(len(reply.replayed), "order"), plural.Count(replays, "replay"))
 	}
 	if n := strings.Count(reply.verdicts, "A"); n > 0 {
 		s.v.cfg.OnAccepted(s.item, n)

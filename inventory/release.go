@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/plural"
 )
 
 // Released is an order whose units are given back.
@@ -109,7 +111,7 @@ func Release(ctx context.Context, rdb redis.UniversalClient, partitions int, epo
 		number, letters, _ := strings.Cut(answer, " ")
 		at, nerr := strconv.ParseInt(number, 10, 64)
 		if err == nil && (nerr != nil || len(letters) != len(page)) {
-			err = fmt.Errorf("the script answered %q for %d orders", answer, len(page))
+			err = fmt.Errorf("the script answered %q for %s", answer, plural.Count(len(page), "order"))
 		}
 		if err != nil {
 			return status, sequence, fmt.Errorf("inventory: release orders of %s: %w", item, err)

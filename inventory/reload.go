@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/lock"
 )
 
@@ -75,7 +76,7 @@ func (v *Inventory) ReloadAll(ctx context.Context, items []Loadable) (loaded int
 	forAll(r.singles, pagesAtOnce, func(it Loadable) {
 		ctx, cancel := context.WithTimeout(ctx, reloadLimit(it))
 		defer cancel()
-		r.ended(it.Item, v.Reload(ctx, it.Item))
+		r.count(it.Item, v.Reload(ctx, it.Item))
 	})
 	return r.loaded, r.err
 }
@@ -90,8 +91,8 @@ type reload struct {
 	err     error // the first
 }
 
-// ended counts the result of an item's load.
-func (r *reload) ended(item string, err error) {
+// count counts the result of an item's load.
+func (r *reload) count(item string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -176,7 +177,7 @@ func (r *reload) claim(ctx context.Context, claim string, items []Loadable) (cla
 			}
 		})
 		if err != nil {
-			return nil, fmt.Errorf("claim %d sales: %w", len(page), err)
+			return nil, fmt.Errorf("claim %s: %w", plural.Count(len(page), "sale"), err)
 		}
 		for i, it := range page {
 			n, err := cmds[i].Int()
@@ -219,6 +220,22 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	}
 	locks := v.tryLocks(ctx, ids, refused)
 	defer v.releaseLocks(ctx, locks)
+	opened := v.loadClaimed(ctx, epoch, claim, ids, locks, queued)
+	for _, it := range page {
+		switch {
+		case opened[it.Item]:
+			v.dropMark(it.Item) // the message may not have come back yet
+			r.count(it.Item, nil)
+		case refused[it.Item] != nil:
+			r.count(it.Item, refused[it.Item])
+		default:
+			r.single(it)
+		}
+	}
+}
+
+// loadClaimed loads the claimed sales whose locks it is given, and returns those that it opened.
+func (v *Inventory) loadClaimed(ctx context.Context, epoch int64, claim string, ids []string, locks map[string]*lock.Lock, queued map[string]Queued) map[string]bool {
 	build, begins := newBuild(), make([]loadCall, 0, len(locks))
 	for _, id := range ids {
 		if locks[id] != nil {
@@ -233,28 +250,19 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 			begun = append(begun, id)
 		}
 	}
-	if len(begun) > 0 {
-		failed, err = v.fill(ctx, epoch, build, locks, begun, queued)
-		// The epoch may have been raised while the sales were read.
-		if now, eerr := v.source.Epoch(ctx); eerr != nil || now != epoch {
-			err = errors.Join(err, errDropped, eerr)
-		}
+	if len(begun) == 0 {
+		return nil
+	}
+	failed, err := v.fill(ctx, epoch, build, locks, begun, queued)
+	// The epoch may have been raised while the sales were read.
+	if now, eerr := v.source.Epoch(ctx); err != nil || eerr != nil || now != epoch {
+		return nil
 	}
 	opened := make(map[string]bool, len(begun))
 	for _, id := range begun {
-		opened[id] = err == nil && failed[id] == nil
+		opened[id] = failed[id] == nil
 	}
-	for _, it := range page {
-		switch {
-		case opened[it.Item]:
-			v.dropMark(it.Item) // the message may not have come back yet
-			r.ended(it.Item, nil)
-		case refused[it.Item] != nil:
-			r.ended(it.Item, refused[it.Item])
-		default:
-			r.single(it)
-		}
-	}
+	return opened
 }
 
 // tryLocks takes the free locks of the items that are not refused. If a seller holds an

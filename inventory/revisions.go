@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/plural"
 )
 
 // NoteRevisions adds the commands to a pipeline that record these revisions of items in
@@ -41,7 +43,7 @@ func Revisions(ctx context.Context, rdb redis.UniversalClient, partitions int, l
 		return nil
 	})
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("read revisions of %d items: %w: %w", len(items), ErrUnavailable, err)
+		return nil, fmt.Errorf("read revisions of %s: %w: %w", plural.Count(len(items), "item"), ErrUnavailable, err)
 	}
 	revisions := make([]int64, len(items))
 	for i, c := range cmds {

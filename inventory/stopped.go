@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"flashsale/internal/plural"
 )
 
 // ErrStopped means that the database is older than the state that Redis has recorded of it.
@@ -32,7 +34,7 @@ func Stop(ctx context.Context, rdb redis.UniversalClient, partitions int, items 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("stop %d sales: %w: %w", len(items), ErrUnavailable, err)
+		return fmt.Errorf("stop %s: %w: %w", plural.Count(len(items), "sale"), ErrUnavailable, err)
 	}
 	return nil
 }

@@ -22,10 +22,10 @@ type Config struct {
 	Liveness time.Duration
 	// Poll makes waiters poll at this interval, plus or minus a half, instead of
 	// listening: for a Redis behind a proxy without publish/subscribe. At least 1 ms, at
-	// most a third of ClaimTTL, because a waiter learns of a handover by polling, and at
-	// most Liveness. Default 0: listen. Managers that listen and managers that poll may
-	// share locks. With NewQuorum, which always polls, the default is 25 ms or a quarter of
-	// TTL, whichever is less.
+	// most a third of ClaimTTL, because a waiter learns of a handover by polling, and with
+	// New at most Liveness. Default 0: listen. Managers that listen and managers that poll may
+	// share locks. NewQuorum always polls and hands nothing over: its default is 25 ms or a
+	// quarter of TTL, whichever is less, also above a third of ClaimTTL.
 	Poll time.Duration
 	// Grace is the TTL given to a lock key without one, such as a program leaves that
 	// uses SETNX and may still be alive; default TTL.

@@ -43,7 +43,7 @@ func refused(op string, status []Status) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: no capacity for %d of %d tasks", op, ErrFull, n, len(status))
+	return fmt.Errorf("%s: %w: no capacity for %d of %s", op, ErrFull, n, countTasks(len(status)))
 }
 
 // EnqueueLua is a script fragment that adds tasks from inside another script, so

@@ -141,13 +141,13 @@ func TestRun_HandlerLength(t *testing.T) {
 			queue.RunConfig{OnError: sendErrors(reported)})
 		for _, id := range []string{"a", "b"} {
 			enqueue(t, q, queue.Task{ID: id})
-			const want = "7 errors for 1 tasks"
-			if err := receive(t, "the error", reported); !strings.Contains(err.Error(), want) {
+			const want = "7 errors for 1 task"
+			if err := receive(t, "the error", reported); !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("OnError got %q, want %q", err, want)
 			}
 			waitFor(t, func() bool { return get(t, q, id).State == queue.StateDead })
-			if info := get(t, q, id); !strings.Contains(info.Reason, want) {
-				t.Errorf("reason %q does not contain %q", info.Reason, want)
+			if info := get(t, q, id); !strings.HasSuffix(info.Reason, want) {
+				t.Errorf("reason is %q, want %q", info.Reason, want)
 			}
 		}
 		stop()

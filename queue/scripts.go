@@ -57,7 +57,7 @@ func each[T, S any](op string, items []T, from map[byte]S, send func(chunk []T) 
 	for chunk := range slices.Chunk(items, chunkTasks) {
 		answers, err := letters(send(chunk), len(chunk), from)
 		if err != nil {
-			return append(out, make([]S, len(items)-len(out))...), fmt.Errorf("%s %d tasks: %w", op, len(chunk), err)
+			return append(out, make([]S, len(items)-len(out))...), fmt.Errorf("%s %s: %w", op, countTasks(len(chunk)), err)
 		}
 		out = append(out, answers...)
 	}
@@ -72,7 +72,7 @@ func letters[S any](cmd *redis.Cmd, n int, from map[byte]S) ([]S, error) {
 		return nil, err
 	}
 	if len(text) != n {
-		return nil, fmt.Errorf("%w: %d statuses for %d tasks", ErrReply, len(text), n)
+		return nil, fmt.Errorf("%w: %d statuses for %s", ErrReply, len(text), countTasks(n))
 	}
 	out := make([]S, n)
 	for i := range n {
@@ -92,4 +92,12 @@ func numbers(cmd *redis.Cmd, n int) ([]int64, error) {
 		err = fmt.Errorf("%w: %d fields", ErrReply, len(reply))
 	}
 	return reply, err
+}
+
+// countTasks is a number of tasks for an error.
+func countTasks(n int) string {
+	if n == 1 {
+		return "1 task"
+	}
+	return fmt.Sprintf("%d tasks", n)
 }

@@ -86,7 +86,7 @@ func (q *Queue) Complete(ctx context.Context, completions ...Completion) ([]Stat
 		}
 		status, err := letters(completeScript.Run(ctx, q.rdb, q.both, args...), len(chunk), ackStatus)
 		if err != nil {
-			return append(out, make([]Status, len(completions)-len(out))...), fmt.Errorf("complete %d tasks: %w", len(chunk), err)
+			return append(out, make([]Status, len(completions)-len(out))...), fmt.Errorf("complete %s: %w", countTasks(len(chunk)), err)
 		}
 		out = append(out, status...)
 	}

@@ -55,7 +55,7 @@ func (r *runner) handle(b *batch) {
 			failure = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 		if failure != nil {
-			r.cfg.OnError(fmt.Errorf("handle %d tasks: %w", len(b.given), failure))
+			r.cfg.OnError(fmt.Errorf("handle %s: %w", countTasks(len(b.given)), failure))
 			errs = make([]error, len(b.given))
 			for i := range errs {
 				errs[i] = failure
@@ -71,7 +71,7 @@ func (r *runner) handle(b *batch) {
 	}
 	failure = nil
 	if errs != nil && len(errs) != len(b.given) {
-		failure = fmt.Errorf("queue: handler returned %d errors for %d tasks", len(errs), len(b.given))
+		failure = fmt.Errorf("queue: handler returned %d errors for %s", len(errs), countTasks(len(b.given)))
 	}
 }
 

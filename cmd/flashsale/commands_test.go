@@ -184,6 +184,8 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
 		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
+		{[]string{"payment", "refunded", "-1"}, `argument "-1": it is read as a flag`}, {[]string{"item", "restock", "a", "-10"}, "--name=-10"},
+		{[]string{"queue", "retry", "-5x"}, `argument "-5x"`}, {[]string{"order", "refund", "-.5"}, `argument "-.5"`}, {[]string{"top", "-x"}, "unknown shorthand"},
 		{[]string{"backup", ""}, "empty"}, {[]string{"restore", ""}, "empty"},
 		{[]string{"item", "restock", "a", "--quantity", "1", "--reason", "r", "--key", ""}, "--key"},
 		{[]string{"item", "create", "--payment-window", "none", "--id", "a", "--name", "A", "--stock", "1", "--price-minor", "1", "--closes-at", ""}, "--closes-at"},
@@ -395,17 +397,18 @@ func TestCommand_Item(t *testing.T) {
 	}
 	for _, q := range []struct {
 		r     process.Result
+		code  int
 		words []string
 	}{
-		{create("drop-1", "--server", p.URL()), []string{"item_exists"}},
-		{create("DROP", "--server", p.URL()), []string{"id_invalid"}},
-		{create("drop-3", "--server", p.URL(), "--currency", "XXY"), []string{"field_range", "currency"}},
-		{create("drop-3", "--server", p.URL(), "--closes-at", "2000-01-01T00:00:00Z"), []string{"window_invalid"}},
-		{create("drop-3", "--server", p.URL(), "--token", c.token("alice", auth.RoleBuyer)), []string{"forbidden"}},
-		{create("drop-3", "--server", p.URL(), "--token", "nonsense"), []string{"token_malformed"}},
-		{create("drop-3", "--server", "http://"+process.FreeAddr(t)), []string{"refused"}},
+		{create("drop-1", "--server", p.URL()), 1, []string{"item_exists"}},
+		{create("DROP", "--server", p.URL()), 2, []string{"id_invalid"}},
+		{create("drop-3", "--server", p.URL(), "--currency", "XXY"), 2, []string{"field_range", "currency"}},
+		{create("drop-3", "--server", p.URL(), "--closes-at", "2000-01-01T00:00:00Z"), 2, []string{"window_invalid"}},
+		{create("drop-3", "--server", p.URL(), "--token", c.token("alice", auth.RoleBuyer)), 1, []string{"forbidden"}},
+		{create("drop-3", "--server", p.URL(), "--token", "nonsense"), 1, []string{"token_malformed"}},
+		{create("drop-3", "--server", "http://"+process.FreeAddr(t)), 1, []string{"refused"}},
 	} {
-		wantCode(t, 1, q.r, q.words...)
+		wantCode(t, q.code, q.r, q.words...)
 	}
 	if r := s.run("item", "list", "--server", p.URL()); strings.Contains(r.Output, "drop-3") {
 		t.Errorf("a refused item is there:\n%s", r.Output)

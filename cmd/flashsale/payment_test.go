@@ -97,13 +97,13 @@ func TestCommand_Payment_ListsWhatNeedsARefund(t *testing.T) {
 		t.Errorf("not the payments that need a refund, newest first:\n%s", list.Output)
 	}
 	wantCode(t, 0, m.run("payment", "list", "--outcome", "accepted", "--limit", "1"), "kept", "accepted")
-	wantCode(t, 1, m.run("payment", "list", "--outcome", "paid"), "parameter_invalid", "mismatch")
+	wantCode(t, 2, m.run("payment", "list", "--outcome", "paid"), "parameter_invalid", "mismatch")
 	for range 2 {
 		wantCode(t, 0, m.run("payment", "refunded", m.id("short")), "refunded", "mismatch", "short")
 	}
 	wantCode(t, 1, m.run("payment", "refunded", m.id("right")), "payment_accepted", "refund the order")
 	wantCode(t, 1, m.run("payment", "refunded", "999"), "payment_not_found")
-	wantCode(t, 1, m.run("payment", "refunded", "x/y"), "id_invalid")
+	wantCode(t, 2, m.run("payment", "refunded", "x/y"), "id_invalid")
 	wantCode(t, 2, m.run("payment", "refunded"), "payment id")
 	m.wantMetrics(map[string]float64{
 		`flashsale_payments_total{outcome="accepted"}`: 2, `flashsale_payments_total{outcome="duplicate"}`: 1,

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"flashsale/catalog"
 	"flashsale/cmd/flashsale/admin"
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
@@ -139,17 +140,22 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	if err := h.Check(ctx); err != nil {
 		return err
 	}
-	stopped := h.Stopped()
-	if len(stopped) == 0 {
+	all := h.Stopped()
+	stopped := all
+	if r.item != "" {
+		stopped = slices.DeleteFunc(slices.Clone(all), func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
+		if len(stopped) == 0 { // a stopped item may be missing in the database
+			if err := r.needItem(ctx, db); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case len(all) == 0:
 		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
 		return err
-	}
-	if r.item != "" {
-		others := itemsOf(stopped)
-		stopped = slices.DeleteFunc(stopped, func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
-		if len(stopped) == 0 {
-			return fmt.Errorf("the sale of %s is not stopped; those of %s are", r.item, strings.Join(others, ", "))
-		}
+	case len(stopped) == 0:
+		return fmt.Errorf("the sale of %s is not stopped; those of %s are", r.item, strings.Join(itemsOf(all), ", "))
 	}
 	tasks := make([]order.Queued, partitions)
 	for p := range tasks {
@@ -177,6 +183,15 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
 	})
 	return r.report(ctx, c, recoverer, stopped, path)
+}
+
+// needItem fails if --item names no item.
+func (r *recoverRun) needItem(ctx context.Context, db *store.Store) error {
+	_, err := store.Item(ctx, db, bucket.Item(r.item))
+	if errors.Is(err, catalog.ErrItemNotFound) {
+		return fmt.Errorf("--item %q: there is no such item; flashsale item list shows the ids", r.item)
+	}
+	return err
 }
 
 // itemsOf returns the ids of the items, each once.

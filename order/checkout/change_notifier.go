@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/order"
 	"flashsale/order/timeouts"
 )
@@ -49,7 +50,7 @@ func (b *ChangeNotifier) Notify(ctx context.Context, ids ...string) {
 		return nil
 	})
 	if err != nil {
-		b.onError(fmt.Errorf("publish %d changed orders: %w", len(ids), err))
+		b.onError(fmt.Errorf("publish %s: %w", plural.Count(len(ids), "changed order"), err))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/store"
@@ -99,7 +100,7 @@ func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *st
 		return false, err
 	}
 	if n, err := store.Changed(c.ExecContext(ctx, store.RefundAccepted, box.Now, id)); err != nil || n != 1 {
-		return false, errors.Join(err, fmt.Errorf("%d accepted payments of a paid order, want 1", n))
+		return false, errors.Join(err, fmt.Errorf("a paid order has %s, want 1", plural.Count(n, "accepted payment")))
 	}
 	err = store.WriteAudit(ctx, c, &store.AuditRow{
 		At: box.Now, Actor: r.By.Actor, Action: order.ActionOrderRefund, ItemID: closed[0].ItemID, OrderID: id,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"flashsale/internal/plural"
 	"flashsale/internal/subscription"
 	"flashsale/order"
 	"flashsale/order/store"
@@ -223,7 +224,7 @@ func (f *Feed) Wait(ctx context.Context) error {
 	case <-f.empty:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("order: %d event streams have not ended: %w", f.Streams(), context.Cause(ctx))
+		return fmt.Errorf("order: not ended: %s: %w", plural.Count(f.Streams(), "event stream"), context.Cause(ctx))
 	}
 }
 

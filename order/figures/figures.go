@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/catalog"
+	"flashsale/internal/plural"
 )
 
 // The reasons for refusing a watcher.
@@ -274,7 +275,7 @@ func (f *Figures) Wait(ctx context.Context) error {
 	case <-f.empty:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("figures: %d streams have not ended: %w", f.Watchers(), context.Cause(ctx))
+		return fmt.Errorf("figures: not ended: %s: %w", plural.Count(f.Watchers(), "stream"), context.Cause(ctx))
 	}
 }
 

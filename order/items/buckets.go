@@ -15,6 +15,7 @@ import (
 	"flashsale/catalog"
 	"flashsale/internal/bucket"
 	"flashsale/internal/pause"
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/order"
@@ -260,7 +261,7 @@ func (s *Service) move(ctx context.Context, from, to string, units int64) error 
 		return versions[from], versions[to], err
 	})
 	if err != nil {
-		return fmt.Errorf("move %d units from %s to %s: %w", units, from, to, err)
+		return fmt.Errorf("move %s from %s to %s: %w", plural.Count(units, "unit"), from, to, err)
 	}
 	return nil
 }

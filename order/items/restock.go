@@ -9,6 +9,7 @@ import (
 
 	"flashsale/catalog"
 	"flashsale/internal/bucket"
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/lock"
 	"flashsale/order"
@@ -71,7 +72,7 @@ var errRestocked = errors.New("order: restocked before")
 // call.
 func (s *Service) Restock(ctx context.Context, id string, r Restock, by order.By) (item catalog.Item, replayed bool, err error) {
 	if r.Quantity == 0 || r.Quantity > MaxStock || r.Quantity < -MaxStock {
-		return catalog.Item{}, false, fmt.Errorf("order: restock of %d units", r.Quantity)
+		return catalog.Item{}, false, fmt.Errorf("order: restock of %s", plural.Count(r.Quantity, "unit"))
 	}
 	err = findRestocked(ctx, s.Store, id, &r)
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"flashsale/internal/plural"
 	"flashsale/order/schema"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -125,7 +126,7 @@ func (b *books) drifts() []Drift {
 	if b.inconsistent() {
 		d := Drift{Kind: DriftSold, Expected: b.held, Found: b.row.Sold, Units: distance(b.held, b.row.Sold), Count: 1}
 		if b.row.Awaiting != b.due {
-			d.Note = fmt.Sprintf("%d units await payment, and the item counts %d", b.due, b.row.Awaiting)
+			d.Note = fmt.Sprintf("%s awaiting payment, and the item counts %d", plural.Count(b.due, "unit"), b.row.Awaiting)
 		}
 		out = append(out, d)
 	}

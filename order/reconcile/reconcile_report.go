@@ -3,6 +3,7 @@ package reconcile
 import (
 	"time"
 
+	"flashsale/internal/bucket"
 	"flashsale/order"
 )
 
@@ -61,7 +62,7 @@ type Drift struct {
 	Note string
 }
 
-// ItemReport is the result for one item.
+// ItemReport is the result for one item, or for one bucket of a divided item.
 type ItemReport struct {
 	ItemID string
 	// Ledger is the conservation equation, after the repair if there was one. If the sale
@@ -96,7 +97,7 @@ func (r *ItemReport) notable() bool {
 	return len(r.Drifts) > 0 || r.Err != nil || r.Partial || r.LateReleases > 0
 }
 
-// Report is the result of a reconciliation.
+// Report is the result of a reconciliation. It counts a divided item once, and lists its buckets.
 type Report struct {
 	StartedAt time.Time
 	Took      time.Duration
@@ -104,14 +105,31 @@ type Report struct {
 	Repair    Repair
 	Examined  int // items, those that failed included
 	Differing int // items with a difference, repaired or not
-	Failed    int // items that could not be examined
+	Failed    int // items of which a bucket could not be examined
 	Repaired  int // differences
 	// Balanced means that every item was examined and no difference remains.
 	Balanced bool
 	// Items are the notable ones, and the first of the others.
 	Items []ItemReport
-	// Omitted is how many items were examined and are not listed.
+	// Omitted is how many more items or buckets were examined and are not listed.
 	Omitted int
+
+	differing, failed idSet
+}
+
+// idSet is a set of ids of items.
+type idSet map[string]struct{}
+
+// add adds an id, and reports whether it was not in the set.
+func (s *idSet) add(id string) bool {
+	if _, found := (*s)[id]; found {
+		return false
+	}
+	if *s == nil {
+		*s = make(idSet)
+	}
+	(*s)[id] = struct{}{}
+	return true
 }
 
 // Bounds of the listed items: those that balance, and notable ones.
@@ -120,13 +138,14 @@ const (
 	listedNotable = 10_000
 )
 
-// add adds an item to the report.
+// add adds an item or a bucket to the report.
 func (r *Report) add(item *ItemReport) {
-	r.Examined++
-	if len(item.Drifts) > 0 {
+	r.countExamined(item.ItemID)
+	id := bucket.Item(item.ItemID)
+	if len(item.Drifts) > 0 && r.differing.add(id) {
 		r.Differing++
 	}
-	if item.Err != nil {
+	if item.Err != nil && r.failed.add(id) {
 		r.Failed++
 	}
 	for i := range item.Drifts {
@@ -144,4 +163,11 @@ func (r *Report) add(item *ItemReport) {
 		return
 	}
 	r.Items = append(r.Items, *item)
+}
+
+// countExamined counts an item once: with its bucket 0, which every item has.
+func (r *Report) countExamined(id string) {
+	if _, n := bucket.Split(id); n == 0 {
+		r.Examined++
+	}
 }

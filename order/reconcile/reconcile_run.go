@@ -124,7 +124,7 @@ func (r *Reconciler) roundPage(ctx context.Context, b *roundMemory, rows []schem
 		if same && !m.unsure && (m.differ == 0 || m.tried) {
 			m.idle++
 			if !m.live.Loaded || over(row, now) || m.idle%idleRounds != 0 {
-				report.recall(m)
+				report.recall(row.ID, m)
 				continue
 			}
 		}
@@ -201,9 +201,9 @@ func (b *roundMemory) remember(e *examination, rep *ItemReport) {
 }
 
 // recall adds the earlier result of an item to a report.
-func (r *Report) recall(m *remembered) {
+func (r *Report) recall(id string, m *remembered) {
 	if m.report == nil {
-		r.Examined++
+		r.countExamined(id)
 		return
 	}
 	rep := *m.report

@@ -13,6 +13,7 @@ import (
 	"flashsale/internal/breaker"
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -96,7 +97,7 @@ func (r *Releaser) Release(ctx context.Context, pending []store.Release) (waitin
 		status, sequence, err := r.ReleaseToSale(ctx, item, list)
 		reached[item] = sequence
 		if err != nil {
-			r.onError(fmt.Errorf("release units of %d orders: %w", len(list), err))
+			r.onError(fmt.Errorf("release units of %s: %w", plural.Count(len(list), "order"), err))
 		}
 		for i := range list {
 			switch {
@@ -189,7 +190,7 @@ func deleteReleases(ctx context.Context, s *store.Store, ids []string, reached m
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.Change(ctx, fmt.Sprintf("delete %d releases", len(ids)), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, "delete "+plural.Count(len(ids), "release"), func(ctx context.Context, c store.Conn, _ int64) error {
 		for item, sequence := range reached {
 			if _, err := c.ExecContext(ctx, store.NoteSequence, sequence, item); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"flashsale/internal/bucket"
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order/timeouts"
 )
@@ -224,7 +225,7 @@ func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	if len(items) == 0 {
 		return nil
 	}
-	return s.Change(ctx, fmt.Sprintf("mark %d items as behind", len(items)), func(ctx context.Context, c Conn, _ int64) error {
+	return s.Change(ctx, fmt.Sprintf("mark %s as behind", plural.Count(len(items), "item")), func(ctx context.Context, c Conn, _ int64) error {
 		for _, b := range items {
 			// Unless an operator has decided meanwhile: that raised the revision above the
 			// mark.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"flashsale/internal/plural"
 	"flashsale/order"
 )
 
@@ -48,10 +49,10 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 		return err
 	}
 	if n, err := takeFromBuyers.Exec(ctx, c, buyerRows(held)); err != nil || n != int64(len(held)) {
-		return errors.Join(err, fmt.Errorf("take back the units of %d buyers: %d of them hold fewer", len(held), int64(len(held))-n))
+		return errors.Join(err, fmt.Errorf("take back the units of %s: %d of them hold fewer", plural.Count(len(held), "buyer"), int64(len(held))-n))
 	}
 	if n, err := InsertReleases.Exec(ctx, c, args); err != nil || n != int64(len(closed)) {
-		return errors.Join(err, fmt.Errorf("only %d of %d orders were recorded for release", n, len(closed)))
+		return errors.Join(err, fmt.Errorf("recorded for release: only %d of %s", n, plural.Count(len(closed), "order")))
 	}
 	return nil
 }
@@ -72,7 +73,7 @@ func unsell(ctx context.Context, c Conn, units map[string]int64, box *Outbox) er
 		return err
 	})
 	if err != nil || found != len(units) {
-		return errors.Join(err, fmt.Errorf("take back units of %d items: %d have a row", len(units), found))
+		return errors.Join(err, fmt.Errorf("take back units of %s: %d have a row", plural.Count(len(units), "item"), found))
 	}
 	return nil
 }

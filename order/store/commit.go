@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/internal/plural"
 	"flashsale/order"
 	"flashsale/order/store/postgres"
 	"flashsale/order/store/sqlite"
@@ -46,7 +47,7 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("commit %d orders: %w", len(tasks), err)
+		return nil, fmt.Errorf("commit %s: %w", plural.Count(len(tasks), "order"), err)
 	}
 	return out, nil
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"flashsale/internal/plural"
 	"flashsale/order"
 )
 
@@ -21,7 +22,7 @@ type Expiry struct {
 // also returns the units that are still to be released, including those of orders closed
 // before.
 func (s *Store) Expire(ctx context.Context, ids []string) (results map[string]Expiry, pending []Release, err error) {
-	err = s.ChangeWithEvents(ctx, fmt.Sprintf("expire %d orders", len(ids)), func(ctx context.Context, c Conn, box *Outbox) error {
+	err = s.ChangeWithEvents(ctx, "expire "+plural.Count(len(ids), "order"), func(ctx context.Context, c Conn, box *Outbox) error {
 		list := JSONList(ids...)
 		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"flashsale/internal/bucket"
+	"flashsale/internal/plural"
 	"flashsale/order"
 )
 
@@ -227,7 +228,7 @@ func (b *Outbox) raiseTouched(ctx context.Context, c Conn) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("raise the revisions of %d items: %w", len(items), err)
+		return fmt.Errorf("raise the revisions of %s: %w", plural.Count(len(items), "item"), err)
 	}
 	return nil
 }

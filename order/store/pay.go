@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"flashsale/internal/plural"
 	"flashsale/order"
 )
 
@@ -227,14 +228,14 @@ func recordAll(ctx context.Context, c Conn, of map[string]*payment, box *Outbox)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pay %d orders: %w", len(of), err)
+		return nil, fmt.Errorf("pay %s: %w", plural.Count(len(of), "order"), err)
 	}
 	if len(paid) == 0 {
 		return nil, nil
 	}
 	recorded, err := Changed(c.ExecContext(ctx, insertPaymentsOf, box.Now, valuesOf(paid)))
 	if err != nil {
-		return nil, fmt.Errorf("record %d payments: %w", len(paid), err)
+		return nil, fmt.Errorf("record %s: %w", plural.Count(len(paid), "payment"), err)
 	}
 	if recorded != int64(len(paid)) {
 		return nil, errNotAll
@@ -265,7 +266,7 @@ func recordAllPostgres(ctx context.Context, c Conn, of map[string]*payment, box 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pay %d orders: %w", len(of), err)
+		return nil, fmt.Errorf("pay %s: %w", plural.Count(len(of), "order"), err)
 	}
 	return paid, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"flashsale/internal/plural"
 	"flashsale/order"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -271,7 +272,7 @@ type attempted struct {
 // again meanwhile stays pending, unless it is delivered by now.
 func record(ctx context.Context, s *store.Store, tries []attempted) error {
 	// A result is recorded even if ctx has ended.
-	return s.ChangeWithGORM(context.WithoutCancel(ctx), fmt.Sprintf("record %d deliveries", len(tries)), func(tx *gorm.DB, now int64) error {
+	return s.ChangeWithGORM(context.WithoutCancel(ctx), "record "+plural.Count(len(tries), "delivery"), func(tx *gorm.DB, now int64) error {
 		c := tx.Statement.ConnPool
 		for i := range tries {
 			v := tries[i]

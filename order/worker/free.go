@@ -6,8 +6,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 
+	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order/store"
 	"flashsale/order/timeouts"
@@ -120,7 +120,7 @@ func noteFreedItems(ctx context.Context, s *store.Store, gone []freeableItem) er
 	if err != nil {
 		return errors.Join(errors.New("list ended sales"), err)
 	}
-	return s.Change(ctx, fmt.Sprintf("note %d removed sales", len(gone)), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, "note "+plural.Count(len(gone), "removed sale"), func(ctx context.Context, c store.Conn, _ int64) error {
 		_, err := c.ExecContext(ctx, noteFreed, string(list))
 		return err
 	})

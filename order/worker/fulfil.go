@@ -14,6 +14,7 @@ import (
 
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/pause"
+	"flashsale/internal/plural"
 	"flashsale/internal/tracing"
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
@@ -415,7 +416,7 @@ func (f *Fulfiller) notify(ctx context.Context, tasks []order.Task, out []order.
 	f.changeNotifier.NoteReceivers(sent)
 	if err != nil {
 		f.store.HighWater().Committed(revisions)
-		f.onError(fmt.Errorf("notify api processes of %d commits: %w", len(tasks), order.About(err, tasks)))
+		f.onError(fmt.Errorf("notify api processes of %s: %w", plural.Count(len(tasks), "commit"), order.About(err, tasks)))
 	}
 }
 

@@ -57,7 +57,7 @@ function resultOf(r) {
     el("dl", { class: "sums" }, [["Examined", r.examined], ["With differences", r.differing], ["Repaired", r.repaired], ["Failed", r.failed]]
       .map(([name, n]) => el("div", { class: "card" }, el("dt", {}, name), el("dd", {}, number(n))))),
     r.items.length > 0 && itemTable(r),
-    r.omitted > 0 && el("p", { class: "muted" }, `${counted(r.omitted, "more balanced item")} not listed.`),
+    r.omitted > 0 && el("p", { class: "muted" }, `${number(r.omitted)} more not listed.`),
   ];
 }
 
@@ -87,7 +87,7 @@ function rows(item) {
   const cell = (text, sign) => el("td", { class: "number" }, sign && el("span", { class: "sign", "aria-hidden": "true" }, sign), text);
   const numbers = l ? [cell(number(l.initial)), cell(number(l.restocked), "+ "), cell(number(l.left), l.balanced ? "= " : "≠ "), cell(number(l.held), "+ "), cell(number(l.sold), "+ ")]
     : [el("td", { colspan: 5, class: "muted" }, "unknown")];
-  const main = el("tr", {}, el("th", { scope: "row" }, itemLink(item.item_id)), el("td", {}, state(item)), numbers);
+  const main = el("tr", {}, el("th", { scope: "row" }, itemLink(item.item_id), item.bucket > 0 && ` bucket ${item.bucket}`), el("td", {}, state(item)), numbers);
   const notes = remarks(item);
   if (notes.length === 0) return [main];
   return [main, el("tr", { class: "remarks" }, el("td", { colspan: 7 }, el("ul", { class: "plain stack tight" }, notes)))];

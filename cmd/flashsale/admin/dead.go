@@ -241,6 +241,9 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 			if o.before != "" && len(tasks) > 0 {
 				return config.Usage(fmt.Errorf("--before %q: it selects among the letters of --all or --group; leave it out, or the ids", o.before))
 			}
+			if err := checkBefore(o.before); err != nil {
+				return err
+			}
 			r, err := api.dial(c, true)
 			if err != nil {
 				return err
@@ -263,6 +266,18 @@ func newQueueDecision(api *access, verb, short string) *cobra.Command {
 		c.Flags().BoolVar(&o.yes, "yes", false, "with --all: do not ask for confirmation")
 	}
 	return c
+}
+
+// checkBefore checks --before as the API does, which is not asked if there are no dead letters.
+func checkBefore(text string) error {
+	if text == "" {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if y := t.UTC().Year(); err != nil || y < 2000 || y > 2999 {
+		return config.Usage(fmt.Errorf("--before %q: write an RFC 3339 time such as 2030-01-31T18:00:00Z, in the years 2000 to 2999", text))
+	}
+	return nil
 }
 
 // decideEach retries or discards tasks one by one.

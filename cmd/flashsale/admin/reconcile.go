@@ -176,7 +176,7 @@ func printReconciled(out io.Writer, r *reconcileView) error {
 		}
 	}
 	if r.Omitted > 0 {
-		fmt.Fprintf(out, "and %s, not listed\n", plural.Count(r.Omitted, "more item"))
+		fmt.Fprintf(out, "and %d more, not listed\n", r.Omitted)
 	}
 	_, err := fmt.Fprintf(out, "%s, %d different, %s, %d not examined\n",
 		plural.Count(r.Examined, "item"), r.Differing, plural.Count(r.Repaired, "repair"), r.Failed)

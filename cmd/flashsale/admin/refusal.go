@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"flashsale/cmd/flashsale/config"
 )
 
 // refusal is a problem answered by the API.
@@ -37,7 +39,7 @@ type asked struct {
 	signed bool           // the token is signed with the configured key, not given by --token
 }
 
-// refused reads the problem in an answer. It names flags and commands where the API names fields and
+// refused reads the problem in an answer. A refused value of a flag or an argument is a usage error. It names flags and commands where the API names fields and
 // routes, and its text has no control characters, which a terminal would obey.
 func (a *asked) refused(res *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
@@ -48,15 +50,26 @@ func (a *asked) refused(res *http.Response) error {
 	if json.Unmarshal(text, &p) != nil || p.Code == "" {
 		return fmt.Errorf("%s answered %s; correct --server, which may name another service", a.server, printable(res.Status))
 	}
-	return &refusal{
+	refused := &refusal{
 		status: res.StatusCode, code: printable(p.Code), detail: printable(a.name(p.Param, p.Detail)),
 		fix: a.fix(res.StatusCode, p.Code),
 	}
+	invalid := res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity
+	switch {
+	case invalid && a.flag(p.Param) != "":
+		return config.Usage(refused)
+	case invalid && p.Code == "id_invalid": // of the path, which has the argument
+		refused.detail = "argument ID: " + refused.detail
+		return config.Usage(refused)
+	}
+	return refused
 }
 
 // fix is what the user of the command may do about a refusal that the API explains to its clients.
 func (a *asked) fix(status int, code string) string {
 	switch {
+	case code == "item_not_found":
+		return "flashsale item list shows the ids"
 	case code == unavailable:
 		return "flashsale doctor names the cause"
 	case status == http.StatusUnauthorized && a.signed:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"flashsale/cmd/flashsale/config"
 )
@@ -71,6 +72,8 @@ func TestAsked_refused_Fix(t *testing.T) {
 		{401, "token_signature", false, "correct --token"},
 		{403, "forbidden", false, "flashsale token --role admin"},
 		{503, "unavailable", false, "flashsale doctor"},
+		{404, "item_not_found", true, "flashsale item list"},
+		{400, "id_invalid", true, "id_invalid: argument ID: "},
 		{404, "", false, "correct --server"},
 	} {
 		a := asked{"http://shop", nil, tc.signed}
@@ -81,6 +84,30 @@ func TestAsked_refused_Fix(t *testing.T) {
 		var r *refusal
 		if errors.As(err, &r) != (tc.code != "") {
 			t.Errorf("%d %s: a %T", tc.status, tc.code, err)
+		}
+	}
+}
+
+// A value of a flag that the API refuses is a usage error, as one that the command refuses. A refusal
+// for another reason is not.
+func TestAsked_refused_Usage(t *testing.T) {
+	t.Parallel()
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.Int64("limit", 1, "")
+	for _, tc := range []struct {
+		status int
+		param  string
+		usage  bool
+	}{
+		{422, "per_user_limit", true}, {400, "per_user_limit", true}, {409, "per_user_limit", false},
+		{422, "stock", false}, {400, "", false}, {404, "", false},
+	} {
+		a := asked{"http://shop", flags, true}
+		err := a.refused(&http.Response{StatusCode: tc.status, Body: io.NopCloser(strings.NewReader(`{"code":"field_range","param":"` + tc.param + `"}`))})
+		var usage config.UsageError
+		var refused *refusal
+		if errors.As(err, &usage) != tc.usage || !errors.As(err, &refused) {
+			t.Errorf("%d %q: a %T, usage error wanted: %v", tc.status, tc.param, err, tc.usage)
 		}
 	}
 }
@@ -101,6 +128,9 @@ func TestAccess_Refuses(t *testing.T) {
 		{Queue(), []string{"stats", "--data-dir", ""}, "the flag --data-dir is empty"},
 		{Queue(), []string{"stats", "--config", ""}, "the flag --config is empty"},
 		{Queue(), []string{"stats", "--db", ""}, "the flag --db is empty"},
+		{Queue(), []string{"discard", "--all", "--before", "yesterday"}, `--before "yesterday": write an RFC 3339 time`},
+		{Queue(), []string{"discard", "--all", "--yes", "--before", "1999-12-31T23:59:59Z"}, `--before "1999-12-31T23:59:59Z": write an RFC 3339 time`},
+		{Queue(), []string{"retry", "--group", "g", "--before", "2030-01-31"}, `--before "2030-01-31": write an RFC 3339 time`},
 		{Queue(), []string{"retry", ""}, "queue retry has an empty argument"},
 		{Queue(), []string{"discard", "x", ""}, "queue discard has an empty argument"},
 		{Queue(), []string{"dead", ""}, "queue dead has an empty argument"},

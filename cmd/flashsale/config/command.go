@@ -44,6 +44,12 @@ func NeedCommand(c *cobra.Command, args []string) error {
 // the same words as one from the environment or a file.
 func FlagError(c *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && strings.ContainsAny(firstByte(unknown.GetSpecifiedShortnames()), "0123456789.") {
+		number := "-" + unknown.GetSpecifiedShortnames()
+		return Usage(fmt.Errorf("argument %q: it is read as a flag, because it begins with -; give a flag's value as --name=%s, and write an id without the -; see %s --help",
+			number, number, c.CommandPath()))
+	}
 	if !errors.As(err, &invalid) {
 		return Usage(fmt.Errorf("%w; see %s --help", err, c.CommandPath()))
 	}
@@ -54,6 +60,9 @@ func FlagError(c *cobra.Command, err error) error {
 	}
 	return Usage(fmt.Errorf("--%s %q: %s; %s", name, value, cause, fix))
 }
+
+// firstByte is the first byte of a text, or "".
+func firstByte(text string) string { return text[:min(1, len(text))] }
 
 // NoEmpty refuses flags that are given without a value, as in --item "$ITEM" when ITEM is not set.
 // Without this, such a command would act on everything, or on a default instead of the value.

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"flashsale/internal/bucket"
 	"flashsale/order/reconcile"
 )
 
@@ -125,25 +126,21 @@ func (m *reconcileMetrics) clear() {
 
 func (m *reconcileMetrics) observe(r *reconcile.Report) {
 	units := make(map[reconcile.DriftKind]int64)
-	items := 0
+	differing := make(map[string]bool) // items; a divided one has several reports
 	for i := range r.Items {
-		differs := false
 		for _, d := range r.Items[i].Drifts {
 			if d.Repaired {
 				continue
 			}
-			differs = true
+			differing[bucket.Item(r.Items[i].ItemID)] = true
 			// A version has no units, and a record may be wrong by zero units.
 			units[d.Kind] += max(d.Units, 1)
-		}
-		if differs {
-			items++
 		}
 	}
 	for _, kind := range reconcile.DriftKinds {
 		m.drift.WithLabelValues(string(kind)).Set(float64(units[kind]))
 	}
-	m.items.Set(float64(items))
+	m.items.Set(float64(len(differing)))
 	m.failed.Set(float64(r.Failed))
 	m.last.SetToCurrentTime()
 	m.took.Observe(r.Took.Seconds())
