@@ -65,7 +65,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, report func(i int,
 				report(i, fmt.Errorf("order %s: %w", id, err))
 			}
 		}
-	case store.Transient(err): // only once ctx has ended
+	case store.Transient(err):
 		for i := range ids {
 			report(i, queue.Snooze(0))
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,6 +33,9 @@ const (
 	commitRetryMax = 500 * time.Millisecond
 )
 
+// giveUpAfter is the default of Fulfiller.giveUpAfter.
+const giveUpAfter = 5 * time.Second
+
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
@@ -49,6 +53,10 @@ type Fulfiller struct {
 	steps     Steps
 	observer  Observer
 	tracer    *tracing.Tracer // nil: no traces
+	// giveUpAfter is how long the writes of a batch may fail before its tasks are returned to the
+	// queue: the cause may be in this process or on its host, and another worker can write.
+	giveUpAfter time.Duration
+	failing     atomic.Bool // a batch was given up, and no write has succeeded since
 }
 
 // Observer is notified of what becomes of each order. A nil function is not called.
@@ -80,7 +88,7 @@ type Steps struct {
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of this process,
 // or nil in a process without an API. onError receives errors that are retried.
 func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout.Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
-	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1}
+	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1, giveUpAfter: giveUpAfter}
 	f.steps = Steps{Queued: func(int, time.Duration) {}, Committed: func(int, time.Duration) {}}
 	for _, set := range options {
 		set(f)
@@ -124,8 +132,8 @@ var errTaskType = errors.New("order: unknown type of task")
 
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
-// the database cannot write, it waits and keeps its leases, so the worker claims no more. An
-// order that breaks the transaction is found by halving, and only that one fails: if its
+// the database cannot write, it waits and keeps its leases, so the worker claims no more; see
+// persist. An order that breaks the transaction is found by halving, and only that one fails: if its
 // task has others, it continues in a task of its own.
 //
 // Tasks that are handled again have their own transactions, after those of the others: an order
@@ -303,7 +311,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []or
 				results[i].expiresAt = o.ExpiresAt
 			}
 		}
-	case errors.Is(err, store.ErrServerChanged), store.Transient(err): // the latter only once ctx has ended
+	case errors.Is(err, store.ErrServerChanged), store.Transient(err):
 		for i := range tasks {
 			results[i].retry = queue.Snooze(0)
 		}
@@ -331,12 +339,26 @@ func (f *Fulfiller) measure(results []orderResult, at time.Time) {
 	}
 }
 
-// persist retries until the database has committed the rows, or ctx ends. Tasks of the first
-// write on another server are fetched again, because their sales may be stopped now.
+// persist retries until the database has committed the rows, or ctx ends. If the writes fail for
+// giveUpAfter, it gives up, so that another worker can commit the tasks. From then on it tries each
+// batch once, and waits before it gives up, until a write succeeds. Tasks of the first write on
+// another server are fetched again, because their sales may be stopped now. It returns a transient
+// error only if the tasks are to be returned to the queue.
 func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
+	began := time.Now()
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
 		err := try()
-		if err == nil || errors.Is(err, store.ErrServerChanged) || !store.Transient(err) || ctx.Err() != nil {
+		if err == nil {
+			f.failing.Store(false)
+			return nil
+		}
+		if errors.Is(err, store.ErrServerChanged) || !store.Transient(err) || ctx.Err() != nil {
+			return err
+		}
+		if f.failing.Load() || time.Since(began) >= f.giveUpAfter {
+			f.failing.Store(true)
+			f.onError(fmt.Errorf("commit batch failed, returning its orders to the queue: %w", err))
+			pause.Jittered(ctx, commitRetryMax)
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))

@@ -112,6 +112,7 @@ func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
 	release := ordertest.Occupy(t, s)
 	heard := make(chan error, 100)
 	f := NewFulfiller(s, nil, nil, func(err error) { heard <- err })
+	f.giveUpAfter = ordertest.Limit
 	result := make(chan []error, 1)
 	go func() { result <- f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 10)...)) }()
 	for range 2 {
@@ -209,6 +210,42 @@ func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 			t.Errorf("task %d: %v, want to be snoozed", i, err)
 		}
 	}
+}
+
+// TestFulfiller_Handle_GivesUp: a worker whose writes keep failing returns its tasks, without counting an attempt,
+// so that another worker can commit them. Until one of its writes succeeds, it tries each batch once.
+func TestFulfiller_Handle_GivesUp(t *testing.T) {
+	t.Parallel()
+	ordertest.NeedSQLite(t) // on Postgres, each attempt waits for the lock for seconds
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 100, 1))
+	ordertest.BusyTimeout(t, s, time.Millisecond)
+	release := ordertest.Occupy(t, s)
+	failures := 0
+	f := NewFulfiller(s, nil, nil, func(error) { failures++ })
+	f.giveUpAfter = 20 * time.Millisecond
+	handle := func() []error {
+		return f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 7)...))
+	}
+	for round := range 3 {
+		failures = 0
+		for i, err := range handle() {
+			if _, ok := queue.Snoozed(err); !ok {
+				t.Errorf("round %d, task %d: %v, want to be snoozed", round, i, err)
+			}
+		}
+		if round > 0 && failures != 1 {
+			t.Errorf("round %d: %d attempts after the worker has given up, want 1", round, failures)
+		}
+	}
+	release()
+	if err := errors.Join(handle()...); err != nil || f.failing.Load() {
+		t.Errorf("after the database was free: %v, still failing: %t", err, f.failing.Load())
+	}
+	if n := len(ordertest.AllRows(t, s)); n != 7 {
+		t.Errorf("%d rows, want 7", n)
+	}
+	ordertest.AuditStore(t, s)
 }
 
 // TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published, and its revision is
