@@ -89,7 +89,7 @@ func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 		c.names = append(c.names, names)
 		for _, cmd := range cmds {
 			if cmd.Name() == "set" {
-				c.options = append(c.options, fmt.Sprint(cmd.Args()[3:]...))
+				c.options = append(c.options, fmt.Sprint(cmd.Args()[3:]))
 			}
 		}
 		c.mu.Unlock()
@@ -126,7 +126,7 @@ func TestInventory_ConfirmReplicas_Writes(t *testing.T) {
 		}
 	}
 	for _, got := range seen.options { // the key itself may be gone by now
-		if got != "ex 60" {
+		if got != "[ex 60]" {
 			t.Errorf("the key is set with %q, want a TTL of a minute", got)
 		}
 	}
