@@ -84,12 +84,14 @@ func (s *source) turn(ctx context.Context) error {
 // task is ready.
 func (s *source) awaitGrant(ctx context.Context) (int, error) {
 	pool := s.r.pool
-	if s.acker.full() {
-		pool.withdraw(s)
-		if s.woken {
-			s.Queue.giveBack(ctx)
-			s.woken = false
+	if s.r.cfg.Hold != nil {
+		if d := s.r.cfg.Hold(); d > 0 {
+			s.stepAside(ctx)
+			pause.For(ctx, d)
 		}
+	}
+	if s.acker.full() {
+		s.stepAside(ctx)
 		s.acker.wait(ctx)
 	}
 	pool.ask(s)
@@ -111,6 +113,15 @@ func (s *source) awaitGrant(ctx context.Context) (int, error) {
 		return n, nil
 	case <-ctx.Done():
 		return 0, nil
+	}
+}
+
+// stepAside lets the other sources of this process and the other processes fetch first.
+func (s *source) stepAside(ctx context.Context) {
+	s.r.pool.withdraw(s)
+	if s.woken {
+		s.Queue.giveBack(ctx)
+		s.woken = false
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 //   - an error made by [Discard]: dead letter now
 //   - one made by [RetryIn]: retried after that time; the attempt counts
 //   - one made by [Snooze]: retried after that time; the attempt does not count
+//   - one made by [Return]: handed back at once; the attempt does not count
 //   - one made by [Then]: done, and its follow-up tasks are added in the same step
 //   - one made by [Split]: the same, and other tasks take its place
 //   - any other: retried after the queue's backoff, or dead after Config.MaxAttempts
@@ -30,7 +31,7 @@ import (
 type BatchHandler func(ctx context.Context, tasks []Leased) []error
 
 // Handler processes one task and returns its verdict as a [BatchHandler] does: nil, an
-// error made by [Discard], [RetryIn], [Snooze], [Then] or [Split], or any other error.
+// error made by [Discard], [RetryIn], [Snooze], [Return], [Then] or [Split], or any other error.
 //
 // Each task has its own context, which ends like that of a batch, and with the cause
 // [ErrTimeout] after the task's Timeout.
@@ -75,10 +76,22 @@ func Snooze(d time.Duration) error {
 	return &verdict{error: fmt.Errorf("snoozed for %v", d), back: Rejection{Delay: d, Uncounted: true}}
 }
 
+// Return hands the task back at once, in front of the ready tasks, without counting the attempt. Use it
+// if this process cannot do the task and another one may. See RunConfig.Hold. err is the reason.
+func Return(err error) error {
+	return &verdict{error: cmp.Or(err, errors.New("handed back by its handler")), back: Rejection{Uncounted: true}}
+}
+
+// Returned reports whether an error was made by [Return].
+func Returned(err error) bool {
+	var v *verdict
+	return errors.As(err, &v) && v.back.Uncounted && v.back.Delay == 0
+}
+
 // Snoozed returns the delay of an error made by [Snooze]; false for any other error.
 func Snoozed(err error) (d time.Duration, ok bool) {
 	var v *verdict
-	if !errors.As(err, &v) || !v.back.Uncounted {
+	if !errors.As(err, &v) || !v.back.Uncounted || v.back.Delay == 0 {
 		return 0, false
 	}
 	return v.back.Delay, true

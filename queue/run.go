@@ -59,6 +59,10 @@ type RunConfig struct {
 	// longer gap means that the handlers are busy or stuck. It is called from one
 	// goroutine per source and must not block. Default: not called.
 	OnFetch func(err error)
+	// Hold is called before each fetch, and returns for how long this process fetches nothing,
+	// because it cannot do tasks at present. Meanwhile other processes are woken in its place. It is
+	// called from one goroutine per source and must not block. Default: not called.
+	Hold func() time.Duration
 	// patience is that of the pool; only tests set it.
 	patience time.Duration
 }

@@ -354,3 +354,43 @@ func TestRunAll_EachAndBatch(t *testing.T) {
 		}
 	})
 }
+
+// TestRun_Hold: a process that fetches nothing for a while passes its wake-ups on, and the tasks that it
+// returns go to another one, without counting the attempt.
+func TestRun_Hold(t *testing.T) {
+	t.Parallel()
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(3)...)
+		returned := make(chan string, 3)
+		var holding atomic.Bool
+		held := make(chan struct{}, 100)
+		startEach(t, q, func(_ context.Context, task queue.Leased) error {
+			holding.Store(true)
+			returned <- task.ID
+			return queue.Return(errors.New("not here"))
+		}, queue.RunConfig{Workers: 1, Hold: func() time.Duration {
+			if !holding.Load() {
+				return 0
+			}
+			held <- struct{}{}
+			return time.Hour
+		}})
+		receive(t, "the first task", returned)
+		receive(t, "the process to hold", held)
+		done := make(chan queue.Leased, 6)
+		startEach(t, q, func(_ context.Context, task queue.Leased) error {
+			done <- task
+			return nil
+		}, queue.RunConfig{Workers: 1, MaxIdle: time.Hour})
+		for range 3 {
+			if got := receive(t, "a task", done); got.Attempt != 1 {
+				t.Errorf("task %s at attempt %d, want 1", got.ID, got.Attempt)
+			}
+		}
+		enqueue(t, q, queue.Task{ID: "later"}) // its wake-up may reach the process that holds
+		if got := receive(t, "the later task", done); got.ID != "later" {
+			t.Errorf("task %s, want the later one", got.ID)
+		}
+	})
+}

@@ -37,6 +37,7 @@ func TestRejection_Verdicts(t *testing.T) {
 		"discard, wrapped":   {fmt.Errorf("task: %w", Discard(broken)), Rejection{Dead: true, Reason: "task: broken"}},
 		"retry":              {RetryIn(time.Minute, broken), Rejection{Delay: time.Minute, Reason: "broken"}},
 		"snooze":             {Snooze(time.Minute), Rejection{Delay: time.Minute, Uncounted: true, Reason: "snoozed for 1m0s"}},
+		"return":             {Return(broken), Rejection{Uncounted: true, Reason: "broken"}},
 		"snooze for no time": {Snooze(0), Rejection{Delay: time.Millisecond, Uncounted: true, Reason: "snoozed for 1ms"}},
 	} {
 		got := rejection(Leased{ID: "a"}, c.err, true)

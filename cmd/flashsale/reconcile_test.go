@@ -84,7 +84,7 @@ func TestCommand_Reconcile(t *testing.T) {
 	s.write("UPDATE items SET total = 9 WHERE id = ?1", item)
 	want(0, run("--repair"))
 	want(1, run("--item", "none"), "item_not_found")
-	want(1, run("--item", ""), "id_invalid")
+	want(2, run("--item", ""), "id_invalid")
 	want(2, run("now"), `"now"`)
 	want(2, run("--reparieren"), "reparieren")
 	s.worker()

@@ -224,7 +224,7 @@ func (f *Feed) Wait(ctx context.Context) error {
 	case <-f.empty:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("order: not ended: %s: %w", plural.Count(f.Streams(), "event stream"), context.Cause(ctx))
+		return fmt.Errorf("order: still open: %s: %w", plural.Count(f.Streams(), "event stream"), context.Cause(ctx))
 	}
 }
 

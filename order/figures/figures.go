@@ -275,7 +275,7 @@ func (f *Figures) Wait(ctx context.Context) error {
 	case <-f.empty:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("figures: not ended: %s: %w", plural.Count(f.Watchers(), "stream"), context.Cause(ctx))
+		return fmt.Errorf("figures: still open: %s: %w", plural.Count(f.Watchers(), "stream"), context.Cause(ctx))
 	}
 }
 

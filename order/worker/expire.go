@@ -67,7 +67,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, report func(i int,
 		}
 	case store.Transient(err):
 		for i := range ids {
-			report(i, queue.Snooze(0))
+			report(i, queue.Return(err))
 		}
 	case len(ids) == 1:
 		report(0, err)

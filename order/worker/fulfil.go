@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -33,8 +34,18 @@ const (
 	commitRetryMax = 500 * time.Millisecond
 )
 
-// giveUpAfter is the default of Fulfiller.giveUpAfter.
-const giveUpAfter = 5 * time.Second
+// giveUpAfter is the default of Fulfiller.giveUpAfter. It is twice as long as a write waits for a
+// lock of the database, so a database that is only locked is tried several times.
+const giveUpAfter = 10 * time.Second
+
+// failingFor is how long a worker counts as failing after it has given up a batch. While orders
+// wait, it tries several batches in that time, and none of them takes as long. Without orders, it
+// is no longer failing.
+const failingFor = 30 * time.Second
+
+// holdFor is how long a failing worker fetches nothing after each attempt, so that others get the
+// tasks that it has returned.
+const holdFor = 2 * time.Second
 
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
@@ -56,7 +67,7 @@ type Fulfiller struct {
 	// giveUpAfter is how long the writes of a batch may fail before its tasks are returned to the
 	// queue: the cause may be in this process or on its host, and another worker can write.
 	giveUpAfter time.Duration
-	failing     atomic.Bool // a batch was given up, and no write has succeeded since
+	gaveUp      atomic.Pointer[time.Time] // when a batch was last given up; nil: a transaction has succeeded since
 }
 
 // Observer is notified of what becomes of each order. A nil function is not called.
@@ -132,8 +143,8 @@ var errTaskType = errors.New("order: unknown type of task")
 
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
-// the database cannot write, it waits and keeps its leases, so the worker claims no more; see
-// persist. An order that breaks the transaction is found by halving, and only that one fails: if its
+// the database cannot write, it waits and keeps its leases, so the worker fetches no more; after
+// giveUpAfter it returns the tasks to the queue. An order that breaks the transaction is found by halving, and only that one fails: if its
 // task has others, it continues in a task of its own.
 //
 // Tasks that are handled again have their own transactions, after those of the others: an order
@@ -313,7 +324,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []or
 		}
 	case errors.Is(err, store.ErrServerChanged), store.Transient(err):
 		for i := range tasks {
-			results[i].retry = queue.Snooze(0)
+			results[i].retry = queue.Return(err)
 		}
 	case len(tasks) == 1:
 		results[0].poison = err
@@ -339,26 +350,24 @@ func (f *Fulfiller) measure(results []orderResult, at time.Time) {
 	}
 }
 
-// persist retries until the database has committed the rows, or ctx ends. If the writes fail for
-// giveUpAfter, it gives up, so that another worker can commit the tasks. From then on it tries each
-// batch once, and waits before it gives up, until a write succeeds. Tasks of the first write on
-// another server are fetched again, because their sales may be stopped now. It returns a transient
-// error only if the tasks are to be returned to the queue.
+// persist retries until the database has committed the rows, or ctx ends, or the writes have
+// failed for giveUpAfter. A failing worker tries once. Tasks of the first write on another server
+// are fetched again, because their sales may be stopped now. After a transient error the tasks are
+// to be returned to the queue.
 func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 	began := time.Now()
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
 		err := try()
 		if err == nil {
-			f.failing.Store(false)
+			f.gaveUp.Store(nil)
 			return nil
 		}
 		if errors.Is(err, store.ErrServerChanged) || !store.Transient(err) || ctx.Err() != nil {
 			return err
 		}
-		if f.failing.Load() || time.Since(began) >= f.giveUpAfter {
-			f.failing.Store(true)
+		if now := time.Now(); f.Failing() || now.Sub(began) >= f.giveUpAfter {
+			f.gaveUp.Store(&now)
 			f.onError(fmt.Errorf("commit batch failed, returning its orders to the queue: %w", err))
-			pause.Jittered(ctx, commitRetryMax)
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))
@@ -366,6 +375,21 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 			return err
 		}
 	}
+}
+
+// Failing reports whether this worker has given up a batch in the last 30 seconds, and no
+// transaction has succeeded since. Such a worker does not commit orders, although it fetches them.
+func (f *Fulfiller) Failing() bool {
+	at := f.gaveUp.Load()
+	return at != nil && time.Since(*at) < failingFor
+}
+
+// hold is queue.RunConfig.Hold.
+func (f *Fulfiller) hold() time.Duration {
+	if !f.Failing() {
+		return 0
+	}
+	return holdFor/2 + rand.N(holdFor/2)
 }
 
 // invalidate drops the sales of items of which the database refused an order. The refusal
@@ -461,7 +485,7 @@ func Linger(d time.Duration) func([]queue.Leased) time.Duration {
 // tasks that it holds. Both kinds share the workers of cfg: under load, orders, for which
 // clients may be waiting, get four times as many as expiries.
 func (f *Fulfiller) Work(ctx context.Context, orders, expiries []*queue.Queue, cfg queue.RunConfig) error {
-	cfg.OnMissing, cfg.OnFailure = f.missing, f.failed
+	cfg.OnMissing, cfg.OnFailure, cfg.Hold = f.missing, f.failed, f.hold
 	sources := make([]queue.Source, 0, len(orders)+len(expiries))
 	for _, q := range orders {
 		f.Queued = append(f.Queued, accepted.NewOrders(q))

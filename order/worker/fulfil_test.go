@@ -204,10 +204,9 @@ func TestFulfiller_Handle_ContextEndedWhileBusy(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := NewFulfiller(s, nil, nil, func(error) { cancel() })
 	errs := f.Handle(ctx, ordertest.Leased(ordertest.Distinct("n", "item", 7)...))
-	snooze := queue.Snooze(0)
 	for i, err := range errs {
-		if err == nil || err.Error() != snooze.Error() {
-			t.Errorf("task %d: %v, want to be snoozed", i, err)
+		if !queue.Returned(err) {
+			t.Errorf("task %d: %v, want to be returned", i, err)
 		}
 	}
 }
@@ -230,22 +229,61 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 	for round := range 3 {
 		failures = 0
 		for i, err := range handle() {
-			if _, ok := queue.Snoozed(err); !ok {
-				t.Errorf("round %d, task %d: %v, want to be snoozed", round, i, err)
+			if !queue.Returned(err) || !store.Transient(err) {
+				t.Errorf("round %d, task %d: %v, want to be returned because the database is busy", round, i, err)
 			}
+		}
+		if !f.Failing() || f.hold() == 0 {
+			t.Errorf("round %d: failing %t, holds for %v", round, f.Failing(), f.hold())
 		}
 		if round > 0 && failures != 1 {
 			t.Errorf("round %d: %d attempts after the worker has given up, want 1", round, failures)
 		}
 	}
 	release()
-	if err := errors.Join(handle()...); err != nil || f.failing.Load() {
-		t.Errorf("after the database was free: %v, still failing: %t", err, f.failing.Load())
+	if err := errors.Join(handle()...); err != nil || f.Failing() {
+		t.Errorf("after the database was free: %v, still failing: %t", err, f.Failing())
 	}
 	if n := len(ordertest.AllRows(t, s)); n != 7 {
 		t.Errorf("%d rows, want 7", n)
 	}
 	ordertest.AuditStore(t, s)
+}
+
+// TestFulfiller_Work_OwnWritesFail: if one of two workers cannot write, the other commits all orders.
+func TestFulfiller_Work_OwnWritesFail(t *testing.T) {
+	t.Parallel()
+	ordertest.NeedSQLite(t) // its limit on pages belongs to a connection
+	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
+		healthy := storetest.New(t)
+		broken, err := store.Open(await.Context(t), "sqlite:"+healthy.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := broken.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		storetest.MustInsert(t, healthy, ordertest.NewItem("item", 1000, 1))
+		if err := broken.Writer().Exec("PRAGMA max_page_count = 1").Error; err != nil { // no new pages
+			t.Fatal(err)
+		}
+		const orders = 500 // they need many pages
+		q := ordertest.NewQueue(t, rdb, queue.Config{})
+		ordertest.MustEnqueue(t, q, ordertest.Leased(ordertest.Distinct("n", "item", orders)...))
+		failed := make(chan error, 1000)
+		f := NewFulfiller(broken, rdb, nil, func(err error) { failed <- err })
+		f.giveUpAfter = 10 * time.Millisecond
+		RunWorker(t, f, q, queue.RunConfig{Batch: orders})
+		await.True(t, "the worker gives up", f.Failing)
+		if err := <-failed; !store.Transient(err) {
+			t.Errorf("reported %v, want a full database", err)
+		}
+		RunWorker(t, NewFulfiller(healthy, rdb, nil, func(err error) { t.Errorf("reported %v", err) }), q, queue.RunConfig{})
+		await.True(t, "the other worker commits the orders", func() bool { return len(ordertest.AllRows(t, healthy)) == orders })
+		ordertest.AuditStore(t, healthy)
+	})
 }
 
 // TestFulfiller_Handle_RedisAway: a commit stays even if its notice cannot be published, and its revision is

@@ -296,6 +296,9 @@ func (r *remote) decideEach(c *cobra.Command, verb string, tasks []string) error
 			return err
 		}
 	}
+	if len(tasks) > 1 && len(errs) > 0 { // others may be done, so it is no usage error
+		return errors.New(errors.Join(errs...).Error())
+	}
 	return errors.Join(errs...)
 }
 

@@ -39,8 +39,9 @@ type asked struct {
 	signed bool           // the token is signed with the configured key, not given by --token
 }
 
-// refused reads the problem in an answer. A refused value of a flag or an argument is a usage error. It names flags and commands where the API names fields and
-// routes, and its text has no control characters, which a terminal would obey.
+// refused reads the problem in an answer. A refused value of a flag or an argument is a usage error.
+// The error names flags and commands where the API names fields and routes, and its text has no
+// control characters, which a terminal would obey.
 func (a *asked) refused(res *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {

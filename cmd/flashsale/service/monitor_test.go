@@ -28,7 +28,7 @@ func TestPulse_AliveOnProgressReadyOnFetch(t *testing.T) {
 	reports := 0
 	fails := p.failing(func(error) { reports++ })
 	for name, sign := range map[string]func(){
-		"start": p.move, "a fetch that failed": func() { p.fetched(errors.New("away")) }, "a commit": p.commit,
+		"start": p.move, "a fetch that failed": func() { p.fetched(errors.New("away"), false) }, "a commit": p.commit,
 		"a commit that failed": func() { fails(errors.New("locked")) },
 	} {
 		sign()
@@ -47,7 +47,11 @@ func TestPulse_AliveOnProgressReadyOnFetch(t *testing.T) {
 	if p.ready() == nil {
 		t.Error("it is ready although no fetch has succeeded")
 	}
-	p.fetched(nil)
+	p.fetched(nil, true)
+	if p.ready() == nil {
+		t.Error("it is ready although it fails to commit")
+	}
+	p.fetched(nil, false)
 	if err := p.ready(); err != nil {
 		t.Errorf("after a fetch: %v", err)
 	}

@@ -91,7 +91,7 @@ func newReconcileMetrics(registry prometheus.Registerer, background bool) *recon
 			Name: "flashsale_reconcile_items_differing", Help: "Items with a difference after the last round and its repairs.",
 		}),
 		failed: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "flashsale_reconcile_items_failed", Help: "Items that the last round could not examine.",
+			Name: "flashsale_reconcile_items_failed", Help: "Items of which the last round could not examine at least one bucket.",
 		}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "flashsale_reconcile_repairs_total", Help: "Differences repaired, in the background or on request.",

@@ -50,7 +50,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	ps.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, eng.queues, eng.expires, queue.RunConfig{
 			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
-			Linger: worker.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: p.fetched,
+			Linger: worker.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: func(err error) { p.fetched(err, f.Failing()) },
 		})
 	}})
 	letters := make([]worker.DeadLetters, len(eng.queues))
@@ -134,10 +134,11 @@ func (p *pulse) move() {
 	p.moved.Store(&now)
 }
 
-// fetched records an attempt to fetch.
-func (p *pulse) fetched(err error) {
+// fetched records an attempt to fetch. A worker that fails to commit counts as one that does not
+// fetch: the operator is told that orders are not processed.
+func (p *pulse) fetched(err error, failing bool) {
 	p.move()
-	if err == nil {
+	if err == nil && !failing {
 		p.entry.Fetched()
 	}
 }

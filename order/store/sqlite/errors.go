@@ -25,10 +25,12 @@ func notWritable(err error) error {
 	return err
 }
 
-// passing reports whether the database is only busy or full, which is no reason not to open it.
-func passing(ctx context.Context, err error) bool {
+// passing reports whether the cause of an error may pass, such as a busy or full database, or a wait
+// that was cut short. It is no reason not to open the database.
+func passing(err error) bool {
 	transient, _ := Transient(err)
-	return (transient || ctx.Err() != nil) && !errors.Is(err, ErrNotWritable)
+	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return (transient || ended) && !errors.Is(err, ErrNotWritable)
 }
 
 // Transient reports whether an error of SQLite comes from the database's present state, and not

@@ -98,7 +98,7 @@ func format(ctx context.Context, path string) error {
 		return err
 	}
 	_, err = db.ExecContext(ctx, fmt.Sprintf("PRAGMA page_size = %d; PRAGMA journal_mode = WAL", PageSize))
-	if err = notWritable(err); passing(ctx, err) {
+	if err = notWritable(err); passing(err) {
 		err = nil
 	}
 	if err = errors.Join(err, db.Close()); err != nil {
@@ -123,7 +123,7 @@ func TryWrite(ctx context.Context, db *gorm.DB) error {
 		}
 		return err
 	}
-	if err = notWritable(err); passing(ctx, err) {
+	if err = notWritable(err); passing(err) {
 		return nil
 	}
 	return err
