@@ -135,7 +135,7 @@ func (p *pulse) move() {
 }
 
 // fetched records an attempt to fetch. A worker that fails to commit counts as one that does not
-// fetch: the operator is told that orders are not processed.
+// fetch, so that operators see that orders are not processed.
 func (p *pulse) fetched(err error, failing bool) {
 	p.move()
 	if err == nil && !failing {
