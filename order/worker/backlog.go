@@ -32,12 +32,13 @@ type Backlog struct {
 	releaser       *release.Releaser
 	queues         []NamedQueue
 	bulkTime       time.Duration // the constant; only tests set another
+	groupsTime     time.Duration // the constant; only tests set another
 }
 
 // NewBacklog returns a Backlog of these queues, whose names are distinct. changes announces
 // orders that are rejected; if it is nil, nothing is announced.
 func NewBacklog(store *store.Store, releaser *release.Releaser, changes *checkout.ChangeNotifier, queues ...NamedQueue) *Backlog {
-	return &Backlog{store: store, releaser: releaser, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime}
+	return &Backlog{store: store, releaser: releaser, ChangeNotifier: changes, queues: queues, bulkTime: bulkTime, groupsTime: groupsTime}
 }
 
 // QueueDepth is the state and the counters of one queue.

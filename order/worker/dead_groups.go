@@ -43,8 +43,8 @@ const (
 	maxGroups  = 100
 )
 
-// groupsTime is how long Groups may take.
-var groupsTime = 2 * time.Second
+// groupsTime is how long Groups may take, except in tests.
+const groupsTime = 2 * time.Second
 
 // Groups groups the dead letters of all queues by their reasons. It examines at most 20,000
 // of them: of each queue the latest, in proportion to how many it has. Errors:
@@ -70,7 +70,7 @@ func (b *Backlog) Groups(ctx context.Context) (DeadGroups, error) {
 		if out.Total > maxCounted {
 			limit = (totals[i]*maxCounted + out.Total - 1) / out.Total
 		}
-		n, err := countGroups(ctx, q.Queue, groups, limit, start.Add(groupsTime))
+		n, err := countGroups(ctx, q.Queue, groups, limit, start.Add(b.groupsTime))
 		if err != nil {
 			return DeadGroups{}, unreachable(q.Name, err)
 		}

@@ -34,5 +34,8 @@ func NewFreeableItem(id string, version int64) FreeableItem {
 // SetBulkTime sets how long a call of a bulk operation may take.
 func (b *Backlog) SetBulkTime(d time.Duration) { b.bulkTime = d }
 
-// BacklogReleases returns what releases the units of discarded orders.
+// SetGroupsTime sets how long Groups may take.
+func (b *Backlog) SetGroupsTime(d time.Duration) { b.groupsTime = d }
+
+// BacklogReleaser returns what releases the units of discarded orders.
 func (b *Backlog) BacklogReleaser() *release.Releaser { return b.releaser }
