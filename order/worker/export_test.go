@@ -37,5 +37,8 @@ func (b *Backlog) SetBulkTime(d time.Duration) { b.bulkTime = d }
 // SetGroupsTime sets how long Groups may take.
 func (b *Backlog) SetGroupsTime(d time.Duration) { b.groupsTime = d }
 
+// SetGiveUpAfter sets how long the writes of a batch may fail before it is given up.
+func (f *Fulfiller) SetGiveUpAfter(d time.Duration) { f.giveUpAfter = d }
+
 // BacklogReleaser returns what releases the units of discarded orders.
 func (b *Backlog) BacklogReleaser() *release.Releaser { return b.releaser }

@@ -102,7 +102,8 @@ func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 const maxSweepErrors = 10
 
 // expiries expires the overdue orders, the oldest first. Each page starts after the
-// previous one, so that orders which cannot be expired do not block those after them.
+// previous one, so that orders which cannot be expired do not block those after them. If the
+// database cannot write, the sweep ends with this page: it would fail on every other one, too.
 func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 	before := s.fulfiller.store.Now().Add(-SweepGrace).UnixMilli()
 	var at overdue
@@ -118,13 +119,19 @@ func (s *Sweeper) expiries(ctx context.Context, done *Swept) error {
 			ids[i] = page[i].ID
 		}
 		failed := 0
+		var unwritable error
 		s.fulfiller.expire(ctx, ids, func(i int, err error) {
 			failed++
-			if len(errs) < maxSweepErrors {
+			if queue.Returned(err) {
+				unwritable = err
+			} else if len(errs) < maxSweepErrors {
 				errs = append(errs, fmt.Errorf("expire order %s: %w", ids[i], err))
 			}
 		})
 		done.Expired += len(ids) - failed
+		if unwritable != nil {
+			return errors.Join(append(errs, unwritable)...)
+		}
 	}
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }

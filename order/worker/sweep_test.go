@@ -96,6 +96,28 @@ func TestSweeper_Crash(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
+// TestSweeper_expiries_DatabaseBusy: while the database cannot write, a sweep tries one page of the overdue orders and
+// not all of them.
+func TestSweeper_expiries_DatabaseBusy(t *testing.T) {
+	t.Parallel()
+	ordertest.NeedSQLite(t) // on Postgres, each attempt waits for the lock for seconds
+	const orders = 2*worker.SweepPage + 30
+	s := storetest.New(t)
+	c := storetest.SetClock(s)
+	storetest.MustInsert(t, s, ordertest.Asking("item", orders, 1, time.Minute))
+	storetest.MustCommit(t, s, ordertest.Distinct("n", "item", orders)...)
+	c.Add(time.Minute.Milliseconds() + worker.SweepGrace.Milliseconds())
+	ordertest.BusyTimeout(t, s, time.Millisecond)
+	ordertest.Occupy(t, s)
+	attempts := 0
+	f := worker.NewFulfiller(s, nil, nil, func(error) { attempts++ })
+	f.SetGiveUpAfter(time.Nanosecond)
+	done, err := worker.NewSweeper(f, worker.SweeperConfig{}).Sweep(await.Context(t))
+	if !store.Transient(err) || done.Expired != 0 || attempts != 1 {
+		t.Errorf("%d attempts, %d expired, %v; want 1 attempt, and that the database is busy", attempts, done.Expired, err)
+	}
+}
+
 // TestSweeper_Pages: there are more overdue orders than a page holds, and sweepers and
 // workers run concurrently.
 func TestSweeper_Pages(t *testing.T) {
