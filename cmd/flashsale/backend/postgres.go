@@ -15,7 +15,6 @@ import (
 	"flashsale/internal/pause"
 	"flashsale/order/store"
 	"flashsale/order/store/postgres"
-	"flashsale/order/store/sqlite"
 )
 
 // postgresFix returns the fix for a Postgres database that could not be opened.
@@ -28,8 +27,6 @@ func postgresFix(err error) string {
 	}
 	var unreachable *pgconn.ConnectError
 	switch {
-	case errors.Is(err, sqlite.ErrNotWritable):
-		return stateFix(readOnly)
 	case errors.Is(err, postgres.ErrPooled):
 		return "connect to the server itself, or add default_query_exec_mode=simple_protocol to the URL (not for migrations, copies and the embedded Redis); see docs/postgres.md"
 	case refused == nil && errors.As(err, &unreachable):

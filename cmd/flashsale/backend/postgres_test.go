@@ -18,7 +18,6 @@ import (
 	"flashsale/internal/testing/redistest"
 	"flashsale/order/store"
 	"flashsale/order/store/postgres"
-	"flashsale/order/store/sqlite"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -142,7 +141,6 @@ func TestPostgresFix(t *testing.T) {
 		{&pgconn.PgError{Code: "53300"}, "max_connections"},
 		{&pgconn.PgError{Code: "57P03"}, "wait"},
 		{&pgconn.PgError{Code: "XX000"}, "log of the Postgres server"},
-		{sqlite.ErrNotWritable, "primary"},
 		{&pgconn.ConnectError{}, "start the server"},
 		{errors.New("other"), "log of the Postgres server"},
 	} {
