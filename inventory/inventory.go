@@ -382,7 +382,7 @@ func (v *Inventory) Submit(r *Request) error {
 		if err != nil {
 			return err
 		}
-		if err := s.refuse(r, r.since); err != nil {
+		if err := s.refusal(r.Buyer, r.IdempotencyKey, r.Quantity, r.since); err != nil {
 			return err
 		}
 		retry, err := s.add(r)

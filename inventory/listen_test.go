@@ -26,7 +26,7 @@ func fromMemory(t testing.TB, s *shop, v *Inventory) bool {
 	}
 	r := s.request("stranger of "+s.item, "k", 1)
 	r.since = time.Now()
-	return sel.refuse(r, r.since) != nil
+	return sel.refusal(r.Buyer, r.IdempotencyKey, r.Quantity, r.since) != nil
 }
 
 // marked makes every process refuse from memory, and waits until that is stable: the message

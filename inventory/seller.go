@@ -307,7 +307,7 @@ func (s *seller) dropAnswerable(batch []*Request, now time.Time) (rest []*Reques
 			r.Done(Outcome{Err: ErrOverloaded})
 			continue
 		}
-		if err := s.refuse(r, now); err != nil {
+		if err := s.refusal(r.Buyer, r.IdempotencyKey, r.Quantity, now); err != nil {
 			r.Done(Outcome{Err: err})
 			continue
 		}

@@ -20,15 +20,27 @@ type soldOutMark struct {
 	accepted *keySet
 }
 
-// refuse returns the refusal of a request that the mark can answer now; nil if Redis has to
-// decide.
-func (s *seller) refuse(r *Request, now time.Time) error {
+// Refusal returns the refusal of a purchase that the sold-out mark can answer now: ErrSoldOut or a
+// QuantityError; nil if Redis has to decide. [Inventory.Submit] returns the same refusal, but its caller
+// has to build a Request first.
+func (v *Inventory) Refusal(item, buyer, idempotencyKey string, quantity int64) error {
+	v.mu.RLock()
+	s := v.sellers[item]
+	v.mu.RUnlock()
+	if s == nil {
+		return nil
+	}
+	return s.refusal(buyer, idempotencyKey, quantity, time.Now())
+}
+
+// refusal is [Inventory.Refusal] for the seller's item.
+func (s *seller) refusal(buyer, idempotencyKey string, quantity int64, now time.Time) error {
 	m := s.mark.Load()
 	switch {
 	case m == nil || m.drops != s.drops.Load() || !s.v.subscribed.Load() || now.UnixNano() >= m.until,
-		m.accepted.has(keyHash(r)):
+		m.accepted.has(keyHashOf(buyer, idempotencyKey)):
 		return nil
-	case r.Quantity > m.limit:
+	case quantity > m.limit:
 		return &QuantityError{Limit: m.limit}
 	}
 	return ErrSoldOut

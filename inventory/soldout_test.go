@@ -83,8 +83,17 @@ func TestInventory_SoldOutMark(t *testing.T) {
 		if n := scripts.count() - before; n > 60 {
 			t.Errorf("%d refusals cost %d scripts", refused, n)
 		}
+		if err := v.Refusal(s.item+"-other", "crowd0", "k", 1); err != nil {
+			t.Errorf("Refusal of an item that was never sold: %v, want nil", err)
+		}
+		if err := v.Refusal(s.item, "crowd0", "k", 1); !errors.Is(err, ErrSoldOut) && !v.sellers[s.item].mark.Load().accepted.has(keyHashOf("crowd0", "k")) {
+			t.Errorf("Refusal under the mark: %v, want ErrSoldOut", err)
+		}
 		// All accepted buyers get their order under the mark.
 		for _, r := range accepted {
+			if err := v.Refusal(s.item, r.Buyer, r.IdempotencyKey, 1); err != nil {
+				t.Errorf("Refusal of a replay by %s: %v, want nil", r.Buyer, err)
+			}
 			if o := buy(t, v, s.request(r.Buyer, r.IdempotencyKey, 1)); o != (Outcome{ReplayOf: r.OrderID}) {
 				t.Errorf("replay by %s: %+v, want order %s", r.Buyer, o, r.OrderID)
 			}
@@ -208,7 +217,7 @@ func TestSeller_refuse_Expires(t *testing.T) {
 	}{{until.Add(-time.Nanosecond), true}, {until, false}, {until.Add(time.Second), false}} {
 		r := s.request("stranger", "k", 1)
 		r.since = until.Add(-time.Minute) // it has waited since
-		if got := sel.refuse(r, c.now) != nil; got != c.want {
+		if got := sel.refusal(r.Buyer, r.IdempotencyKey, r.Quantity, c.now) != nil; got != c.want {
 			t.Errorf("%v after the mark's end: %v, want %v", c.now.Sub(until), got, c.want)
 		}
 	}

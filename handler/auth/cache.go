@@ -16,6 +16,7 @@ type tokenCache struct {
 }
 
 type cachedToken struct {
+	hash  uint64 // compared first: another token's bytes are then not read from memory
 	token string
 	id    Identity
 	until int64 // Unix nanoseconds; exclusive
@@ -33,7 +34,7 @@ func (c *tokenCache) hash(token string) uint64 { return maphash.String(c.seed, t
 
 func (c *tokenCache) get(hash uint64, token string, now time.Time) (Identity, bool) {
 	known := c.slots[hash%uint64(len(c.slots))].Load()
-	if known == nil || known.token != token || now.UnixNano() >= known.until {
+	if known == nil || known.hash != hash || known.token != token || now.UnixNano() >= known.until {
 		return Identity{}, false
 	}
 	return known.id, true
@@ -43,5 +44,5 @@ func (c *tokenCache) put(hash uint64, token string, id Identity, until time.Time
 	if len(token) > maxCachedToken {
 		return
 	}
-	c.slots[hash%uint64(len(c.slots))].Store(&cachedToken{token: token, id: id, until: until.UnixNano()})
+	c.slots[hash%uint64(len(c.slots))].Store(&cachedToken{hash: hash, token: token, id: id, until: until.UnixNano()})
 }

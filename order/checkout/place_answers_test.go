@@ -20,8 +20,14 @@ import (
 	"flashsale/order/store/storetest"
 )
 
+// unmarked is the part of a fake stock that has no sold-out mark.
+type unmarked struct{ checkout.Stock }
+
+func (unmarked) Refusal(string, string, string, int64) error { return nil }
+
 // answeringStock is a stock whose answers the test gives.
 type answeringStock struct {
+	unmarked
 	requests []*inventory.Request
 	answer   func(r *inventory.Request) inventory.Outcome
 	heldOf   string // the item of the last call of Held
@@ -236,6 +242,6 @@ func TestService_Place_Gone(t *testing.T) {
 }
 
 // silentStock is a stock that gives no answer.
-type silentStock struct{ checkout.Stock }
+type silentStock struct{ unmarked }
 
 func (silentStock) Submit(*inventory.Request) error { return nil }

@@ -168,7 +168,7 @@ func (b between) Find(context.Context, ...string) ([]accepted.Order, error) {
 
 // failing is a queue and a stock that are unreachable.
 type failing struct {
-	checkout.Stock
+	unmarked
 	order.Queued
 }
 

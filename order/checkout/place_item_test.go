@@ -35,7 +35,7 @@ func (c *countedItems) Item(context.Context, string) (catalog.Item, error) {
 
 // keptStock is a stock that keeps the submitted requests.
 type keptStock struct {
-	checkout.Stock
+	unmarked
 	payload string
 }
 
@@ -88,6 +88,25 @@ func TestService_Place_Item(t *testing.T) {
 	}
 }
 
+// markedStock is a stock with a sold-out mark. Its other methods panic.
+type markedStock struct{ checkout.Stock }
+
+func (markedStock) Refusal(string, string, string, int64) error { return inventory.ErrSoldOut }
+
+// TestService_Place_Refusal: a purchase that the sold-out mark answers is not submitted.
+func TestService_Place_Refusal(t *testing.T) {
+	t.Parallel()
+	service := checkout.NewService(checkout.Config{
+		Store: storetest.New(t), Stock: markedStock{}, Items: &countedItems{}, Waiters: checkout.NewWaiters(),
+	})
+	p := order.Purchase{
+		ItemID: "thing", Item: catalog.Item{ID: "thing"}, UserID: "u", IdempotencyKey: "k", Quantity: 1, Wait: ordertest.Long,
+	}
+	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) {
+		t.Errorf("%v, want ErrSoldOut", err)
+	}
+}
+
 // lostRefills are buckets whose units others take after each refill, which takes some time.
 type lostRefills struct {
 	refills int
@@ -124,7 +143,7 @@ func TestService_Place_LostRefills(t *testing.T) {
 
 // refilledStock is a stock that has units after the first refill.
 type refilledStock struct {
-	checkout.Stock
+	unmarked
 	buckets *lostRefills
 }
 

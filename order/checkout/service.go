@@ -24,6 +24,8 @@ import (
 
 // Stock is the part of the inventory that a Service uses.
 type Stock interface {
+	// Refusal returns the refusal of a purchase that needs neither a Request nor Redis, otherwise nil.
+	Refusal(item, buyer, idempotencyKey string, quantity int64) error
 	Submit(r *inventory.Request) error
 	// Held returns how many units of an item a buyer holds.
 	Held(ctx context.Context, item, buyer string) (int64, error)
@@ -254,6 +256,9 @@ const TermsTries = 8
 // of the item, the item is read again, and the purchase is sent with that version. It
 // returns the id of the earlier order if the request was a replay.
 func (s *Service) submit(ctx context.Context, p *order.Purchase, item *catalog.Item) (order.Placed, string, error) {
+	if err := s.Stock.Refusal(p.ItemID, p.UserID, p.IdempotencyKey, p.Quantity); err != nil {
+		return order.Placed{}, "", err
+	}
 	for try := 1; ; try++ {
 		t := order.Task{
 			ItemID: p.ItemID, UserID: p.UserID, Quantity: p.Quantity,

@@ -538,6 +538,8 @@ type otherVersion struct {
 	asked int
 }
 
+func (o *otherVersion) Refusal(string, string, string, int64) error { return nil }
+
 func (o *otherVersion) Submit(*inventory.Request) error {
 	o.asked++
 	return &inventory.ItemVersionError{Version: 9}
