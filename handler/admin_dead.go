@@ -32,7 +32,7 @@ type deadLetters interface {
 	Discard(ctx context.Context, id string) (worker.DeadLetter, error)
 	// RetryMany retries a part of the selected letters. Errors: inventory.ErrOverloaded.
 	RetryMany(ctx context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error)
-	// DiscardMany discards a part of the selected letters. Errors: order.ErrDatabase.
+	// DiscardMany discards a part of the selected letters. Errors: database.ErrUnavailable.
 	DiscardMany(ctx context.Context, sel worker.DeadSelection, at worker.DeadPlace) (worker.BulkResult, error)
 }
 

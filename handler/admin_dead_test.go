@@ -13,6 +13,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/worker"
 )
 
@@ -153,7 +154,7 @@ func TestDead_Many_Err(t *testing.T) {
 	tasks := &fakeTasks{}
 	s := open(t, func(c *Config) { c.Tasks = tasks })
 	for err, code := range map[error]string{
-		inventory.ErrUnavailable: "unavailable", inventory.ErrOverloaded: "overloaded", order.ErrDatabase: "unavailable", context.DeadlineExceeded: "unavailable",
+		inventory.ErrUnavailable: "unavailable", inventory.ErrOverloaded: "overloaded", database.ErrUnavailable: "unavailable", context.DeadlineExceeded: "unavailable",
 	} {
 		tasks.err = fmt.Errorf("retry: %w", err)
 		body := wantProblem(t, s.post(t, "/v1/admin/dead/retry", "root", auth.RoleAdmin, `{"all":true}`).Result(), 503, code)

@@ -17,6 +17,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/items"
+	"flashsale/order/store/database"
 )
 
 // The ranges of a new item. They exceed any sale, and keep every sum of money and stock exact,
@@ -301,7 +302,7 @@ func reworded(err error, as *problem.Problem) error {
 	if errors.Is(err, inventory.ErrStopped) {
 		return err // definite: nothing was changed
 	}
-	for _, cause := range []error{inventory.ErrUnavailable, inventory.ErrRebuilding, order.ErrDatabase, context.DeadlineExceeded} {
+	for _, cause := range []error{inventory.ErrUnavailable, inventory.ErrRebuilding, database.ErrUnavailable, context.DeadlineExceeded} {
 		if errors.Is(err, cause) {
 			return fmt.Errorf("%w: %w", as, err)
 		}

@@ -14,7 +14,7 @@ import (
 // reconciler compares the items in Redis with those in the database.
 type reconciler interface {
 	// Reconcile examines one item or all. Errors: catalog.ErrItemNotFound,
-	// order.ErrDatabase.
+	// database.ErrUnavailable.
 	Reconcile(ctx context.Context, o reconcile.Options) (reconcile.Report, error)
 }
 

@@ -10,7 +10,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
-	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeline"
 )
 
@@ -129,10 +129,10 @@ func TestOrderTimeline_Refused(t *testing.T) {
 		code   string
 	}{
 		order.ErrNotFound:        {404, "order_not_found"},
-		order.ErrDatabase:        {503, "unavailable"},
+		database.ErrUnavailable:  {503, "unavailable"},
 		inventory.ErrUnavailable: {503, "unavailable"},
 		inventory.ErrStopped:     {503, "sale_stopped"},
-		store.ErrTooManyLists:    {503, "overloaded"},
+		database.ErrTooManyLists: {503, "overloaded"},
 	} {
 		f.err = fmt.Errorf("read timeline: %w", err)
 		wantProblem(t, s.get(t, timelinePath, "root", auth.RoleAdmin).Result(), want.status, want.code)

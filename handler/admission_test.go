@@ -10,6 +10,7 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // door is an admission control that the test sets.
@@ -68,7 +69,7 @@ func TestAdmission_RefusesBeforeOtherChecks(t *testing.T) {
 // Purchases are refused with 503 while the database does not accept writes.
 func TestAdmission_RefusesWhileDatabaseIsReadOnly(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", order.ErrDatabase)} })
+	s := open(t, func(c *Config) { c.Admission = &door{err: fmt.Errorf("%w: disk full", database.ErrUnavailable)} })
 	s.orders.place = func(context.Context, order.Purchase) (order.Placed, error) {
 		t.Error("a purchase got through")
 		return order.Placed{}, errTest

@@ -13,6 +13,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/privacy"
+	"flashsale/order/store/database"
 )
 
 // fakeBuyers passes on the test's data.
@@ -110,7 +111,7 @@ func TestExportBuyer_Err(t *testing.T) {
 			t.Errorf("%s: param = %v", user, body["param"])
 		}
 	}
-	for err, code := range map[error]string{order.ErrDatabase: "unavailable", inventory.ErrUnavailable: "unavailable"} {
+	for err, code := range map[error]string{database.ErrUnavailable: "unavailable", inventory.ErrUnavailable: "unavailable"} {
 		b.export = func(string, privacy.BuyerRecords) error { return fmt.Errorf("export: %w", err) }
 		wantProblem(t, s.get(t, "/v1/admin/buyers/alice", "root", auth.RoleAdmin).Result(), 503, code)
 	}
@@ -190,7 +191,7 @@ func TestEraseBuyer(t *testing.T) {
 		code   string
 	}{
 		privacy.ErrOrdersInFlight: {409, "orders_in_flight"},
-		order.ErrDatabase:         {503, "unavailable"},
+		database.ErrUnavailable:   {503, "unavailable"},
 		inventory.ErrUnavailable:  {503, "unavailable"},
 	} {
 		b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
@@ -232,7 +233,9 @@ func TestEraseBuyer_BadRequests(t *testing.T) {
 	wantProblem(t, s.post(t, "/v1/admin/buyers/a%20b/erase", "root", auth.RoleAdmin, "{}").Result(), 400, "id_invalid")
 	wantProblem(t, s.post(t, path, "alice", auth.RoleBuyer, "{}").Result(), 403, "forbidden")
 	// A partial erasure can be repeated without an Idempotency-Key.
-	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) { return privacy.Erased{}, order.ErrDatabase }
+	b.erase = func(string, privacy.Erasure) (privacy.Erased, error) {
+		return privacy.Erased{}, database.ErrUnavailable
+	}
 	got := wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"reason":"asked"}`).Result(), 503, "unavailable")
 	if detail, _ := got["detail"].(string); !strings.Contains(detail, "continues where it stopped") || strings.Contains(detail, "Key") {
 		t.Errorf("detail = %q", detail)

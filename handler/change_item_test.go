@@ -16,6 +16,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/items"
+	"flashsale/order/store/database"
 )
 
 // fakeChanges records its calls, and answers with the item of the tests.
@@ -278,7 +279,7 @@ func TestChanges_EachErrorHasItsAnswer(t *testing.T) {
 		catalog.ErrItemNotFound:     {404, "item_not_found", nil},
 		inventory.ErrUnavailable:    {503, "unavailable", nil},
 		inventory.ErrRebuilding:     {503, "unavailable", nil},
-		order.ErrDatabase:           {503, "unavailable", nil},
+		database.ErrUnavailable:     {503, "unavailable", nil},
 		context.DeadlineExceeded:    {503, "unavailable", nil},
 		errTest:                     {500, "internal", nil},
 	} {

@@ -14,6 +14,7 @@ import (
 	"flashsale/handler/request"
 	"flashsale/order"
 	"flashsale/order/checkout"
+	"flashsale/order/store/database"
 )
 
 // fakeMoney records its calls and returns the test's results.
@@ -138,7 +139,7 @@ func TestListPayments(t *testing.T) {
 	if len(m.lists) != calls {
 		t.Error("a bad request was executed")
 	}
-	m.err = order.ErrDatabase
+	m.err = database.ErrUnavailable
 	wantProblem(t, s.get(t, "/v1/admin/payments", "root", auth.RoleAdmin).Result(), 503, "unavailable")
 }
 
@@ -210,7 +211,7 @@ func TestRefundOrder(t *testing.T) {
 		checkout.ErrNotPaid:       {409, "order_not_paid"},
 		checkout.ErrRefundDiffers: {409, "order_final"},
 		order.ErrNotFound:         {404, "order_not_found"},
-		order.ErrDatabase:         {503, "unavailable"},
+		database.ErrUnavailable:   {503, "unavailable"},
 	} {
 		m.err = fmt.Errorf("refund: %w", err)
 		wantProblem(t, s.post(t, path, "root", auth.RoleAdmin, `{"restock":true}`).Result(), want.status, want.code)
@@ -238,7 +239,7 @@ func TestGetOrder_Payments(t *testing.T) {
 	if w := s.get(t, path, "root", auth.RoleAdmin); w.Code != 200 || w.Body.String() != want {
 		t.Errorf("admin: %d %s, want %s", w.Code, w.Body, want)
 	}
-	m.err = order.ErrDatabase
+	m.err = database.ErrUnavailable
 	wantProblem(t, s.get(t, path, "root", auth.RoleAdmin).Result(), 503, "unavailable")
 }
 

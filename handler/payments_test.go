@@ -8,6 +8,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // paidOrder is an order that a payment has paid.
@@ -47,7 +48,7 @@ func TestPayOrder(t *testing.T) {
 		order.ErrReferenceReused: {409, "payment_reference_reused"},
 		order.ErrPaymentLimit:    {409, "payment_limit"},
 		order.ErrNotFound:        {404, "order_not_found"},
-		order.ErrDatabase:        {503, "unavailable"},
+		database.ErrUnavailable:  {503, "unavailable"},
 		inventory.ErrUnavailable: {503, "unavailable"},
 	} {
 		s.orders.pay = func(string, order.Payment) (order.Order, error) { return order.Order{}, fmt.Errorf("pay: %w", err) }

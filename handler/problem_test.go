@@ -10,6 +10,7 @@ import (
 	"flashsale/handler/auth"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // failingItems is an unavailable catalogue.
@@ -28,7 +29,7 @@ func TestUnavailable_DetailFitsTheRoute(t *testing.T) {
 	t.Parallel()
 	const orderPath = "/v1/orders/" + someOrderID
 	for _, failure := range []error{
-		inventory.ErrUnavailable, inventory.ErrRebuilding, inventory.ErrOverloaded, order.ErrDatabase, context.DeadlineExceeded,
+		inventory.ErrUnavailable, inventory.ErrRebuilding, inventory.ErrOverloaded, database.ErrUnavailable, context.DeadlineExceeded,
 	} {
 		s := open(t, func(c *Config) {
 			c.Items = failingItems{fakeItems{"thing": someItem()}, failure}

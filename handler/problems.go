@@ -18,7 +18,7 @@ import (
 	"flashsale/order/figures"
 	"flashsale/order/items"
 	"flashsale/order/privacy"
-	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/webhooks"
 	"flashsale/order/worker"
 )
@@ -200,8 +200,8 @@ var errorTable = []struct {
 		Unkeyed("The sale's state is being restored. Retry after the seconds in Retry-After.",
 			"The sale's state is being restored. The request may not have been applied; read the current state before you retry.")},
 	{inventory.ErrUnavailable, problemUnavailable},
-	{order.ErrDatabase, problemUnavailable},
-	{store.ErrTooManyLists, problem.New(503, "overloaded", "Overloaded",
+	{database.ErrUnavailable, problemUnavailable},
+	{database.ErrTooManyLists, problem.New(503, "overloaded", "Overloaded",
 		"Too many lists are being read. Retry after the seconds in Retry-After.").Among(1)},
 	{feed.ErrClosed, problemUnavailable},
 	{feed.ErrTooManyStreams, problem.New(503, "overloaded", "Overloaded",

@@ -16,6 +16,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/reconcile"
+	"flashsale/order/store/database"
 )
 
 // fakeReconciler returns the test's report.
@@ -98,7 +99,7 @@ func TestReconcile_Refused(t *testing.T) {
 	wantProblem(t, s.post(t, reconcilePath, "shop", auth.RoleService, "").Result(), 403, "forbidden")
 	wantProblem(t, s.post(t, reconcilePath, "", "", "").Result(), 401, "auth_missing")
 	wantProblem(t, s.get(t, reconcilePath, "root", auth.RoleAdmin).Result(), 405, "method_not_allowed")
-	for err, want := range map[error]int{catalog.ErrItemNotFound: 404, order.ErrDatabase: 503} {
+	for err, want := range map[error]int{catalog.ErrItemNotFound: 404, database.ErrUnavailable: 503} {
 		s := open(t, reconciling(func(context.Context, reconcile.Options) (reconcile.Report, error) {
 			return reconcile.Report{}, fmt.Errorf("reconcile: %w", err)
 		}))

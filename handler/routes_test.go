@@ -19,7 +19,7 @@ import (
 	"flashsale/handler/ops"
 	"flashsale/handler/request"
 	"flashsale/order"
-	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 func TestNew_Err(t *testing.T) {
@@ -164,7 +164,7 @@ func TestListOrders(t *testing.T) {
 		t.Errorf("an admin's list of a buyer's queued orders asks for %+v", got)
 	}
 	// The number of concurrent lists is bounded.
-	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", store.ErrTooManyLists }
+	s.orders.list = func(order.Filter) ([]order.Order, string, error) { return nil, "", database.ErrTooManyLists }
 	full := s.get(t, "/v1/orders", "root", auth.RoleAdmin)
 	wantProblem(t, full.Result(), 503, "overloaded")
 	if full.Header().Get("Retry-After") == "" {

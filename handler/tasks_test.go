@@ -11,7 +11,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/inventory"
-	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/worker"
 )
 
@@ -175,7 +175,7 @@ func TestTasks_Err(t *testing.T) {
 		worker.ErrTaskNotFound:   {404, "task_not_found"},
 		inventory.ErrOverloaded:  {503, "overloaded"},
 		inventory.ErrUnavailable: {503, "unavailable"},
-		order.ErrDatabase:        {503, "unavailable"},
+		database.ErrUnavailable:  {503, "unavailable"},
 	} {
 		tasks.err = fmt.Errorf("decide: %w", err)
 		wantProblem(t, s.post(t, "/v1/admin/dead/a/retry", "root", auth.RoleAdmin, "").Result(), want.status, want.code)

@@ -11,6 +11,7 @@ import (
 
 	"flashsale/handler/auth"
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/webhooks"
 	"flashsale/webhook"
 )
@@ -257,8 +258,8 @@ func TestWebhooks_Errors(t *testing.T) {
 		{webhooks.ErrEndpointLimit, "POST", list, 409, "webhook_limit"},
 		{webhooks.ErrEndpointDisabled, "POST", hookPath + "/test", 409, "webhook_disabled"},
 		{webhooks.ErrDeliveryNotFound, "POST", deliveries + "/" + someEvent + "/redeliver", 404, "delivery_not_found"},
-		{order.ErrDatabase, "GET", deliveries, 503, "unavailable"},
-		{order.ErrDatabase, "POST", list, 503, "unavailable"},
+		{database.ErrUnavailable, "GET", deliveries, 503, "unavailable"},
+		{database.ErrUnavailable, "POST", list, 503, "unavailable"},
 		{&webhook.URLError{Detail: "url is no URL; no."}, "POST", list, 422, "field_range"},
 		{errTest, "GET", deliveries, 500, "internal"},
 		{errTest, "POST", list, 500, "internal"},

@@ -32,10 +32,6 @@ const (
 // ErrNotFound means that no such order exists, or none that the viewer may see.
 var ErrNotFound = errors.New("order: not found")
 
-// ErrDatabase means that the database cannot answer at present: it is locked by another
-// process, full, or failing. Nothing was changed; retry shortly.
-var ErrDatabase = errors.New("order: database unavailable")
-
 // Order is one buyer's claim on a quantity of one item. Times are UTC with
 // millisecond precision; a zero time means "not happened".
 type Order struct {

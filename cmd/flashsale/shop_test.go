@@ -21,7 +21,6 @@ import (
 	"flashsale/internal/testing/process"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
-	"flashsale/order/store"
 	"flashsale/order/store/postgres"
 	"flashsale/queue"
 )
@@ -324,7 +323,7 @@ func (s *shop) lockDatabase() (unlock func()) {
 	locking := []string{"BEGIN EXCLUSIVE"}
 	if s.dbURL != "" {
 		// The check of writes needs no advisory lock.
-		locking = []string{"BEGIN", fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", store.WriteLock), "LOCK TABLE meta IN EXCLUSIVE MODE"}
+		locking = []string{"BEGIN", fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", postgres.WriteLock), "LOCK TABLE meta IN EXCLUSIVE MODE"}
 	}
 	db, err := s.open()
 	if err != nil {

@@ -103,7 +103,7 @@ func NewPressure(cfg PressureConfig) *Pressure {
 }
 
 // Admit returns nil if a purchase of the item may proceed. Errors: inventory.ErrOverloaded,
-// with the time until the orders before it are done; ErrDatabase if no order can be
+// with the time until the orders before it are done; database.ErrUnavailable if no order can be
 // committed until an operator acts. A database that is only busy refuses no purchase.
 func (p *Pressure) Admit(item string) (wait time.Duration, err error) {
 	if p.cfg.Database != nil {

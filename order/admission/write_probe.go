@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // ErrBusy means that a write could not get a lock of the database in time, or that the
@@ -92,14 +92,14 @@ func (p *WriteProbe) Failing() error {
 }
 
 // Check checks, unless another caller has just done so, and returns the new result of
-// Failing. A check that takes longer than ctx is a failure, too. Errors: ErrDatabase, with
+// Failing. A check that takes longer than ctx is a failure, too. Errors: database.ErrUnavailable, with
 // ErrBusy or the database's own error.
 func (p *WriteProbe) Check(ctx context.Context) error {
 	select {
 	case <-p.turn:
 		defer func() { p.turn <- struct{}{} }()
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w: %w", order.ErrDatabase, ErrBusy, context.Cause(ctx))
+		return fmt.Errorf("%w: %w: %w", database.ErrUnavailable, ErrBusy, context.Cause(ctx))
 	}
 	if time.Since(p.checked) >= probeEvery/4 {
 		p.check(ctx)
@@ -209,8 +209,8 @@ func (p *WriteProbe) try(ctx context.Context) error {
 // read-only.
 func (p *WriteProbe) failed(err error) error {
 	if p.target.busy(err) {
-		return fmt.Errorf("%w: %w: %w", order.ErrDatabase, ErrBusy, err)
+		return fmt.Errorf("%w: %w: %w", database.ErrUnavailable, ErrBusy, err)
 	}
 	p.target.release()
-	return fmt.Errorf("%w: %w", order.ErrDatabase, err)
+	return fmt.Errorf("%w: %w", database.ErrUnavailable, err)
 }

@@ -17,9 +17,9 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgrestest"
-	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -67,7 +67,7 @@ func TestWriteProbe(t *testing.T) {
 				var se sqlite3.Error
 				var pe *pgconn.PgError
 				own := errors.As(err, &se) || errors.As(err, &pe)
-				if !errors.Is(err, order.ErrDatabase) || errors.Is(err, ErrBusy) != (f.name == "busy") || !own {
+				if !errors.Is(err, database.ErrUnavailable) || errors.Is(err, ErrBusy) != (f.name == "busy") || !own {
 					t.Errorf("while it refuses: %v", err)
 				}
 				if got := p.Failing(); !errors.Is(got, err) {

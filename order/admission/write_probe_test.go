@@ -14,9 +14,9 @@ import (
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/disktest"
-	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -115,7 +115,7 @@ func TestWriteProbe_Full(t *testing.T) {
 	p, _ := newProbe(t, s)
 	ordertest.Pragma(t, s, "wal_checkpoint(TRUNCATE)") // an existing log would be overwritten
 	disk.Fill()
-	if err := p.now(t); !errors.Is(err, order.ErrDatabase) || errors.Is(err, ErrBusy) {
+	if err := p.now(t); !errors.Is(err, database.ErrUnavailable) || errors.Is(err, ErrBusy) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	disk.Free()

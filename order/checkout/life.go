@@ -20,7 +20,7 @@ const commitWait = 2 * time.Second
 // if that was a mismatch and is not refunded.
 //
 // With ErrOrderExpired, ErrOrderFinal, ErrAmountMismatch and ErrPaymentLimit it also
-// returns the order. Other errors: ErrNotFound, ErrReferenceReused, ErrDatabase, and
+// returns the order. Other errors: ErrNotFound, ErrReferenceReused, database.ErrUnavailable, and
 // inventory.ErrUnavailable while the order is not committed yet. After the last two the
 // outcome is unknown; repeat the call.
 func (s *Service) Pay(ctx context.Context, id string, p order.Payment) (order.Order, error) {
@@ -41,7 +41,7 @@ func (s *Service) Pay(ctx context.Context, id string, p order.Payment) (order.Or
 // bought again, unless Redis is down. A repeat gets the same answer.
 //
 // With ErrOrderFinal it also returns the order. Other errors: ErrNotFound, also for another
-// buyer's order, ErrDatabase, and inventory.ErrUnavailable while the order is not committed
+// buyer's order, database.ErrUnavailable, and inventory.ErrUnavailable while the order is not committed
 // yet. After the last two the outcome is unknown; repeat the call.
 func (s *Service) Cancel(ctx context.Context, id string, by order.Canceller) (order.Order, error) {
 	o, pending, err := s.Store.Cancel(ctx, id, by)

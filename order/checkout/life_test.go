@@ -25,6 +25,7 @@ import (
 	"flashsale/order/release"
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -236,8 +237,8 @@ func TestStore_pay(t *testing.T) {
 	}
 	ordertest.Occupy(t, s)
 	ordertest.BusyTimeout(t, s, time.Millisecond)
-	if _, err := s.Pay(await.Context(t), "other", order.Payment{Reference: "r8", AmountMinor: two, Currency: "EUR"}); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("with the database busy: %v, want ErrDatabase", err)
+	if _, err := s.Pay(await.Context(t), "other", order.Payment{Reference: "r8", AmountMinor: two, Currency: "EUR"}); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("with the database busy: %v, want ErrUnavailable", err)
 	}
 }
 

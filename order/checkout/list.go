@@ -26,7 +26,7 @@ var ErrIncompleteList = errors.New("order: queued orders cannot be read")
 // list is ordered by id, and each page reads the queue before the database.
 //
 // With ErrIncompleteList the page is returned without queued orders, because Redis does not
-// answer. Other errors: ErrDatabase, and inventory.ErrUnavailable for a list of only queued
+// answer. Other errors: database.ErrUnavailable, and inventory.ErrUnavailable for a list of only queued
 // orders.
 func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
 	if f.Buckets > 1 {

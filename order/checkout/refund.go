@@ -9,6 +9,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 var (
@@ -32,8 +33,8 @@ type Refund struct {
 // the same answer.
 //
 // With ErrNotPaid and ErrRefundDiffers it also returns the order. Other errors:
-// ErrNotFound, ErrDatabase, inventory.ErrUnavailable, and inventory.ErrStopped while the
-// database may have lost an earlier refund. After ErrDatabase and ErrUnavailable the
+// ErrNotFound, database.ErrUnavailable, inventory.ErrUnavailable, and inventory.ErrStopped while the
+// database may have lost an earlier refund. After database.ErrUnavailable and ErrUnavailable the
 // outcome is unknown; repeat the call.
 func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order, error) {
 	o, pending, err := RefundInStore(ctx, s.Store, id, r)
@@ -59,7 +60,7 @@ func (s *Service) Refund(ctx context.Context, id string, r Refund) (order.Order,
 // also on a repeat. See Service.Refund.
 func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o order.Order, pending []store.Release, err error) {
 	refunded := false
-	err = s.ChangeWithEvents(ctx, "refund order "+id, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "refund order "+id, func(ctx context.Context, c database.Conn, box *store.Outbox) error {
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}
@@ -72,7 +73,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 		if o, err = store.ReadOrder(ctx, c, id); err != nil {
 			return err
 		}
-		pending, err = store.ReadReleases(ctx, c, store.SelectReleasesOfOrders, store.JSONList(id))
+		pending, err = store.ReadReleases(ctx, c, store.SelectReleasesOfOrders, database.JSONList(id))
 		return err
 	})
 	switch {
@@ -89,7 +90,7 @@ func RefundInStore(ctx context.Context, s *store.Store, id string, r Refund) (o 
 }
 
 // refundOrder changes an order to refunded, if it is paid.
-func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *store.Outbox) (refunded bool, err error) {
+func refundOrder(ctx context.Context, c database.Conn, id string, r Refund, box *store.Outbox) (refunded bool, err error) {
 	closed, err := store.ReadOrders(ctx, c, store.RefundPaid, box.Now, r.Restock, id)
 	if err != nil || len(closed) == 0 {
 		return false, err
@@ -99,7 +100,7 @@ func refundOrder(ctx context.Context, c store.Conn, id string, r Refund, box *st
 	} else if err := store.TakeBack(ctx, c, closed, box); err != nil {
 		return false, err
 	}
-	if n, err := store.Changed(c.ExecContext(ctx, store.RefundAccepted, box.Now, id)); err != nil || n != 1 {
+	if n, err := database.Changed(c.ExecContext(ctx, store.RefundAccepted, box.Now, id)); err != nil || n != 1 {
 		return false, errors.Join(err, fmt.Errorf("a paid order has %s, want 1", plural.Count(n, "accepted payment")))
 	}
 	err = store.WriteAudit(ctx, c, &store.AuditRow{

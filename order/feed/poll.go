@@ -10,6 +10,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -157,13 +158,13 @@ func changedFrom(ctx context.Context, s *store.Store, known order.Status, ids []
 		return nil, err
 	}
 	var orders []order.Order
-	err = store.Each(ctx, db, selectChanged, []any{store.JSONList(ids...), string(known)}, func(rows *sql.Rows) error {
+	err = database.Each(ctx, db, selectChanged, []any{database.JSONList(ids...), string(known)}, func(rows *sql.Rows) error {
 		o, err := store.ScanOrder(rows)
 		orders = append(orders, o)
 		return err
 	})
 	if err != nil {
-		return nil, store.Wrap("read streamed orders", err)
+		return nil, database.Wrap("read streamed orders", err)
 	}
 	return orders, s.Replicated(ctx)
 }

@@ -14,6 +14,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -113,7 +114,7 @@ func misaligned(ctx context.Context, s *store.Store, since time.Time) ([]string,
 	defer cancel()
 	var ids []string
 	if err := s.Reader().WithContext(ctx).Raw(termsDiffer, max(order.ToMillis(since), 0)).Scan(&ids).Error; err != nil {
-		return nil, store.Wrap("compare buckets", err)
+		return nil, database.Wrap("compare buckets", err)
 	}
 	return ids, nil
 }

@@ -16,6 +16,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -126,7 +127,7 @@ type Control struct {
 
 // Item reads an item from the database, with the live number of units left. It does not use
 // the catalogue's cache, because callers decide on a change by the result. Errors:
-// catalog.ErrItemNotFound, ErrDatabase.
+// catalog.ErrItemNotFound, database.ErrUnavailable.
 func (s *Service) Item(ctx context.Context, id string) (catalog.Item, error) {
 	row, err := store.Item(ctx, s.Store, id)
 	if err != nil {
@@ -233,7 +234,7 @@ func (s *Service) alterBucket(ctx context.Context, id string, live inventory.Cha
 				beside.Go(func() { s.Store.HighWater().Note(ctx) })
 			}
 			// If the outcome is unknown, the catalogue must read the item again.
-			if err == nil || errors.Is(err, order.ErrDatabase) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			if err == nil || errors.Is(err, database.ErrUnavailable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 				beside.Go(func() { s.Catalog.Changed(ctx, id, version) })
 			}
 			return row.Version, err

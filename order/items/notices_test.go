@@ -13,6 +13,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/items"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -53,8 +54,8 @@ func TestService_Notices(t *testing.T) {
 	ordertest.Occupy(t, s)
 	ordertest.BusyTimeout(t, s, time.Millisecond)
 	name := "Another name"
-	if _, err := service.ChangeItem(await.Context(t), "item", items.Change{Name: &name}, ordertest.Root); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("change: %v, want ErrDatabase", err)
+	if _, err := service.ChangeItem(await.Context(t), "item", items.Change{Name: &name}, ordertest.Root); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("change: %v, want ErrUnavailable", err)
 	}
 	if want := []string{"item 2"}; !slices.Equal(noted.notices, want) {
 		t.Errorf("notices %v, want %v", noted.notices, want)

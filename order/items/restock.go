@@ -15,6 +15,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -173,7 +174,7 @@ func restocked(tx *gorm.DB, id string, r *Restock) error {
 	err := tx.Where("item_id = ? AND idempotency_key = ?", id, r.IdempotencyKey).Limit(1).Find(&rows).Error
 	switch {
 	case err != nil:
-		return store.Wrap("find restock", err)
+		return database.Wrap("find restock", err)
 	case len(rows) == 0:
 		return nil
 	case rows[0].Quantity != r.Quantity || rows[0].Reason != r.Reason:

@@ -27,6 +27,7 @@ import (
 	"flashsale/migrations"
 	"flashsale/order"
 	"flashsale/order/schema"
+	"flashsale/order/store/database"
 	"flashsale/queue"
 )
 
@@ -291,7 +292,7 @@ var Root = order.By{Actor: "root", RequestID: "r-1"}
 
 // Busy reports whether a call failed because the machine is busy, so that it can be repeated.
 func Busy(err error) bool {
-	return errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, order.ErrDatabase)
+	return errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, inventory.ErrRebuilding) || errors.Is(err, database.ErrUnavailable)
 }
 
 // Retried repeats a call that failed because the machine is busy.

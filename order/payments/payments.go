@@ -12,6 +12,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -76,7 +77,7 @@ func (s *Service) OrderPayments(ctx context.Context, id string) ([]order.Payment
 	defer cancel()
 	list, err := readPayments(s.Store.Reader().WithContext(ctx), selectPaymentsOf, id)
 	if err != nil {
-		return nil, store.Wrap("read payments", err)
+		return nil, database.Wrap("read payments", err)
 	}
 	return list, s.Store.Replicated(ctx)
 }
@@ -86,7 +87,7 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []order.PaymentR
 	if err != nil {
 		return nil, err
 	}
-	err = store.Each(db.Statement.Context, pool, query, args, func(rows *sql.Rows) error {
+	err = database.Each(db.Statement.Context, pool, query, args, func(rows *sql.Rows) error {
 		p, err := store.ScanPayment(rows)
 		list = append(list, p)
 		return err
@@ -95,7 +96,7 @@ func readPayments(db *gorm.DB, query string, args ...any) (list []order.PaymentR
 }
 
 // ToRefund counts the amounts that are to be refunded, up to a limit.
-// Errors: ErrDatabase.
+// Errors: database.ErrUnavailable.
 func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -104,7 +105,7 @@ func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 		err = db.QueryRowContext(ctx, countPaymentsToWatch, limit).Scan(&n)
 	}
 	if err != nil {
-		return 0, store.Wrap("count payments to refund", err)
+		return 0, database.Wrap("count payments to refund", err)
 	}
 	return n, nil
 }
@@ -113,11 +114,11 @@ func (s *Service) ToRefund(ctx context.Context, limit int) (n int, err error) {
 // repeat gets the same answer.
 //
 // With ErrPaymentAccepted it also returns the payment. Other errors: ErrPaymentNotFound,
-// ErrDatabase.
+// database.ErrUnavailable.
 func (s *Service) MarkRefunded(ctx context.Context, id int64, by order.By) (p order.PaymentRecord, err error) {
 	marked := false
-	err = s.Store.ChangeWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c store.Conn, box *store.Outbox) error {
-		n, err := store.Changed(c.ExecContext(ctx, store.RefundPayment, box.Now, id))
+	err = s.Store.ChangeWithEvents(ctx, fmt.Sprintf("refund payment %d", id), func(ctx context.Context, c database.Conn, box *store.Outbox) error {
+		n, err := database.Changed(c.ExecContext(ctx, store.RefundPayment, box.Now, id))
 		if err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -321,12 +322,12 @@ func TestService_MarkRefunded(t *testing.T) {
 	}
 	ordertest.Occupy(t, s)
 	ordertest.BusyTimeout(t, s, time.Millisecond)
-	if _, err := service.MarkRefunded(await.Context(t), ids["short-o1"], ordertest.Root); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("with the database busy: %v, want ErrDatabase", err)
+	if _, err := service.MarkRefunded(await.Context(t), ids["short-o1"], ordertest.Root); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("with the database busy: %v, want ErrUnavailable", err)
 	}
 }
 
-// TestService_Payments_Unread: a database that does not answer in time gives ErrDatabase.
+// TestService_Payments_Unread: a database that does not answer in time gives ErrUnavailable.
 func TestService_Payments_Unread(t *testing.T) {
 	t.Parallel()
 	service := Service{Store: storetest.New(t)}
@@ -336,8 +337,8 @@ func TestService_Payments_Unread(t *testing.T) {
 	_, of := service.OrderPayments(ctx, "o1")
 	_, count := service.ToRefund(ctx, 1)
 	for name, err := range map[string]error{"list": list, "payments of an order": of, "count": count} {
-		if !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("%s: %v, want ErrDatabase", name, err)
+		if !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -62,7 +63,7 @@ type Erased struct {
 // error stopped it, with another pseudonym, and finds nothing when all is done. Purchases
 // that the buyer makes afterwards are not affected.
 //
-// Errors: ErrOrdersInFlight, ErrDatabase, inventory.ErrUnavailable, inventory.ErrStopped.
+// Errors: ErrOrdersInFlight, database.ErrUnavailable, inventory.ErrUnavailable, inventory.ErrStopped.
 func (s *Service) EraseBuyer(ctx context.Context, user string, e Erasure) (Erased, error) {
 	// This call also reads the log of queued orders, so that only its end remains to be
 	// read under the lock.
@@ -192,11 +193,11 @@ func keysOf(ctx context.Context, s *store.Store, user, item string) (keys []inve
 // that nothing was changed.
 func EraseFromItem(ctx context.Context, s *store.Store, user, item, pseudonym string, e Erasure) (orders int, err error) {
 	committing := false
-	err = s.ChangeWithEvents(ctx, "erase a buyer from item "+item, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "erase a buyer from item "+item, func(ctx context.Context, c database.Conn, box *store.Outbox) error {
 		ctx, cancel := context.WithTimeout(ctx, timeouts.Write) // a buyer may have any number of rows
 		defer cancel()
 		committing = false
-		n, err := store.Changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
+		n, err := database.Changed(c.ExecContext(ctx, eraseOrders, pseudonym, user, item))
 		if err != nil {
 			return err
 		}
@@ -268,8 +269,8 @@ func (a auditErasure) replaceIn(ctx context.Context, s *store.Store, ids []int64
 	if err != nil {
 		return 0, err
 	}
-	err = s.Change(ctx, "erase a buyer from the audit", func(ctx context.Context, c store.Conn, now int64) error {
-		entries, err = store.Changed(c.ExecContext(ctx, eraseAudit, a.pseudonym, a.user, string(list)))
+	err = s.Change(ctx, "erase a buyer from the audit", func(ctx context.Context, c database.Conn, now int64) error {
+		entries, err = database.Changed(c.ExecContext(ctx, eraseAudit, a.pseudonym, a.user, string(list)))
 		if err != nil || entries == 0 || !first {
 			return err
 		}
@@ -279,7 +280,7 @@ func (a auditErasure) replaceIn(ctx context.Context, s *store.Store, ids []int64
 }
 
 // note writes the audit entry of the erasure.
-func (e *Erasure) note(ctx context.Context, c store.Conn, now int64, item, pseudonym string, orders int) error {
+func (e *Erasure) note(ctx context.Context, c database.Conn, now int64, item, pseudonym string, orders int) error {
 	after, err := json.Marshal(struct {
 		Pseudonym string `json:"pseudonym"`
 		Orders    int    `json:"orders"`

@@ -13,6 +13,7 @@ import (
 	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -59,7 +60,7 @@ const (
 
 // ExportBuyer reads all data about a buyer. The queue is read before the database, so an
 // order that moves between the two is not missed; one that was committed meanwhile is
-// exported as a row. Errors: those of to, ErrDatabase, inventory.ErrUnavailable.
+// exported as a row. Errors: those of to, database.ErrUnavailable, inventory.ErrUnavailable.
 func (s *Service) ExportBuyer(ctx context.Context, user string, to BuyerRecords) error {
 	pending := make(map[string]order.Task)
 	for _, q := range s.Tasks {
@@ -117,10 +118,10 @@ func readRows(ctx context.Context, s *store.Store, query string, args []any, sca
 	defer cancel()
 	db, err := s.LongReader().DB()
 	if err == nil {
-		err = store.Each(ctx, db, query, args, scan)
+		err = database.Each(ctx, db, query, args, scan)
 	}
 	if err != nil {
-		return store.Wrap("export a buyer's data", err)
+		return database.Wrap("export a buyer's data", err)
 	}
 	return s.Replicated(ctx)
 }

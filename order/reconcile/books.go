@@ -7,6 +7,7 @@ import (
 	"flashsale/internal/plural"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -64,7 +65,7 @@ func readBooks(ctx context.Context, s *store.Store, item string, b *books, pages
 		}
 		now, err := readBooksPage(ctx, s, item, b)
 		if err != nil {
-			return false, store.Wrap("add up item "+item, err)
+			return false, database.Wrap("add up item "+item, err)
 		}
 		if now != b.row {
 			*b = books{}

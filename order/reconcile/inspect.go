@@ -15,6 +15,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 	"flashsale/queue"
 )
@@ -86,7 +87,7 @@ func (s *observation) same(o *observation) bool {
 	return !s.moving && !o.moving && s.live == o.live && s.row == o.row
 }
 
-// observe reads an item, first without its lock. Errors: catalog.ErrItemNotFound, ErrDatabase,
+// observe reads an item, first without its lock. Errors: catalog.ErrItemNotFound, database.ErrUnavailable,
 // inventory.ErrUnavailable.
 func (x *inspector) observe(ctx context.Context, item string) (observation, error) {
 	given := make(map[string]bool)
@@ -178,18 +179,18 @@ const (
 )
 
 // counted reads an item's row, the number of its late releases and, if withPending, up to
-// maxPending+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, ErrDatabase.
+// maxPending+1 pending releases, all in one snapshot. Errors: catalog.ErrItemNotFound, database.ErrUnavailable.
 func counted(ctx context.Context, s *store.Store, item string, withPending bool) (row schema.Item, late int64, pending []store.Release, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	err = store.Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
+	err = s.Snapshot(ctx, func(tx *gorm.DB) (err error) {
 		if row, err = store.ReadItem(tx, item); err != nil {
 			return err
 		}
 		c := tx.Statement.ConnPool
 		before := s.Now().Add(-lateReturn).UnixMilli()
 		if err := c.QueryRowContext(ctx, countLate, item, before, lateMax).Scan(&late); err != nil {
-			return store.Wrap("count returns of "+item, err)
+			return database.Wrap("count returns of "+item, err)
 		}
 		if withPending {
 			pending, err = store.ReadReleases(ctx, c, pendingOfItem, item, maxPending+1)

@@ -7,6 +7,7 @@ import (
 
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -19,7 +20,7 @@ func itemOrders(ctx context.Context, s *store.Store, item, after string) ([]sche
 	err := s.Reader().WithContext(ctx).Where("(item_id, id) > (?, ?) AND +item_id >= ? AND item_id <= ?", item, after, item, item).
 		Order("item_id, id").Limit(recordsPage).Find(&rows).Error
 	if err != nil {
-		return nil, store.Wrap("read orders of "+item, err)
+		return nil, database.Wrap("read orders of "+item, err)
 	}
 	return rows, nil
 }
@@ -37,7 +38,7 @@ func buyersUnits(ctx context.Context, s *store.Store, item string, buyers []stri
 	out := make(map[string]int64, len(buyers))
 	db, err := s.Reader().DB()
 	if err == nil {
-		err = store.Each(ctx, db, unitsOfBuyers, []any{store.JSONList(buyers...), item}, func(rows *sql.Rows) error {
+		err = database.Each(ctx, db, unitsOfBuyers, []any{database.JSONList(buyers...), item}, func(rows *sql.Rows) error {
 			var buyer string
 			var units int64
 			err := rows.Scan(&buyer, &units)
@@ -46,7 +47,7 @@ func buyersUnits(ctx context.Context, s *store.Store, item string, buyers []stri
 		})
 	}
 	if err != nil {
-		return nil, store.Wrap("sum orders of buyers of "+item, err)
+		return nil, database.Wrap("sum orders of buyers of "+item, err)
 	}
 	return out, nil
 }
@@ -61,7 +62,7 @@ func itemRows(ctx context.Context, s *store.Store, after string, over time.Time)
 	err := s.Reader().WithContext(ctx).Where("id > ? AND (closes_at = 0 OR closes_at > ?) AND (control <> 'closed' OR updated_at > ?)", after, ms, ms).
 		Order("id").Limit(itemsPage).Find(&rows).Error
 	if err != nil {
-		return nil, store.Wrap("read items", err)
+		return nil, database.Wrap("read items", err)
 	}
 	for i := range rows {
 		rows[i] = counts(rows[i])

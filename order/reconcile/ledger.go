@@ -13,7 +13,7 @@ import (
 const ledgerTasks = 2000
 
 // Ledger reads the conservation equation of an item, summed over its buckets, from Redis and the
-// database; see inspector. It loads no sale. Errors: catalog.ErrItemNotFound, ErrDatabase,
+// database; see inspector. It loads no sale. Errors: catalog.ErrItemNotFound, database.ErrUnavailable,
 // inventory.ErrUnavailable.
 func (r *Reconciler) Ledger(ctx context.Context, item string) (order.Ledger, error) {
 	rows, err := store.Buckets(ctx, r.Store, item)

@@ -91,7 +91,7 @@ const itemLimit = 2 * time.Minute
 
 // Reconcile examines one item or all. If an item cannot be examined, the report contains
 // its error, and the others are still examined. Errors: catalog.ErrItemNotFound for a
-// requested item, ErrDatabase if the items cannot be listed, inventory.ErrUnavailable if
+// requested item, database.ErrUnavailable if the items cannot be listed, inventory.ErrUnavailable if
 // the queues cannot be read, and the end of ctx.
 func (r *Reconciler) Reconcile(ctx context.Context, o Options) (Report, error) {
 	select {

@@ -8,6 +8,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // errNotRepairable says that the database's counts cannot agree with its orders without
@@ -49,13 +50,13 @@ type repaired struct {
 // repairCounts recomputes the database's counts from the item's orders, and writes audit entries.
 // It changes no order. Each step is a short transaction that is correct without the others;
 // an interrupted repair is finished by the next one. b is the comparison to repair. Errors:
-// errNotRepairable, errMoved, ErrDatabase.
+// errNotRepairable, errMoved, database.ErrUnavailable.
 func repairCounts(ctx context.Context, s *store.Store, item string, b *books, actor, requestID string) error {
 	if b.held > b.row.Total {
 		return fmt.Errorf("%w: %d of %d", errNotRepairable, b.held, b.row.Total)
 	}
 	found := repaired{Sold: b.row.Sold, Awaiting: b.row.Awaiting}
-	note := func(ctx context.Context, c store.Conn, now int64, after repaired) error {
+	note := func(ctx context.Context, c database.Conn, now int64, after repaired) error {
 		was, err := json.Marshal(found)
 		if err != nil {
 			return err
@@ -72,12 +73,12 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 	for _, p := range []struct{ page, change string }{{lastBuyerOfPage, repairBuyers}, {store.LastOrderOfPage, addMissingBuyers}} {
 		for last, after := "", ""; ; after = last {
 			step := found
-			err := s.Change(ctx, "repair buyers of "+item, func(ctx context.Context, c store.Conn, now int64) error {
+			err := s.Change(ctx, "repair buyers of "+item, func(ctx context.Context, c database.Conn, now int64) error {
 				if err := c.QueryRowContext(ctx, p.page, item, after, repairPage).Scan(&last); err != nil {
 					return err
 				}
 				var err error
-				step.Buyers, err = store.Changed(c.ExecContext(ctx, p.change, item, after, last))
+				step.Buyers, err = database.Changed(c.ExecContext(ctx, p.change, item, after, last))
 				if err != nil || step.Buyers == 0 {
 					return err
 				}
@@ -101,13 +102,13 @@ func repairCounts(ctx context.Context, s *store.Store, item string, b *books, ac
 		}
 		// The item's counts are unchanged. The new revision makes the background compare it
 		// again.
-		return s.ChangeWithEvents(ctx, "note the repair of "+item, func(_ context.Context, _ store.Conn, box *store.Outbox) error {
+		return s.ChangeWithEvents(ctx, "note the repair of "+item, func(_ context.Context, _ database.Conn, box *store.Outbox) error {
 			box.Touch(item)
 			return nil
 		})
 	}
-	return s.Change(ctx, "repair item "+item, func(ctx context.Context, c store.Conn, now int64) error {
-		n, err := store.Changed(c.ExecContext(ctx, repairSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
+	return s.Change(ctx, "repair item "+item, func(ctx context.Context, c database.Conn, now int64) error {
+		n, err := database.Changed(c.ExecContext(ctx, repairSold, b.held, b.due, item, b.row.Revision, b.row.Sold, b.row.Awaiting))
 		if err != nil {
 			return err
 		}

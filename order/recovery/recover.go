@@ -20,6 +20,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // RecoverFrom is an operator's decision which side is right about a stopped sale.
@@ -108,7 +109,7 @@ const recoverPage = 500
 //
 // An item that the database does not have can only be discarded.
 //
-// Errors: ErrDatabase, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete and ErrItemLost with
+// Errors: database.ErrUnavailable, ErrDecided, inventory.ErrUnavailable, inventory.ErrIncomplete and ErrItemLost with
 // RecoverFromRedis, and those of List and Sync. A repeat continues where an error stopped
 // it.
 func (r *Recoverer) Recover(ctx context.Context, from RecoverFrom, items []store.Behind, done func(RecoveredItem)) error {
@@ -256,7 +257,7 @@ func (x *itemRecovery) discard(ctx context.Context) error {
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
-	err := x.Store.Change(ctx, "discard orders of a lost item", func(ctx context.Context, c store.Conn, now int64) error {
+	err := x.Store.Change(ctx, "discard orders of a lost item", func(ctx context.Context, c database.Conn, now int64) error {
 		for _, s := range x.sales {
 			if err := x.note(ctx, c, &s.report, now); err != nil {
 				return err
@@ -347,7 +348,7 @@ func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 	if err := x.Sync(); err != nil {
 		return fmt.Errorf("write the list of orders: %w", err)
 	}
-	return x.step(ctx, "recover orders of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {
+	return x.step(ctx, "recover orders of "+row.ID, func(ctx context.Context, c database.Conn, now int64) error {
 		for i := range differ {
 			if err := recoverOrder(ctx, c, row, &differ[i], now); err != nil {
 				return err
@@ -358,15 +359,15 @@ func (x *saleRecovery) page(ctx context.Context, row *schema.Item, entries []inv
 }
 
 // step runs a transaction of the recovery. Errors: ErrDecided.
-func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c store.Conn, now int64) error) error {
-	return x.Store.Change(ctx, operation, func(ctx context.Context, c store.Conn, now int64) error {
+func (x *itemRecovery) step(ctx context.Context, operation string, fn func(ctx context.Context, c database.Conn, now int64) error) error {
+	return x.Store.Change(ctx, operation, func(ctx context.Context, c database.Conn, now int64) error {
 		// One transaction ends the stop of all buckets. Until then at least one of them is marked.
 		ids := make([]string, len(x.sales))
 		for i, s := range x.sales {
 			ids[i] = s.behind.ItemID
 		}
 		var behind int64
-		if err := c.QueryRowContext(ctx, maxBehind, store.JSONList(ids...)).Scan(&behind); err != nil {
+		if err := c.QueryRowContext(ctx, maxBehind, database.JSONList(ids...)).Scan(&behind); err != nil {
 			return err
 		}
 		if behind == 0 {
@@ -423,7 +424,7 @@ func createdAt(id string) time.Time {
 
 // recoverOrder makes the database agree with an entry of Redis. A repeat changes nothing,
 // and neither does an order that a worker has committed meanwhile.
-func recoverOrder(ctx context.Context, c store.Conn, row *schema.Item, d *contradiction, now int64) error {
+func recoverOrder(ctx context.Context, c database.Conn, row *schema.Item, d *contradiction, now int64) error {
 	e := &d.entry
 	status, closedAt, reason, expiresAt := order.StatusConfirmed, int64(0), "", int64(0)
 	switch {
@@ -436,7 +437,7 @@ func recoverOrder(ctx context.Context, c store.Conn, row *schema.Item, d *contra
 	if created == 0 {
 		created = now
 	}
-	n, err := store.Changed(c.ExecContext(ctx, recreateOrder, e.OrderID, row.ID, e.Buyer, e.Quantity, row.PriceMinor, row.Currency,
+	n, err := database.Changed(c.ExecContext(ctx, recreateOrder, e.OrderID, row.ID, e.Buyer, e.Quantity, row.PriceMinor, row.Currency,
 		string(status), reason, e.IdempotencyKey, created, now, expiresAt, closedAt))
 	if err != nil {
 		return fmt.Errorf("recreate order %s: %w", e.OrderID, err)
@@ -445,7 +446,7 @@ func recoverOrder(ctx context.Context, c store.Conn, row *schema.Item, d *contra
 	switch {
 	case n == 1 && !e.Returned:
 	case n == 0 && e.Returned:
-		if n, err = store.Changed(c.ExecContext(ctx, closeRecovered, now, e.OrderID)); err != nil {
+		if n, err = database.Changed(c.ExecContext(ctx, closeRecovered, now, e.OrderID)); err != nil {
 			return fmt.Errorf("close order %s: %w", e.OrderID, err)
 		}
 		units = -e.Quantity
@@ -498,7 +499,7 @@ func (x *saleRecovery) extend(ctx context.Context, row *schema.Item) error {
 	within := max(row.PaymentWindowSeconds*1000, order.PayAgainWithin.Milliseconds())
 	for after := ""; ; {
 		var last string
-		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c store.Conn, now int64) error {
+		err := x.step(ctx, "extend payment windows of "+row.ID, func(ctx context.Context, c database.Conn, now int64) error {
 			if err := c.QueryRowContext(ctx, store.LastOrderOfPage, row.ID, after, recoverPage).Scan(&last); err != nil {
 				return err
 			}

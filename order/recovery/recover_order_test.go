@@ -11,6 +11,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -27,7 +28,7 @@ func TestRecoverOrder_Paid(t *testing.T) {
 	mustExec(t, s, "INSERT INTO payments (order_id, reference, amount_minor, currency, received_as, outcome, received_at, refunded_at) VALUES ('paid', 'again', 1, 'EUR', 'duplicate', 'refunded', 1, 2)")
 	row := ordertest.ItemOf(t, s, "item")
 	for range 2 { // a repeat changes nothing
-		err := s.Change(await.Context(t), "recover", func(ctx context.Context, c store.Conn, now int64) error {
+		err := s.Change(await.Context(t), "recover", func(ctx context.Context, c database.Conn, now int64) error {
 			for id, quantity := range map[string]int64{"paid": 2, "open": 1} {
 				e := inventory.Entry{EntryKey: inventory.EntryKey{Buyer: "u", IdempotencyKey: id}, Known: true, OrderID: id, Quantity: quantity, Returned: true}
 				if err := recoverOrder(ctx, c, &row, &contradiction{entry: e}, now); err != nil {
@@ -73,7 +74,7 @@ func TestRecoverOrder_Window(t *testing.T) {
 		row := ordertest.ItemOf(t, s, item)
 		e := inventory.Entry{EntryKey: inventory.EntryKey{Buyer: "u", IdempotencyKey: item}, Known: true, OrderID: item, Quantity: 2}
 		var until int64
-		err := s.Change(await.Context(t), "recover", func(ctx context.Context, c store.Conn, now int64) error {
+		err := s.Change(await.Context(t), "recover", func(ctx context.Context, c database.Conn, now int64) error {
 			if window > 0 {
 				until = now + window.Milliseconds()
 			}

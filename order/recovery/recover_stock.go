@@ -12,6 +12,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 const (
@@ -70,7 +71,7 @@ func (x *saleRecovery) unitsToRelease(ctx context.Context) (units int64, err err
 	}
 	list, err := store.ReadReleases(ctx, db, store.SelectReleasesOfItem, x.behind.ItemID)
 	if err != nil {
-		return 0, store.Wrap("read releases of "+x.behind.ItemID, err)
+		return 0, database.Wrap("read releases of "+x.behind.ItemID, err)
 	}
 	keys := make([]inventory.EntryKey, len(list))
 	for i := range list {
@@ -91,7 +92,7 @@ func (x *saleRecovery) unitsToRelease(ctx context.Context) (units int64, err err
 // finish makes the item's rows valid: it raises their revisions above those in Redis.
 func (x *itemRecovery) finish(ctx context.Context) error {
 	revisions := make(map[string]int64, len(x.sales))
-	err := x.step(ctx, "finish the recovery of "+bucket.Item(x.sales[0].behind.ItemID), func(ctx context.Context, c store.Conn, now int64) error {
+	err := x.step(ctx, "finish the recovery of "+bucket.Item(x.sales[0].behind.ItemID), func(ctx context.Context, c database.Conn, now int64) error {
 		rows := make([]schema.Item, len(x.sales))
 		stocks := make([]stock, len(x.sales))
 		var total int64
@@ -124,7 +125,7 @@ func (x *itemRecovery) finish(ctx context.Context) error {
 
 // read reads the row of a sale, and returns the units that it has in the ledger of the database, and its
 // stock.
-func (x *saleRecovery) read(ctx context.Context, c store.Conn, r *schema.Item) (ledger int64, _ stock, err error) {
+func (x *saleRecovery) read(ctx context.Context, c database.Conn, r *schema.Item) (ledger int64, _ stock, err error) {
 	err = c.QueryRowContext(ctx, selectRecovered, x.behind.ItemID).
 		Scan(&r.Initial, &ledger, &r.Total, &r.Sold, &r.PerUserLimit, &r.OpensAt, &r.ClosesAt, &r.Control, &r.Version)
 	if err != nil {
@@ -231,7 +232,7 @@ func divide(total int64, sales []stock) {
 }
 
 // finish makes one row valid, and returns its revision.
-func (x *saleRecovery) finish(ctx context.Context, c store.Conn, row *schema.Item, total, now int64) (revision int64, err error) {
+func (x *saleRecovery) finish(ctx context.Context, c database.Conn, row *schema.Item, total, now int64) (revision int64, err error) {
 	item := x.behind.ItemID
 	var unexplained int64
 	err = c.QueryRowContext(ctx, recoveredRow, total, row.PerUserLimit, row.OpensAt, row.ClosesAt, row.Control,
@@ -249,7 +250,7 @@ func (x *saleRecovery) finish(ctx context.Context, c store.Conn, row *schema.Ite
 }
 
 // note records a decision in the audit log.
-func (x *itemRecovery) note(ctx context.Context, c store.Conn, r *RecoveredItem, now int64) error {
+func (x *itemRecovery) note(ctx context.Context, c database.Conn, r *RecoveredItem, now int64) error {
 	return store.WriteAudit(ctx, c, &store.AuditRow{At: now, Actor: x.By.Actor, Action: order.ActionItemRecover, ItemID: r.ItemID, RequestID: x.By.RequestID,
 		After: store.FactsJSON(map[string]any{
 			"from": string(x.from), "recreated": r.Recreated, "cancelled": r.Cancelled,

@@ -6,6 +6,7 @@ import (
 	"flashsale/inventory"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -24,7 +25,7 @@ func reached(ctx context.Context, s *store.Store, after string, limit int) ([]pr
 	err := s.Reader().WithContext(ctx).Model(&schema.Item{}).Select("id", "sequence", "version").
 		Where("id > ?", after).Order("id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, store.Wrap("read sequences of sales", err)
+		return nil, database.Wrap("read sequences of sales", err)
 	}
 	return rows, nil
 }
@@ -39,7 +40,7 @@ func onSale(ctx context.Context, s *store.Store) ([]inventory.Loadable, error) {
 		Where("control <> 'closed' AND (closes_at = 0 OR closes_at > ?)", now).
 		Order("opens_at, id").Find(&items).Error
 	if err != nil {
-		return nil, store.Wrap("read items on sale", err)
+		return nil, database.Wrap("read items on sale", err)
 	}
 	return items, nil
 }
@@ -60,7 +61,7 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 		Where("status = 'confirmed' AND expires_at > 0 AND (expires_at, id) > (?, ?)", last.ExpiresAt, last.ID).
 		Order("expires_at, id").Limit(limit).Find(&rows).Error
 	if err != nil {
-		return nil, store.Wrap("read expiring orders", err)
+		return nil, database.Wrap("read expiring orders", err)
 	}
 	return rows, nil
 }
@@ -70,7 +71,7 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 // it.
 func raiseEpochTo(ctx context.Context, s *store.Store, from, least int64) (int64, error) {
 	var epoch int64
-	err := s.Change(ctx, "raise epoch", func(ctx context.Context, c store.Conn, _ int64) error {
+	err := s.Change(ctx, "raise epoch", func(ctx context.Context, c database.Conn, _ int64) error {
 		if _, err := c.ExecContext(ctx, raiseEpoch, least, from); err != nil {
 			return err
 		}

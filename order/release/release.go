@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -190,13 +191,13 @@ func deleteReleases(ctx context.Context, s *store.Store, ids []string, reached m
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.Change(ctx, "delete "+plural.Count(len(ids), "release"), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, "delete "+plural.Count(len(ids), "release"), func(ctx context.Context, c database.Conn, _ int64) error {
 		for item, sequence := range reached {
 			if _, err := c.ExecContext(ctx, store.NoteSequence, sequence, item); err != nil {
 				return err
 			}
 		}
-		_, err := c.ExecContext(ctx, store.DeleteReleases, store.JSONList(ids...))
+		_, err := c.ExecContext(ctx, store.DeleteReleases, database.JSONList(ids...))
 		return err
 	})
 }

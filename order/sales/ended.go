@@ -11,6 +11,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -118,7 +119,7 @@ func entries(ctx context.Context, s *store.Store, item string, keys []inventory.
 	if err != nil {
 		return fmt.Errorf("list keys: %w", err)
 	}
-	err = store.Each(ctx, db, entriesByKey, []any{item, string(list)}, func(rows *sql.Rows) error {
+	err = database.Each(ctx, db, entriesByKey, []any{item, string(list)}, func(rows *sql.Rows) error {
 		found := inventory.Entry{Known: true}
 		if err := rows.Scan(&found.Buyer, &found.IdempotencyKey, &found.OrderID, &found.Quantity); err != nil {
 			return err
@@ -127,7 +128,7 @@ func entries(ctx context.Context, s *store.Store, item string, keys []inventory.
 		return nil
 	})
 	if err != nil {
-		return store.Wrap("find orders of ended sale "+item, err)
+		return database.Wrap("find orders of ended sale "+item, err)
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func ended(ctx context.Context, s *store.Store, item string) (bool, error) {
 	defer cancel()
 	var rows []schema.Item
 	if err := s.Reader().WithContext(ctx).Select("control", "closes_at").Where("id = ?", item).Limit(1).Find(&rows).Error; err != nil {
-		return false, store.Wrap("read item "+item, err)
+		return false, database.Wrap("read item "+item, err)
 	}
 	return len(rows) > 0 && rows[0].Ended(store.SaleTime(s, item)), nil
 }

@@ -13,6 +13,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -59,8 +60,8 @@ func TestEndedSales_Entries(t *testing.T) {
 	}
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	if err := entries(late, s, "item", keys, nil); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("a database that does not answer: %v, want ErrDatabase", err)
+	if err := entries(late, s, "item", keys, nil); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("a database that does not answer: %v, want ErrUnavailable", err)
 	}
 	tasks.err = ordertest.ErrTest
 	if _, err := e.Entries(await.Context(t), "item", keys); !errors.Is(err, inventory.ErrUnavailable) || !errors.Is(err, ordertest.ErrTest) {
@@ -100,8 +101,8 @@ func TestEndedSales_Ended(t *testing.T) {
 	}
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	if _, err := ended(late, s, "item"); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("a database that does not answer: %v, want ErrDatabase", err)
+	if _, err := ended(late, s, "item"); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("a database that does not answer: %v, want ErrUnavailable", err)
 	}
 	end, err := e.begin(await.Context(t))
 	if err != nil {

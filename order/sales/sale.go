@@ -15,6 +15,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // Source provides the database's state of a sale to the inventory. It is separate from
@@ -98,8 +99,8 @@ func saleOf(row *schema.Item) inventory.Sale {
 // readItems reads the rows of items. Errors: catalog.ErrItemNotFound if one is missing.
 func readItems(tx *gorm.DB, ids []string) (map[string]*schema.Item, error) {
 	var list []schema.Item
-	if err := tx.Where("id IN (SELECT value FROM json_each(?))", store.JSONList(ids...)).Find(&list).Error; err != nil {
-		return nil, store.Wrap("read items", err)
+	if err := tx.Where("id IN (SELECT value FROM json_each(?))", database.JSONList(ids...)).Find(&list).Error; err != nil {
+		return nil, database.Wrap("read items", err)
 	}
 	rows := make(map[string]*schema.Item, len(list))
 	for i := range list {
@@ -126,7 +127,7 @@ func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int
 	for i, item := range items {
 		err := eachRow(ctx, tx.Statement.ConnPool, holdingsOfItem, []any{item}, func(rows *sql.Rows) error {
 			if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
-				return store.Wrap("read orders of items", err)
+				return database.Wrap("read orders of items", err)
 			}
 			return fn(i, h)
 		})
@@ -141,7 +142,7 @@ func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int
 func eachRow(ctx context.Context, c gorm.ConnPool, query string, args []any, fn func(rows *sql.Rows) error) (err error) {
 	rows, err := c.QueryContext(ctx, query, args...)
 	if err != nil {
-		return store.Wrap("read orders of items", err)
+		return database.Wrap("read orders of items", err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
@@ -150,7 +151,7 @@ func eachRow(ctx context.Context, c gorm.ConnPool, query string, args []any, fn 
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return store.Wrap("read orders of items", err)
+		return database.Wrap("read orders of items", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -22,7 +23,7 @@ const totalsOnSale = `SELECT COUNT(*), CAST(COALESCE(SUM(total), 0) AS BIGINT), 
 	FROM items WHERE control <> 'closed' AND opens_at <= ?1 AND (closes_at = 0 OR closes_at > ?1)`
 
 // OnSale returns the totals of the items on sale. It takes about 5 ms for 10,000 items, so call
-// it at intervals. Errors: order.ErrDatabase.
+// it at intervals. Errors: database.ErrUnavailable.
 func OnSale(ctx context.Context, s *store.Store) (t Totals, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
@@ -31,7 +32,7 @@ func OnSale(ctx context.Context, s *store.Store) (t Totals, err error) {
 		err = db.QueryRowContext(ctx, totalsOnSale, s.Now().UnixMilli()).Scan(&t.Items, &t.Units, &t.Sold, &t.Awaiting)
 	}
 	if err != nil {
-		return Totals{}, store.Wrap("add up the items on sale", err)
+		return Totals{}, database.Wrap("add up the items on sale", err)
 	}
 	return t, nil
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"flashsale/internal/testing/await"
-	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/sales"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 )
 
@@ -51,7 +51,7 @@ func TestOnSale(t *testing.T) {
 	}
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	if _, err := sales.OnSale(late, s); !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("a database that does not answer: %v, want ErrDatabase", err)
+	if _, err := sales.OnSale(late, s); !errors.Is(err, database.ErrUnavailable) {
+		t.Errorf("a database that does not answer: %v, want ErrUnavailable", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"flashsale/internal/bucket"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // AuditRow is a row of the table audit.
@@ -36,14 +37,14 @@ func (r *AuditRow) Entry() order.AuditEntry {
 	}
 }
 
-var insertAudit = newRowsStatement("INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)",
+var insertAudit = database.NewRowsStatement("INSERT INTO audit (at, actor, action, item_id, order_id, before, after, request_id)",
 	"bigint text text text text text text text", "")
 
 // WriteAudit adds entries in the transaction of the changes that they record. So every
 // committed change has its entry, and a change that is rolled back has none.
 // An entry of an order names its item, any other the bucket that was changed.
-func WriteAudit(ctx context.Context, c Conn, rows ...*AuditRow) error {
-	args := make([]any, 0, len(rows)*insertAudit.columns)
+func WriteAudit(ctx context.Context, c database.Conn, rows ...*AuditRow) error {
+	args := make([]any, 0, len(rows)*insertAudit.Columns())
 	for _, r := range rows {
 		item := r.ItemID
 		if r.OrderID != "" {
@@ -70,7 +71,7 @@ func FactsJSON(facts map[string]any) string {
 }
 
 // Audit reads a page of the audit, newest first, and whether more follow.
-// Errors: ErrDatabase, ErrTooManyLists.
+// Errors: database.ErrUnavailable, ErrTooManyLists.
 func (s *Store) Audit(ctx context.Context, f order.AuditFilter) ([]order.AuditEntry, bool, error) {
 	var rows []AuditRow
 	err := s.ReadList(ctx, "read audit", func(db *gorm.DB) error { return AuditQuery(db, f).Find(&rows).Error })

@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/internal/plural"
 	"flashsale/inventory"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -117,7 +118,7 @@ func addBuckets(ctx context.Context, all map[string]Behind, ids []string, read r
 }
 
 // FindBehind compares all items and changes nothing: it stops no sale and records no
-// revision. Errors: ErrDatabase, inventory.ErrUnavailable.
+// revision. Errors: database.ErrUnavailable, inventory.ErrUnavailable.
 func FindBehind(ctx context.Context, store *Store, rdb redis.UniversalClient, partitions int) ([]Behind, error) {
 	lineage, err := Lineage(ctx, store)
 	if err != nil {
@@ -183,9 +184,9 @@ func (r revisionRow) behindOf(mark int64) bool { return r.Behind > 0 || r.Revisi
 const selectRevisions = `SELECT id, revision, behind, buckets FROM items WHERE id IN (SELECT value FROM json_each(?1))`
 
 // readRevisions reads the revisions of those items that exist, by their ids.
-func readRevisions(ctx context.Context, c Conn, ids []string) (map[string]revisionRow, error) {
+func readRevisions(ctx context.Context, c database.Conn, ids []string) (map[string]revisionRow, error) {
 	found := make(map[string]revisionRow, len(ids))
-	err := Each(ctx, c, selectRevisions, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, selectRevisions, []any{database.JSONList(ids...)}, func(rows *sql.Rows) error {
 		var r revisionRow
 		err := rows.Scan(&r.ID, &r.Revision, &r.Behind, &r.Buckets)
 		found[r.ID] = r
@@ -199,12 +200,12 @@ func (s *Store) revisions(ctx context.Context, ids []string) (map[string]revisio
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var found map[string]revisionRow
-	db, err := s.readDB.DB()
+	db, err := s.Reader().DB()
 	if err == nil {
 		found, err = readRevisions(ctx, db, ids)
 	}
 	if err != nil {
-		return nil, Wrap("read revisions", err)
+		return nil, database.Wrap("read revisions", err)
 	}
 	return found, nil
 }
@@ -225,7 +226,7 @@ func MarkBehind(ctx context.Context, s *Store, items []Behind) error {
 	if len(items) == 0 {
 		return nil
 	}
-	return s.Change(ctx, fmt.Sprintf("mark %s as behind", plural.Count(len(items), "item")), func(ctx context.Context, c Conn, _ int64) error {
+	return s.Change(ctx, fmt.Sprintf("mark %s as behind", plural.Count(len(items), "item")), func(ctx context.Context, c database.Conn, _ int64) error {
 		for _, b := range items {
 			// Unless an operator has decided meanwhile: that raised the revision above the
 			// mark.

@@ -10,6 +10,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 )
 
 // idAt is an id created at that time, in Unix milliseconds.
@@ -28,7 +29,7 @@ func insertOrders(t *testing.T, s *Store, tasks ...order.Task) {
 	for i := range tasks {
 		out[i] = confirmedOutcome(tasks[i].CreatedAt, 0)
 	}
-	err := s.Change(await.Context(t), "insert orders", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "insert orders", func(ctx context.Context, c database.Conn, _ int64) error {
 		_, err := insertConfirmed.Exec(ctx, c, orderRows(tasks, out))
 		return err
 	})

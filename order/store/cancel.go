@@ -5,6 +5,7 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // cancellation is a call of Cancel.
@@ -23,34 +24,47 @@ type cancellation struct {
 func (s *Store) Cancel(ctx context.Context, id string, by order.Canceller) (o order.Order, pending []Release, err error) {
 	own := &cancellation{id: id, by: by}
 	operation := "cancel order " + id
-	err = changeAndNoteRevisions(ctx, s, operation, &write{cancel: own, fn: func(ctx context.Context, g *group) error {
-		return g.cancelAll(ctx, own)
+	err = changeAndNoteRevisions(ctx, s, operation, &database.Write{Kind: cancellations, Value: own, Run: func(ctx context.Context, tx *database.Tx) error {
+		return cancelAll(ctx, tx, own)
 	}})
 	switch {
 	case err != nil:
 		return order.Order{}, nil, err
 	case own.refusal != nil:
-		return order.Order{}, nil, Wrap(operation, own.refusal)
+		return order.Order{}, nil, database.Wrap(operation, own.refusal)
 	case own.order.Status != order.StatusCancelled:
 		return own.order, nil, order.ErrOrderFinal
 	}
 	return own.order, own.pending, nil
 }
 
+// cancellations are the changes whose value is a cancellation.
+var cancellations = &database.Kind{Together: cancelTogether}
+
+// cancelTogether carries out several cancellations.
+func cancelTogether(ctx context.Context, tx *database.Tx, bunch []*database.Write) (rest []*database.Write, err error) {
+	list := make([]*cancellation, len(bunch))
+	for i, one := range bunch {
+		list[i] = one.Value.(*cancellation)
+	}
+	return nil, cancelAll(ctx, tx, list...)
+}
+
 // cancelAll carries out cancellations. An order of several is cancelled for the first of them
 // that may, and the others are repeats.
-func (g *group) cancelAll(ctx context.Context, list ...*cancellation) error {
-	return g.withOutbox(ctx, func(box *Outbox) error { return cancelOrders(ctx, g, g.store.highWater, list, box) })
+func cancelAll(ctx context.Context, tx *database.Tx, list ...*cancellation) error {
+	t := transactionOf(tx)
+	return t.withOutbox(ctx, func(box *Outbox) error { return cancelOrders(ctx, tx, t.store.highWater, list, box) })
 }
 
 // cancelOrders implements cancelAll. The number of its statements does not depend on that of the
 // orders.
-func cancelOrders(ctx context.Context, c Conn, h *HighWater, list []*cancellation, box *Outbox) error {
+func cancelOrders(ctx context.Context, c database.Conn, h *HighWater, list []*cancellation, box *Outbox) error {
 	asked := make([]string, len(list))
 	for i, own := range list {
 		asked[i] = own.id
 	}
-	ids := JSONList(asked...)
+	ids := database.JSONList(asked...)
 	found, err := ReadOrders(ctx, c, selectOrders, ids)
 	if err != nil {
 		return err
@@ -68,7 +82,7 @@ func cancelOrders(ctx context.Context, c Conn, h *HighWater, list []*cancellatio
 			closing = append(closing, [2]string{own.id, own.reason()})
 		}
 	}
-	closed, err := closeOrders(ctx, c, box, order.EventCancelled, cancelConfirmed, box.Now, jsonOf(closing))
+	closed, err := closeOrders(ctx, c, box, order.EventCancelled, cancelConfirmed, box.Now, database.JSON(closing))
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,14 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 )
 
 // TestStore_Cancel_Together: orders that are cancelled in one transaction leave the same rows, and
 // their callers get the same answers, as orders that are cancelled one by one.
 func TestStore_Cancel_Together(t *testing.T) {
 	t.Parallel()
-	contents := func(together bool) []string {
+	contents := func(waiting bool) []string {
 		clock := ordertest.NewClock()
 		clock.Store(1_790_000_000_000)
 		s := openStore(t, ordertest.NewDatabase(t), WithClock(clock))
@@ -35,8 +36,8 @@ func TestStore_Cancel_Together(t *testing.T) {
 		if _, _, err := s.Cancel(await.Context(t), ids[2], order.Canceller{Admin: true, UserID: "root"}); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
-			_, err := c.ExecContext(ctx, DeleteReleases, JSONList(ids[2]))
+		err := s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
+			_, err := c.ExecContext(ctx, DeleteReleases, database.JSONList(ids[2]))
 			return err
 		})
 		if err != nil {
@@ -65,7 +66,7 @@ func TestStore_Cancel_Together(t *testing.T) {
 		answers := make([]string, len(list))
 		c := &calls{t: t, s: s}
 		release := func() {}
-		if together {
+		if waiting {
 			release = holdConnection(t, s)
 		}
 		for i, one := range list {
@@ -74,7 +75,7 @@ func TestStore_Cancel_Together(t *testing.T) {
 				answers[i] = fmt.Sprintf("%s by %+v: %+v, pending %+v, %v", one.id, one.by, o, pending, err)
 				return nil
 			}
-			if together {
+			if waiting {
 				c.add(cancel)
 			} else if err := cancel(); err != nil {
 				t.Error(err)
@@ -113,6 +114,9 @@ func TestStore_Cancel_Faulty(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
+// together is how many payments, or cancellations, are made by the same statements at most beside other changes.
+const together = 40
+
 // TestPostgres_Pay_Statements: a payment that pays nothing costs only its own statements, and not
 // those of the payments beside it.
 func TestPostgres_Pay_Statements(t *testing.T) {
@@ -137,8 +141,8 @@ func TestPostgres_Pay_Statements(t *testing.T) {
 		}
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 2), statements("many", maxBunch-1); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d payments, and %d for 3", many, maxBunch, few)
+	if few, many := statements("few", 2), statements("many", together-1); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d payments, and %d for 3", many, together, few)
 	}
 }
 
@@ -164,10 +168,10 @@ func TestPostgres_Cancel_Statements(t *testing.T) {
 		c.succeeded()
 		return statementsOf(t, server) - before
 	}
-	if few, many := statements("few", 1, false), statements("many", maxBunch, false); few == 0 || many > 2*few { // a connection may be new
-		t.Errorf("%d statements for %d cancellations, and %d for one", many, maxBunch, few)
+	if few, many := statements("few", 1, false), statements("many", together, false); few == 0 || many > 2*few { // a connection may be new
+		t.Errorf("%d statements for %d cancellations, and %d for one", many, together, few)
 	}
-	if few, many := statements("two", 2, true), statements("all", maxBunch, true); few == 0 || many > 2*few {
-		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, maxBunch, few)
+	if few, many := statements("two", 2, true), statements("all", together, true); few == 0 || many > 2*few {
+		t.Errorf("%d statements for %d payments and as many cancellations, and %d for two", many, together, few)
 	}
 }

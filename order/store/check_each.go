@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // refusal is an order that is refused.
@@ -18,11 +19,11 @@ type refusal struct {
 // checkEach separates the tasks that the database allows from those that it refuses: each as if
 // those before it were committed. The transaction must exclude all others. None of the tasks has a
 // row, and no two have the same id.
-func checkEach(ctx context.Context, g *group, tasks []order.Task) (allowed []order.Task, refusals []refusal, err error) {
+func checkEach(ctx context.Context, tx *database.Tx, tasks []order.Task) (allowed []order.Task, refusals []refusal, err error) {
 	if len(tasks) == 0 {
 		return nil, nil, nil
 	}
-	st, err := readState(ctx, g, tasks)
+	st, err := readState(ctx, tx, tasks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,7 +105,7 @@ const (
 )
 
 // readState reads the state for tasks, of which there is at least one.
-func readState(ctx context.Context, c Conn, tasks []order.Task) (*saleState, error) {
+func readState(ctx context.Context, c database.Conn, tasks []order.Task) (*saleState, error) {
 	st := &saleState{
 		left: make(map[string]int64), limit: make(map[string]int64), held: make(map[buyerKey]int64),
 		taken: make(map[takenKey]bool), earlier: make(map[string][]limitBefore),
@@ -114,7 +115,7 @@ func readState(ctx context.Context, c Conn, tasks []order.Task) (*saleState, err
 		t := &tasks[i]
 		keys[i], since = [3]string{t.ItemID, t.UserID, t.IdempotencyKey}, min(since, t.CreatedAt)
 	}
-	items, list := JSONList(boughtItems(tasks)...), jsonOf(keys)
+	items, list := database.JSONList(boughtItems(tasks)...), database.JSON(keys)
 	for _, read := range []struct {
 		text string
 		args []any
@@ -148,7 +149,7 @@ func readState(ctx context.Context, c Conn, tasks []order.Task) (*saleState, err
 			return err
 		}},
 	} {
-		if err := Each(ctx, c, read.text, read.args, read.scan); err != nil {
+		if err := database.Each(ctx, c, read.text, read.args, read.scan); err != nil {
 			return nil, fmt.Errorf("read items, buyers and keys: %w", err)
 		}
 	}

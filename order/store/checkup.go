@@ -5,6 +5,8 @@ import (
 	"database/sql"
 
 	"gorm.io/gorm"
+
+	"flashsale/order/store/database"
 )
 
 // Checkup is the result of a check of the database.
@@ -26,22 +28,22 @@ type Checkup struct {
 }
 
 // Check reads the whole file of SQLite for faults. That may take long: bound it with ctx. It
-// writes nothing. Errors: ErrDatabase, and the error for an empty database.
+// writes nothing. Errors: database.ErrUnavailable, and the error for an empty database.
 func Check(ctx context.Context, s *Store) (Checkup, error) {
 	if s.Postgres() {
 		return checkPostgres(ctx, s)
 	}
 	var c Checkup
-	err := Snapshot(ctx, s, func(tx *gorm.DB) (err error) {
+	err := s.Snapshot(ctx, func(tx *gorm.DB) (err error) {
 		if err := tx.Raw("PRAGMA quick_check(10)").Scan(&c.Damage).Error; err != nil {
-			return Wrap("check database", err)
+			return database.Wrap("check database", err)
 		}
 		if len(c.Damage) == 1 && c.Damage[0] == "ok" {
 			c.Damage = nil
 		}
 		var modes []string
 		if err := tx.Raw("SELECT journal_mode FROM pragma_journal_mode").Scan(&modes).Error; err != nil {
-			return Wrap("read journal mode", err)
+			return database.Wrap("read journal mode", err)
 		}
 		if len(modes) == 1 {
 			c.JournalMode = modes[0]
@@ -67,13 +69,13 @@ func (c *Checkup) readMeta(tx *gorm.DB) (err error) {
 // the cluster has checksums.
 func checkPostgres(ctx context.Context, s *Store) (c Checkup, err error) {
 	// The rights first: without them, what follows fails.
-	if err := s.readDB.WithContext(ctx).Raw(deniedTables).Scan(&c.Denied).Error; err != nil {
-		return c, Wrap("check database", err)
+	if err := s.Reader().WithContext(ctx).Raw(deniedTables).Scan(&c.Denied).Error; err != nil {
+		return c, database.Wrap("check database", err)
 	}
 	if len(c.Denied) > 0 {
 		return c, nil
 	}
-	err = s.readDB.WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
+	err = s.Reader().WithContext(ctx).Transaction(func(tx *gorm.DB) (err error) {
 		return c.readMeta(tx)
 	}, &sql.TxOptions{ReadOnly: true})
 	return c, err

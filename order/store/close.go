@@ -8,6 +8,7 @@ import (
 
 	"flashsale/internal/plural"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // A confirmed order ends by exactly one of payOrder (pay.go), cancelOrders (cancel.go) and
@@ -17,7 +18,7 @@ import (
 
 // closeOrders runs a statement that changes confirmed orders to a final state and returns their
 // OrderFields, with all that belongs to that change. It returns those orders.
-func closeOrders(ctx context.Context, c Conn, box *Outbox, kind order.EventType, query string, args ...any) ([]order.Order, error) {
+func closeOrders(ctx context.Context, c database.Conn, box *Outbox, kind order.EventType, query string, args ...any) ([]order.Order, error) {
 	closed, err := ReadOrders(ctx, c, query, args...)
 	if err != nil {
 		return nil, err
@@ -32,7 +33,7 @@ func closeOrders(ctx context.Context, c Conn, box *Outbox, kind order.EventType,
 // TakeBack subtracts the units of orders that were just closed, and records their releases. The
 // number of its statements does not depend on that of the orders: on Postgres, nothing else is
 // written meanwhile.
-func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) error {
+func TakeBack(ctx context.Context, c database.Conn, closed []order.Order, box *Outbox) error {
 	if len(closed) == 0 {
 		return nil
 	}
@@ -58,13 +59,13 @@ func TakeBack(ctx context.Context, c Conn, closed []order.Order, box *Outbox) er
 }
 
 // unsell subtracts units from what the items have sold.
-func unsell(ctx context.Context, c Conn, units map[string]int64, box *Outbox) error {
+func unsell(ctx context.Context, c database.Conn, units map[string]int64, box *Outbox) error {
 	list := make([][2]any, 0, len(units))
 	for item, n := range units {
 		list = append(list, [2]any{item, n})
 	}
 	found := 0
-	err := Each(ctx, c, unsellUnits, []any{jsonOf(list)}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, unsellUnits, []any{database.JSON(list)}, func(rows *sql.Rows) error {
 		var item string
 		var revision int64
 		err := rows.Scan(&item, &revision)

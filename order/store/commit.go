@@ -15,8 +15,8 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/internal/plural"
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/store/postgres"
-	"flashsale/order/store/sqlite"
 )
 
 // errNotWhole says that a batch cannot be committed whole: an order exists already, or a
@@ -31,18 +31,13 @@ var errNotWhole = errors.New("order: an order of the batch exists or is refused"
 // It is not cancelled with ctx: the outcome of a transaction that was cut off is unknown.
 // The database's lock timeout bounds it.
 func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
-	commit := func(sole bool, fn func(ctx context.Context, g *group, box *Outbox) error) error {
-		return s.batchWriter.batch(ctx, sole, boughtItems(tasks), func(ctx context.Context, g *group) error {
-			return g.withOutbox(ctx, func(box *Outbox) error { return fn(ctx, g, box) })
-		})
-	}
-	err = commit(false, func(ctx context.Context, g *group, box *Outbox) (err error) {
-		out, err = commitWhole(ctx, g, tasks, box)
+	err = s.batch(ctx, false, tasks, func(ctx context.Context, tx *database.Tx, box *Outbox) (err error) {
+		out, err = commitWhole(ctx, tx, tasks, box)
 		return err
 	})
-	if errors.Is(err, errNotWhole) && !isLost(err) {
-		err = commit(true, func(ctx context.Context, g *group, box *Outbox) (err error) {
-			out, err = commitChecked(ctx, g, tasks, box)
+	if errors.Is(err, errNotWhole) && !database.IsLost(err) {
+		err = s.batch(ctx, true, tasks, func(ctx context.Context, tx *database.Tx, box *Outbox) (err error) {
+			out, err = commitChecked(ctx, tx, tasks, box)
 			return err
 		})
 	}
@@ -50,6 +45,15 @@ func (s *Store) Commit(ctx context.Context, tasks []order.Task) (out []order.Out
 		return nil, fmt.Errorf("commit %s: %w", plural.Count(len(tasks), "order"), err)
 	}
 	return out, nil
+}
+
+// batch runs fn in a batch of orders, for these tasks. On Postgres, batches of several processes run concurrently,
+// unless one is sole.
+func (s *Store) batch(ctx context.Context, sole bool, tasks []order.Task, fn func(ctx context.Context, tx *database.Tx, box *Outbox) error) error {
+	_, err := s.Do(ctx, &database.Write{Batch: true, Sole: sole, Value: boughtItems(tasks), Run: func(ctx context.Context, tx *database.Tx) error {
+		return transactionOf(tx).withOutbox(ctx, func(box *Outbox) error { return fn(ctx, tx, box) })
+	}})
+	return err
 }
 
 // buyerKey is the key of a row of buyers: a buyer of an item.
@@ -60,14 +64,14 @@ func (k buyerKey) compare(other buyerKey) int {
 }
 
 // commitWhole commits all tasks or none. Errors: errNotWhole.
-func commitWhole(ctx context.Context, c Conn, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
+func commitWhole(ctx context.Context, tx *database.Tx, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
 	for i := range tasks {
 		if tasks[i].Quantity <= 0 {
 			return nil, errNotWhole
 		}
 	}
 	n := newOrdersOf(tasks)
-	err := n.commit(ctx, c, addToBuyers, box)
+	err := n.commit(ctx, tx, addToBuyers, box)
 	if err == nil && n.exceeded() {
 		err = errNotWhole
 	}
@@ -102,12 +106,12 @@ func newOrdersOf(tasks []order.Task) *newOrders {
 // On Postgres several workers run it concurrently. Each locks the rows of buyers, then of
 // items, then of orders, and those of a table in one order, so that no two wait for each
 // other. The items come late because all buyers of an item share its row.
-func (n *newOrders) commit(ctx context.Context, c Conn, add *rowsStatement, box *Outbox) error {
+func (n *newOrders) commit(ctx context.Context, tx *database.Tx, add *database.RowsStatement, box *Outbox) error {
 	var err error
-	if g, ok := c.(*group); ok && g.store.Postgres() {
-		err = n.insertPostgres(ctx, g, add, box.Now)
+	if tx.Postgres() {
+		err = n.insertPostgres(ctx, tx, add, box.Now)
 	} else {
-		err = n.insert(ctx, c, add, box.Now)
+		err = n.insert(ctx, tx, add, box.Now)
 	}
 	if err != nil {
 		return err
@@ -115,7 +119,7 @@ func (n *newOrders) commit(ctx context.Context, c Conn, add *rowsStatement, box 
 	for id, item := range n.items {
 		box.revised(id, item.Revision)
 	}
-	if err := box.tasks(ctx, c, n.tasks, n.outcomes, n.items); err != nil {
+	if err := box.tasks(ctx, tx, n.tasks, n.outcomes, n.items); err != nil {
 		return err
 	}
 	faultpoint.Reach("order.committing")
@@ -134,7 +138,7 @@ func orderRows(tasks []order.Task, out []order.Outcome) []any {
 }
 
 // insert counts the units of the buyers and the items, and inserts the rows. Errors: errNotWhole.
-func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now int64) error {
+func (n *newOrders) insert(ctx context.Context, c database.Conn, add *database.RowsStatement, now int64) error {
 	written, err := add.Exec(ctx, c, buyerRows(n.perBuyer))
 	if err != nil {
 		return fmt.Errorf("count buyers: %w", err)
@@ -152,7 +156,7 @@ func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now 
 	}
 	_, err = insertConfirmed.Exec(ctx, c, orderRows(n.tasks, n.outcomes))
 	switch {
-	case isDuplicate(err):
+	case database.Duplicate(err):
 		return errNotWhole
 	case err != nil:
 		return fmt.Errorf("insert orders: %w", err)
@@ -161,9 +165,10 @@ func (n *newOrders) insert(ctx context.Context, c Conn, add *rowsStatement, now 
 }
 
 // insertPostgres is insert in one round trip.
-func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsStatement, now int64) error {
+func (n *newOrders) insertPostgres(ctx context.Context, tx *database.Tx, add *database.RowsStatement, now int64) error {
+	windows := transactionOf(tx).windows
 	for i := range n.tasks {
-		window, known := g.opening.windows[n.tasks[i].ItemID]
+		window, known := windows[n.tasks[i].ItemID]
 		if !known {
 			return errNotWhole
 		}
@@ -171,8 +176,8 @@ func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsState
 	}
 	// pgx takes an error of these functions for one of the statements, and forgets them.
 	var notWhole error
-	err := g.pipeline(ctx, func(b *pgx.Batch) {
-		b.Queue(add.postgres, add.arrays(buyerRows(n.perBuyer))...).Exec(func(tag pgconn.CommandTag) error {
+	err := tx.Pipeline(ctx, func(b *pgx.Batch) {
+		add.Queue(b, buyerRows(n.perBuyer)).Exec(func(tag pgconn.CommandTag) error {
 			notWhole = n.checkBuyers(tag.RowsAffected())
 			return nil
 		})
@@ -185,10 +190,10 @@ func (n *newOrders) insertPostgres(ctx context.Context, g *group, add *rowsState
 				return err
 			})
 		}
-		b.Queue(insertConfirmed.postgres, insertConfirmed.arrays(orderRows(n.tasks, n.outcomes))...)
+		insertConfirmed.Queue(b, orderRows(n.tasks, n.outcomes))
 	})
 	switch {
-	case isDuplicate(err):
+	case database.Duplicate(err):
 		return errNotWhole
 	case err != nil:
 		return fmt.Errorf("count buyers and items, and insert orders: %w", err)
@@ -214,9 +219,6 @@ func (n *newOrders) exceeded() bool {
 	}
 	return false
 }
-
-// isDuplicate reports whether an insert failed because a row with the same key exists.
-func isDuplicate(err error) bool { return postgres.Duplicate(err) || sqlite.Duplicate(err) }
 
 // boughtItems returns the items of tasks.
 func boughtItems(tasks []order.Task) (items []string) {
@@ -267,7 +269,7 @@ func (s soldUnits) plus(t *order.Task) soldUnits {
 }
 
 // sell counts units as sold, if the total allows it (P1).
-func sell(ctx context.Context, c Conn, item string, sold soldUnits) (soldItem, error) {
+func sell(ctx context.Context, c database.Conn, item string, sold soldUnits) (soldItem, error) {
 	return scanSoldItem(item, sold, c.QueryRowContext(ctx, sellUnits, sold.quantity, item, sold.sequence))
 }
 
@@ -297,8 +299,8 @@ func buyerRows(held map[buyerKey]int64) []any {
 // commitChecked commits tasks of which some may exist or be refused. An order that exists already
 // is reported in its present state; an order that is refused is inserted as rejected, with the
 // reason. No other transaction writes meanwhile, so what it reads stays true.
-func commitChecked(ctx context.Context, g *group, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
-	known, err := outcomes(ctx, g, tasks)
+func commitChecked(ctx context.Context, tx *database.Tx, tasks []order.Task, box *Outbox) ([]order.Outcome, error) {
+	known, err := outcomes(ctx, tx, tasks)
 	if err != nil {
 		return nil, err
 	}
@@ -311,20 +313,20 @@ func commitChecked(ctx context.Context, g *group, tasks []order.Task, box *Outbo
 			missing = append(missing, tasks[i])
 		}
 	}
-	allowed, refusals, err := checkEach(ctx, g, missing)
+	allowed, refusals, err := checkEach(ctx, tx, missing)
 	if err != nil {
 		return nil, err
 	}
 	if len(allowed) > 0 {
 		n := newOrdersOf(allowed)
-		if err := n.commit(ctx, g, addAllowed, box); err != nil {
+		if err := n.commit(ctx, tx, addAllowed, box); err != nil {
 			return nil, err
 		}
 		for i := range allowed {
 			known[allowed[i].ID] = n.outcomes[i]
 		}
 	}
-	args := make([]any, 0, len(refusals)*insertRejected.columns)
+	args := make([]any, 0, len(refusals)*insertRejected.Columns())
 	for i := range refusals {
 		r := &refusals[i]
 		o := order.Outcome{Status: order.StatusRejected, Reason: r.reason, ClosedAt: box.Now}
@@ -332,7 +334,7 @@ func commitChecked(ctx context.Context, g *group, tasks []order.Task, box *Outbo
 		box.Task(r.task, o)
 		args = append(args, rejectedRow(r.task, o, r.key)...)
 	}
-	if _, err := insertRejected.Exec(ctx, g, args); err != nil {
+	if _, err := insertRejected.Exec(ctx, tx, args); err != nil {
 		return nil, fmt.Errorf("insert rejected orders: %w", err)
 	}
 	out := make([]order.Outcome, len(tasks))
@@ -343,9 +345,9 @@ func commitChecked(ctx context.Context, g *group, tasks []order.Task, box *Outbo
 }
 
 // outcomes reads the outcomes of the tasks that have rows, by their ids.
-func outcomes(ctx context.Context, c Conn, tasks []order.Task) (map[string]order.Outcome, error) {
+func outcomes(ctx context.Context, c database.Conn, tasks []order.Task) (map[string]order.Outcome, error) {
 	found := make(map[string]order.Outcome)
-	err := Each(ctx, c, selectOutcomes, []any{JSONList(order.TaskIDs(tasks)...)}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, selectOutcomes, []any{database.JSONList(order.TaskIDs(tasks)...)}, func(rows *sql.Rows) error {
 		var id string
 		var o order.Outcome
 		if err := rows.Scan(&id, &o.Status, &o.Reason, &o.ConfirmedAt, &o.ExpiresAt, &o.ClosedAt); err != nil {
@@ -361,7 +363,7 @@ func outcomes(ctx context.Context, c Conn, tasks []order.Task) (map[string]order
 }
 
 // InsertRejection inserts the row of a rejected order.
-func InsertRejection(ctx context.Context, c Conn, t *order.Task, o order.Outcome) error {
+func InsertRejection(ctx context.Context, c database.Conn, t *order.Task, o order.Outcome) error {
 	key := t.IdempotencyKey
 	taken, err := keyTaken(ctx, c, t)
 	if err != nil {
@@ -382,7 +384,7 @@ func rejectedRow(t *order.Task, o order.Outcome, key string) []any {
 }
 
 // keyTaken reports whether another order has the same idempotency key.
-func keyTaken(ctx context.Context, c Conn, t *order.Task) (taken bool, err error) {
+func keyTaken(ctx context.Context, c database.Conn, t *order.Task) (taken bool, err error) {
 	if err := c.QueryRowContext(ctx, selectKeyTaken, t.UserID, t.ItemID, t.IdempotencyKey).Scan(&taken); err != nil {
 		return false, fmt.Errorf("find key: %w", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 	"flashsale/queue"
@@ -111,8 +112,8 @@ func TestStore_LifeUnknown(t *testing.T) {
 		ctx := await.Context(t)
 
 		faults.Strike(fault)
-		if _, err := s.Pay(ctx, paid, ordertest.Money("psp-1", 1)); !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("a payment of unknown outcome: %v, want %v", err, order.ErrDatabase)
+		if _, err := s.Pay(ctx, paid, ordertest.Money("psp-1", 1)); !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("a payment of unknown outcome: %v, want %v", err, database.ErrUnavailable)
 		}
 		faults.Struck(t, 1)
 		if o, err := s.Pay(ctx, paid, ordertest.Money("psp-1", 1)); err != nil || o.Status != order.StatusPaid {
@@ -123,8 +124,8 @@ func TestStore_LifeUnknown(t *testing.T) {
 		}
 
 		faults.Strike(fault)
-		if _, _, err := s.Cancel(ctx, cancelled, order.Canceller{Admin: true}); !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("a cancellation of unknown outcome: %v, want %v", err, order.ErrDatabase)
+		if _, _, err := s.Cancel(ctx, cancelled, order.Canceller{Admin: true}); !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("a cancellation of unknown outcome: %v, want %v", err, database.ErrUnavailable)
 		}
 		faults.Struck(t, 1)
 		if o, pending, err := s.Cancel(ctx, cancelled, order.Canceller{Admin: true}); err != nil || o.Status != order.StatusCancelled || len(pending) != 1 {
@@ -138,7 +139,7 @@ func TestStore_LifeUnknown(t *testing.T) {
 			if err == nil && (results[expired].Status != order.StatusExpired || len(pending) != 1) {
 				t.Errorf("the expiry: %v, %d pending releases", results, len(pending))
 			}
-			if err != nil && !errors.Is(err, order.ErrDatabase) {
+			if err != nil && !errors.Is(err, database.ErrUnavailable) {
 				t.Errorf("an expiry of unknown outcome: %v", err)
 			}
 			return err == nil
@@ -166,8 +167,8 @@ func TestService_ChangeUnknown(t *testing.T) {
 		ctx := await.Context(t)
 
 		faults.Strike(fault)
-		if _, err := s.Sales.CreateItem(ctx, ordertest.NewItem("other", 5, 1)); !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("an item of unknown outcome: %v, want %v", err, order.ErrDatabase)
+		if _, err := s.Sales.CreateItem(ctx, ordertest.NewItem("other", 5, 1)); !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("an item of unknown outcome: %v, want %v", err, database.ErrUnavailable)
 		}
 		faults.Struck(t, 1)
 		_, err := s.Sales.CreateItem(ctx, ordertest.NewItem("other", 5, 1))

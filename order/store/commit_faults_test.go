@@ -14,7 +14,9 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"flashsale/internal/testing/await"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 	"flashsale/order/store/sqlite"
 )
 
@@ -106,7 +108,7 @@ func (tx faultyTx) Commit() error {
 func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
 	ordertest.NeedSQLite(t)
-	f := &commitFaults{dsn: "file:" + s.file + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(sqlite.LockWait)}
+	f := &commitFaults{dsn: "file:" + s.Path() + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(sqlite.LockWait)}
 	pool := sql.OpenDB(f)
 	pool.SetMaxOpenConns(1)
 	db, err := gorm.Open(gormsqlite.New(gormsqlite.Config{Conn: pool}), &gorm.Config{
@@ -115,9 +117,16 @@ func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.prepared.close(), closeDB(s.writeDB)); err != nil {
+	// The statements that are prepared belong to the connection.
+	again, err := database.Open(await.Context(t), ordertest.SettingOf(s), database.Config{Prepared: preparedTexts, Probe: writeProbe, Hooks: s.newTransaction})
+	if err != nil {
 		t.Fatal(err)
 	}
-	s.writeDB = db
+	broken, err := again.Writer().DB()
+	if err := errors.Join(err, broken.Close(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s.DB = again
+	*s.Writer() = *db
 	return f
 }

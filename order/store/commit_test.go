@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mattn/go-sqlite3"
 	"pgregory.net/rapid"
 
 	"flashsale/internal/testing/await"
@@ -18,6 +19,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/schema"
+	"flashsale/order/store/database"
 )
 
 func TestStore_commit_Row(t *testing.T) {
@@ -100,11 +102,9 @@ func TestStore_commitWhole(t *testing.T) {
 
 // commitWhole commits the tasks together or not at all.
 func (s *Store) commitWhole(ctx context.Context, tasks []order.Task) (out []order.Outcome, err error) {
-	err = s.batchWriter.batch(ctx, false, boughtItems(tasks), func(ctx context.Context, g *group) error {
-		return g.withOutbox(ctx, func(box *Outbox) (err error) {
-			out, err = commitWhole(ctx, g, tasks, box)
-			return err
-		})
+	err = s.batch(ctx, false, tasks, func(ctx context.Context, tx *database.Tx, box *Outbox) (err error) {
+		out, err = commitWhole(ctx, tx, tasks, box)
+		return err
 	})
 	return out, err
 }
@@ -227,31 +227,6 @@ func TestStore_commit_ChunkSizes(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-func TestRowsStatement_exec(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	for n := range 600 {
-		args := make([]any, 0, n*buyerColumns)
-		for i := range n {
-			args = append(args, fmt.Sprintf("item%d", n), fmt.Sprintf("u%d", i), int64(1))
-		}
-		var written int64
-		// Committing each of them would sync the disk 600 times.
-		err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) (err error) {
-			if written, err = addToBuyers.Exec(ctx, c, args); err != nil {
-				t.Error(err)
-			}
-			return ordertest.ErrTest
-		})
-		if !errors.Is(err, ordertest.ErrTest) {
-			t.Fatal(err)
-		}
-		if written != int64(n) {
-			t.Errorf("%d rows are reported as %d", n, written)
-		}
-	}
-}
-
 // TestSchema_Checks: the database itself refuses changes that the code must never make.
 func TestSchema_Checks(t *testing.T) {
 	t.Parallel()
@@ -286,7 +261,7 @@ func TestSchema_Checks(t *testing.T) {
 	} {
 		db := s.Writer()
 		if sql == "" {
-			db, sql = s.readDB, "UPDATE items SET sold = 2 WHERE id = 'item'"
+			db, sql = s.Reader(), "UPDATE items SET sold = 2 WHERE id = 'item'"
 		}
 		if res := db.Exec(sql); res.Error == nil {
 			t.Errorf("%s: accepted, %d rows", name, res.RowsAffected)
@@ -451,7 +426,7 @@ func TestStore_Commit_AfterChange(t *testing.T) {
 		t.Cleanup(release)
 		change, batch := make(chan error, 1), make(chan error, 1)
 		go func() {
-			change <- s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+			change <- s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
 				if runs++; runs == 1 {
 					close(begun)
 					<-proceed
@@ -465,7 +440,7 @@ func TestStore_Commit_AfterChange(t *testing.T) {
 			_, err := s.Commit(await.Context(t), []order.Task{first, ordertest.Bought("o2", "item", "u2", "k2", 1)})
 			batch <- err
 		}()
-		await.True(t, "the batch to wait", func() bool { n, _ := waiting(s); return n == 1 })
+		await.True(t, "the batch to wait", func() bool { n, _ := s.Waiting(); return n == 1 })
 		release()
 		if err := <-change; err != nil {
 			t.Errorf("lost %v: the change: %v", lost, err)
@@ -493,14 +468,22 @@ func breakUndo(t *testing.T, s *Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo := s.prepared[undoSavepoint]
-	t.Cleanup(func() {
-		if err := undo.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	s.prepared[undoSavepoint], err = db.PrepareContext(await.Context(t), "ROLLBACK TO SAVEPOINT none") //nolint:sqlclosecheck // the store closes it
+	conn, err := db.Conn(await.Context(t))
 	if err != nil {
+		t.Fatal(err)
+	}
+	err = conn.Raw(func(driver any) error {
+		driver.(interface {
+			RegisterAuthorizer(func(op int, what, name, database string) int)
+		}).RegisterAuthorizer(func(op int, what, _, _ string) int {
+			if op == sqlite3.SQLITE_SAVEPOINT && what == "ROLLBACK" {
+				return sqlite3.SQLITE_DENY
+			}
+			return sqlite3.SQLITE_OK
+		})
+		return nil
+	})
+	if err := errors.Join(err, conn.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -542,7 +525,7 @@ func TestStore_Commit_EarlierLimit(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	const ms = 1_790_000_000_000
-	err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
 		return WriteAudit(ctx, c,
 			&AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":3}`, After: `{"per_user_limit":2}`},
 			&AuditRow{At: ms + 10, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
@@ -588,7 +571,7 @@ func TestPostgres_commit_Statements(t *testing.T) {
 	s := openStore(t, ordertest.NewPostgresOn(t, server))
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	const ms = 1_790_000_000_000
-	err := s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
 		return WriteAudit(ctx, c, &AuditRow{At: ms, Action: order.ActionItemChange, ItemID: "item", Before: `{"per_user_limit":2}`, After: `{"per_user_limit":1}`})
 	})
 	if err != nil {

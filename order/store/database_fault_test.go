@@ -21,6 +21,7 @@ import (
 	"flashsale/order/ordertest"
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/sqlite"
 	"flashsale/order/store/storetest"
 	"flashsale/queue"
@@ -52,11 +53,11 @@ func TestStore_transient(t *testing.T) {
 				_, err = s.Commit(await.Context(t), ordertest.Distinct(fmt.Sprintf("%d-", i), "item", 100))
 			}
 			var se sqlite3.Error
-			if !errors.As(err, &se) || !slices.Contains(f.Codes, se.Code) || !store.Transient(err) {
-				t.Errorf("commit: %v, transient %v; want one of the codes %v, transient", err, store.Transient(err), f.Codes)
+			if !errors.As(err, &se) || !slices.Contains(f.Codes, se.Code) || !database.Transient(err) {
+				t.Errorf("commit: %v, transient %v; want one of the codes %v, transient", err, database.Transient(err), f.Codes)
 			}
-			if _, err := s.InsertItem(await.Context(t), ordertest.NewItem("other", 1, 1)); f.Name != "full" && !errors.Is(err, order.ErrDatabase) {
-				t.Errorf("a new item: %v, want %v", err, order.ErrDatabase)
+			if _, err := s.InsertItem(await.Context(t), ordertest.NewItem("other", 1, 1)); f.Name != "full" && !errors.Is(err, database.ErrUnavailable) {
+				t.Errorf("a new item: %v, want %v", err, database.ErrUnavailable)
 			}
 			if _, err := s.Order(await.Context(t), "first"); err != nil {
 				t.Errorf("reading meanwhile: %v", err)
@@ -155,7 +156,7 @@ func TestStore_beginsWithinDeadline(t *testing.T) {
 		}()
 		select {
 		case err := <-done:
-			if err == nil || !store.Transient(err) && !errors.Is(err, context.DeadlineExceeded) {
+			if err == nil || !database.Transient(err) && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a transaction without the lock: %v", err)
 			}
 			end()
@@ -209,7 +210,7 @@ func TestFulfiller_DatabaseFault(t *testing.T) {
 				defer s.Mu.Unlock()
 				n := 0
 				for _, err := range s.Errors {
-					if store.Transient(err) {
+					if database.Transient(err) {
 						n++
 					}
 				}

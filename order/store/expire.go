@@ -9,6 +9,7 @@ import (
 
 	"flashsale/internal/plural"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // Expiry is the result of an order's expiry.
@@ -22,8 +23,8 @@ type Expiry struct {
 // also returns the units that are still to be released, including those of orders closed
 // before.
 func (s *Store) Expire(ctx context.Context, ids []string) (results map[string]Expiry, pending []Release, err error) {
-	err = s.ChangeWithEvents(ctx, "expire "+plural.Count(len(ids), "order"), func(ctx context.Context, c Conn, box *Outbox) error {
-		list := JSONList(ids...)
+	err = s.ChangeWithEvents(ctx, "expire "+plural.Count(len(ids), "order"), func(ctx context.Context, c database.Conn, box *Outbox) error {
+		list := database.JSONList(ids...)
 		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
 			return err
 		}
@@ -52,16 +53,16 @@ func StoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppe
 // expireOrders changes those orders of a JSON list to expired that are confirmed and due.
 // It is never early: an order expires at its expires_at. Orders of the items in stopped,
 // which is a JSON list too, do not expire.
-func expireOrders(ctx context.Context, c Conn, list, stopped string, box *Outbox) error {
+func expireOrders(ctx context.Context, c database.Conn, list, stopped string, box *Outbox) error {
 	_, err := closeOrders(ctx, c, box, order.EventExpired, expireDue, box.Now, list, stopped)
 	return err
 }
 
 // readExpiries reads the states of the orders in a JSON list. Orders without a row are
 // omitted.
-func readExpiries(ctx context.Context, c Conn, list string, now int64) (map[string]Expiry, error) {
+func readExpiries(ctx context.Context, c database.Conn, list string, now int64) (map[string]Expiry, error) {
 	results := make(map[string]Expiry)
-	err := Each(ctx, c, selectExpiries, []any{list}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, selectExpiries, []any{list}, func(rows *sql.Rows) error {
 		var id string
 		var status order.Status
 		var expiresAt int64

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"flashsale/order/store/database"
 )
 
 // ErrServerChanged means that a write was refused, and changed nothing, because it was the first
@@ -18,38 +20,40 @@ var ErrServerChanged = errors.New("order: first write on another database server
 // taken over. The next transactions raise the revisions that show what it has lost, so a later
 // comparison would find nothing, and every process compares before it writes. If items are
 // behind, they are marked, and only the marks are committed. A restart of the same server is
-// compared, too. Errors: ErrServerChanged, and errMarked if marks were committed; the transaction
-// has ended then.
-func (g *group) compareServer() error {
-	h := g.store.highWater
-	if h == nil || g.opening == nil {
+// compared, too. Errors: see [transaction.Begun].
+func (t *transaction) compareServer(ctx context.Context, batch bool) error {
+	h := t.store.highWater
+	if h == nil {
 		return nil
 	}
-	life := g.opening.txID.life
-	if known := g.store.comparedLife.Load(); known != nil && *known == life {
+	life := t.tx.ServerLife()
+	if known := t.store.comparedLife.Load(); known != nil && *known == life {
 		return nil
 	}
-	behind, err := h.compareAll(g.ctx, g)
+	behind, err := h.compareAll(ctx, t.tx)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrServerChanged, errors.Join(err, g.end(false)))
+		return fmt.Errorf("%w: %w", ErrServerChanged, errors.Join(err, t.tx.End(false)))
 	}
 	if len(behind) == 0 {
-		g.store.comparedLife.Store(&life)
+		t.store.comparedLife.Store(&life)
 		return nil
 	}
 	// Not by stopping them as a check does: that one may be waiting for the writer.
 	h.addUrgent(behind)
 	defer h.Nudge() // only a check of all items ends it, also if the marks cannot be committed
 	for _, b := range behind {
-		if _, err := g.ExecContext(g.ctx, setBehind, b.Redis, b.ItemID); err != nil {
-			return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, errors.Join(err, g.end(false)))
+		if _, err := t.tx.ExecContext(ctx, setBehind, b.Redis, b.ItemID); err != nil {
+			return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, errors.Join(err, t.tx.End(false)))
 		}
 	}
-	if err := g.end(true); err != nil {
+	if err := t.tx.End(true); err != nil {
 		return fmt.Errorf("%w: mark items as behind: %w", ErrServerChanged, err)
 	}
-	g.store.comparedLife.Store(&life)
-	return fmt.Errorf("%w: %d %w", ErrServerChanged, len(behind), errMarked)
+	t.store.comparedLife.Store(&life)
+	if !batch {
+		return database.ErrRunAgain
+	}
+	return fmt.Errorf("%w: %d items are older in the database than in Redis", ErrServerChanged, len(behind))
 }
 
 // addUrgent adds to the urgent items, which are those of a server before this one, or of the other
@@ -70,15 +74,12 @@ func (h *HighWater) addUrgent(behind []Behind) {
 	}
 }
 
-// errMarked says that items were marked as behind.
-var errMarked = errors.New("items are older in the database than in Redis")
-
 const selectItemIDs = `SELECT id FROM items WHERE id > ?1 ORDER BY id LIMIT ?2`
 
 // compareAll compares all items, as a check does, in a transaction. It returns those that are not
 // marked yet, or that this process does not know as stopped because another one has marked them, with
 // their other buckets, ordered by id. Items that the database does not have cannot be marked.
-func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
+func (h *HighWater) compareAll(ctx context.Context, c database.Conn) ([]Behind, error) {
 	marked := make(map[string]bool)
 	read := func(ctx context.Context, ids []string) (map[string]revisionRow, error) {
 		found, err := readRevisions(ctx, c, ids)
@@ -90,7 +91,7 @@ func (h *HighWater) compareAll(ctx context.Context, c Conn) ([]Behind, error) {
 	var found []Behind
 	for after := ""; ; {
 		var ids []string
-		err := Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
+		err := database.Each(ctx, c, selectItemIDs, []any{after, revisionPage}, func(rows *sql.Rows) error {
 			var id string
 			err := rows.Scan(&id)
 			ids = append(ids, id)

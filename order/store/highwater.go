@@ -15,6 +15,7 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -70,7 +71,7 @@ type HighWater struct {
 }
 
 // NewHighWater returns a HighWater that gets the store's committed revisions. Call it
-// before the store is used. Errors: ErrDatabase, inventory.ErrUnavailable.
+// before the store is used. Errors: database.ErrUnavailable, inventory.ErrUnavailable.
 func NewHighWater(ctx context.Context, cfg HighWaterConfig) (*HighWater, error) {
 	if cfg.OnChange == nil {
 		cfg.OnChange = func([]Behind) {}
@@ -181,7 +182,7 @@ func (h *HighWater) StoppedList() string {
 	if len(ids) == 0 {
 		return "[]"
 	}
-	return JSONList(ids...)
+	return database.JSONList(ids...)
 }
 
 // AnyStopped reports whether any item is stopped. If so, the database as a whole is old.
@@ -247,15 +248,15 @@ func (h *HighWater) Run(ctx context.Context, every time.Duration) {
 }
 
 // Check compares all items, and stops the sales of those that are behind.
-// Errors: ErrDatabase, inventory.ErrUnavailable.
+// Errors: database.ErrUnavailable, inventory.ErrUnavailable.
 func (h *HighWater) Check(ctx context.Context) error {
 	if !h.Store.Postgres() {
 		return h.check(ctx, true)
 	}
 	// The first write need not compare again, unless another server has taken over meanwhile.
-	_, life, err := transactionStatus(ctx, h.Store, firstXID)
+	life, err := h.Store.ServerLife(ctx)
 	if err != nil {
-		return Wrap("identify the server", err)
+		return err
 	}
 	if err := h.check(ctx, true); err != nil {
 		return err
@@ -263,9 +264,6 @@ func (h *HighWater) Check(ctx context.Context) error {
 	h.Store.comparedLife.Store(&life)
 	return nil
 }
-
-// firstXID is the number of a transaction that every server knows.
-const firstXID = "3"
 
 // check checks the next page of items, or all of them, and stops the sales of those that are behind.
 func (h *HighWater) check(ctx context.Context, all bool) error {
@@ -391,7 +389,7 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 // MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
 // the database is older than Redis. It reads both. Of an item without a mark it records the revision:
 // a sale must be loaded before it accepts orders, so an item with accepted orders has a mark, even if none
-// of them is committed, unless Redis refused the mark or an older version loaded the sale. Errors: ErrDatabase, inventory.ErrUnavailable.
+// of them is committed, unless Redis refused the mark or an older version loaded the sale. Errors: database.ErrUnavailable, inventory.ErrUnavailable.
 func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
 	if h == nil {
 		return nil, nil

@@ -28,7 +28,7 @@ func TestHighWater_Expiry(t *testing.T) {
 	s.highWater = h
 	h.Redis = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	if s.Postgres() { // the comparison with Redis is over
-		_, life, err := transactionStatus(ctx, s, firstXID)
+		life, err := s.ServerLife(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/order"
 	"flashsale/order/schema"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -81,18 +82,18 @@ func divided(first schema.Item, stock int64, buckets int) []schema.Item {
 	return rows
 }
 
-// Item reads an item's row. Errors: catalog.ErrItemNotFound, order.ErrDatabase.
+// Item reads an item's row. Errors: catalog.ErrItemNotFound, database.ErrUnavailable.
 func Item(ctx context.Context, s *Store, id string) (schema.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return ReadItem(s.readDB.WithContext(ctx), id)
+	return ReadItem(s.Reader().WithContext(ctx), id)
 }
 
 // ReadItem reads an item's row. Errors: catalog.ErrItemNotFound.
 func ReadItem(tx *gorm.DB, id string) (schema.Item, error) {
 	var rows []schema.Item
 	if err := tx.Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return schema.Item{}, Wrap("read item "+id, err)
+		return schema.Item{}, database.Wrap("read item "+id, err)
 	}
 	if len(rows) == 0 {
 		return schema.Item{}, catalog.ErrItemNotFound
@@ -105,8 +106,8 @@ func (s *Store) Items(ctx context.Context) ([]catalog.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Item
-	if err := s.readDB.WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
-		return nil, Wrap("read items", err)
+	if err := s.Reader().WithContext(ctx).Order("id").Find(&rows).Error; err != nil {
+		return nil, database.Wrap("read items", err)
 	}
 	return itemsOf(rows), nil
 }
@@ -116,8 +117,8 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Item
-	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, Wrap("read items", err)
+	if err := s.Reader().WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, database.Wrap("read items", err)
 	}
 	all := make([]string, 0, len(rows))
 	for i := range rows {
@@ -127,16 +128,16 @@ func (s *Store) ItemsByID(ctx context.Context, ids []string) ([]catalog.Item, er
 		return itemsOf(rows), nil
 	}
 	// All buckets are read at once, because units move between them.
-	err := s.readDB.WithContext(ctx).Where("id IN (SELECT value FROM json_each(?))", JSONList(all...)).Find(&rows).Error
+	err := s.Reader().WithContext(ctx).Where("id IN (SELECT value FROM json_each(?))", database.JSONList(all...)).Find(&rows).Error
 	if err != nil {
-		return nil, Wrap("read buckets", err)
+		return nil, database.Wrap("read buckets", err)
 	}
 	items := itemsOf(rows)
 	return slices.DeleteFunc(items, func(i catalog.Item) bool { return !slices.Contains(ids, i.ID) }), nil
 }
 
 // Buckets reads the rows of an item's buckets, in their order: one row if the stock is not
-// divided. Errors: catalog.ErrItemNotFound, order.ErrDatabase.
+// divided. Errors: catalog.ErrItemNotFound, database.ErrUnavailable.
 func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) {
 	first, err := Item(ctx, s, item)
 	if err != nil || first.Buckets <= 1 {
@@ -146,8 +147,8 @@ func Buckets(ctx context.Context, s *Store, item string) ([]schema.Item, error) 
 	defer cancel()
 	ids := bucket.IDs(item, int(first.Buckets))
 	var rows []schema.Item
-	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, Wrap("read buckets of "+item, err)
+	if err := s.Reader().WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, database.Wrap("read buckets of "+item, err)
 	}
 	slices.SortFunc(rows, func(a, b schema.Item) int { return slices.Index(ids, a.ID) - slices.Index(ids, b.ID) })
 	return rows, nil
@@ -181,9 +182,9 @@ func (s *Store) ItemIDs(ctx context.Context, after string, limit int) ([]string,
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var ids []string
-	err := s.readDB.WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
+	err := s.Reader().WithContext(ctx).Model(&schema.Item{}).Where("id > ?", after).Order("id").Limit(limit).Pluck("id", &ids).Error
 	if err != nil {
-		return nil, Wrap("read ids of items", err)
+		return nil, database.Wrap("read ids of items", err)
 	}
 	return ids, nil
 }

@@ -8,6 +8,7 @@ import (
 	"gorm.io/gorm"
 
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -95,7 +96,7 @@ func isEnded(s order.Status) bool {
 
 // List reads a page of orders, newest first. next is the Filter.Before of the next page;
 // empty: there is none. A page may be shorter than the limit although others follow.
-// Errors: ErrTooManyLists, unless the list is one buyer's; ErrDatabase.
+// Errors: ErrTooManyLists, unless the list is one buyer's; database.ErrUnavailable.
 func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order, next string, err error) {
 	if f.UserID == "" {
 		err = s.ReadList(ctx, "list orders", func(db *gorm.DB) (err error) {
@@ -106,12 +107,12 @@ func (s *Store) List(ctx context.Context, f order.Filter) (orders []order.Order,
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	db, err := s.readDB.DB()
+	db, err := s.Reader().DB()
 	if err == nil {
 		orders, next, err = listOfBuyer(ctx, db, f)
 	}
 	if err != nil {
-		return nil, "", Wrap("list a buyer's orders", err)
+		return nil, "", database.Wrap("list a buyer's orders", err)
 	}
 	return orders, next, s.Replicated(ctx)
 }
@@ -129,7 +130,7 @@ func (q orderQuery) read(db *gorm.DB, limit int) (orders []order.Order, next str
 		}
 		args = append(args, floor)
 	}
-	err = Each(ctx, pool, q.query, args, func(rows *sql.Rows) error {
+	err = database.Each(ctx, pool, q.query, args, func(rows *sql.Rows) error {
 		o, err := ScanOrder(rows)
 		orders = append(orders, o)
 		return err
@@ -178,14 +179,14 @@ const afterAllIDs = "~"
 // listOfBuyer reads a page of one buyer's orders; see List. With a filter by item it uses
 // the index of idempotency keys. Otherwise it reads one period after the other, newest
 // first, and ends the page early after maxPeriods.
-func listOfBuyer(ctx context.Context, c Conn, f order.Filter) (orders []order.Order, next string, err error) {
+func listOfBuyer(ctx context.Context, c database.Conn, f order.Filter) (orders []order.Order, next string, err error) {
 	before := f.Before
 	if before == "" {
 		before = afterAllIDs
 	}
 	read := func(query, where string) error {
 		args := []any{where, f.UserID, before, string(f.Status), f.Limit + 1 - len(orders)}
-		return Each(ctx, c, query, args, func(rows *sql.Rows) error {
+		return database.Each(ctx, c, query, args, func(rows *sql.Rows) error {
 			o, err := ScanOrder(rows)
 			orders = append(orders, o)
 			return err
@@ -201,7 +202,7 @@ func listOfBuyer(ctx context.Context, c Conn, f order.Filter) (orders []order.Or
 		n = min(n, maxPeriods-looked)
 		periods, err := periodsBelow(ctx, c, end, n)
 		if err == nil {
-			err = read(listBuyersIn, JSONList(periods...))
+			err = read(listBuyersIn, database.JSONList(periods...))
 		}
 		if err != nil {
 			return nil, "", err
@@ -220,9 +221,9 @@ func listOfBuyer(ctx context.Context, c Conn, f order.Filter) (orders []order.Or
 }
 
 // periodsBelow returns the next n periods that have orders, newest first.
-func periodsBelow(ctx context.Context, c Conn, end string, n int) ([]string, error) {
+func periodsBelow(ctx context.Context, c database.Conn, end string, n int) ([]string, error) {
 	periods := make([]string, 0, n)
-	err := Each(ctx, c, listPeriods, []any{end, n}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, listPeriods, []any{end, n}, func(rows *sql.Rows) error {
 		var p string
 		err := rows.Scan(&p)
 		periods = append(periods, p)

@@ -13,6 +13,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 )
 
 // TestStore_Lists_Plans goes through every combination of filters that the lists of
@@ -128,9 +129,10 @@ func TestStore_List_Bound(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 10, 10))
 	mustCommit(t, s, ordertest.Bought("o1", "item", "u", "k", 1))
+	const lists = 2 // that are read at once at most
 	begun, release := make(chan struct{}), make(chan struct{})
 	var reading sync.WaitGroup
-	for range maxLists {
+	for range lists {
 		reading.Go(func() {
 			err := s.ReadList(await.Context(t), "test", func(db *gorm.DB) error {
 				var n int // each holds its own connection
@@ -146,10 +148,10 @@ func TestStore_List_Bound(t *testing.T) {
 			}
 		})
 	}
-	for range maxLists {
+	for range lists {
 		<-begun
 	}
-	if _, _, err := s.List(await.Context(t), order.Filter{Limit: 1}); !errors.Is(err, ErrTooManyLists) {
+	if _, _, err := s.List(await.Context(t), order.Filter{Limit: 1}); !errors.Is(err, database.ErrTooManyLists) {
 		t.Errorf("list of orders: %v, want ErrTooManyLists", err)
 	}
 	if own, _, err := s.List(await.Context(t), order.Filter{UserID: "u", Limit: 1}); err != nil || len(own) != 1 {

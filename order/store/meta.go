@@ -7,6 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -14,13 +15,13 @@ import (
 func (s *Store) Epoch(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return epochOf(s.readDB.WithContext(ctx))
+	return epochOf(s.Reader().WithContext(ctx))
 }
 
 // metaOf reads a value of the table meta; empty: there is none.
 func metaOf(db *gorm.DB, key string) (value string, err error) {
 	if err := db.Raw("SELECT value FROM meta WHERE key = ?", key).Scan(&value).Error; err != nil {
-		return "", Wrap("read "+key, err)
+		return "", database.Wrap("read "+key, err)
 	}
 	return value, nil
 }
@@ -41,18 +42,18 @@ func epochOf(db *gorm.DB) (int64, error) {
 // recorded number. Redis records it too, and may lose it.
 func CheckPartitions(ctx context.Context, s *Store, n int) (int, error) {
 	// Read first: a process must be able to start while another one holds the write lock.
-	have, err := partitionsOf(s.readDB.WithContext(ctx))
+	have, err := partitionsOf(s.Reader().WithContext(ctx))
 	if err != nil || have > 0 {
 		return have, err
 	}
-	err = s.Change(ctx, "record partitions", func(ctx context.Context, c Conn, _ int64) error {
+	err = s.Change(ctx, "record partitions", func(ctx context.Context, c database.Conn, _ int64) error {
 		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('partitions', ?1) ON CONFLICT DO NOTHING", strconv.Itoa(n))
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	return partitionsOf(s.readDB.WithContext(ctx))
+	return partitionsOf(s.Reader().WithContext(ctx))
 }
 
 // partitionsOf reads the number of partitions; 0 if none is recorded.
@@ -68,11 +69,11 @@ func partitionsOf(db *gorm.DB) (int, error) {
 	return n, nil
 }
 
-// Lineage identifies this database, its backups and its copies. Errors: ErrDatabase.
+// Lineage identifies this database, its backups and its copies. Errors: database.ErrUnavailable.
 func Lineage(ctx context.Context, s *Store) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	return lineageOf(s.readDB.WithContext(ctx))
+	return lineageOf(s.Reader().WithContext(ctx))
 }
 
 func lineageOf(db *gorm.DB) (string, error) { return metaOf(db, "lineage") }

@@ -11,6 +11,7 @@ import (
 	"flashsale/internal/bucket"
 	"flashsale/internal/plural"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // Outbox collects the webhook events of one transaction. They are written in that
@@ -25,29 +26,6 @@ type Outbox struct {
 	// something other than the units was changed, and the revision is still to be
 	// incremented.
 	revisions map[string]int64
-}
-
-// openOutbox reads which events the endpoints subscribe to. Without endpoints, that query is the
-// only cost of the outbox. A transaction on Postgres has read them when it began: an endpoint that
-// it adds itself gets none of its events.
-func openOutbox(ctx context.Context, g *group, now int64) (*Outbox, error) {
-	box := &Outbox{Now: now}
-	if g.store.Postgres() {
-		box.want(g.opening.wanted)
-		return box, nil
-	}
-	err := Each(ctx, g, selectWanted, nil, func(rows *sql.Rows) error {
-		var events string
-		if err := rows.Scan(&events); err != nil {
-			return err
-		}
-		box.want(events)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("find webhooks: %w", err)
-	}
-	return box, nil
 }
 
 // want adds events, separated by spaces, to those that endpoints subscribe to.
@@ -69,7 +47,7 @@ func (b *Outbox) order(kind order.EventType, data func() orderData) {
 }
 
 // tasks adds the events of committed purchases, and of the items that they sold out.
-func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []order.Outcome, items map[string]soldItem) error {
+func (b *Outbox) tasks(ctx context.Context, tx *database.Tx, tasks []order.Task, out []order.Outcome, items map[string]soldItem) error {
 	if b.wanted[order.EventConfirmed] {
 		b.Events = slices.Grow(b.Events, len(tasks))
 	}
@@ -83,7 +61,7 @@ func (b *Outbox) tasks(ctx context.Context, c Conn, tasks []order.Task, out []or
 		}
 	}
 	for _, item := range slices.Sorted(maps.Keys(sold)) {
-		if err := b.soldOut(ctx, c, item); err != nil {
+		if err := b.soldOut(ctx, tx, item); err != nil {
 			return err
 		}
 	}
@@ -110,16 +88,16 @@ const (
 
 // soldOut adds an event if an item, of which a row was just sold out, is sold out. A bucket may be
 // sold out while others are not.
-func (b *Outbox) soldOut(ctx context.Context, c Conn, item string) error {
+func (b *Outbox) soldOut(ctx context.Context, tx *database.Tx, item string) error {
 	if !b.wanted[order.EventSoldOut] {
 		return nil
 	}
 	var rows int
 	var total, sold int64
-	sum := func() error { return c.QueryRowContext(ctx, stockOfItem, item).Scan(&rows, &total, &sold) }
+	sum := func() error { return tx.QueryRowContext(ctx, stockOfItem, item).Scan(&rows, &total, &sold) }
 	err := sum()
-	if g, ok := c.(*group); ok && err == nil && rows > 1 && g.store.Postgres() {
-		if _, err = c.ExecContext(ctx, lockSoldOut, item); err == nil {
+	if err == nil && rows > 1 && tx.Postgres() {
+		if _, err = tx.ExecContext(ctx, lockSoldOut, item); err == nil {
 			err = sum()
 		}
 	}
@@ -152,19 +130,19 @@ func (b *Outbox) Closed(kind order.EventType, orders []order.Order) {
 }
 
 // write writes the events and their deliveries into the database.
-func (b *Outbox) write(ctx context.Context, c Conn) error {
+func (b *Outbox) write(ctx context.Context, c database.Conn) error {
 	ids, err := b.WriteEvents(ctx, c)
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	if _, err := c.ExecContext(ctx, insertDeliveries, JSONList(ids...)); err != nil {
+	if _, err := c.ExecContext(ctx, insertDeliveries, database.JSONList(ids...)); err != nil {
 		return fmt.Errorf("insert deliveries: %w", err)
 	}
 	return nil
 }
 
 // WriteEvents writes only the events, and returns their ids.
-func (b *Outbox) WriteEvents(ctx context.Context, c Conn) (ids []string, err error) {
+func (b *Outbox) WriteEvents(ctx context.Context, c database.Conn) (ids []string, err error) {
 	if len(b.Events) == 0 {
 		return nil, nil
 	}
@@ -209,7 +187,7 @@ func (b *Outbox) add(other *Outbox) {
 
 // raiseTouched increments the revisions that are still to be incremented, once for each item. Items
 // that do not exist are skipped.
-func (b *Outbox) raiseTouched(ctx context.Context, c Conn) error {
+func (b *Outbox) raiseTouched(ctx context.Context, c database.Conn) error {
 	var items []string
 	for item, revision := range b.revisions {
 		if revision == 0 {
@@ -220,7 +198,7 @@ func (b *Outbox) raiseTouched(ctx context.Context, c Conn) error {
 	if len(items) == 0 {
 		return nil
 	}
-	err := Each(ctx, c, bumpRevisions, []any{JSONList(items...)}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, bumpRevisions, []any{database.JSONList(items...)}, func(rows *sql.Rows) error {
 		var item string
 		var revision int64
 		err := rows.Scan(&item, &revision)
@@ -256,7 +234,7 @@ func (s *Store) Wake() {
 
 const eventColumns = 6
 
-var insertEvents = newRowsStatement(
+var insertEvents = database.NewRowsStatement(
 	"INSERT INTO webhook_events (id, type, item_id, order_id, body, at)", "text text text text text bigint", "")
 
 // The statements of the outbox. A deleted endpoint is not enabled.

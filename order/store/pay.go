@@ -11,6 +11,7 @@ import (
 
 	"flashsale/internal/plural"
 	"flashsale/order"
+	"flashsale/order/store/database"
 )
 
 // payment is a payment to be recorded.
@@ -31,14 +32,14 @@ type receipt struct {
 // Pay records a payment and pays its order if that is possible. See checkout.Service.Pay.
 func (s *Store) Pay(ctx context.Context, id string, p order.Payment) (order.Order, error) {
 	own := &payment{orderID: id, Payment: p}
-	change := &write{fn: func(ctx context.Context, g *group) error {
-		return g.withOutbox(ctx, func(box *Outbox) (err error) {
-			own.got, err = payOrder(ctx, g, id, p, box)
+	change := &database.Write{Value: own, Run: func(ctx context.Context, tx *database.Tx) error {
+		return transactionOf(tx).withOutbox(ctx, func(box *Outbox) (err error) {
+			own.got, err = payOrder(ctx, tx, id, p, box)
 			return err
 		})
 	}}
 	if own.plain() {
-		change.pay = own
+		change.Kind = payments
 	}
 	if err := changeAndNoteRevisions(ctx, s, "pay order "+id, change); err != nil {
 		return order.Order{}, err
@@ -60,7 +61,7 @@ const MaxPayments = 100
 
 // payOrder pays an order. A refusal is part of the receipt and not an error, because the
 // transaction is committed anyway: a payment that pays no order is recorded, too.
-func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outbox) (receipt, error) {
+func payOrder(ctx context.Context, c database.Conn, id string, p order.Payment, box *Outbox) (receipt, error) {
 	var known reported
 	// Most payments are new and pay their order; then this is the only read of the order.
 	o, paid, err := tryPay(ctx, c, id, p, box.Now, false)
@@ -106,7 +107,7 @@ func payOrder(ctx context.Context, c Conn, id string, p order.Payment, box *Outb
 
 // tryPay pays an order if this payment can, and then returns the order. The payment's
 // reference must be new, unless the payment corrects the one recorded under it.
-func tryPay(ctx context.Context, c Conn, id string, p order.Payment, now int64, corrects bool) (o order.Order, paid bool, err error) {
+func tryPay(ctx context.Context, c database.Conn, id string, p order.Payment, now int64, corrects bool) (o order.Order, paid bool, err error) {
 	o, err = ScanOrder(c.QueryRowContext(ctx, payUnpaid, now, p.Reference, id, p.AmountMinor, p.Currency, corrects))
 	if errors.Is(err, sql.ErrNoRows) {
 		return order.Order{}, false, nil
@@ -125,7 +126,7 @@ type reported struct {
 	receivedAs, outcome order.PaymentOutcome
 }
 
-func readReported(ctx context.Context, c Conn, reference string) (reported, error) {
+func readReported(ctx context.Context, c database.Conn, reference string) (reported, error) {
 	r := reported{Payment: order.Payment{Reference: reference}}
 	err := c.QueryRowContext(ctx, SelectPayment, reference).Scan(&r.id, &r.orderID, &r.AmountMinor, &r.Currency, &r.receivedAs, &r.outcome)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -136,7 +137,7 @@ func readReported(ctx context.Context, c Conn, reference string) (reported, erro
 
 // recordPayment writes a payment and returns its id; its outcome is what it was received as. If it has an id, it
 // replaces the mismatch with that id. Errors: ErrPaymentLimit.
-func recordPayment(ctx context.Context, c Conn, r reported, now int64) (int64, error) {
+func recordPayment(ctx context.Context, c database.Conn, r reported, now int64) (int64, error) {
 	if r.id != 0 {
 		_, err := c.ExecContext(ctx, correctPayment, r.AmountMinor, r.Currency, r.receivedAs, now, r.id)
 		return r.id, err
@@ -184,27 +185,30 @@ func plain(text string) bool {
 // one by one.
 var errNotAll = errors.New("order: payments must be recorded one by one")
 
-// payAll records the payments that are new, pay different orders, and may pay them. It returns the
+// payments are the changes whose value is a payment that can be recorded together with others.
+var payments = &database.Kind{Together: payTogether, Shared: true}
+
+// payTogether records the payments that are new, pay different orders, and may pay them. It returns the
 // rest. Statements for single payments cost three times as much. Errors: errNotAll.
-func (g *group) payAll(bunch []*write) (rest []*write, err error) {
+func payTogether(ctx context.Context, tx *database.Tx, bunch []*database.Write) (rest []*database.Write, err error) {
 	of := make(map[string]*payment, len(bunch))
 	references := make(map[string]bool, len(bunch))
 	for _, one := range bunch {
-		if p := one.pay; of[p.orderID] == nil && !references[p.Reference] {
+		if p := one.Value.(*payment); of[p.orderID] == nil && !references[p.Reference] {
 			of[p.orderID], references[p.Reference] = p, true
 		}
 	}
 	var paid map[string]*payment
-	err = g.withOutbox(g.ctx, func(box *Outbox) error {
+	err = transactionOf(tx).withOutbox(ctx, func(box *Outbox) error {
 		record := recordAll
-		if g.store.Postgres() {
+		if tx.Postgres() {
 			record = recordAllPostgres
 		}
-		paid, err = record(g.ctx, g, of, box)
+		paid, err = record(ctx, tx, of, box)
 		return err
 	})
 	for _, one := range bunch {
-		if paid[one.pay.orderID] != one.pay {
+		if p := one.Value.(*payment); paid[p.orderID] != p {
 			rest = append(rest, one)
 		}
 	}
@@ -213,9 +217,9 @@ func (g *group) payAll(bunch []*write) (rest []*write, err error) {
 
 // recordAll records those payments that may pay their orders, and returns them. The maps have the
 // payments by their orders.
-func recordAll(ctx context.Context, c Conn, of map[string]*payment, box *Outbox) (map[string]*payment, error) {
+func recordAll(ctx context.Context, c database.Conn, of map[string]*payment, box *Outbox) (map[string]*payment, error) {
 	paid := make(map[string]*payment, len(of))
-	err := Each(ctx, c, payUnpaidOf, []any{box.Now, valuesOf(of)}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, payUnpaidOf, []any{box.Now, valuesOf(of)}, func(rows *sql.Rows) error {
 		o, err := ScanOrder(rows)
 		if err != nil {
 			return err
@@ -233,7 +237,7 @@ func recordAll(ctx context.Context, c Conn, of map[string]*payment, box *Outbox)
 	if len(paid) == 0 {
 		return nil, nil
 	}
-	recorded, err := Changed(c.ExecContext(ctx, insertPaymentsOf, box.Now, valuesOf(paid)))
+	recorded, err := database.Changed(c.ExecContext(ctx, insertPaymentsOf, box.Now, valuesOf(paid)))
 	if err != nil {
 		return nil, fmt.Errorf("record %s: %w", plural.Count(len(paid), "payment"), err)
 	}
@@ -245,14 +249,14 @@ func recordAll(ctx context.Context, c Conn, of map[string]*payment, box *Outbox)
 
 // recordAllPostgres is recordAll in one statement. Payments and batches of orders run concurrently there, so
 // the orders are locked before the items, each in the order of their ids.
-func recordAllPostgres(ctx context.Context, c Conn, of map[string]*payment, box *Outbox) (map[string]*payment, error) {
+func recordAllPostgres(ctx context.Context, c database.Conn, of map[string]*payment, box *Outbox) (map[string]*payment, error) {
 	orders := slices.Sorted(maps.Keys(of))
 	references, currencies, amounts := make([]string, len(of)), make([]string, len(of)), make([]int64, len(of))
 	for i, id := range orders {
 		references[i], amounts[i], currencies[i] = of[id].Reference, of[id].AmountMinor, of[id].Currency
 	}
 	paid := make(map[string]*payment, len(of))
-	err := Each(ctx, c, payAllUnpaid, []any{box.Now, orders, references, amounts, currencies}, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, payAllUnpaid, []any{box.Now, orders, references, amounts, currencies}, func(rows *sql.Rows) error {
 		var revision int64
 		o, err := ScanOrder(scanner(func(to ...any) error { return rows.Scan(append(to, &revision)...) }))
 		if err != nil {

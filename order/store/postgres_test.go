@@ -2,22 +2,19 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 	"flashsale/order/store/postgres"
 )
 
@@ -33,7 +30,7 @@ func onPostgres(t testing.TB, n int) []*Store {
 }
 
 // backend returns the number of the server process that runs c's statements.
-func backend(ctx context.Context, c Conn) (pid int, err error) {
+func backend(ctx context.Context, c database.Conn) (pid int, err error) {
 	err = c.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid)
 	return pid, err
 }
@@ -52,15 +49,15 @@ func TestPostgres_LostConnection(t *testing.T) {
 	t.Parallel()
 	s := onPostgres(t, 1)[0]
 	mustInsert(t, s, ordertest.NewItem("item", 10, 5))
-	for name, strike := range map[string]func(ctx context.Context, c Conn) error{
-		"before the write": func(ctx context.Context, c Conn) error {
+	for name, strike := range map[string]func(ctx context.Context, c database.Conn) error{
+		"before the write": func(ctx context.Context, c database.Conn) error {
 			pid, err := backend(ctx, c)
 			if err == nil {
 				terminate(t, s, pid)
 			}
 			return err
 		},
-		"in the change": func(ctx context.Context, c Conn) error {
+		"in the change": func(ctx context.Context, c database.Conn) error {
 			pid, err := backend(ctx, c)
 			if err != nil {
 				return err
@@ -73,7 +70,7 @@ func TestPostgres_LostConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := ordertest.ItemOf(t, s, "item").Revision
 			runs := 0
-			err := s.ChangeWithEvents(await.Context(t), "change", func(ctx context.Context, c Conn, box *Outbox) error {
+			err := s.ChangeWithEvents(await.Context(t), "change", func(ctx context.Context, c database.Conn, box *Outbox) error {
 				runs++
 				box.Touch("item")
 				if runs == 1 {
@@ -89,97 +86,6 @@ func TestPostgres_LostConnection(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestPostgres_LostConnection_Always: a change is not run again without end.
-func TestPostgres_LostConnection_Always(t *testing.T) {
-	t.Parallel()
-	s := onPostgres(t, 1)[0]
-	runs := 0
-	err := s.Change(await.Context(t), "change", func(ctx context.Context, c Conn, _ int64) error {
-		runs++
-		pid, err := backend(ctx, c)
-		if err == nil {
-			terminate(t, s, pid)
-			_, err = backend(ctx, c)
-		}
-		return err
-	})
-	if !errors.Is(err, order.ErrDatabase) || runs != writeTries {
-		t.Errorf("%d runs: %v, want %d and ErrDatabase", runs, err, writeTries)
-	}
-	if _, err := s.Epoch(await.Context(t)); err != nil {
-		t.Errorf("the next read: %v", err)
-	}
-}
-
-// TestPostgres_Outcome: the outcome of a transaction whose COMMIT failed is looked up, also
-// while the server is still committing.
-func TestPostgres_Outcome(t *testing.T) {
-	t.Parallel()
-	s := onPostgres(t, 1)[0]
-	other, err := postgres.Open(s.URL(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := other.DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	begin := func() (*sql.Tx, txID) {
-		tx, open, err := beginLocked(await.Context(t), db, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tx, open.txID
-	}
-	outcome := func(m txID, want error) {
-		t.Helper()
-		if err := committed(s, m, ordertest.ErrTest); !errors.Is(err, want) || want != nil && !errors.Is(err, ordertest.ErrTest) {
-			t.Errorf("outcome %v, want %v", err, want)
-		}
-	}
-	for name, c := range map[string]struct {
-		end  func(tx *sql.Tx) error
-		want error
-	}{"committed": {(*sql.Tx).Commit, nil}, "rolled back": {(*sql.Tx).Rollback, errRolledBack}} {
-		t.Run(name, func(t *testing.T) {
-			tx, m := begin()
-			if err := c.end(tx); err != nil {
-				t.Fatal(err)
-			}
-			outcome(m, c.want)
-			tx, m = begin()
-			var looking sync.WaitGroup
-			looking.Go(func() { outcome(m, c.want) })
-			await.True(t, "the outcome is looked up", func() bool { return s.Writer() != nil && looked(t, s) })
-			if err := c.end(tx); err != nil {
-				t.Error(err)
-			}
-			looking.Wait()
-		})
-	}
-	outcome(txID{}, errRolledBack)
-	// It was made on a server whose rows are here, but not its transactions, such as one that was
-	// replicated logically. This one has not used its number yet.
-	outcome(txID{"1000000000000", "another server"}, errUnknown)
-}
-
-// looked reports whether a connection of the writer has looked up an outcome.
-func looked(t testing.TB, s *Store) bool {
-	t.Helper()
-	var n int
-	err := s.Reader().Raw("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_xact_status%' AND pid <> pg_backend_pid()").
-		Scan(&n).Error
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n > 0
 }
 
 // TestPostgres_Batches_Concurrent: processes commit the same orders concurrently, in any
@@ -282,7 +188,7 @@ func TestPostgres_Payments_OwnBatch(t *testing.T) {
 	}
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	mustCommit(t, s, ordertest.Bought("o", "item", "u", "k", 1))
-	err := s.batchWriter.batch(await.Context(t), false, nil, func(context.Context, *group) error {
+	err := s.batch(await.Context(t), false, nil, func(context.Context, *database.Tx, *Outbox) error {
 		if o, err := s.Pay(await.Context(t), "o", ordertest.Money("psp", 1)); err != nil || o.Status != order.StatusPaid {
 			t.Errorf("payment beside a batch: %s, %v", o.Status, err)
 		}
@@ -313,7 +219,7 @@ func TestPostgres_Locks(t *testing.T) {
 	inBatch, release := make(chan struct{}), make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		err := stores[0].batchWriter.batch(await.Context(t), false, nil, func(context.Context, *group) error {
+		err := stores[0].batch(await.Context(t), false, nil, func(context.Context, *database.Tx, *Outbox) error {
 			close(inBatch)
 			<-release
 			return nil
@@ -329,7 +235,7 @@ func TestPostgres_Locks(t *testing.T) {
 	}
 	var changed atomic.Bool
 	running.Go(func() {
-		err := stores[2].Change(await.Context(t), "change", func(context.Context, Conn, int64) error {
+		err := stores[2].Change(await.Context(t), "change", func(context.Context, database.Conn, int64) error {
 			changed.Store(true)
 			return nil
 		})
@@ -356,46 +262,6 @@ func awaitLocked(t *testing.T, s *Store) {
 	})
 }
 
-// TestPostgres_Isolation: a change sees what was committed while it waited for the lock, also if the isolation
-// level of the database or the role is another one by default.
-func TestPostgres_Isolation(t *testing.T) {
-	t.Parallel()
-	for _, level := range []string{"repeatable read", "serializable"} {
-		t.Run(level, func(t *testing.T) {
-			t.Parallel()
-			address := ordertest.NewPostgres(t) + "&default_transaction_isolation=" + url.PathEscape(level)
-			first, second := openStore(t, address), openStore(t, address)
-			writing, release := make(chan struct{}), make(chan struct{})
-			var running sync.WaitGroup
-			running.Go(func() {
-				err := first.Change(await.Context(t), "first", func(ctx context.Context, c Conn, _ int64) error {
-					close(writing)
-					<-release
-					_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES ('first', 'done')")
-					return err
-				})
-				if err != nil {
-					t.Errorf("first change: %v", err)
-				}
-			})
-			<-writing
-			running.Go(func() {
-				err := second.Change(await.Context(t), "second", func(ctx context.Context, c Conn, _ int64) error {
-					var seen string
-					err := c.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = 'first'").Scan(&seen)
-					return err
-				})
-				if err != nil {
-					t.Errorf("second change: %v", err)
-				}
-			})
-			awaitLocked(t, first)
-			close(release)
-			running.Wait()
-		})
-	}
-}
-
 // TestPostgres_Moved: once the shop was moved to another database, no process writes into this
 // one.
 func TestPostgres_Moved(t *testing.T) {
@@ -410,12 +276,12 @@ func TestPostgres_Moved(t *testing.T) {
 	}
 	for _, key := range []string{MarkMoved, MarkUnfinished} {
 		mark(key)
-		if _, err := s.Commit(await.Context(t), ordertest.Distinct(key, "item", 2)); !errors.Is(err, errMoved) || !Transient(err) {
+		if _, err := s.Commit(await.Context(t), ordertest.Distinct(key, "item", 2)); !errors.Is(err, errMoved) || !database.Transient(err) {
 			t.Errorf("%s: a batch is committed with %v, want errMoved", key, err)
 		}
-		err := s.Change(await.Context(t), "change", func(context.Context, Conn, int64) error { return nil })
-		if !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("%s: a change is made with %v, want ErrDatabase", key, err)
+		err := s.Change(await.Context(t), "change", func(context.Context, database.Conn, int64) error { return nil })
+		if !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("%s: a change is made with %v, want ErrUnavailable", key, err)
 		}
 		if err := s.Writer().Exec("DELETE FROM meta WHERE key = ?", key).Error; err != nil {
 			t.Fatal(err)
@@ -448,8 +314,11 @@ func TestPostgres_LockTimeout(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	tx, _, err := beginLocked(await.Context(t), db, false)
+	tx, err := db.BeginTx(await.Context(t), nil)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(await.Context(t), "SELECT pg_advisory_xact_lock($1)", postgres.WriteLock); err != nil {
 		t.Fatal(err)
 	}
 	unlock := sync.OnceValue(tx.Rollback)
@@ -460,8 +329,8 @@ func TestPostgres_LockTimeout(t *testing.T) {
 		paying.Go(func() {
 			id := fmt.Sprintf("o%04d", i)
 			_, err := s.Pay(await.Context(t), id, ordertest.Money("psp-"+id, 1))
-			if !errors.Is(err, order.ErrDatabase) {
-				t.Errorf("payment of %s: %v, want ErrDatabase", id, err)
+			if !errors.Is(err, database.ErrUnavailable) {
+				t.Errorf("payment of %s: %v, want ErrUnavailable", id, err)
 			}
 			if err := unlock(); err != nil { // the others could get it now
 				t.Error(err)
@@ -469,7 +338,7 @@ func TestPostgres_LockTimeout(t *testing.T) {
 		})
 	}
 	await.True(t, "all payments wait", func() bool {
-		_, changes := waiting(s)
+		_, changes := s.Waiting()
 		return changes == payments
 	})
 	begin()
@@ -482,7 +351,7 @@ func TestPostgres_LockTimeout(t *testing.T) {
 // sessionOf returns the server's process of the writer's connection.
 func sessionOf(t *testing.T, s *Store) (pid int) {
 	t.Helper()
-	db, err := s.writeDB.DB()
+	db, err := s.Writer().DB()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -521,30 +390,4 @@ func TestPostgres_ColumnAdded(t *testing.T) {
 		t.Fatal(err)
 	}
 	read()
-}
-
-// TestTransient_Postgres: a failed connection is never the fault of the rows.
-func TestTransient_Postgres(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"no connection":       {&pgconn.ConnectError{}, true},
-		"rolled back":         {fmt.Errorf("%w: %w", errRolledBack, ordertest.ErrTest), true},
-		"unknown outcome":     {fmt.Errorf("%w: %w", errUnknown, ordertest.ErrTest), true},
-		"server shuts down":   {&pgconn.PgError{Code: "57P01"}, true},
-		"lock timeout":        {&pgconn.PgError{Code: "55P03"}, true},
-		"disk full":           {&pgconn.PgError{Code: "53100"}, true},
-		"read-only":           {&pgconn.PgError{Code: "25006"}, true},
-		"no permission":       {&pgconn.PgError{Code: "42501"}, true},
-		"statement of a pool": {&pgconn.PgError{Code: "42P05"}, true},
-		"check":               {&pgconn.PgError{Code: "23514"}, false},
-		"NUL in a text":       {&pgconn.PgError{Code: "22021"}, false},
-		"no such column":      {&pgconn.PgError{Code: "42703"}, false},
-	} {
-		if got := Transient(c.err); got != c.want {
-			t.Errorf("%s: transient %t, want %t", name, got, c.want)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/schema"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -19,9 +20,9 @@ func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, erro
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	out := make(map[string]bool, len(ids))
-	db, err := s.readDB.DB()
+	db, err := s.Reader().DB()
 	if err == nil {
-		err = Each(ctx, db, selectHolding, []any{JSONList(ids...)}, func(rows *sql.Rows) error {
+		err = database.Each(ctx, db, selectHolding, []any{database.JSONList(ids...)}, func(rows *sql.Rows) error {
 			var id string
 			var holds bool
 			err := rows.Scan(&id, &holds)
@@ -30,7 +31,7 @@ func Holding(ctx context.Context, s *Store, ids []string) (map[string]bool, erro
 		})
 	}
 	if err != nil {
-		return nil, Wrap("read orders", err)
+		return nil, database.Wrap("read orders", err)
 	}
 	return out, nil
 }
@@ -59,8 +60,8 @@ func (s *Store) Order(ctx context.Context, id string) (order.Order, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	if err := s.readDB.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
-		return order.Order{}, Wrap("read order "+id, err)
+	if err := s.Reader().WithContext(ctx).Where("id = ?", id).Limit(1).Find(&rows).Error; err != nil {
+		return order.Order{}, database.Wrap("read order "+id, err)
 	}
 	if len(rows) == 0 {
 		return order.Order{}, order.ErrNotFound
@@ -73,10 +74,10 @@ func OrderByKey(ctx context.Context, s *Store, user, item, key string) (order.Or
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	err := s.readDB.WithContext(ctx).
+	err := s.Reader().WithContext(ctx).
 		Where("user_id = ? AND item_id = ? AND idempotency_key = ?", user, item, key).Limit(1).Find(&rows).Error
 	if err != nil {
-		return order.Order{}, Wrap("read order by key", err)
+		return order.Order{}, database.Wrap("read order by key", err)
 	}
 	if len(rows) == 0 {
 		return order.Order{}, order.ErrNotFound
@@ -89,8 +90,8 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	var rows []schema.Order
-	if err := s.readDB.WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
-		return nil, Wrap("read orders", err)
+	if err := s.Reader().WithContext(ctx).Where("id IN ?", ids).Find(&rows).Error; err != nil {
+		return nil, database.Wrap("read orders", err)
 	}
 	out := make([]order.Notice, len(rows))
 	for i := range rows {
@@ -101,7 +102,7 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 }
 
 // ReadOrder reads an order inside a transaction. Errors: ErrNotFound.
-func ReadOrder(ctx context.Context, c Conn, id string) (order.Order, error) {
+func ReadOrder(ctx context.Context, c database.Conn, id string) (order.Order, error) {
 	o, err := ScanOrder(c.QueryRowContext(ctx, selectOrder, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return order.Order{}, order.ErrNotFound
@@ -113,9 +114,9 @@ func ReadOrder(ctx context.Context, c Conn, id string) (order.Order, error) {
 }
 
 // ReadOrders reads the rows of a query with OrderFields.
-func ReadOrders(ctx context.Context, c Conn, query string, args ...any) ([]order.Order, error) {
+func ReadOrders(ctx context.Context, c database.Conn, query string, args ...any) ([]order.Order, error) {
 	var list []order.Order
-	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, query, args, func(rows *sql.Rows) error {
 		o, err := ScanOrder(rows)
 		list = append(list, o)
 		return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"flashsale/order/store/database"
 )
 
 // Release is a pending release: the units of one closed order that have to return to its sale.
@@ -17,9 +19,9 @@ type Release struct {
 }
 
 // ReadReleases reads the rows of a query with the columns of SelectReleasesOfOrders.
-func ReadReleases(ctx context.Context, c Conn, query string, args ...any) ([]Release, error) {
+func ReadReleases(ctx context.Context, c database.Conn, query string, args ...any) ([]Release, error) {
 	var list []Release
-	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
+	err := database.Each(ctx, c, query, args, func(rows *sql.Rows) error {
 		var r Release
 		err := rows.Scan(&r.OrderID, &r.ItemID, &r.UserID, &r.IdempotencyKey, &r.Quantity, &r.CreatedAt)
 		list = append(list, r)

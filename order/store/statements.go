@@ -1,14 +1,17 @@
 package store
 
-import "flashsale/order"
+import (
+	"flashsale/order"
+	"flashsale/order/store/database"
+)
 
 // orderColumns is the number of values of insertConfirmed for one order.
 const orderColumns = 10
 
-// insertConfirmed fails if a row with the same id, or idempotency key, exists; see isDuplicate. Skipping
+// insertConfirmed fails if a row with the same id, or idempotency key, exists; see database.Duplicate. Skipping
 // such rows costs a fifth of the insert on Postgres: both unique indexes are searched twice for each
 // row, and the log has two records of it.
-var insertConfirmed = newRowsStatement(
+var insertConfirmed = database.NewRowsStatement(
 	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, idempotency_key, created_at, confirmed_at, expires_at, status)",
 	"text text text bigint bigint text text bigint bigint bigint 'confirmed'", "")
 
@@ -18,7 +21,7 @@ const (
 )
 
 // insertRejected inserts rejected orders.
-var insertRejected = newRowsStatement(
+var insertRejected = database.NewRowsStatement(
 	"INSERT INTO orders (id, item_id, user_id, quantity, unit_price_minor, currency, reason, idempotency_key, created_at, closed_at, status)",
 	"text text text bigint bigint text text text bigint bigint 'rejected'", "")
 
@@ -26,14 +29,14 @@ const buyerColumns = 3
 
 // addToBuyers skips a buyer who would exceed the item's limit (P5). The caller checks the number
 // of rows written.
-var addToBuyers = newRowsStatement(
+var addToBuyers = database.NewRowsStatement(
 	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
 	`ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity
 	WHERE buyers.quantity + excluded.quantity <= (SELECT per_user_limit FROM items WHERE items.id = excluded.item_id)`)
 
 // addAllowed does not check the limit: its orders were checked in the same transaction, some of
 // them against an earlier limit.
-var addAllowed = newRowsStatement(
+var addAllowed = database.NewRowsStatement(
 	"INSERT INTO buyers (item_id, user_id, quantity)", "text text bigint",
 	"ON CONFLICT (item_id, user_id) DO UPDATE SET quantity = buyers.quantity + excluded.quantity")
 
@@ -143,7 +146,7 @@ const (
 )
 
 // takeFromBuyers skips a buyer who has fewer units. The caller checks the number of rows changed.
-var takeFromBuyers = newRowsStatement(
+var takeFromBuyers = database.NewRowsStatement(
 	"WITH released (item_id, user_id, quantity) AS (", "text text bigint",
 	`) UPDATE buyers SET quantity = buyers.quantity - released.quantity FROM released
 	WHERE buyers.item_id = released.item_id AND buyers.user_id = released.user_id AND buyers.quantity >= released.quantity`)
@@ -151,6 +154,6 @@ var takeFromBuyers = newRowsStatement(
 const releaseColumns = 6
 
 // InsertReleases records pending releases.
-var InsertReleases = newRowsStatement(
+var InsertReleases = database.NewRowsStatement(
 	"INSERT INTO releases (order_id, item_id, user_id, idempotency_key, quantity, created_at)",
 	"text text text text bigint bigint", "")

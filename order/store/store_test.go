@@ -1,64 +1,16 @@
 package store
 
 import (
-	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
-
-	"github.com/mattn/go-sqlite3"
 
 	"flashsale/catalog"
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 )
-
-func TestOpenStore(t *testing.T) {
-	t.Parallel()
-	for _, setting := range []string{"", "sqlite:", "shop.db", "mysql://host/db", "SQLITE:x"} {
-		if s, err := Open(await.Context(t), setting); !errors.Is(err, ErrDatabaseURL) {
-			t.Errorf("%q: %v, %v, want ErrDatabaseURL", setting, s, err)
-		}
-	}
-	// A path is used literally, even if it contains characters with a meaning in a URI.
-	for _, name := range []string{"plain.db", "a?mode=memory", "b#c", "d%20e", "with space & more;x=y"} {
-		path := filepath.Join(t.TempDir(), name)
-		s, err := Open(await.Context(t), "sqlite:"+path)
-		if err != nil {
-			t.Errorf("%q: %v", name, err)
-			continue
-		}
-		if _, err := os.Stat(path); err != nil {
-			t.Errorf("%q: %v", name, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("%q: close: %v", name, err)
-		}
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(await.Context(t), "sqlite:"+filepath.Join(file, "shop.db")); err == nil {
-		t.Error("a folder that is a file: no error")
-	}
-	missing := filepath.Join(t.TempDir(), "missing")
-	if _, err := Open(await.Context(t), "sqlite:"+filepath.Join(missing, "shop.db")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a folder that does not exist: %v", err)
-	}
-	if _, err := os.Stat(missing); err == nil {
-		t.Error("the folder was created")
-	}
-}
 
 // TestOpenStore_Durability: a committed order is never lost (P2), which requires these
 // settings on the writing connection.
@@ -172,43 +124,6 @@ func TestStore_Order_NotFound(t *testing.T) {
 	t.Parallel()
 	if o, err := newStore(t).Order(await.Context(t), "none"); !errors.Is(err, order.ErrNotFound) {
 		t.Errorf("order %+v, %v, want ErrNotFound", o, err)
-	}
-}
-
-func TestTransient(t *testing.T) {
-	t.Parallel()
-	code := func(c sqlite3.ErrNo) error { return fmt.Errorf("commit: %w", sqlite3.Error{Code: c}) }
-	for _, c := range []struct {
-		err  error
-		want bool
-	}{
-		{code(sqlite3.ErrBusy), true},
-		{code(sqlite3.ErrLocked), true},
-		{code(sqlite3.ErrFull), true},
-		{code(sqlite3.ErrIoErr), true},
-		{code(sqlite3.ErrReadonly), true},
-		{code(sqlite3.ErrCantOpen), true},
-		{code(sqlite3.ErrNomem), true},
-		{code(sqlite3.ErrInterrupt), true},
-		{code(sqlite3.ErrConstraint), false},
-		{code(sqlite3.ErrMismatch), false},
-		{code(sqlite3.ErrTooBig), false},
-		{code(sqlite3.ErrError), false},
-		{context.Canceled, true},
-		{fmt.Errorf("x: %w", context.DeadlineExceeded), true},
-		{sql.ErrConnDone, true},
-		{sql.ErrTxDone, true},
-		{errNotWhole, false},
-		{fmt.Errorf("%w: redis: nil", ErrServerChanged), true},
-		{sql.ErrNoRows, false},
-		// A broken connection proves nothing about the rows.
-		{io.EOF, true},
-		{driver.ErrBadConn, true},
-		{&net.OpError{Op: "read", Err: errors.New("reset")}, true},
-	} {
-		if got := Transient(c.err); got != c.want {
-			t.Errorf("%v: transient %v, want %v", c.err, got, c.want)
-		}
 	}
 }
 

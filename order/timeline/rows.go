@@ -9,6 +9,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // maxEntries bounds the webhook deliveries of a timeline, and its audit entries. The payments of
@@ -40,7 +41,7 @@ const (
 )
 
 // readRows reads the rows about an order, as of one instant. Errors:
-// store.ErrTooManyLists, order.ErrDatabase.
+// database.ErrTooManyLists, database.ErrUnavailable.
 func (s *Service) readRows(ctx context.Context, id string) (r rows, err error) {
 	err = s.Store.ReadList(ctx, "read timeline of order "+id, func(db *gorm.DB) error {
 		return db.Transaction(func(tx *gorm.DB) error {
@@ -61,7 +62,7 @@ func (r *rows) read(tx *gorm.DB, id string) (err error) {
 		return err
 	}
 	r.found = true
-	err = store.Each(ctx, c, selectPayments, []any{id, store.MaxPayments + 1}, func(row *sql.Rows) error {
+	err = database.Each(ctx, c, selectPayments, []any{id, store.MaxPayments + 1}, func(row *sql.Rows) error {
 		p, err := store.ScanPayment(row)
 		r.payments = append(r.payments, p)
 		return err
@@ -92,8 +93,8 @@ func (r *rows) readAudit(tx *gorm.DB, id string) error {
 	return nil
 }
 
-func (r *rows) readDeliveries(ctx context.Context, c store.Conn, id string) error {
-	err := store.Each(ctx, c, selectDeliveries, []any{id, maxEntries + 1}, func(row *sql.Rows) error {
+func (r *rows) readDeliveries(ctx context.Context, c database.Conn, id string) error {
+	err := database.Each(ctx, c, selectDeliveries, []any{id, maxEntries + 1}, func(row *sql.Rows) error {
 		var d Delivery
 		var at, next, last, delivered int64
 		err := row.Scan(&d.EndpointID, &d.EventID, &d.Type, &at, &d.Status, &d.Attempts, &next, &last, &d.LastStatus, &d.LastError, &delivered)

@@ -133,7 +133,7 @@ type Service struct {
 // Timeline returns the timeline of an order in any state. Errors: order.ErrNotFound for an order
 // that is neither in the database nor in a queue, inventory.ErrStopped instead while the database
 // is known to have lost orders, inventory.ErrUnavailable if Redis does not answer and the order has
-// no row, store.ErrTooManyLists, order.ErrDatabase.
+// no row, database.ErrTooManyLists, database.ErrUnavailable.
 func (s *Service) Timeline(ctx context.Context, id string) (Timeline, error) {
 	rows, err := s.readRows(ctx, id)
 	if err != nil {

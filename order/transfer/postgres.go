@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"flashsale/order/store"
 	"flashsale/order/store/postgres"
 )
 
@@ -55,7 +54,7 @@ func beginPostgres(ctx context.Context, c *sql.Conn, tables []table) error {
 		}
 	}
 	var held bool
-	if err := c.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock(?1)", store.WriteLock).Scan(&held); err != nil {
+	if err := c.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock(?1)", postgres.WriteLock).Scan(&held); err != nil {
 		return err
 	}
 	if !held {

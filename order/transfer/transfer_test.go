@@ -14,6 +14,7 @@ import (
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 	"flashsale/order/transfer"
 )
 
@@ -339,7 +340,7 @@ func TestCopy_Refused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := busy.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock_shared($1)", store.WriteLock); err != nil {
+	if _, err := busy.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock_shared($1)", postgres.WriteLock); err != nil {
 		t.Fatal(err)
 	}
 	refused(transfer.Config{From: url, To: "sqlite:" + path, Replace: true}, false, "another process uses it")

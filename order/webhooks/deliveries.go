@@ -14,6 +14,7 @@ import (
 	"flashsale/internal/plural"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -64,7 +65,7 @@ type DeliveryFilter struct {
 
 // deliveries reads a page. next is the DeliveryFilter.Before of the next page; 0: there is
 // none. A page may be shorter than the limit although others follow. Errors:
-// ErrTooManyLists, ErrDatabase.
+// ErrTooManyLists, database.ErrUnavailable.
 func deliveries(ctx context.Context, s *store.Store, f DeliveryFilter) (list []Delivery, next int64, err error) {
 	err = s.ReadList(ctx, "list webhook deliveries", func(db *gorm.DB) (err error) {
 		list, next, err = f.read(db)
@@ -127,7 +128,7 @@ func (f DeliveryFilter) read(db *gorm.DB) (_ []Delivery, next int64, err error) 
 		args = append(args, next)
 	}
 	list := make([]Delivery, 0, f.Limit+1)
-	err = store.Each(ctx, pool, query, args, func(rows *sql.Rows) error {
+	err = database.Each(ctx, pool, query, args, func(rows *sql.Rows) error {
 		d, err := scanDelivery(rows)
 		list = append(list, d)
 		return err
@@ -176,7 +177,7 @@ func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelive
 	if err != nil {
 		return nil, err
 	}
-	err = store.Each(ctx, db, selectDue, []any{s.Now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
+	err = database.Each(ctx, db, selectDue, []any{s.Now().UnixMilli(), perEndpoint}, func(rows *sql.Rows) error {
 		var endpoint, list string
 		if err := rows.Scan(&endpoint, &list); err != nil {
 			return err
@@ -191,7 +192,7 @@ func due(ctx context.Context, s *store.Store, perEndpoint int) (page []dueDelive
 		return nil
 	})
 	if err != nil {
-		return nil, store.Wrap("find deliveries", err)
+		return nil, database.Wrap("find deliveries", err)
 	}
 	return page, nil
 }
@@ -242,7 +243,7 @@ func job(ctx context.Context, s *store.Store, key deliveryKey) (deliveryJob, err
 		return deliveryJob{}, ErrDeliveryNotFound
 	}
 	if err != nil {
-		return deliveryJob{}, store.Wrap(fmt.Sprintf("read delivery of event %d", key.EventSeq), err)
+		return deliveryJob{}, database.Wrap(fmt.Sprintf("read delivery of event %d", key.EventSeq), err)
 	}
 	j.secrets = append(j.secrets, secret)
 	if old != "" && s.Now().UnixMilli() < oldUntil {

@@ -13,6 +13,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 	"flashsale/webhook"
 )
@@ -148,7 +149,7 @@ func endpoints(ctx context.Context, s *store.Store) ([]Endpoint, error) {
 	defer cancel()
 	var rows []endpointRow
 	if err := s.Reader().WithContext(ctx).Where("deleted_at = 0").Order("id").Find(&rows).Error; err != nil {
-		return nil, store.Wrap("read webhook endpoints", err)
+		return nil, database.Wrap("read webhook endpoints", err)
 	}
 	list := make([]Endpoint, len(rows))
 	for i := range rows {
@@ -163,7 +164,7 @@ func endpoint(ctx context.Context, s *store.Store, id string) (Endpoint, error) 
 	defer cancel()
 	row, err := endpointOf(s.Reader().WithContext(ctx), id)
 	if err != nil {
-		return Endpoint{}, store.Wrap("read webhook endpoint "+id, err)
+		return Endpoint{}, database.Wrap("read webhook endpoint "+id, err)
 	}
 	return row.endpoint(), nil
 }

@@ -13,6 +13,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 	"flashsale/webhook"
 )
@@ -189,7 +190,7 @@ func TestWebhooks_Deliveries(t *testing.T) {
 	}
 }
 
-// TestWebhooks_Unread: a database that does not answer in time gives ErrDatabase.
+// TestWebhooks_Unread: a database that does not answer in time gives ErrUnavailable.
 func TestWebhooks_Unread(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
@@ -201,8 +202,8 @@ func TestWebhooks_Unread(t *testing.T) {
 	_, read := job(ctx, s, deliveryKey{"e", 1})
 	_, state := outboxState(ctx, s)
 	for name, err := range map[string]error{"endpoints": all, "an endpoint": one, "due deliveries": found, "a delivery": read, "the outbox": state} {
-		if !errors.Is(err, order.ErrDatabase) {
-			t.Errorf("%s: %v, want ErrDatabase", name, err)
+		if !errors.Is(err, database.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 )
@@ -360,7 +361,7 @@ func TestOutbox_Plans(t *testing.T) {
 		}
 		var text strings.Builder
 		args := make([]any, min(4, strings.Count(query, "?")))
-		err = store.Each(await.Context(t), db, "EXPLAIN QUERY PLAN "+query, args, func(rows *sql.Rows) error {
+		err = database.Each(await.Context(t), db, "EXPLAIN QUERY PLAN "+query, args, func(rows *sql.Rows) error {
 			var id, parent, unused int
 			var detail string
 			err := rows.Scan(&id, &parent, &unused, &detail)

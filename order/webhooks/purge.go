@@ -10,6 +10,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -69,7 +70,7 @@ func outdated(ctx context.Context, s *store.Store, before time.Time) (seqs []int
 	by := before.UnixMilli()
 	err = s.Reader().WithContext(ctx).Raw(selectPurge, by, by, by, purgePage).Scan(&seqs).Error
 	if err != nil {
-		return nil, store.Wrap("find old webhook events", err)
+		return nil, database.Wrap("find old webhook events", err)
 	}
 	return seqs, nil
 }
@@ -143,7 +144,7 @@ func updateIfAny(ctx context.Context, s *store.Store, operation string, u update
 	var found bool
 	err := s.Reader().WithContext(look).Raw("SELECT EXISTS (SELECT 1 FROM "+u.table+" WHERE "+u.where+")", u.args...).Scan(&found).Error
 	if err != nil {
-		return store.Wrap(operation, err)
+		return database.Wrap(operation, err)
 	}
 	if !found {
 		return nil
@@ -159,7 +160,7 @@ func purgeEndpoints(ctx context.Context, s *store.Store) error {
 	look, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	if err := s.Reader().WithContext(look).Raw("SELECT id FROM webhook_endpoints WHERE deleted_at > 0").Scan(&ids).Error; err != nil {
-		return store.Wrap("find deleted endpoints", err)
+		return database.Wrap("find deleted endpoints", err)
 	}
 	for _, id := range ids {
 		for range purgePages {
@@ -193,7 +194,7 @@ func outboxState(ctx context.Context, s *store.Store) (OutboxState, error) {
 		COALESCE((SELECT at FROM webhook_events WHERE seq =
 			(SELECT MIN(event_seq) FROM webhook_deliveries WHERE state = 'pending')), 0) AS oldest`).Scan(&row).Error
 	if err != nil {
-		return OutboxState{}, store.Wrap("read the outbox", err)
+		return OutboxState{}, database.Wrap("read the outbox", err)
 	}
 	state := OutboxState{Events: row.Events}
 	if row.Oldest > 0 {

@@ -8,10 +8,10 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/inventory/accepted"
-	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/release"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/queue"
 )
 
@@ -105,7 +105,7 @@ func (b *Backlog) Retry(ctx context.Context, id string) (DeadLetter, error) {
 // Discard removes the dead letter with an id, or with the order of that id, permanently and
 // returns it. If it has purchases, all its orders are first rejected with the reason
 // "failed": their buyers get a final status, and their units return to stock. Errors:
-// ErrTaskNotFound, ErrDatabase, inventory.ErrUnavailable.
+// ErrTaskNotFound, database.ErrUnavailable, inventory.ErrUnavailable.
 func (b *Backlog) Discard(ctx context.Context, id string) (DeadLetter, error) {
 	return b.find(ctx, id, func(q *queue.Queue, info *queue.TaskInfo) (queue.Status, error) {
 		rejected, _, err := b.rejectAll(ctx, rejectable(info.Type, info.ID, info.Payload))
@@ -138,7 +138,7 @@ func (b *Backlog) find(ctx context.Context, id string, do func(*queue.Queue, *qu
 			return deadLetter(q.Name, letter), nil
 		case errors.Is(err, queue.ErrFull):
 			return DeadLetter{}, fmt.Errorf("queue %s: %w", q.Name, inventory.ErrOverloaded)
-		case errors.Is(err, order.ErrDatabase):
+		case errors.Is(err, database.ErrUnavailable):
 			return DeadLetter{}, err
 		}
 		return DeadLetter{}, unreachable(q.Name, err)

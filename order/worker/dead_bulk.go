@@ -9,6 +9,7 @@ import (
 
 	"flashsale/inventory"
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/queue"
 )
 
@@ -55,7 +56,7 @@ func (b *Backlog) RetryMany(ctx context.Context, sel DeadSelection, at DeadPlace
 
 // DiscardMany discards selected dead letters, as RetryMany retries them. Each is discarded as
 // by Discard: its orders are rejected first, and it stays if one of them cannot be. If it can
-// change nothing, the error is ErrDatabase or inventory.ErrUnavailable.
+// change nothing, the error is database.ErrUnavailable or inventory.ErrUnavailable.
 func (b *Backlog) DiscardMany(ctx context.Context, sel DeadSelection, at DeadPlace) (BulkResult, error) {
 	return b.bulk(ctx, sel, at, bulkAction{page: discardPage, orders: discardOrders, do: b.discardPage})
 }
@@ -289,7 +290,7 @@ func (b *Backlog) discardPage(ctx context.Context, q NamedQueue, letters []queue
 		switch {
 		case !kept[i]:
 			discard, places = append(discard, letters[i]), append(places, i)
-		case !errors.Is(rerr, order.ErrDatabase):
+		case !errors.Is(rerr, database.ErrUnavailable):
 			results[i] = resultFailed
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // rejecters is how many rejections wait for the database together, which commits those that wait in
@@ -35,7 +36,7 @@ func rejectable(taskType, id string, payload []byte) (tasks []order.Task) {
 func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, failed map[string]bool, err error) {
 	rejected, failed = make(map[string]bool), make(map[string]bool)
 	for chunk := range slices.Chunk(tasks, discardOrders) {
-		if errors.Is(err, order.ErrDatabase) {
+		if errors.Is(err, database.ErrUnavailable) {
 			addIDs(failed, chunk)
 			continue
 		}
@@ -83,7 +84,7 @@ func (b *Backlog) rejectTogether(ctx context.Context, tasks []order.Task) (rejec
 			mu.Lock()
 			defer mu.Unlock()
 			rejected, failed = append(rejected, done...), append(failed, undone...)
-			if err == nil || errors.Is(rerr, order.ErrDatabase) {
+			if err == nil || errors.Is(rerr, database.ErrUnavailable) {
 				err = errors.Join(err, rerr)
 			}
 		})
@@ -115,11 +116,11 @@ func rejectEach(ctx context.Context, s *store.Store, missing []order.Task) (reje
 		}
 		if berr != nil {
 			failed = append(failed, missing[i])
-			if len(failed) <= maxSweepErrors || errors.Is(berr, order.ErrDatabase) {
+			if len(failed) <= maxSweepErrors || errors.Is(berr, database.ErrUnavailable) {
 				err = errors.Join(err, berr)
 			}
 		}
-		if errors.Is(berr, order.ErrDatabase) {
+		if errors.Is(berr, database.ErrUnavailable) {
 			return rejected, append(failed, missing[i+1:]...), err
 		}
 	}
@@ -147,7 +148,7 @@ func withoutRow(ctx context.Context, s *store.Store, tasks []order.Task) ([]orde
 
 // rejectDeadOne moves an order from queued to rejected without a worker.
 func rejectDeadOne(ctx context.Context, s *store.Store, t *order.Task) (rejected int, err error) {
-	err = s.ChangeWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c store.Conn, box *store.Outbox) error {
+	err = s.ChangeWithEvents(ctx, "reject dead order "+t.ID, func(ctx context.Context, c database.Conn, box *store.Outbox) error {
 		rejected = 0
 		_, err := store.ReadOrder(ctx, c, t.ID)
 		if !errors.Is(err, order.ErrNotFound) {

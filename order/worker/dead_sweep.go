@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flashsale/order"
+	"flashsale/order/store/database"
 	"flashsale/queue"
 )
 
@@ -55,7 +56,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Sw
 	before := now.Add(-DeadLetterAfter)
 	err := s.rejectFailed(ctx, g, done)
 	for range deadLetterPages {
-		if errors.Is(err, order.ErrDatabase) || len(g.failed) >= deadLetterPage || ctx.Err() != nil {
+		if errors.Is(err, database.ErrUnavailable) || len(g.failed) >= deadLetterPage || ctx.Err() != nil {
 			break
 		}
 		page, lerr := g.letters.List(ctx, queue.Query{State: queue.StateDead, After: g.place, DiedBy: before, Limit: deadLetterPage})
@@ -64,7 +65,7 @@ func (s *Sweeper) deadLetters(ctx context.Context, g *deadLetterCursor, done *Sw
 		}
 		failed, berr := s.rejectLetters(ctx, g, page.Tasks, done)
 		err = errors.Join(err, berr)
-		if errors.Is(berr, order.ErrDatabase) {
+		if errors.Is(berr, database.ErrUnavailable) {
 			break // the page is read again
 		}
 		g.failed = append(g.failed, failed...)
@@ -98,7 +99,7 @@ func (s *Sweeper) rejectFailed(ctx context.Context, g *deadLetterCursor, done *S
 		}
 	}
 	failed, err := s.rejectLetters(ctx, g, again, done)
-	if !errors.Is(err, order.ErrDatabase) {
+	if !errors.Is(err, database.ErrUnavailable) {
 		g.failed = failed
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 
 	"flashsale/order"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/queue"
 )
 
@@ -65,7 +66,7 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, report func(i int,
 				report(i, fmt.Errorf("order %s: %w", id, err))
 			}
 		}
-	case store.Transient(err):
+	case database.Transient(err):
 		for i := range ids {
 			report(i, queue.Return(err))
 		}

@@ -10,6 +10,7 @@ import (
 	"flashsale/internal/plural"
 	"flashsale/inventory"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 )
 
@@ -93,7 +94,7 @@ func freeable(ctx context.Context, s *store.Store, before int64, after freeableI
 	defer cancel()
 	db, err := s.Reader().DB()
 	if err == nil {
-		err = store.Each(ctx, db, selectFreeable, []any{after.over, before, after.id, freePage}, func(rows *sql.Rows) error {
+		err = database.Each(ctx, db, selectFreeable, []any{after.over, before, after.id, freePage}, func(rows *sql.Rows) error {
 			var it freeableItem
 			err := rows.Scan(&it.id, &it.version, &it.over)
 			page = append(page, it)
@@ -101,7 +102,7 @@ func freeable(ctx context.Context, s *store.Store, before int64, after freeableI
 		})
 	}
 	if err != nil {
-		return nil, store.Wrap("find ended sales", err)
+		return nil, database.Wrap("find ended sales", err)
 	}
 	return page, nil
 }
@@ -120,7 +121,7 @@ func noteFreedItems(ctx context.Context, s *store.Store, gone []freeableItem) er
 	if err != nil {
 		return errors.Join(errors.New("list ended sales"), err)
 	}
-	return s.Change(ctx, "note "+plural.Count(len(gone), "removed sale"), func(ctx context.Context, c store.Conn, _ int64) error {
+	return s.Change(ctx, "note "+plural.Count(len(gone), "removed sale"), func(ctx context.Context, c database.Conn, _ int64) error {
 		_, err := c.ExecContext(ctx, noteFreed, string(list))
 		return err
 	})

@@ -24,6 +24,7 @@ import (
 	"flashsale/order/checkout"
 	"flashsale/order/release"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 	"flashsale/queue"
 )
@@ -322,7 +323,7 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []or
 				results[i].expiresAt = o.ExpiresAt
 			}
 		}
-	case errors.Is(err, store.ErrServerChanged), store.Transient(err):
+	case errors.Is(err, store.ErrServerChanged), database.Transient(err):
 		for i := range tasks {
 			results[i].retry = queue.Return(err)
 		}
@@ -362,7 +363,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 			f.gaveUp.Store(nil)
 			return nil
 		}
-		if errors.Is(err, store.ErrServerChanged) || !store.Transient(err) || ctx.Err() != nil {
+		if errors.Is(err, store.ErrServerChanged) || !database.Transient(err) || ctx.Err() != nil {
 			return err
 		}
 		if now := time.Now(); f.Failing() || now.Sub(began) >= f.giveUpAfter {

@@ -22,6 +22,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 	"flashsale/queue"
 )
@@ -118,7 +119,7 @@ func TestFulfiller_Handle_DatabaseBusy(t *testing.T) {
 	for range 2 {
 		select {
 		case err := <-heard:
-			if !store.Transient(err) {
+			if !database.Transient(err) {
 				t.Errorf("reported %v, want a busy database", err)
 			}
 		case errs := <-result:
@@ -162,7 +163,7 @@ func TestFulfiller_Work_DatabaseBusyAtShutdown(t *testing.T) {
 		stop := RunWorker(t, f, q, queue.RunConfig{Drain: 50 * time.Millisecond})
 		select {
 		case err := <-heard:
-			if !store.Transient(err) {
+			if !database.Transient(err) {
 				t.Errorf("reported %v, want a busy database", err)
 			}
 		case <-time.After(ordertest.Limit):
@@ -229,7 +230,7 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 	for round := range 3 {
 		failures = 0
 		for i, err := range handle() {
-			if !queue.Returned(err) || !store.Transient(err) {
+			if !queue.Returned(err) || !database.Transient(err) {
 				t.Errorf("round %d, task %d: %v, want to be returned because the database is busy", round, i, err)
 			}
 		}
@@ -277,7 +278,7 @@ func TestFulfiller_Work_OwnWritesFail(t *testing.T) {
 		f.giveUpAfter = 10 * time.Millisecond
 		RunWorker(t, f, q, queue.RunConfig{Batch: orders})
 		await.True(t, "the worker gives up", f.Failing)
-		if err := <-failed; !store.Transient(err) {
+		if err := <-failed; !database.Transient(err) {
 			t.Errorf("reported %v, want a full database", err)
 		}
 		RunWorker(t, NewFulfiller(healthy, rdb, nil, func(err error) { t.Errorf("reported %v", err) }), q, queue.RunConfig{})

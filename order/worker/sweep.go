@@ -10,6 +10,7 @@ import (
 	"flashsale/internal/pause"
 	"flashsale/inventory/accepted"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/timeouts"
 	"flashsale/queue"
 )
@@ -211,7 +212,7 @@ func readOverdue(ctx context.Context, s *store.Store, before int64, after overdu
 	var page []overdue
 	err := s.Reader().WithContext(ctx).Raw(selectOverdue, before, after.ExpiresAt, after.ID, s.HighWater().StoppedList(), sweepPage).Scan(&page).Error
 	if err != nil {
-		return nil, store.Wrap("find overdue orders", err)
+		return nil, database.Wrap("find overdue orders", err)
 	}
 	return page, nil
 }
@@ -231,7 +232,7 @@ func releasesBefore(ctx context.Context, s *store.Store, before int64, after str
 		page, err = store.ReadReleases(ctx, db, selectReleases, before, after, sweepPage)
 	}
 	if err != nil {
-		return nil, store.Wrap("find units to release", err)
+		return nil, database.Wrap("find units to release", err)
 	}
 	return page, s.Replicated(ctx)
 }

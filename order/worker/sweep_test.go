@@ -20,6 +20,7 @@ import (
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/shoptest"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
 	"flashsale/queue"
@@ -113,7 +114,7 @@ func TestSweeper_expiries_DatabaseBusy(t *testing.T) {
 	f := worker.NewFulfiller(s, nil, nil, func(error) { attempts++ })
 	f.SetGiveUpAfter(time.Nanosecond)
 	done, err := worker.NewSweeper(f, worker.SweeperConfig{}).Sweep(await.Context(t))
-	if !store.Transient(err) || done.Expired != 0 || attempts != 1 {
+	if !database.Transient(err) || done.Expired != 0 || attempts != 1 {
 		t.Errorf("%d attempts, %d expired, %v; want 1 attempt, and that the database is busy", attempts, done.Expired, err)
 	}
 }

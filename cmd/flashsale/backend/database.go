@@ -15,6 +15,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/migrations"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/sqlite"
 	"flashsale/order/transfer"
 )
@@ -126,7 +127,7 @@ func DatabaseFix(s *config.Settings, err error) string {
 		return postgresFix(err)
 	case errors.Is(err, sqlite.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
-	case errors.Is(err, store.ErrDatabaseURL):
+	case errors.Is(err, database.ErrURL):
 		return "write sqlite: and a path, for example sqlite:/var/lib/flashsale/shop.db"
 	default:
 		return "name a SQLite database, or a new file in a folder that exists"
@@ -181,7 +182,7 @@ func DatabaseDurability(ctx context.Context, s *store.Store) (says string, chang
 	if !s.Postgres() {
 		return "a 201 is synced to its disk", nil, nil
 	}
-	d, err := store.Describe(ctx, s)
+	d, err := s.Describe(ctx)
 	if err != nil {
 		return "", nil, err
 	}
@@ -190,7 +191,7 @@ func DatabaseDurability(ctx context.Context, s *store.Store) (says string, chang
 }
 
 // PostgresDurability is DatabaseDurability by a description of Postgres.
-func PostgresDurability(d *store.Description) (says string, change []Advice) {
+func PostgresDurability(d *database.Description) (says string, change []Advice) {
 	commit := d.Setting("synchronous_commit")
 	switch {
 	case d.Setting("fsync") == "off":

@@ -52,7 +52,7 @@ func SchemaError(s *config.Settings, err error) error {
 // checkWritable refuses a server that refuses writes. Without this, processes would start on it
 // and every order would wait.
 func checkWritable(ctx context.Context, s *config.Settings, db *store.Store) error {
-	d, err := store.Describe(ctx, db)
+	d, err := db.Describe(ctx)
 	if err != nil {
 		return config.FailedSetting("db", s.DB, Cause(err), postgresFix(err))
 	}

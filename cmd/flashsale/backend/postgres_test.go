@@ -16,7 +16,7 @@ import (
 	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/internal/testing/redistest"
-	"flashsale/order/store"
+	"flashsale/order/store/database"
 	"flashsale/order/store/postgres"
 )
 
@@ -166,7 +166,7 @@ func TestPostgresDurability(t *testing.T) {
 		{on, on, off, "", "a 201 is synced to its disk", 0, 1},
 		{off, off, off, "", "may lose every order", 1, 2},
 	} {
-		says, change := PostgresDurability(&store.Description{Settings: []store.Setting{
+		says, change := PostgresDurability(&database.Description{Settings: []database.Setting{
 			{Name: "fsync", Value: q.fsync}, {Name: "synchronous_commit", Value: q.commit},
 			{Name: "full_page_writes", Value: q.pages}, {Name: "synchronous_standby_names", Value: q.standbys},
 		}})

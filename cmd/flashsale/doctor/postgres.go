@@ -9,6 +9,7 @@ import (
 	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 const (
@@ -34,7 +35,7 @@ func (d *doctor) postgres(ctx context.Context) store.Checkup {
 		}
 	}()
 	asked := d.now()
-	described, err := store.Describe(ctx, db)
+	described, err := db.Describe(ctx)
 	if err != nil {
 		d.fix("database", backend.Cause(err), backend.DatabaseFix(s, err))
 		return store.Checkup{}
@@ -69,7 +70,7 @@ func (d *doctor) postgres(ctx context.Context) store.Checkup {
 }
 
 // postgresServer checks the version and the settings of the server.
-func (d *doctor) postgresServer(described *store.Description) {
+func (d *doctor) postgresServer(described *database.Description) {
 	server := described.Server
 	if server.Number < minPostgres*10_000 {
 		d.fix("database", "its version is Postgres "+described.Version, fmt.Sprintf("use version %d or later", minPostgres))

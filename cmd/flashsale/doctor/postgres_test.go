@@ -10,7 +10,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgrestest"
-	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // foundAt joins the findings of one level.
@@ -26,27 +26,27 @@ func (d *doctor) foundAt(level string) string {
 
 func TestDoctor_PostgresServer(t *testing.T) {
 	t.Parallel()
-	good := store.Server{Number: 150004, Encoding: "UTF8", Connections: 97, Used: 20}
-	with := func(change func(*store.Server)) *store.Server {
+	good := database.Server{Number: 150004, Encoding: "UTF8", Connections: 97, Used: 20}
+	with := func(change func(*database.Server)) *database.Server {
 		s := good
 		change(&s)
 		return &s
 	}
 	for _, q := range []struct {
-		server *store.Server
+		server *database.Server
 		level  string
 		want   string
 	}{
 		{&good, levelOK, "20 of the server's 97 connections"},
-		{with(func(s *store.Server) { s.Number = 140019 }), levelFix, "version"},
-		{with(func(s *store.Server) { s.Standby = true }), levelFix, "standby"},
-		{with(func(s *store.Server) { s.ReadOnly = true }), levelFix, "read-only"},
-		{with(func(s *store.Server) { s.Encoding = "LATIN1" }), levelFix, "LATIN1"},
-		{with(func(s *store.Server) { s.Connections = 31 }), levelWarn, "allows 31 connections"},
-		{with(func(s *store.Server) { s.Used = 82 }), levelWarn, "82 of the server's 97"},
+		{with(func(s *database.Server) { s.Number = 140019 }), levelFix, "version"},
+		{with(func(s *database.Server) { s.Standby = true }), levelFix, "standby"},
+		{with(func(s *database.Server) { s.ReadOnly = true }), levelFix, "read-only"},
+		{with(func(s *database.Server) { s.Encoding = "LATIN1" }), levelFix, "LATIN1"},
+		{with(func(s *database.Server) { s.Connections = 31 }), levelWarn, "allows 31 connections"},
+		{with(func(s *database.Server) { s.Used = 82 }), levelWarn, "82 of the server's 97"},
 	} {
 		d := &doctor{settings: &config.Settings{}}
-		d.postgresServer(&store.Description{Engine: "postgres", Version: "15.4", Server: q.server})
+		d.postgresServer(&database.Description{Engine: "postgres", Version: "15.4", Server: q.server})
 		if !strings.Contains(d.foundAt(q.level), q.want) {
 			t.Errorf("%s %q is not among %+v", q.level, q.want, d.found)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"flashsale/internal/pause"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 )
 
 // lockPatience is how long the doctor waits for the lock that writes to the database take. The
@@ -109,7 +110,7 @@ func (d *doctor) postgresLocks(ctx context.Context, db *store.Store) error {
 	read := db.Reader().WithContext(ctx)
 	for until := time.Now().Add(d.patience); ; {
 		var free bool
-		if err := read.Raw(tryWriteLock, store.WriteLock).Scan(&free).Error; err != nil {
+		if err := read.Raw(tryWriteLock, postgres.WriteLock).Scan(&free).Error; err != nil {
 			return err
 		}
 		if free {
@@ -139,7 +140,7 @@ func (d *doctor) postgresLocks(ctx context.Context, db *store.Store) error {
 // postgresHolder reports the session that holds the write lock.
 func (d *doctor) postgresHolder(ctx context.Context, db *store.Store) error {
 	var s session
-	found := db.Reader().WithContext(ctx).Raw(writeLockHolder, store.WriteLock).Scan(&s)
+	found := db.Reader().WithContext(ctx).Raw(writeLockHolder, postgres.WriteLock).Scan(&s)
 	if found.Error != nil {
 		return found.Error
 	}

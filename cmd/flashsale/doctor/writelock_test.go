@@ -20,6 +20,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgrestest"
 	"flashsale/order/store"
+	"flashsale/order/store/postgres"
 )
 
 // migrated is a database with the present schema.
@@ -154,7 +155,7 @@ func TestDoctor_PostgresLocks(t *testing.T) {
 		}
 	}
 
-	tx, pid := begin("SELECT pg_advisory_xact_lock($1)", store.WriteLock)
+	tx, pid := begin("SELECT pg_advisory_xact_lock($1)", postgres.WriteLock)
 	d := look()
 	for _, want := range []string{"no order can be committed", fmt.Sprintf("session %d (clerk, ", pid), "idle in transaction"} {
 		if problems := d.foundAt(levelFix); !strings.Contains(problems, want) {

@@ -55,7 +55,7 @@ func (s *system) System(ctx context.Context) handler.System {
 }
 
 func (s *system) database(ctx context.Context) handler.Engine {
-	d, err := store.Describe(ctx, s.store)
+	d, err := s.store.Describe(ctx)
 	if err != nil {
 		return handler.Engine{Name: s.store.Dialect(), Version: handler.Unknown}
 	}

@@ -13,6 +13,13 @@ import (
 // statistics.
 const ServerLife = `CONCAT(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))`
 
+// WriteLock is the key of the advisory lock that every write transaction on Postgres takes: batches of
+// orders and payments that are recorded together share it, all other changes exclude everything else. So a
+// change sees what it sees on SQLite, which has one writer, and a process that holds the lock exclusively
+// keeps all others from changing the database. The number only has to differ from those of other programs
+// in the same database.
+const WriteLock int64 = 0x666c617368
+
 // beginKey is the context key under which WithBegin passes a function to the driver.
 type beginKey struct{}
 

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 )
 
 // ReadList runs fn, which reads a page of a list, when it is its turn. It returns once the
-// synchronous standbys have what fn has read: see Replicated. Errors: ErrTooManyLists, ErrDatabase,
+// synchronous standbys have what fn has read: see Replicated. Errors: ErrTooManyLists, ErrUnavailable,
 // and fn's.
-func (s *Store) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
-	if err := s.lists.read(ctx, operation, fn); err != nil {
+func (db *DB) ReadList(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
+	if err := db.lists.read(ctx, operation, fn); err != nil {
 		return err
 	}
-	return s.Replicated(ctx)
+	return db.Replicated(ctx)
 }
 
 // ErrTooManyLists says that the maximum number of lists is being read. Retry in a second.
@@ -39,7 +39,7 @@ type listPool struct {
 
 func newListPool() *listPool { return &listPool{turns: make(chan struct{}, maxLists)} }
 
-// read runs fn once a turn is free. Errors: ErrTooManyLists, ErrDatabase, and those of fn.
+// read runs fn once a turn is free. Errors: ErrTooManyLists, ErrUnavailable, and those of fn.
 func (p *listPool) read(ctx context.Context, operation string, fn func(db *gorm.DB) error) error {
 	timer := time.NewTimer(listWait)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"database/sql"
@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgrestest"
@@ -21,34 +23,30 @@ func TestCommitted_NumberReused(t *testing.T) {
 	ctx := await.Context(t)
 	// Nothing writes the log before a commit does.
 	server := postgrestest.Start(t, postgrestest.Options{Settings: []string{"wal_writer_delay=10s", "autovacuum=off"}})
-	s := openStore(t, server.NewDatabase(t))
-	db, err := s.writeDB.DB()
+	db := openDB(t, server.NewDatabase(t))
+	pool, err := db.write.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ExecContext(ctx, "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT); CREATE TABLE webhook_endpoints (events TEXT, enabled INT)"); err != nil {
-		t.Fatal(err)
-	}
-	tx, open, err := beginLocked(ctx, db, true)
+	tx, first, err := beginLocked(ctx, pool, true, func(*pgx.Batch) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := open.txID
 	server.Kill(t)
 	lost := tx.Commit()
 	if lost == nil {
 		t.Fatal("a killed server has committed")
 	}
 	server.Restart(t)
-	if err := committed(s, first, lost); !errors.Is(err, errOtherLife) {
+	if err := committed(db, first, lost); !errors.Is(err, errOtherLife) {
 		t.Errorf("committed, before the number is used again: %v, want errOtherLife", err)
 	}
-	burn(t, db, first.xid)
-	status, _, err := transactionStatus(ctx, s, first.xid)
+	burn(t, pool, first.xid)
+	status, _, err := transactionStatus(ctx, db, first.xid)
 	if err != nil || status != "committed" {
 		t.Fatalf("the number %s was not used again: %q, %v", first.xid, status, err)
 	}
-	if err := committed(s, first, lost); !errors.Is(err, errOtherLife) {
+	if err := committed(db, first, lost); !errors.Is(err, errOtherLife) {
 		t.Errorf("committed: %v, want errOtherLife", err)
 	}
 }
@@ -61,20 +59,20 @@ func TestTransactionStatus_SessionKilled(t *testing.T) {
 		t.Skip("skipped: tests transactions of Postgres")
 	}
 	ctx := await.Context(t)
-	s := openStore(t, postgrestest.Start(t, postgrestest.Options{}).NewDatabase(t))
-	_, before, err := transactionStatus(ctx, s, "3")
+	db := openDB(t, postgrestest.Start(t, postgrestest.Options{}).NewDatabase(t))
+	_, before, err := transactionStatus(ctx, db, "3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, again, err := transactionStatus(ctx, s, "3"); err != nil || again != before {
+	if _, again, err := transactionStatus(ctx, db, "3"); err != nil || again != before {
 		t.Fatalf("the life of the server was %q and is %q, %v", before, again, err)
 	}
-	db, err := s.writeDB.DB()
+	pool, err := db.write.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var pid int
-	if err := db.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+	if err := pool.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -82,7 +80,7 @@ func TestTransactionStatus_SessionKilled(t *testing.T) {
 	}
 	// It may answer in its old life until its first process has noticed.
 	await.True(t, "the server answers in another life", func() bool {
-		_, after, err := transactionStatus(ctx, s, "3")
+		_, after, err := transactionStatus(ctx, db, "3")
 		return err == nil && after != before
 	})
 }

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -12,57 +12,56 @@ import (
 // statement that is first prepared inside a transaction belongs to that transaction and
 // would be prepared again in each, which took a fifth of the worker's time. It belongs to
 // the writer's goroutine.
-type prepared map[string]*sql.Stmt
+type prepared struct {
+	texts []string
+	stmts map[string]*sql.Stmt // of those texts that are prepared
+}
+
+// newPrepared returns the statements with these texts and those of the writer.
+func newPrepared(texts []string) prepared {
+	return prepared{slices.Concat([]string{setSavepoint, undoSavepoint, releaseSavepoint}, texts), make(map[string]*sql.Stmt, len(texts)+3)}
+}
 
 // prepare prepares the missing statements. The pool has one connection, so no transaction
 // of this process may be open meanwhile, and the writer prepares before it begins one.
 //
-// On Postgres p is nil: pgx caches the statements of a connection.
-func (p prepared) prepare(ctx context.Context, db *sql.DB) error {
-	if p == nil || len(p) == len(preparedTexts) {
+// On Postgres there are none: pgx caches the statements of a connection.
+func (p *prepared) prepare(ctx context.Context, db *sql.DB) error {
+	if len(p.stmts) == len(p.texts) {
 		return nil
 	}
-	for _, text := range preparedTexts {
-		if p[text] != nil {
+	for _, text := range p.texts {
+		if p.stmts[text] != nil {
 			continue
 		}
 		stmt, err := db.PrepareContext(ctx, text) //nolint:sqlclosecheck // close closes it
 		if err != nil {
 			return fmt.Errorf("prepare statement: %w", err)
 		}
-		p[text] = stmt
+		p.stmts[text] = stmt
 	}
 	return nil
 }
 
 // close closes the statements.
-func (p prepared) close() error {
+func (p *prepared) close() error {
 	var errs []error
-	for _, stmt := range p {
+	for _, stmt := range p.stmts {
 		errs = append(errs, stmt.Close())
 	}
-	clear(p)
+	clear(p.stmts)
 	return errors.Join(errs...)
 }
 
 // in returns a transaction that runs the prepared statements by their text.
-func (p prepared) in(tx *sql.Tx) preparedTx {
-	return preparedTx{tx, p, make(map[string]*sql.Stmt, 16)}
+func (p *prepared) in(tx *sql.Tx) preparedTx {
+	return preparedTx{tx, p.stmts, make(map[string]*sql.Stmt, 16)}
 }
 
-// preparedTexts are the statements that the writer keeps prepared.
-var preparedTexts = slices.Concat([]string{
-	setSavepoint, undoSavepoint, releaseSavepoint,
-	sellUnits, selectOrder, selectKeyTaken,
-	SelectPayment, CountPayments, insertPayment, correctPayment, payUnpaid, payUnpaidOf, insertPaymentsOf, RefundPaid, RefundAccepted, cancelConfirmed, expireDue, selectExpiries,
-	unsellUnits, selectOrders, SelectReleasesOfOrders, DeleteReleases, NoteSequence, bumpRevisions,
-	selectWanted, insertDeliveries,
-}, insertConfirmed.text[:], addToBuyers.text[:], addAllowed.text[:], insertRejected.text[:], takeFromBuyers.text[:], InsertReleases.text[:], insertEvents.text[:], insertAudit.text[:])
-
 type preparedTx struct {
-	tx    *sql.Tx
-	p     prepared
-	bound map[string]*sql.Stmt // those of p that the transaction has used
+	begun *sql.Tx
+	stmts map[string]*sql.Stmt
+	bound map[string]*sql.Stmt // those of stmts that the transaction has used
 }
 
 // stmt returns the prepared statement of a text for the transaction, or nil if there is
@@ -71,11 +70,11 @@ func (t preparedTx) stmt(ctx context.Context, text string) *sql.Stmt {
 	if stmt := t.bound[text]; stmt != nil {
 		return stmt
 	}
-	hot := t.p[text]
+	hot := t.stmts[text]
 	if hot == nil {
 		return nil
 	}
-	stmt := t.tx.StmtContext(context.WithoutCancel(ctx), hot)
+	stmt := t.begun.StmtContext(context.WithoutCancel(ctx), hot)
 	t.bound[text] = stmt
 	return stmt
 }
@@ -85,7 +84,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.ExecContext(ctx, args...)
 	}
-	return t.tx.ExecContext(ctx, query, args...)
+	return t.begun.ExecContext(ctx, query, args...)
 }
 
 // QueryContext runs the query; if it is not prepared, it is run as text.
@@ -93,7 +92,7 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryContext(ctx, args...)
 	}
-	return t.tx.QueryContext(ctx, query, args...)
+	return t.begun.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs the query; if it is not prepared, it is run as text.
@@ -101,5 +100,5 @@ func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...a
 	if stmt := t.stmt(ctx, query); stmt != nil { //nolint:sqlclosecheck // the end of the transaction closes it
 		return stmt.QueryRowContext(ctx, args...)
 	}
-	return t.tx.QueryRowContext(ctx, query, args...)
+	return t.begun.QueryRowContext(ctx, query, args...)
 }

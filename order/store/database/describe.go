@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -51,14 +51,14 @@ func (d *Description) Setting(name string) string {
 }
 
 // Describe reads the description, which does not depend on the size of the database. Errors:
-// ErrDatabase.
-func Describe(ctx context.Context, s *Store) (Description, error) {
-	if s.Postgres() {
-		return describePostgres(ctx, s)
+// ErrUnavailable.
+func (db *DB) Describe(ctx context.Context) (Description, error) {
+	if db.Postgres() {
+		return describePostgres(ctx, db)
 	}
 	var d struct{ Version, JournalMode string }
 	const read = "SELECT sqlite_version() AS version, (SELECT journal_mode FROM pragma_journal_mode) AS journal_mode"
-	if err := s.readDB.WithContext(ctx).Raw(read).Scan(&d).Error; err != nil {
+	if err := db.read.WithContext(ctx).Raw(read).Scan(&d).Error; err != nil {
 		return Description{}, Wrap("describe database", err)
 	}
 	// In the journal mode "wal", readers and the writer do not block each other.
@@ -67,8 +67,8 @@ func Describe(ctx context.Context, s *Store) (Description, error) {
 	}}, nil
 }
 
-func describePostgres(ctx context.Context, s *Store) (d Description, err error) {
-	pool, err := s.readDB.DB()
+func describePostgres(ctx context.Context, db *DB) (d Description, err error) {
+	pool, err := db.read.DB()
 	if err != nil {
 		return d, err
 	}

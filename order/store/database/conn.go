@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -39,9 +39,10 @@ func Changed(res sql.Result, err error) (int64, error) {
 }
 
 // JSONList passes any number of ids to a statement as one value.
-func JSONList(ids ...string) string { return jsonOf(ids) }
+func JSONList(ids ...string) string { return JSON(ids) }
 
-func jsonOf(list any) string {
+// JSON passes a list of strings and numbers, or of such lists, to a statement as one value.
+func JSON(list any) string {
 	b, err := json.Marshal(list)
 	if err != nil {
 		panic(fmt.Sprintf("order: a list of strings and numbers has no JSON: %v", err)) // it always has one

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -28,62 +28,61 @@ type replication struct {
 
 // noteServer records on which server this process reads or writes. A standby may lack rows that its
 // primary has recovered after a crash.
-func (s *Store) noteServer(life string) {
-	if known := s.life.Load(); known == nil || *known != life {
-		s.life.Store(&life)
-		s.doubt.Add(1)
+func (db *DB) noteServer(life string) {
+	if known := db.life.Load(); known == nil || *known != life {
+		db.life.Store(&life)
+		db.doubt.Add(1)
 	}
 }
 
 // Replicated returns nil if all that this process has read from the database is on the
 // synchronous standbys. If that is in doubt, it waits until it is. Call it before rows are passed
 // to a client. It costs nothing on SQLite, without a standby, and as long as no server restarts
-// and every commit is answered. Errors: ErrDatabase.
-func (s *Store) Replicated(ctx context.Context) error {
-	if s.doubt.Load() == s.settled.Load() {
+// and every commit is answered. Errors: ErrUnavailable.
+func (db *DB) Replicated(ctx context.Context) error {
+	if db.doubt.Load() == db.settled.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
 	select {
-	case s.asking <- struct{}{}:
-		defer func() { <-s.asking }()
+	case db.asking <- struct{}{}:
+		defer func() { <-db.asking }()
 	case <-ctx.Done():
 		return Wrap("wait for a synchronous standby", context.Cause(ctx))
 	}
-	doubt := s.doubt.Load()
-	if doubt == s.settled.Load() {
+	doubt := db.doubt.Load()
+	if doubt == db.settled.Load() {
 		return nil
 	}
-	err := commitLater(ctx, s)
+	err := commitLater(ctx, db)
 	if err != nil && postgres.RetryNow(err) {
-		err = commitLater(ctx, s) // the connection was that of the server before its restart
+		err = commitLater(ctx, db) // the connection was that of the server before its restart
 	}
 	if err != nil {
 		return Wrap("wait for a synchronous standby", err)
 	}
-	s.settled.Store(doubt)
+	db.settled.Store(doubt)
 	return nil
 }
 
 // commitLater returns once the synchronous standbys, if there are any, have every earlier commit:
 // it commits something itself and waits.
-func commitLater(ctx context.Context, s *Store) error {
-	db, err := s.writeDB.DB()
+func commitLater(ctx context.Context, db *DB) error {
+	pool, err := db.write.DB()
 	if err != nil {
 		return err
 	}
 	var standbys string
-	if err := db.QueryRowContext(ctx, "SELECT current_setting('synchronous_standby_names')").Scan(&standbys); err != nil || standbys == "" {
+	if err := pool.QueryRowContext(ctx, "SELECT current_setting('synchronous_standby_names')").Scan(&standbys); err != nil || standbys == "" {
 		return err
 	}
-	conn, err := db.Conn(ctx)
+	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	err = conn.Raw(func(driver any) error {
-		return postgres.Exec(ctx, driver, `INSERT INTO meta (key, value) VALUES ('write_probe', $1)
-			ON CONFLICT (key) DO UPDATE SET value = excluded.value`, strconv.FormatInt(s.now().UnixMilli(), 10))
+		return postgres.Exec(ctx, driver, db.cfg.Probe, strconv.FormatInt(time.Now().UnixMilli(), 10))
 	})
 	return errors.Join(err, conn.Close())
 }
@@ -102,16 +101,16 @@ var errOtherLife = errors.New("order: the server has restarted since")
 // committed returns nil if a transaction was committed, although its COMMIT failed, for example
 // because the connection was lost. It asks the server, until it answers or the time is over.
 // Errors: errRolledBack; any other says that the outcome is unknown.
-func committed(s *Store, id txID, cause error) error {
+func committed(db *DB, id txID, cause error) error {
 	if id.xid == "" {
 		return fmt.Errorf("%w: %w", errRolledBack, cause) // it had not begun to write
 	}
-	s.doubt.Add(1)
+	db.doubt.Add(1)
 	// It outlives the change, whose callers wait for the answer.
 	ctx, cancel := context.WithTimeout(context.Background(), outcomeWait) //nolint:forbidigo // see above
 	defer cancel()
 	for {
-		status, life, err := transactionStatus(ctx, s, id.xid)
+		status, life, err := transactionStatus(ctx, db, id.xid)
 		var pe *pgconn.PgError
 		switch {
 		case err == nil && status == "aborted":
@@ -119,7 +118,7 @@ func committed(s *Store, id txID, cause error) error {
 		case err == nil && status != "" && life != id.life, errors.As(err, &pe) && pe.Code == postgres.NumberUnused:
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(cause, errOtherLife))
 		case err == nil && status == "committed":
-			if err = s.Replicated(ctx); err == nil {
+			if err = db.Replicated(ctx); err == nil {
 				return nil
 			}
 		}
@@ -140,14 +139,27 @@ const (
 // transactionStatus returns what the server knows about a transaction: "committed", "aborted" or "in
 // progress". It returns "" for one that is too old, and on a standby, which may not have it yet. If
 // the number is still unused, the error's code is postgres.NumberUnused.
-func transactionStatus(ctx context.Context, s *Store, xid string) (status, life string, err error) {
+func transactionStatus(ctx context.Context, db *DB, xid string) (status, life string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeouts.Read)
 	defer cancel()
-	db, err := s.writeDB.DB()
+	pool, err := db.write.DB()
 	if err != nil {
 		return "", "", err
 	}
 	const text = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE COALESCE(pg_xact_status($1::text::xid8), '') END, ` + postgres.ServerLife
-	err = db.QueryRowContext(ctx, text, xid).Scan(&status, &life)
+	err = pool.QueryRowContext(ctx, text, xid).Scan(&status, &life)
 	return status, life, err
 }
+
+// ServerLife identifies the time between two crashes or restarts of the server of Postgres that the
+// writers use at present. Errors: ErrUnavailable.
+func (db *DB) ServerLife(ctx context.Context) (string, error) {
+	_, life, err := transactionStatus(ctx, db, firstXID)
+	if err != nil {
+		return "", Wrap("identify the server", err)
+	}
+	return life, nil
+}
+
+// firstXID is the number of a transaction that every server knows.
+const firstXID = "3"

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"context"
@@ -68,8 +68,6 @@ type walGuard struct {
 	patience   int          // walPatience, except in tests
 	notBefore  time.Time    // no attempt before; belongs to the writer's goroutine
 	hasErased  atomic.Bool  // the log contains erased data, and could not be emptied yet
-
-	observe func(took time.Duration, err error) // see WithCheckpoints
 }
 
 // measure converts the limits of the log to pages of the database.
@@ -84,20 +82,20 @@ func (g *walGuard) measure(ctx context.Context, db *gorm.DB) error {
 
 // boundWAL is called after each commit. It does not report errors: the log is unchanged
 // then, and the next commit uses the same disk.
-func boundWAL(ctx context.Context, s *Store) {
-	if s.Postgres() {
+func boundWAL(ctx context.Context, db *DB) {
+	if db.Postgres() {
 		return // its server keeps its log
 	}
-	if s.wal.due(s.file) && s.wal.mu.TryLock() {
+	if db.wal.due(db.file) && db.wal.mu.TryLock() {
 		began := time.Now()
-		emptied, err := truncateWAL(ctx, s)
-		s.wal.mu.Unlock()
+		emptied, err := truncateWAL(ctx, db)
+		db.wal.mu.Unlock()
 		if err != nil || !emptied {
 			now := time.Now()
-			s.wal.notBefore = now.Add(time.Duration(s.wal.patience) * now.Sub(began))
+			db.wal.notBefore = now.Add(time.Duration(db.wal.patience) * now.Sub(began))
 		}
 	}
-	checkpoint(ctx, s)
+	checkpoint(ctx, db)
 }
 
 // due reports whether the log should be emptied, as far as readers allow.
@@ -125,23 +123,23 @@ func (g *walGuard) due(file string) bool {
 // prevents that; then later commits retry it.
 //
 // It does nothing on Postgres, whose log has its own retention.
-func (s *Store) EmptyWAL(ctx context.Context) error {
-	if s.Postgres() {
+func (db *DB) EmptyWAL(ctx context.Context) error {
+	if db.Postgres() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
 	for {
 		began := time.Now()
-		s.wal.mu.Lock()
-		emptied, err := truncateWAL(ctx, s)
-		s.wal.mu.Unlock()
+		db.wal.mu.Lock()
+		emptied, err := truncateWAL(ctx, db)
+		db.wal.mu.Unlock()
 		if err != nil || emptied {
 			return err
 		}
 		// A checkpoint of another process makes this one fail at once; it is over soon.
 		if time.Since(began) >= walWait*time.Millisecond || !pause.For(ctx, walWait*time.Millisecond) {
-			s.wal.hasErased.Store(true)
+			db.wal.hasErased.Store(true)
 			return nil
 		}
 	}
@@ -150,14 +148,14 @@ func (s *Store) EmptyWAL(ctx context.Context) error {
 // truncateWAL copies the log into the database's file and empties it, and reports whether it
 // succeeded. It waits only briefly for readers, because all writers wait for it. The caller
 // holds the guard's mutex.
-func truncateWAL(ctx context.Context, s *Store) (emptied bool, err error) {
+func truncateWAL(ctx context.Context, db *DB) (emptied bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeouts.Write)
 	defer cancel()
-	db, err := s.writeDB.DB()
+	pool, err := db.write.DB()
 	if err != nil {
 		return false, err
 	}
-	c, err := db.Conn(ctx)
+	c, err := pool.Conn(ctx)
 	if err != nil {
 		return false, Wrap("empty the database's log", err)
 	}
@@ -176,30 +174,30 @@ func truncateWAL(ctx context.Context, s *Store) (emptied bool, err error) {
 	if busy.Int64 != 0 {
 		return false, nil
 	}
-	s.wal.hasErased.Store(false)
+	db.wal.hasErased.Store(false)
 	return true, nil
 }
 
 // checkpoint starts a concurrent checkpoint when the log is long, and copies the rest once
 // that has ended. It runs between two commits.
-func checkpoint(ctx context.Context, s *Store) {
-	g := &s.wal
+func checkpoint(ctx context.Context, db *DB) {
+	g := &db.wal
 	switch {
 	case g.copying.Load():
 	case g.restTries.Load() > 0:
-		if left, err := checkpointed(ctx, s.writeDB, "PASSIVE"); err == nil && left > 0 {
+		if left, err := checkpointed(ctx, db.write, "PASSIVE"); err == nil && left > 0 {
 			g.restTries.Add(-1)
 		} else {
 			g.restTries.Store(0)
 		}
 	default:
-		if left, err := checkpointed(ctx, s.writeDB, "NOOP"); err != nil || left < g.startPages {
+		if left, err := checkpointed(ctx, db.write, "NOOP"); err != nil || left < g.startPages {
 			return
 		}
 		g.copying.Store(true)
 		g.running.Go(func() {
 			defer g.copying.Store(false)
-			if copyWAL(ctx, s) {
+			if copyWAL(ctx, db) {
 				g.restTries.Store(walRestTries)
 			}
 		})
@@ -208,17 +206,17 @@ func checkpoint(ctx context.Context, s *Store) {
 
 // copyWAL copies the log until only a short rest is left, and reports whether it has copied
 // anything.
-func copyWAL(ctx context.Context, s *Store) bool {
+func copyWAL(ctx context.Context, db *DB) bool {
 	for range walPasses {
-		s.wal.mu.Lock()
+		db.wal.mu.Lock()
 		began := time.Now()
-		_, err := checkpointed(ctx, s.wal.copyDB, "PASSIVE")
-		s.wal.observe(time.Since(began), err)
-		s.wal.mu.Unlock()
+		_, err := checkpointed(ctx, db.wal.copyDB, "PASSIVE")
+		db.cfg.Checkpointed(time.Since(began), err)
+		db.wal.mu.Unlock()
 		if err != nil {
 			return false
 		}
-		if left, err := checkpointed(ctx, s.wal.copyDB, "NOOP"); err != nil || left <= s.wal.restPages {
+		if left, err := checkpointed(ctx, db.wal.copyDB, "NOOP"); err != nil || left <= db.wal.restPages {
 			return err == nil
 		}
 	}
@@ -235,10 +233,4 @@ func checkpointed(ctx context.Context, db *gorm.DB, mode string) (left int64, er
 	var busy, pages, copied sql.NullInt64
 	err = pool.QueryRowContext(ctx, "PRAGMA wal_checkpoint("+mode+")").Scan(&busy, &pages, &copied)
 	return pages.Int64 - copied.Int64, err
-}
-
-// WithCheckpoints makes the store call fn after each checkpoint beside the commits, with its
-// duration. After an error the checkpoint is retried.
-func WithCheckpoints(fn func(took time.Duration, err error)) Option {
-	return func(s *Store) { s.wal.observe = fn }
 }

@@ -1,4 +1,4 @@
-package store
+package database
 
 import (
 	"errors"
@@ -11,11 +11,10 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgresserver"
 	"flashsale/internal/testing/postgrestest"
-	"flashsale/order/ordertest"
 	"flashsale/order/store/postgres"
 )
 
-// A store opens behind a pooler in transaction mode only if it keeps nothing in a session, and
+// TestOpen_Pooler: a database opens behind a pooler in transaction mode only if it keeps nothing in a session, and
 // leaves nothing in one otherwise.
 func TestOpen_Pooler(t *testing.T) {
 	if testing.Short() {
@@ -23,7 +22,7 @@ func TestOpen_Pooler(t *testing.T) {
 	}
 	t.Parallel()
 	server := postgrestest.Server(t)
-	direct := ordertest.NewPostgresOn(t, server)
+	direct := server.NewDatabase(t)
 	u, err := url.Parse(direct)
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +31,9 @@ func TestOpen_Pooler(t *testing.T) {
 	pooled := postgrestest.Bouncer(t, server, postgresserver.Transaction)(name)
 	const mode = "&default_query_exec_mode="
 	for _, suffix := range []string{"", mode + "cache_statement", mode + "cache_describe", mode + "describe_exec", mode + "exec"} {
-		s, err := Open(await.Context(t), pooled+suffix)
+		db, err := open(t, pooled+suffix)
 		if err == nil {
-			err = s.Close()
+			err = db.Close()
 		}
 		if !errors.Is(err, postgres.ErrPooled) {
 			t.Errorf("transaction mode, %q: %v, want ErrPooled", suffix, err)
@@ -42,8 +41,7 @@ func TestOpen_Pooler(t *testing.T) {
 	}
 	session := postgrestest.Bouncer(t, server, postgresserver.Session)(name)
 	for _, address := range []string{pooled + mode + "simple_protocol", session, direct} {
-		s := openStore(t, address)
-		if _, err := s.Epoch(await.Context(t)); err != nil {
+		if err := openDB(t, address).Reader().WithContext(await.Context(t)).Exec("SELECT 1").Error; err != nil {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

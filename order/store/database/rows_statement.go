@@ -1,9 +1,11 @@
-package store
+package database
 
 import (
 	"context"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // chunkSizes are the numbers of rows for which a statement is prepared on SQLite. A batch of
@@ -11,19 +13,19 @@ import (
 // new text for every batch length took a sixth of the worker's time.
 var chunkSizes = [...]int{256, 64, 16, 4, 1}
 
-// rowsStatement is a statement for several rows, mostly an INSERT. SQLite prepares it in several sizes; Postgres
+// RowsStatement is a statement for several rows, mostly an INSERT. SQLite prepares it in several sizes; Postgres
 // gets one array for each column, so that one text serves any number of rows.
-type rowsStatement struct {
+type RowsStatement struct {
 	columns  int
 	text     [len(chunkSizes)]string
 	postgres string
 	integer  []bool // the columns that are integers; the others are texts
 }
 
-// newRowsStatement returns a statement that begins with head and ends with tail. values are
+// NewRowsStatement returns a statement that begins with head and ends with tail. values are
 // those of a row: the type of one that varies, text or bigint, or a literal.
-func newRowsStatement(head, values, tail string) *rowsStatement {
-	s := &rowsStatement{}
+func NewRowsStatement(head, values, tail string) *RowsStatement {
+	s := &RowsStatement{}
 	var selected, names, arrays []string
 	for _, value := range strings.Fields(values) {
 		if value != "text" && value != "bigint" {
@@ -45,7 +47,7 @@ func newRowsStatement(head, values, tail string) *rowsStatement {
 }
 
 // rows returns the values of n rows, with a numbered placeholder for each that varies.
-func (s *rowsStatement) rows(n int, selected []string) string {
+func (s *RowsStatement) rows(n int, selected []string) string {
 	var b strings.Builder
 	mark := 0
 	for row := range n {
@@ -69,10 +71,21 @@ func (s *rowsStatement) rows(n int, selected []string) string {
 	return b.String()
 }
 
-// Exec runs the statement over args, which hold s.columns values per row, and returns the
+// Columns returns the number of values of a row.
+func (s *RowsStatement) Columns() int { return s.columns }
+
+// Texts returns the texts of the statement on SQLite, which a writer keeps prepared.
+func (s *RowsStatement) Texts() []string { return s.text[:] }
+
+// Queue adds the statement over args to a round trip on Postgres; see [Tx.Pipeline].
+func (s *RowsStatement) Queue(b *pgx.Batch, args []any) *pgx.QueuedQuery {
+	return b.Queue(s.postgres, s.arrays(args)...)
+}
+
+// Exec runs the statement over args, which hold the values of the rows, and returns the
 // number of rows written.
-func (s *rowsStatement) Exec(ctx context.Context, c Conn, args []any) (int64, error) {
-	if g, ok := c.(*group); ok && g.store.Postgres() {
+func (s *RowsStatement) Exec(ctx context.Context, c Conn, args []any) (int64, error) {
+	if tx, ok := c.(*Tx); ok && tx.Postgres() {
 		if len(args) == 0 {
 			return 0, nil
 		}
@@ -92,7 +105,7 @@ func (s *rowsStatement) Exec(ctx context.Context, c Conn, args []any) (int64, er
 }
 
 // arrays returns the columns of rows.
-func (s *rowsStatement) arrays(args []any) []any {
+func (s *RowsStatement) arrays(args []any) []any {
 	columns := make([]any, s.columns)
 	rows := len(args) / s.columns
 	for col := range columns {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -16,16 +17,17 @@ import (
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/ordertest"
+	"flashsale/order/store/database"
 )
 
 // holdConnection keeps the writers from beginning a transaction until release is called.
 func holdConnection(t *testing.T, s *Store) (release func()) {
 	t.Helper()
-	conns := 1
-	if s.Postgres() {
-		conns = writeConns
+	pool, err := s.Writer().DB()
+	if err != nil {
+		t.Fatal(err)
 	}
-	held := make([]*gorm.DB, conns)
+	held := make([]*gorm.DB, pool.Stats().MaxOpenConnections)
 	for i := range held {
 		if held[i] = s.Writer().Begin(); held[i].Error != nil {
 			t.Fatal(held[i].Error)
@@ -42,16 +44,6 @@ func holdConnection(t *testing.T, s *Store) (release func()) {
 	return release
 }
 
-// waiting returns the number of waiting writes.
-func waiting(s *Store) (batches, changes int) {
-	s.batchWriter.mu.Lock()
-	batches = len(s.batchWriter.batches)
-	s.batchWriter.mu.Unlock()
-	s.changeWriter.mu.Lock()
-	defer s.changeWriter.mu.Unlock()
-	return batches, len(s.changeWriter.changes)
-}
-
 // calls are calls that wait for the writer, in the order of their start.
 type calls struct {
 	t     *testing.T
@@ -62,10 +54,10 @@ type calls struct {
 // add starts a call, and returns once it waits.
 func (c *calls) add(call func() error) {
 	c.t.Helper()
-	batches, changes := waiting(c.s)
+	batches, changes := c.s.Waiting()
 	ended := make(chan error, 1)
 	go func() { ended <- call() }()
-	await.True(c.t, "a call to wait", func() bool { b, n := waiting(c.s); return b+n == batches+changes+1 })
+	await.True(c.t, "a call to wait", func() bool { b, n := c.s.Waiting(); return b+n == batches+changes+1 })
 	c.ended = append(c.ended, ended)
 }
 
@@ -114,10 +106,10 @@ func paidOrders(t *testing.T, s *Store) (n int) {
 	return n
 }
 
-// TestWriter_Crowd: 300 payments wait when a batch of orders arrives. The batch is served
+// TestStore_Crowd: 300 payments wait when a batch of orders arrives. The batch is served
 // first, and all payments are committed by two transactions: each increments the item's
 // revision once. On Postgres another writer serves the batch, at the same time.
-func TestWriter_Crowd(t *testing.T) {
+func TestStore_Crowd(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
@@ -131,14 +123,13 @@ func TestWriter_Crowd(t *testing.T) {
 	}
 	paid := -1
 	c.add(func() error {
-		return s.batchWriter.batch(await.Context(t), false, []string{"item"}, func(ctx context.Context, g *group) error {
-			if err := g.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
+		tasks := ordertest.Distinct("n", "item", 256)
+		return s.batch(await.Context(t), false, tasks, func(ctx context.Context, tx *database.Tx, box *Outbox) error {
+			if err := tx.QueryRowContext(ctx, "SELECT COUNT(*) FROM payments").Scan(&paid); err != nil {
 				return err
 			}
-			return g.withOutbox(ctx, func(box *Outbox) error {
-				_, err := commitWhole(ctx, g, ordertest.Distinct("n", "item", 256), box)
-				return err
-			})
+			_, err := commitWhole(ctx, tx, tasks, box)
+			return err
 		})
 	})
 	release()
@@ -159,33 +150,9 @@ func TestWriter_Crowd(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestWriter_Bounds: in a batch's transaction, changes get a share of its time; without a
-// batch they have their own bound; at least one is accepted in every case.
-func TestWriter_Bounds(t *testing.T) {
-	t.Parallel()
-	long := 2 * ordertest.Limit
-	now := time.Now()
-	for name, c := range map[string]struct {
-		g    *group
-		full bool
-	}{
-		"the first":           {&group{began: now.Add(-long)}, false},
-		"within its time":     {&group{began: now, changes: 1}, false},
-		"beyond its time":     {&group{began: now.Add(-long), changes: 1}, true},
-		"too many":            {&group{began: now, changes: groupChanges}, true},
-		"beside a batch":      {&group{began: now.Add(-long), batchTook: long, hasBatch: true, changes: 1}, false},
-		"beside a long batch": {&group{began: now.Add(-11 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, false},
-		"more than its share": {&group{began: now.Add(-14 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, true},
-	} {
-		if full := c.g.isFull(); full != c.full {
-			t.Errorf("%s: full %v, want %v", name, full, c.full)
-		}
-	}
-}
-
-// TestWriter_MemberFails: changes of one group fail, are refused and panic. The others are
+// TestStore_MemberFails: changes of one group fail, are refused and panic. The others are
 // committed, and the failed ones leave nothing.
-func TestWriter_MemberFails(t *testing.T) {
+func TestStore_MemberFails(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	events := ordertest.SubscribeAll(t, s)
@@ -205,7 +172,7 @@ func TestWriter_MemberFails(t *testing.T) {
 	})
 	c.add(func() (err error) {
 		defer func() { err = fmt.Errorf("panicked: %v", recover()) }()
-		return s.ChangeWithEvents(await.Context(t), "test", func(ctx context.Context, c Conn, _ *Outbox) error {
+		return s.ChangeWithEvents(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ *Outbox) error {
 			if _, err := c.ExecContext(ctx, "UPDATE items SET sold = 0"); err != nil {
 				t.Error(err)
 			}
@@ -213,7 +180,7 @@ func TestWriter_MemberFails(t *testing.T) {
 		})
 	})
 	c.add(func() error {
-		return s.ChangeWithEvents(await.Context(t), "test", func(_ context.Context, _ Conn, box *Outbox) error {
+		return s.ChangeWithEvents(await.Context(t), "test", func(_ context.Context, _ database.Conn, box *Outbox) error {
 			box.Closed(order.EventCancelled, []order.Order{{ID: "o0000", ItemID: "item"}})
 			return ordertest.ErrTest
 		})
@@ -221,7 +188,7 @@ func TestWriter_MemberFails(t *testing.T) {
 	release()
 	for i, err := range c.results() {
 		switch {
-		case i == 7 && (err == nil || Transient(err)), i == 20 && !errors.Is(err, order.ErrNotFound),
+		case i == 7 && (err == nil || database.Transient(err)), i == 20 && !errors.Is(err, order.ErrNotFound),
 			i == 21 && err.Error() != "panicked: on purpose", i == 22 && !errors.Is(err, ordertest.ErrTest), i < 20 && i != 7 && err != nil:
 			t.Errorf("call %d: %v", i, err)
 		}
@@ -239,9 +206,9 @@ func TestWriter_MemberFails(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestWriter_PaymentsTogether: payments that are recorded together get the same answers as
+// TestStore_PaymentsTogether: payments that are recorded together get the same answers as
 // one after the other.
-func TestWriter_PaymentsTogether(t *testing.T) {
+func TestStore_PaymentsTogether(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
@@ -293,9 +260,9 @@ func TestWriter_PaymentsTogether(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestWriter_PaymentsTogether_Refused: payments that may not pay their orders are refused, made together or one by one:
+// TestStore_PaymentsTogether_Refused: payments that may not pay their orders are refused, made together or one by one:
 // for the state of the order, the time, the amount or the currency.
-func TestWriter_PaymentsTogether_Refused(t *testing.T) {
+func TestStore_PaymentsTogether_Refused(t *testing.T) {
 	t.Parallel()
 	for _, together := range []bool{true, false} {
 		clock := ordertest.NewClock()
@@ -354,89 +321,8 @@ func TestWriter_PaymentsTogether_Refused(t *testing.T) {
 	}
 }
 
-// TestWriter_next_Left: a payment on Postgres does not join other changes, which need another lock, behind a
-// change whose caller has left.
-func TestWriter_next_Left(t *testing.T) {
-	t.Parallel()
-	first, left, pay := new(write), &write{abandoned: true}, &write{pay: new(payment)}
-	w := newWriter(&Store{url: "postgres://none"})
-	w.changes = []*write{first, left, pay}
-	g := &group{store: w.store, began: time.Now()}
-	if bunch := w.popPayments(); len(bunch) > 0 {
-		t.Fatalf("%d payments are next, want none before the first change", len(bunch))
-	}
-	if bunch := w.next(g); !slices.Equal(bunch, []*write{first}) {
-		t.Fatalf("%d changes begin the transaction, want the first", len(bunch))
-	}
-	if bunch := w.next(g); len(bunch) > 0 {
-		t.Errorf("%d changes join it, want none", len(bunch))
-	}
-	if bunch := w.popPayments(); !slices.Equal(bunch, []*write{pay}) {
-		t.Errorf("%d payments are next, want 1", len(bunch))
-	}
-}
-
-// TestWriter_putBack_Closed: payments that must run again while the store closes are answered.
-func TestWriter_putBack_Closed(t *testing.T) {
-	t.Parallel()
-	w := newWriter(&Store{url: "postgres://none"})
-	w.close()
-	pay := &write{pay: new(payment), done: make(chan struct{})}
-	w.putBack([]*write{pay})
-	select {
-	case <-pay.done:
-		if !errors.Is(pay.err, errClosed) {
-			t.Errorf("got %v, want errClosed", pay.err)
-		}
-	default:
-		t.Error("the payment has no answer")
-	}
-}
-
-// TestWriter_alike: changes of the same kind are taken up to a number. Those whose callers have left stay, and the
-// callers of the others cannot leave any more.
-func TestWriter_alike(t *testing.T) {
-	t.Parallel()
-	pay := func() *write { return &write{pay: new(payment)} }
-	left := pay()
-	left.abandoned = true
-	changes := []*write{left, pay(), {cancel: new(cancellation)}, {}, pay(), pay()}
-	w := &writer{changes: slices.Clone(changes)}
-	if more := w.popAlike(pay(), 2); !slices.Equal(more, []*write{changes[1], changes[4]}) {
-		t.Errorf("%d changes were taken, want the two oldest payments", len(more))
-	}
-	if want := []*write{left, changes[2], changes[3], changes[5]}; !slices.Equal(w.changes, want) {
-		t.Errorf("%d changes wait, want %d", len(w.changes), len(want))
-	}
-	if w.withdraw(changes[1]) || !w.withdraw(changes[5]) {
-		t.Error("a caller left a change that had begun, or could not leave one that waits")
-	}
-}
-
-// TestWriter_each_NoConnection: if no transaction can begin, all writes that were to run one by one get the error.
-func TestWriter_each_NoConnection(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	s.changeWriter.stop()
-	rest := make([]*write, 3)
-	for i := range rest {
-		rest[i] = &write{done: make(chan struct{})}
-	}
-	s.changeWriter.runSeparately(slices.Clone(rest))
-	for i, one := range rest {
-		select {
-		case <-one.done:
-			if one.err == nil {
-				t.Errorf("write %d succeeded", i)
-			}
-		default:
-			t.Errorf("write %d has no answer", i)
-		}
-	}
-}
-
-// TestWriter_EventsFail: without its events, no change is committed.
-func TestWriter_EventsFail(t *testing.T) {
+// TestStore_EventsFail: without its events, no change is committed.
+func TestStore_EventsFail(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	events := ordertest.SubscribeAll(t, s)
@@ -458,8 +344,8 @@ func TestWriter_EventsFail(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestWriter_PaidTogether: each payment of a group gets its own paid order.
-func TestWriter_PaidTogether(t *testing.T) {
+// TestStore_PaidTogether: each payment of a group gets its own paid order.
+func TestStore_PaidTogether(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	events := ordertest.SubscribeAll(t, s)
@@ -487,9 +373,9 @@ func TestWriter_PaidTogether(t *testing.T) {
 	}
 }
 
-// TestWriter_CommitFails: the commit of a group fails. All callers get the error, and all
+// TestStore_CommitFails: the commit of a group fails. All callers get the error, and all
 // can repeat their calls, whether it was committed or not.
-func TestWriter_CommitFails(t *testing.T) {
+func TestStore_CommitFails(t *testing.T) {
 	t.Parallel()
 	for _, committed := range []bool{false, true} {
 		s := newStore(t)
@@ -513,7 +399,7 @@ func TestWriter_CommitFails(t *testing.T) {
 		}
 		faults.Strike(CommitFault{committed, io.ErrUnexpectedEOF})
 		for i, err := range made().results() {
-			if !errors.Is(err, io.ErrUnexpectedEOF) || !Transient(err) {
+			if !errors.Is(err, io.ErrUnexpectedEOF) || !database.Transient(err) {
 				t.Errorf("committed %v, call %d: %v", committed, i, err)
 			}
 		}
@@ -534,9 +420,9 @@ func TestWriter_CommitFails(t *testing.T) {
 	}
 }
 
-// TestWriter_TransactionLost: one change of a group ends the transaction. The others are
+// TestStore_TransactionLost: one change of a group ends the transaction. The others are
 // still committed.
-func TestWriter_TransactionLost(t *testing.T) {
+func TestStore_TransactionLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
@@ -547,7 +433,7 @@ func TestWriter_TransactionLost(t *testing.T) {
 		id := fmt.Sprintf("o%04d", i)
 		if i == 5 {
 			c.add(func() error {
-				return s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+				return s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
 					_, err := c.ExecContext(ctx, "ROLLBACK") // as SQLite does when the disk is full
 					return errors.Join(err, ordertest.ErrTest)
 				})
@@ -568,9 +454,9 @@ func TestWriter_TransactionLost(t *testing.T) {
 	ordertest.AuditStore(t, s)
 }
 
-// TestWriter_ContextEnded: a change whose caller leaves before it has begun is dropped,
+// TestStore_ContextEnded: a change whose caller leaves before it has begun is dropped,
 // and one that has begun is finished.
-func TestWriter_ContextEnded(t *testing.T) {
+func TestStore_ContextEnded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
@@ -580,7 +466,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 	ran := false
 	c := &calls{t: t, s: s}
 	c.add(func() error {
-		return s.Change(ctx, "test", func(context.Context, Conn, int64) error { ran = true; return nil })
+		return s.Change(ctx, "test", func(context.Context, database.Conn, int64) error { ran = true; return nil })
 	})
 	cancel()
 	if err := <-c.ended[0]; !errors.Is(err, context.Canceled) {
@@ -590,7 +476,7 @@ func TestWriter_ContextEnded(t *testing.T) {
 
 	ctx, cancel = context.WithCancel(await.Context(t))
 	defer cancel()
-	err := s.Change(ctx, "test", func(ctx context.Context, c Conn, _ int64) error {
+	err := s.Change(ctx, "test", func(ctx context.Context, c database.Conn, _ int64) error {
 		cancel()
 		_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
 		return err
@@ -601,32 +487,8 @@ func TestWriter_ContextEnded(t *testing.T) {
 	if name := ordertest.ItemOf(t, s, "item").Name; name != "finished" {
 		t.Errorf("the item is called %q", name)
 	}
-	if err := s.Change(ctx, "test", func(context.Context, Conn, int64) error { return ordertest.ErrTest }); !errors.Is(err, context.Canceled) {
+	if err := s.Change(ctx, "test", func(context.Context, database.Conn, int64) error { return ordertest.ErrTest }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a change on an ended context: %v", err)
-	}
-}
-
-// TestWriter_Full: the list of waiting changes is bounded, and batches are not refused.
-func TestWriter_Full(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	s.changeWriter.limit = 3
-	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
-	mustCommit(t, s, ordertest.Distinct("o", "item", 5)...)
-	release := holdConnection(t, s)
-	c := &calls{t: t, s: s}
-	for i := range 3 {
-		c.pay(fmt.Sprintf("o%04d", i), ordertest.Money(fmt.Sprintf("psp-%d", i), 1))
-	}
-	c.add(func() error { _, err := s.Commit(await.Context(t), ordertest.Distinct("n", "item", 2)); return err })
-	_, err := s.Pay(await.Context(t), "o0003", ordertest.Money("psp-3", 1))
-	if !errors.Is(err, inventory.ErrOverloaded) || !errors.Is(err, order.ErrDatabase) {
-		t.Errorf("a payment beyond the bound: %v", err)
-	}
-	release()
-	c.succeeded()
-	if _, err := s.Pay(await.Context(t), "o0003", ordertest.Money("psp-3", 1)); err != nil {
-		t.Errorf("once there is room: %v", err)
 	}
 }
 
@@ -641,7 +503,7 @@ func TestStore_Close_Waiting(t *testing.T) {
 	c := &calls{t: t, s: s}
 	first := make(chan error, 1)
 	go func() {
-		first <- s.Change(await.Context(t), "test", func(ctx context.Context, c Conn, _ int64) error {
+		first <- s.Change(await.Context(t), "test", func(ctx context.Context, c database.Conn, _ int64) error {
 			close(begun)
 			<-finish
 			_, err := c.ExecContext(ctx, "UPDATE items SET name = 'finished'")
@@ -654,11 +516,11 @@ func TestStore_Close_Waiting(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	for i, err := range c.results() {
-		if !errors.Is(err, errClosed) || !Transient(err) {
+		if !errors.Is(err, sql.ErrConnDone) || !database.Transient(err) {
 			t.Errorf("call %d, which waited: %v", i, err)
 		}
 	}
-	if _, err := s.Pay(await.Context(t), "o0001", ordertest.Money("psp-1", 1)); !errors.Is(err, errClosed) {
+	if _, err := s.Pay(await.Context(t), "o0001", ordertest.Money("psp-1", 1)); !errors.Is(err, sql.ErrConnDone) {
 		t.Errorf("a payment after that: %v", err)
 	}
 	select {
@@ -684,24 +546,8 @@ func TestStore_Close_Waiting(t *testing.T) {
 	}
 }
 
-// TestStore_Close_Held: Close does not wait for a connection that is not returned.
-func TestStore_Close_Held(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	release := holdConnection(t, s)
-	c := &calls{t: t, s: s}
-	c.add(func() error {
-		return s.ChangeWithGORM(await.Context(t), "test", func(*gorm.DB, int64) error { return nil })
-	})
-	s.changeWriter.close()
-	if err := c.results()[0]; !errors.Is(err, errClosed) {
-		t.Errorf("a change that waited: %v", err)
-	}
-	release()
-}
-
-// TestWriter_TwoStores: two stores, like those of two processes, write to one database.
-func TestWriter_TwoStores(t *testing.T) {
+// TestStore_TwoStores: two stores, like those of two processes, write to one database.
+func TestStore_TwoStores(t *testing.T) {
 	t.Parallel()
 	first := newStore(t)
 	second, err := Open(await.Context(t), ordertest.SettingOf(first))
@@ -725,7 +571,7 @@ func TestWriter_TwoStores(t *testing.T) {
 					if err == nil {
 						return
 					}
-					if !Transient(err) {
+					if !database.Transient(err) {
 						t.Errorf("pay %s: %v", id, err)
 						return
 					}
@@ -751,7 +597,7 @@ func mustCommitPatiently(t *testing.T, s *Store, tasks []order.Task) {
 	for {
 		out, err := s.Commit(await.Context(t), tasks)
 		switch {
-		case err != nil && Transient(err):
+		case err != nil && database.Transient(err):
 			continue
 		case err != nil:
 			t.Error(err)
@@ -760,4 +606,33 @@ func mustCommitPatiently(t *testing.T, s *Store, tasks []order.Task) {
 		}
 		return
 	}
+}
+
+// TestStore_Overloaded: the callers of changes that the database refuses because too many wait can tell that the
+// shop is overloaded.
+func TestStore_Overloaded(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
+	mustCommit(t, s, ordertest.Distinct("o", "item", 1)...)
+	release := holdConnection(t, s)
+	ctx, leave := context.WithCancel(await.Context(t))
+	var waiting sync.WaitGroup
+	var err error
+	for n := 0; err == nil; n++ {
+		ended := make(chan error, 1)
+		waiting.Go(func() {
+			ended <- s.Change(ctx, "wait", func(context.Context, database.Conn, int64) error { return nil })
+		})
+		await.True(t, "a change to wait", func() bool { _, changes := s.Waiting(); return changes > n || len(ended) > 0 })
+		if len(ended) > 0 {
+			err = <-ended
+		}
+	}
+	if _, perr := s.Pay(ctx, "o0000", ordertest.Money("psp", 1)); !errors.Is(perr, inventory.ErrOverloaded) || !errors.Is(perr, database.ErrUnavailable) || !errors.Is(err, inventory.ErrOverloaded) {
+		t.Errorf("a payment and a change beyond the bound: %v, %v", perr, err)
+	}
+	leave()
+	waiting.Wait()
+	release()
 }

@@ -1,0 +1,197 @@
+package database
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gorm.io/gorm"
+
+	"flashsale/internal/testing/await"
+	"flashsale/order/timeouts"
+)
+
+// shared and alike are kinds of changes.
+var shared, alike = &Kind{Shared: true}, new(Kind)
+
+// hold keeps the writers from beginning a transaction until release is called.
+func hold(t *testing.T, db *DB) (release func()) {
+	t.Helper()
+	conns := 1
+	if db.Postgres() {
+		conns = writeConns
+	}
+	held := make([]*gorm.DB, conns)
+	for i := range held {
+		if held[i] = db.Writer().Begin(); held[i].Error != nil {
+			t.Fatal(held[i].Error)
+		}
+	}
+	release = sync.OnceFunc(func() {
+		for _, tx := range held {
+			if err := tx.Rollback().Error; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// queued makes a write on another goroutine, and returns once it waits.
+func queued(t *testing.T, db *DB, own *Write) (ended <-chan error) {
+	t.Helper()
+	batches, changes := db.Waiting()
+	end := make(chan error, 1)
+	go func() {
+		_, err := db.Do(await.Context(t), own)
+		end <- err
+	}()
+	await.True(t, "a write to wait", func() bool { b, n := db.Waiting(); return b+n == batches+changes+1 })
+	return end
+}
+
+// TestWriter_Bounds: in a batch's transaction, changes get a share of its time; without a
+// batch they have their own bound; at least one is accepted in every case.
+func TestWriter_Bounds(t *testing.T) {
+	t.Parallel()
+	long := 2 * timeouts.Group
+	now := time.Now()
+	for name, c := range map[string]struct {
+		tx   *Tx
+		full bool
+	}{
+		"the first":           {&Tx{began: now.Add(-long)}, false},
+		"within its time":     {&Tx{began: now, changes: 1}, false},
+		"beyond its time":     {&Tx{began: now.Add(-long), changes: 1}, true},
+		"too many":            {&Tx{began: now, changes: groupChanges}, true},
+		"beside a batch":      {&Tx{began: now.Add(-long), batchTook: long, hasBatch: true, changes: 1}, false},
+		"beside a long batch": {&Tx{began: now.Add(-11 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, false},
+		"more than its share": {&Tx{began: now.Add(-14 * long), batchTook: 10 * long, hasBatch: true, changes: 1}, true},
+	} {
+		if full := c.tx.isFull(); full != c.full {
+			t.Errorf("%s: full %v, want %v", name, full, c.full)
+		}
+	}
+}
+
+// TestWriter_next_Left: a change of a kind that is Shared does not join other changes on Postgres, which need another lock,
+// behind a change whose caller has left.
+func TestWriter_next_Left(t *testing.T) {
+	t.Parallel()
+	first, left, own := new(Write), &Write{abandoned: true}, &Write{Kind: shared}
+	w := newWriter(&DB{url: "postgres://none"})
+	w.changes = []*Write{first, left, own}
+	tx := &Tx{db: w.db, began: time.Now()}
+	if bunch := w.popShared(); len(bunch) > 0 {
+		t.Fatalf("%d shared changes are next, want none before the first change", len(bunch))
+	}
+	if bunch := w.next(tx); !slices.Equal(bunch, []*Write{first}) {
+		t.Fatalf("%d changes begin the transaction, want the first", len(bunch))
+	}
+	if bunch := w.next(tx); len(bunch) > 0 {
+		t.Errorf("%d changes join it, want none", len(bunch))
+	}
+	if bunch := w.popShared(); !slices.Equal(bunch, []*Write{own}) {
+		t.Errorf("%d shared changes are next, want 1", len(bunch))
+	}
+}
+
+// TestWriter_putBack_Closed: changes that must run again while the database closes are answered.
+func TestWriter_putBack_Closed(t *testing.T) {
+	t.Parallel()
+	w := newWriter(&DB{url: "postgres://none"})
+	w.close()
+	own := &Write{Kind: shared, done: make(chan struct{})}
+	w.putBack([]*Write{own})
+	select {
+	case <-own.done:
+		if !errors.Is(own.err, errClosed) {
+			t.Errorf("got %v, want errClosed", own.err)
+		}
+	default:
+		t.Error("the change has no answer")
+	}
+}
+
+// TestWriter_alike: changes of the same kind are taken up to a number. Those whose callers have left stay, and the
+// callers of the others cannot leave any more.
+func TestWriter_alike(t *testing.T) {
+	t.Parallel()
+	one := func() *Write { return &Write{Kind: shared} }
+	left := one()
+	left.abandoned = true
+	changes := []*Write{left, one(), {Kind: alike}, {}, one(), one()}
+	w := &writer{changes: slices.Clone(changes)}
+	if more := w.popAlike(one(), 2); !slices.Equal(more, []*Write{changes[1], changes[4]}) {
+		t.Errorf("%d changes were taken, want the two oldest of the kind", len(more))
+	}
+	if want := []*Write{left, changes[2], changes[3], changes[5]}; !slices.Equal(w.changes, want) {
+		t.Errorf("%d changes wait, want %d", len(w.changes), len(want))
+	}
+	if w.withdraw(changes[1]) || !w.withdraw(changes[5]) {
+		t.Error("a caller left a change that had begun, or could not leave one that waits")
+	}
+}
+
+// TestWriter_each_NoConnection: if no transaction can begin, all writes that were to run one by one get the error.
+func TestWriter_each_NoConnection(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.changeWriter.stop()
+	rest := make([]*Write, 3)
+	for i := range rest {
+		rest[i] = &Write{done: make(chan struct{})}
+	}
+	db.changeWriter.runSeparately(slices.Clone(rest))
+	for i, one := range rest {
+		select {
+		case <-one.done:
+			if one.err == nil {
+				t.Errorf("write %d succeeded", i)
+			}
+		default:
+			t.Errorf("write %d has no answer", i)
+		}
+	}
+}
+
+// TestWriter_Full: the list of waiting changes is bounded, and batches are not refused.
+func TestWriter_Full(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.changeWriter.limit = 3
+	release := hold(t, db)
+	var waiting []<-chan error
+	for range 3 {
+		waiting = append(waiting, queued(t, db, &Write{Run: nothing}))
+	}
+	waiting = append(waiting, queued(t, db, &Write{Batch: true, Run: nothing}))
+	if err := change(await.Context(t), db, nothing); !errors.Is(err, ErrQueueFull) || !Transient(err) {
+		t.Errorf("a change beyond the bound: %v", err)
+	}
+	release()
+	for i, ended := range waiting {
+		if err := <-ended; err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if err := change(await.Context(t), db, nothing); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
+
+// TestWriter_close_Held: close does not wait for a connection that is not returned.
+func TestWriter_close_Held(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	release := hold(t, db)
+	ended := queued(t, db, &Write{Run: nothing})
+	db.changeWriter.close()
+	if err := <-ended; !errors.Is(err, errClosed) {
+		t.Errorf("a change that waited: %v", err)
+	}
+	release()
+}
