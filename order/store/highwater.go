@@ -389,7 +389,8 @@ func (h *HighWater) stop(ctx context.Context, found []Behind) error {
 // MayLoad returns inventory.ErrStopped for each item whose sale must not be loaded, because
 // the database is older than Redis. It reads both. Of an item without a mark it records the revision:
 // a sale must be loaded before it accepts orders, so an item with accepted orders has a mark, even if none
-// of them is committed, unless Redis refused the mark or an older version loaded the sale. Errors: database.ErrUnavailable, inventory.ErrUnavailable.
+// of them is committed, unless Redis refused the mark or an older version loaded the sale.
+// Errors: database.ErrUnavailable, inventory.ErrUnavailable.
 func (h *HighWater) MayLoad(ctx context.Context, items []string) (refused map[string]error, err error) {
 	if h == nil {
 		return nil, nil

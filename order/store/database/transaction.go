@@ -142,7 +142,7 @@ func (tx *Tx) lock(shared bool, first *Write) error {
 	return nil
 }
 
-// isFull reports whether the group accepts no more changes.
+// isFull reports whether the transaction accepts no more changes.
 func (tx *Tx) isFull() bool {
 	spent := time.Since(tx.began)
 	switch {
@@ -157,8 +157,8 @@ func (tx *Tx) isFull() bool {
 	}
 }
 
-// run runs members: one, or several of a kind, which it runs together as far as possible, and the rest one by one. An error means that the transaction is lost; culprit is the member
-// that caused it, if known.
+// run runs members: one, or several of a kind, which it runs together as far as possible, and the rest one by
+// one. An error means that the transaction is lost; culprit is the member that caused it, if known.
 func (tx *Tx) run(bunch []*Write) (culprit *Write, err error) {
 	if len(bunch) > 1 {
 		var rest []*Write
