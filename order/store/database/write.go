@@ -23,7 +23,7 @@ type Write struct {
 	// Batch precedes all changes, which are the writes without it. A transaction has at most one.
 	// On Postgres, batches of several processes run concurrently, except those that are Sole.
 	Batch, Sole bool
-	// Kind is that of a change that can be made together with others of its kind; nil: it is of none.
+	// Kind is set for a change that can be made together with others of the same kind.
 	Kind *Kind
 	// Value is what the functions of Kind and Hooks know of the write.
 	Value any

@@ -133,7 +133,7 @@ func (w *writer) hasWaiting() bool {
 	return false
 }
 
-// popShared removes the oldest changes if they are of a kind that is Shared, on Postgres: there they have
+// popShared removes the oldest changes if their kind is Shared, on Postgres: there they have
 // transactions of their own, because they need another lock than other changes.
 func (w *writer) popShared() []*Write {
 	w.mu.Lock()
@@ -145,8 +145,7 @@ func (w *writer) popShared() []*Write {
 	return append([]*Write{first}, w.popAlike(first, groupChanges-1)...)
 }
 
-// sharedNext reports whether the oldest change, on Postgres, is of a kind that is Shared. The caller holds
-// the mutex.
+// sharedNext reports whether the kind of the oldest change, on Postgres, is Shared. The caller holds the mutex.
 func (w *writer) sharedNext() bool {
 	for len(w.changes) > 0 && w.changes[0].abandoned {
 		w.changes = w.changes[1:]
