@@ -47,6 +47,9 @@ const failingFor = 30 * time.Second
 // tasks that it has returned.
 const holdFor = 2 * time.Second
 
+// ErrReturned is reported when a worker returns the tasks of a batch to the queue because its writes keep failing.
+var ErrReturned = errors.New("order: returned to the queue")
+
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
@@ -97,7 +100,7 @@ type Steps struct {
 }
 
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of this process,
-// or nil in a process without an API. onError receives errors that are retried.
+// or nil in a process without an API. onError receives errors that are retried, and ErrReturned.
 func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout.Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1, giveUpAfter: giveUpAfter}
 	f.steps = Steps{Queued: func(int, time.Duration) {}, Committed: func(int, time.Duration) {}}
@@ -370,7 +373,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() (wrote bool, err err
 		}
 		if now := time.Now(); f.Failing() || now.Sub(began) >= f.giveUpAfter {
 			f.gaveUp.Store(&now)
-			f.onError(fmt.Errorf("commit batch failed, returning its orders to the queue: %w", err))
+			f.onError(fmt.Errorf("commit batch failed: %w: %w", ErrReturned, err))
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))

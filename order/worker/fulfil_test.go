@@ -221,7 +221,8 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 	ordertest.BusyTimeout(t, s, time.Millisecond)
 	release := ordertest.Occupy(t, s)
 	failures := 0
-	f := NewFulfiller(s, nil, nil, func(error) { failures++ })
+	var last error
+	f := NewFulfiller(s, nil, nil, func(err error) { failures, last = failures+1, err })
 	f.giveUpAfter = 20 * time.Millisecond
 	handle := func() []error {
 		return f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 7)...))
@@ -232,6 +233,9 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 			if !queue.Returned(err) || !store.Transient(err) {
 				t.Errorf("round %d, task %d: %v, want to be returned because the database is busy", round, i, err)
 			}
+		}
+		if !errors.Is(last, ErrReturned) {
+			t.Errorf("round %d: reported %v, want that the orders are returned", round, last)
 		}
 		if !f.Failing() || f.hold() == 0 {
 			t.Errorf("round %d: failing %t, holds for %v", round, f.Failing(), f.hold())
