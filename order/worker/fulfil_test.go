@@ -577,7 +577,7 @@ func TestFulfiller_Failing_WroteNothing(t *testing.T) {
 		task := order.ExpiryTask(id, "item", 0, id)
 		return errors.Join(f.Handle(await.Context(t), []queue.Leased{{ID: task.ID, Payload: task.Payload, Options: queue.Options{Type: task.Type}}})...)
 	}
-	end := ordertest.DatabaseFaults[0].Begin(t, s) // full
+	end := ordertest.DatabaseFaults[0].Begin(t, s)                                                  // full
 	errs := f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("new", "item", 500)...)) // more than a page has room for
 	if !queue.Returned(errs[0]) || !f.Failing() {
 		t.Fatalf("purchases: %v, failing: %t", errs[0], f.Failing())
