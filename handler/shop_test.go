@@ -266,7 +266,7 @@ func TestShop_AtLimit(t *testing.T) {
 		wantPage(t, show(held, nil), 200, disabled, text)
 	}
 	for _, w := range []*httptest.ResponseRecorder{show(1, nil), show(2, inventory.ErrUnavailable), s.visit(t, "/items/thing", "", "")} {
-		if wantPage(t, w, 200); strings.Contains(w.Body.String(), "disabled") || strings.Contains(w.Body.String(), text) {
+		if wantPage(t, w, 200); strings.Contains(w.Body.String(), " disabled>") || strings.Contains(w.Body.String(), text) {
 			t.Errorf("the page says that the limit is reached: %s", w.Body)
 		}
 	}

@@ -145,7 +145,7 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	if r.item != "" {
 		stopped = slices.DeleteFunc(slices.Clone(all), func(b store.Behind) bool { return bucket.Item(b.ItemID) != bucket.Item(r.item) })
 		if len(stopped) == 0 { // a stopped item may be missing in the database
-			if err := r.needItem(ctx, db); err != nil {
+			if err := r.needItem(ctx, db, itemsOf(all)); err != nil {
 				return err
 			}
 		}
@@ -185,13 +185,16 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	return r.report(ctx, c, recoverer, stopped, path)
 }
 
-// needItem fails if --item names no item.
-func (r *recoverRun) needItem(ctx context.Context, db *store.Store) error {
+// needItem fails if --item names no item. stopped are the items whose sales are stopped.
+func (r *recoverRun) needItem(ctx context.Context, db *store.Store, stopped []string) error {
 	_, err := store.Item(ctx, db, bucket.Item(r.item))
-	if errors.Is(err, catalog.ErrItemNotFound) {
-		return fmt.Errorf("--item %q: there is no such item; flashsale item list shows the ids", r.item)
+	switch {
+	case !errors.Is(err, catalog.ErrItemNotFound):
+		return err
+	case len(stopped) == 0:
+		return fmt.Errorf("--item %q: there is no such item, and no sale is stopped; flashsale item list shows the ids", r.item)
 	}
-	return err
+	return fmt.Errorf("--item %q: there is no such item; the sales of %s are stopped", r.item, strings.Join(stopped, ", "))
 }
 
 // itemsOf returns the ids of the items, each once.

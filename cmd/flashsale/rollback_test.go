@@ -217,7 +217,7 @@ func TestRollback_FromRedisRestoresOrders(t *testing.T) {
 		}
 	}
 	wantCode(t, 0, r.run("recover", "--from", "redis", "--item", r.item), "no sale is stopped")
-	wantCode(t, 1, r.run("recover", "--from", "redis", "--item", "nope"), `--item "nope": there is no such item`, "item list")
+	wantCode(t, 1, r.run("recover", "--from", "redis", "--item", "nope"), `--item "nope": there is no such item, and no sale is stopped`, "item list")
 	away := r.run("recover", "--from", "redis", "--redis", "redis://"+process.FreeAddr(t))
 	wantCode(t, 1, away, "FLASHSALE_REDIS", "start it")
 	if strings.Count(away.Output, "\n") != 1 {
@@ -231,7 +231,7 @@ func TestRollback_FromDatabaseSellsUnitsAgain(t *testing.T) {
 	r := newRolledBack(t, 0)
 	r.stops()
 	list := filepath.Join(r.dir, "orders.jsonl")
-	wantCode(t, 1, r.run("recover", "--from", "database", "--item", "nope", "--list", list), `--item "nope": there is no such item`)
+	wantCode(t, 1, r.run("recover", "--from", "database", "--item", "nope", "--list", list), `--item "nope": there is no such item; the sales of `+r.item+" are stopped")
 	wantCode(t, 0, r.run("recover", "--from", "database", "--item", r.item, "--list", list), "sales recovered: 1;")
 	want := []string{r.bought[1].Order.ID, r.bought[2].Order.ID}
 	slices.Sort(want)

@@ -100,9 +100,20 @@ func TestItemPage_States(t *testing.T) {
 			page.Frame = testFrame("zh", "alice")
 			wantPage(t, render(t, "shop/item", &page), []string{`<html lang="zh">`, LanguageNamed("zh").T("state." + string(state))}, []string{"Opens", "Sold out<"})
 			page.Frame = testFrame("en", "")
-			wantPage(t, render(t, "shop/item", &page), []string{">Log in to buy<", `href="/login?next=%2Fitems%2Fthing"`}, []string{`id="press"`})
+			login, unsold := `href="/login?next=%2Fitems%2Fthing">Log in to buy<`, `id="unsold" disabled hidden><`
+			if !item.Buyable() {
+				login, unsold = `href="/login?next=%2Fitems%2Fthing" hidden>`, `id="unsold" disabled>`+LanguageNamed("en").T("buy."+string(state))+"<"
+			}
+			wantPage(t, render(t, "shop/item", &page), []string{login, unsold}, []string{`id="press"`})
 		})
 	}
+}
+
+// Given a sale that an admin closed, then its page does not promise that it has no closing time.
+func TestItemPage_ClosedEarly(t *testing.T) {
+	t.Parallel()
+	page := ItemPage{Frame: testFrame("en", "alice"), Item: testItem(func(i *catalog.Item) { i.Control = catalog.ControlClosed }), Key: "k-1", Quantity: 1}
+	wantPage(t, render(t, "shop/item", &page), []string{"Sale ended<", "Opens<"}, []string{"No closing time", "Closes<"})
 }
 
 // Given a limit of more than one unit, then the buyer chooses a quantity; and after a refusal the same

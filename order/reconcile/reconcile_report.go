@@ -114,7 +114,7 @@ type Report struct {
 	// Omitted is how many more items or buckets were examined and are not listed.
 	Omitted int
 
-	differing, failed idSet
+	examined, differing, failed idSet
 }
 
 // idSet is a set of ids of items.
@@ -165,9 +165,9 @@ func (r *Report) add(item *ItemReport) {
 	r.Items = append(r.Items, *item)
 }
 
-// countExamined counts an item once: with its bucket 0, which every item has.
+// countExamined counts an item once, with the first of its buckets.
 func (r *Report) countExamined(id string) {
-	if _, n := bucket.Split(id); n == 0 {
+	if r.examined.add(bucket.Item(id)) {
 		r.Examined++
 	}
 }

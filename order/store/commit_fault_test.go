@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -95,6 +97,21 @@ func TestFulfiller_CommitUnknown(t *testing.T) {
 		}
 		ordertest.AuditStore(t, s)
 	})
+}
+
+// TestBreakCommits_Path: the faults occur in the store's own file, whatever its path is.
+func TestBreakCommits_Path(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "100%25 sure? #1")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.NewAt(t, filepath.Join(dir, "shop.db"))
+	store.BreakCommits(t, s)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 1, 1))
+	if rows := storetest.MustCommit(t, s, ordertest.Distinct("a", "item", 1)...); len(rows) != 1 {
+		t.Errorf("%d orders, want one", len(rows))
+	}
 }
 
 // TestStore_LifeUnknown ends orders by transactions whose COMMIT fails. A repeat gets the

@@ -108,7 +108,7 @@ func (tx faultyTx) Commit() error {
 func BreakCommits(t *testing.T, s *Store) *commitFaults {
 	t.Helper()
 	ordertest.NeedSQLite(t)
-	f := &commitFaults{dsn: "file:" + s.Path() + "?_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout=" + strconv.Itoa(sqlite.LockWait)}
+	f := &commitFaults{dsn: sqlite.URI(s.Path(), "_txlock=immediate&_synchronous=FULL&_journal_mode=WAL&_busy_timeout="+strconv.Itoa(sqlite.LockWait))}
 	pool := sql.OpenDB(f)
 	pool.SetMaxOpenConns(1)
 	db, err := gorm.Open(gormsqlite.New(gormsqlite.Config{Conn: pool}), &gorm.Config{

@@ -17,6 +17,8 @@ type Expiry struct {
 	Status order.Status
 	// In is the time until the order expires, if it is not due.
 	In time.Duration
+	// Closed means that this call has closed the order.
+	Closed bool
 }
 
 // Expire closes the due orders, all in one transaction, and returns the result of each. It
@@ -25,11 +27,17 @@ type Expiry struct {
 func (s *Store) Expire(ctx context.Context, ids []string) (results map[string]Expiry, pending []Release, err error) {
 	err = s.ChangeWithEvents(ctx, "expire "+plural.Count(len(ids), "order"), func(ctx context.Context, c database.Conn, box *Outbox) error {
 		list := database.JSONList(ids...)
-		if err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box); err != nil {
+		closed, err := expireOrders(ctx, c, list, s.highWater.StoppedList(), box)
+		if err != nil {
 			return err
 		}
 		if results, err = readExpiries(ctx, c, list, box.Now); err != nil {
 			return err
+		}
+		for i := range closed {
+			e := results[closed[i].ID]
+			e.Closed = true
+			results[closed[i].ID] = e
 		}
 		pending, err = ReadReleases(ctx, c, SelectReleasesOfOrders, list)
 		return err
@@ -53,9 +61,8 @@ func StoppedPause() time.Duration { return stoppedMin + rand.N(stoppedMax-stoppe
 // expireOrders changes those orders of a JSON list to expired that are confirmed and due.
 // It is never early: an order expires at its expires_at. Orders of the items in stopped,
 // which is a JSON list too, do not expire.
-func expireOrders(ctx context.Context, c database.Conn, list, stopped string, box *Outbox) error {
-	_, err := closeOrders(ctx, c, box, order.EventExpired, expireDue, box.Now, list, stopped)
-	return err
+func expireOrders(ctx context.Context, c database.Conn, list, stopped string, box *Outbox) ([]order.Order, error) {
+	return closeOrders(ctx, c, box, order.EventExpired, expireDue, box.Now, list, stopped)
 }
 
 // readExpiries reads the states of the orders in a JSON list. Orders without a row are

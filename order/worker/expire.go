@@ -51,9 +51,12 @@ func (f *Fulfiller) expire(ctx context.Context, ids []string, report func(i int,
 	}
 	var results map[string]store.Expiry
 	var pending []store.Release
-	err := f.persist(ctx, func() (err error) {
+	err := f.persist(ctx, func() (wrote bool, err error) {
 		results, pending, err = f.store.Expire(ctx, ids)
-		return err
+		for _, e := range results {
+			wrote = wrote || e.Closed
+		}
+		return wrote, err
 	})
 	switch {
 	case err == nil:

@@ -48,6 +48,9 @@ const failingFor = 30 * time.Second
 // tasks that it has returned.
 const holdFor = 2 * time.Second
 
+// ErrReturned is reported when a worker returns the tasks of a batch to the queue because its writes keep failing.
+var ErrReturned = errors.New("order: returned to the queue")
+
 // Fulfiller handles the tasks of orders: it commits purchases, notifies the API processes
 // that wait for them, and expires orders that were not paid in time.
 type Fulfiller struct {
@@ -68,7 +71,7 @@ type Fulfiller struct {
 	// giveUpAfter is how long the writes of a batch may fail before its tasks are returned to the
 	// queue: the cause may be in this process or on its host, and another worker can write.
 	giveUpAfter time.Duration
-	gaveUp      atomic.Pointer[time.Time] // when a batch was last given up; nil: a transaction has succeeded since
+	gaveUp      atomic.Pointer[time.Time] // when a batch was last given up; nil: a transaction has written since
 }
 
 // Observer is notified of what becomes of each order. A nil function is not called.
@@ -98,7 +101,7 @@ type Steps struct {
 }
 
 // NewFulfiller returns a Fulfiller. local is the set of waiting requests of this process,
-// or nil in a process without an API. onError receives errors that are retried.
+// or nil in a process without an API. onError receives errors that are retried, and ErrReturned.
 func NewFulfiller(store *store.Store, rdb redis.UniversalClient, local *checkout.Waiters, onError func(error), options ...FulfillerOption) *Fulfiller {
 	f := &Fulfiller{store: store, rdb: rdb, local: local, onError: onError, committed: func(int) {}, partitions: 1, giveUpAfter: giveUpAfter}
 	f.steps = Steps{Queued: func(int, time.Duration) {}, Committed: func(int, time.Duration) {}}
@@ -296,9 +299,9 @@ func (f *Fulfiller) fulfil(ctx context.Context, tasks []order.Task, results []or
 		return
 	}
 	var out []order.Outcome
-	err := f.persist(ctx, func() (err error) {
-		out, err = f.store.Commit(ctx, tasks)
-		return order.About(err, tasks)
+	err := f.persist(ctx, func() (wrote bool, err error) {
+		out, err = f.store.Commit(ctx, tasks) // raises at least the revisions of the items
+		return true, order.About(err, tasks)
 	})
 	switch {
 	case err == nil:
@@ -354,13 +357,16 @@ func (f *Fulfiller) measure(results []orderResult, at time.Time) {
 // persist retries until the database has committed the rows, or ctx ends, or the writes have
 // failed for giveUpAfter. A failing worker tries once. Tasks of the first write on another server
 // are fetched again, because their sales may be stopped now. After a transient error the tasks are
-// to be returned to the queue.
-func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
+// to be returned to the queue. try reports whether its transaction has written anything: one that
+// only reads, such as the expiry of orders that are paid, succeeds although the disk refuses writes.
+func (f *Fulfiller) persist(ctx context.Context, try func() (wrote bool, err error)) error {
 	began := time.Now()
 	for wait := commitRetryMin; ; wait = min(2*wait, commitRetryMax) {
-		err := try()
+		wrote, err := try()
 		if err == nil {
-			f.gaveUp.Store(nil)
+			if wrote {
+				f.gaveUp.Store(nil)
+			}
 			return nil
 		}
 		if errors.Is(err, store.ErrServerChanged) || !database.Transient(err) || ctx.Err() != nil {
@@ -368,7 +374,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 		}
 		if now := time.Now(); f.Failing() || now.Sub(began) >= f.giveUpAfter {
 			f.gaveUp.Store(&now)
-			f.onError(fmt.Errorf("commit batch failed, returning its orders to the queue: %w", err))
+			f.onError(fmt.Errorf("commit batch failed: %w: %w", ErrReturned, err))
 			return err
 		}
 		f.onError(fmt.Errorf("commit batch failed, retrying: %w", err))
@@ -379,7 +385,7 @@ func (f *Fulfiller) persist(ctx context.Context, try func() error) error {
 }
 
 // Failing reports whether this worker has given up a batch in the last 30 seconds, and no
-// transaction has succeeded since. Such a worker does not commit orders, although it fetches them.
+// transaction has written anything since. Such a worker does not commit orders, although it fetches them.
 func (f *Fulfiller) Failing() bool {
 	at := f.gaveUp.Load()
 	return at != nil && time.Since(*at) < failingFor

@@ -222,7 +222,8 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 	ordertest.BusyTimeout(t, s, time.Millisecond)
 	release := ordertest.Occupy(t, s)
 	failures := 0
-	f := NewFulfiller(s, nil, nil, func(error) { failures++ })
+	var last error
+	f := NewFulfiller(s, nil, nil, func(err error) { failures, last = failures+1, err })
 	f.giveUpAfter = 20 * time.Millisecond
 	handle := func() []error {
 		return f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("n", "item", 7)...))
@@ -233,6 +234,9 @@ func TestFulfiller_Handle_GivesUp(t *testing.T) {
 			if !queue.Returned(err) || !database.Transient(err) {
 				t.Errorf("round %d, task %d: %v, want to be returned because the database is busy", round, i, err)
 			}
+		}
+		if !errors.Is(last, ErrReturned) {
+			t.Errorf("round %d: reported %v, want that the orders are returned", round, last)
 		}
 		if !f.Failing() || f.hold() == 0 {
 			t.Errorf("round %d: failing %t, holds for %v", round, f.Failing(), f.hold())
@@ -558,6 +562,43 @@ func RunWorker(t *testing.T, f *Fulfiller, q *queue.Queue, cfg queue.RunConfig) 
 	return stop
 }
 
+// TestFulfiller_Failing_WroteNothing: while the disk is full, the expiry of an order that is not due, or is
+// closed, succeeds, because it writes nothing. The worker stays failing.
+func TestFulfiller_Failing_WroteNothing(t *testing.T) {
+	t.Parallel()
+	ordertest.NeedSQLite(t)
+	s := storetest.New(t)
+	clock := storetest.SetClock(s)
+	storetest.MustInsert(t, s, ordertest.Asking("item", 1000, 1, time.Minute))
+	f := NewFulfiller(s, redistest.Embedded(t), nil, func(error) {})
+	f.giveUpAfter = time.Nanosecond
+	old := ordertest.Distinct("old", "item", 2)
+	storetest.MustCommit(t, s, old...)
+	expire := func(id string) error {
+		task := order.ExpiryTask(id, "item", 0, id)
+		return errors.Join(f.Handle(await.Context(t), []queue.Leased{{ID: task.ID, Payload: task.Payload, Options: queue.Options{Type: task.Type}}})...)
+	}
+	end := ordertest.DatabaseFaults[0].Begin(t, s)                                                  // full
+	errs := f.Handle(await.Context(t), ordertest.Leased(ordertest.Distinct("new", "item", 500)...)) // more than a page has room for
+	if !queue.Returned(errs[0]) || !f.Failing() {
+		t.Fatalf("purchases: %v, failing: %t", errs[0], f.Failing())
+	}
+	if err := expire(old[0].ID); err == nil {
+		t.Error("an order expired early")
+	} else if _, waits := queue.Snoozed(err); !waits || !f.Failing() {
+		t.Errorf("an expiry that is not due: %v, failing: %t", err, f.Failing())
+	}
+	end()
+	clock.Add(time.Hour.Milliseconds())
+	if err := expire(old[1].ID); err != nil || f.Failing() {
+		t.Errorf("an expiry that is due, on a disk that has space: %v, failing: %t", err, f.Failing())
+	}
+	f.gaveUp.Store(new(time.Now()))
+	if err := expire(old[1].ID); err != nil || !f.Failing() {
+		t.Errorf("the expiry of an expired order: %v, failing: %t", err, f.Failing())
+	}
+}
+
 // TestFulfiller_persist_Repeats: a commit that fails because of the state of the database is
 // repeated until it succeeds, and every failure is reported. Another error ends the tries.
 func TestFulfiller_persist_Repeats(t *testing.T) {
@@ -565,16 +606,16 @@ func TestFulfiller_persist_Repeats(t *testing.T) {
 	var reported []error
 	f := NewFulfiller(storetest.New(t), nil, nil, func(err error) { reported = append(reported, err) })
 	tries := 0
-	err := f.persist(await.Context(t), func() error {
+	err := f.persist(await.Context(t), func() (bool, error) {
 		if tries++; tries <= 2 {
-			return fmt.Errorf("commit: %w", driver.ErrBadConn)
+			return false, fmt.Errorf("commit: %w", driver.ErrBadConn)
 		}
-		return nil
+		return true, nil
 	})
 	if err != nil || tries != 3 || len(reported) != 2 || !errors.Is(reported[1], driver.ErrBadConn) {
 		t.Errorf("%d tries, reported %v, %v; want 3 tries and 2 reports", tries, reported, err)
 	}
-	if err := f.persist(await.Context(t), func() error { tries++; return ordertest.ErrTest }); !errors.Is(err, ordertest.ErrTest) || tries != 4 {
+	if err := f.persist(await.Context(t), func() (bool, error) { tries++; return false, ordertest.ErrTest }); !errors.Is(err, ordertest.ErrTest) || tries != 4 {
 		t.Errorf("a lasting error after %d tries: %v", tries-3, err)
 	}
 }

@@ -62,6 +62,7 @@ function show() {
     ["Id", el("code", {}, item.id)], ["Description", item.description || "–"], ["Price", money(item.price_minor, item.currency)],
     ["Units per buyer", number(item.per_user_limit)], ["Opens", time(item.opens_at)], ["Closes", item.closes_at ? time(item.closes_at) : "no end"],
     ["Time to pay", item.payment_window_seconds ? duration(item.payment_window_seconds * 1000) : "no payment needed"], ["Version", number(item.version)],
+    ...(item.buckets > 1 ? [["Buckets of the stock", number(item.buckets)]] : []),
   ];
   fill(at("details"), facts.map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "Description" ? "lines" : null }, value)]), image);
   showActions();
@@ -221,8 +222,8 @@ function showAudit() {
       { title: "Time", cell: (e) => time(e.at) },
       { title: "By", cell: (e) => e.actor || "the service" },
       { title: "Action", cell: (e) => el("code", {}, e.action) },
-      { title: "Before", class: "wide", cell: (e) => fields(e.before) },
-      { title: "After", class: "wide", cell: (e) => fields(e.after) },
+      { title: "Before", class: "wide", cell: (e) => fields(e.before, e.before) },
+      { title: "After", class: "wide", cell: (e) => fields(e.after, e.before) },
     ],
     empty: "Nothing has changed since its creation.",
     load: async (_, signal) => ({ rows: (await api("GET", `/v1/admin/audit?limit=${lastEntries}&item_id=${encodeURIComponent(id)}`, { signal })).body.entries, next: "" }),
@@ -230,7 +231,13 @@ function showAudit() {
   fill(at("audit-more"), el("a", { href: "/admin/audit?item_id=" + encodeURIComponent(id) }, "All changes of this item"));
 }
 
-const fields = (o) => (o && typeof o === "object" ? Object.entries(o).map(([name, value]) => `${name}: ${typeof value === "object" && value !== null ? JSON.stringify(value) : value}`).join(", ") : "–");
+// A value that is not set has an entry only where a change has removed or added it.
+function fields(o, before) {
+  if (!o || typeof o !== "object") return "–";
+  const set = (value) => value !== null && value !== "";
+  const shown = (value) => (set(value) ? (typeof value === "object" ? JSON.stringify(value) : value) : "(empty)");
+  return Object.entries(o).filter(([, value]) => before || set(value)).map(([name, value]) => `${name}: ${shown(value)}`).join(", ");
+}
 
 // Live stock
 
@@ -249,7 +256,7 @@ function showFigures(f) {
   if (i.stock_left !== null && i.stock_total !== null) showStock(i.stock_left, i.stock_total);
   text(tiles[2].value, rate(i.accepted_per_second));
   text(tiles[3].value, i.lock ? (i.lock.holder ? "held" : "free") : "–");
-  text(tiles[3].more, i.lock ? [i.lock.holder, `fence ${i.lock.fence}`, `${number(i.lock.waiting)} waiting`].filter(Boolean).join(", ") : "");
+  text(tiles[3].more, i.lock ? [item.buckets > 1 && "first bucket", i.lock.holder, `fence ${i.lock.fence}`, `${number(i.lock.waiting)} waiting`].filter(Boolean).join(", ") : "");
   if (i.state && i.state !== shownState) load(); // changed by the clock or by another admin
 }
 

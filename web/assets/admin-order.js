@@ -24,7 +24,7 @@ async function refresh() {
     if (read !== shown) render(body);
     shown = read;
     failures = 0;
-    follow(nextPoll(body), "This page shows the progress.");
+    follow(nextPoll(body), "This page is updated automatically.");
   } catch (error) {
     if (error.status === 404) fill(content, missing());
     else if (shown === "") showProblem(content, error, refresh);

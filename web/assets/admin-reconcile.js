@@ -63,11 +63,12 @@ function resultOf(r) {
 
 /** The items, those with differences first; a part of them at once. */
 function itemTable(r) {
+  const divided = new Set(r.items.filter((i) => i.bucket > 0).map((i) => i.item_id));
   const rest = [...r.items].sort((a, b) => rank(b) - rank(a));
   const body = el("tbody");
   const more = el("p", { class: "row" });
   const add = () => {
-    body.append(...rest.splice(0, pageLength).flatMap(rows));
+    body.append(...rest.splice(0, pageLength).flatMap((i) => rows(i, divided.has(i.item_id))));
     fill(more, rest.length > 0 && [el("button", { type: "button", onclick: add }, "Show more"), el("span", { class: "muted" }, counted(rest.length, "more item"))]);
   };
   add();
@@ -82,12 +83,12 @@ function itemTable(r) {
 
 const rank = (i) => (i.error ? 4 : 0) + (i.drifts.length > 0 ? 8 : 0) + (i.ledger && !i.ledger.balanced ? 8 : 0) + (i.partial ? 2 : 0) + (i.late_returns > 0 ? 1 : 0);
 
-function rows(item) {
+function rows(item, divided) {
   const l = item.ledger;
   const cell = (text, sign) => el("td", { class: "number" }, sign && el("span", { class: "sign", "aria-hidden": "true" }, sign), text);
   const numbers = l ? [cell(number(l.initial)), cell(number(l.restocked), "+ "), cell(number(l.left), l.balanced ? "= " : "≠ "), cell(number(l.held), "+ "), cell(number(l.sold), "+ ")]
     : [el("td", { colspan: 5, class: "muted" }, "unknown")];
-  const main = el("tr", {}, el("th", { scope: "row" }, itemLink(item.item_id), item.bucket > 0 && ` bucket ${item.bucket}`), el("td", {}, state(item)), numbers);
+  const main = el("tr", {}, el("th", { scope: "row" }, itemLink(item.item_id), divided && ` bucket ${item.bucket || 0}`), el("td", {}, state(item)), numbers);
   const notes = remarks(item);
   if (notes.length === 0) return [main];
   return [main, el("tr", { class: "remarks" }, el("td", { colspan: 7 }, el("ul", { class: "plain stack tight" }, notes)))];

@@ -29,11 +29,20 @@ function show() {
     setText(badge, t("state." + state));
   }
   page.dataset.state = state;
-  buying?.follow(state);
+  if (buying) buying.follow(state);
+  else showLogin(state);
   countDown(state);
   clearTimeout(turn);
   const left = (state === "scheduled" ? item.opens : item.closes) - now();
   if (state !== "closed" && left < 1500) turn = setTimeout(show, Math.max(0, left) + 5); // between two ticks
+}
+
+// Without a session, the link to the login form has the place of the button while the sale can lead to an order.
+function showLogin(state) {
+  const buyable = state === "open" || state === "scheduled";
+  byID("login").hidden = !buyable;
+  byID("unsold").hidden = buyable;
+  setText(byID("unsold"), buyable ? "" : t("buy." + state));
 }
 
 function countDown(state) {

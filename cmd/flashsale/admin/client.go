@@ -144,7 +144,7 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 			return nil, err
 		}
 	}
-	r := &remote{asked: asked{server, c.Flags(), key != nil}, token: token, client: http.Client{Timeout: apiTimeout}}
+	r := &remote{asked: asked{server, c.Flags(), key != nil, argumentOf(c)}, token: token, client: http.Client{Timeout: apiTimeout}}
 	if err := r.waitReady(c.Context(), wait); err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func newQueueDead(api *access) *cobra.Command {
 				return err
 			}
 			if groups && group != "" || len(args) > 0 && (groups || group != "") {
-				return config.Usage(fmt.Errorf("use one of TASK, --groups and --group; see %s --help", c.CommandPath()))
+				return config.Usage(fmt.Errorf("use one of TASK or ORDER, --groups and --group; see %s --help", c.CommandPath()))
 			}
 			r, err := api.dial(c, true)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"flashsale/cmd/flashsale/config"
@@ -34,9 +35,17 @@ func (r *refusal) Error() string {
 
 // asked is what a command has sent to the API, for the words of a refusal.
 type asked struct {
-	server string
-	flags  *pflag.FlagSet // the command's; nil: none
-	signed bool           // the token is signed with the configured key, not given by --token
+	server   string
+	flags    *pflag.FlagSet // the command's; nil: none
+	signed   bool           // the token is signed with the configured key, not given by --token
+	argument string         // the command's argument, by its name in the usage; empty: none
+}
+
+// argumentOf returns the name of a command's argument in its usage: "TASK or ORDER" of
+// "retry [TASK or ORDER ...]".
+func argumentOf(c *cobra.Command) string {
+	_, name, _ := strings.Cut(c.Use, " ")
+	return strings.Trim(name, "[]. ")
 }
 
 // refused reads the problem in an answer. A refused value of a flag or an argument is a usage error.
@@ -59,8 +68,8 @@ func (a *asked) refused(res *http.Response) error {
 	switch {
 	case invalid && a.flag(p.Param) != "":
 		return config.Usage(refused)
-	case invalid && p.Code == "id_invalid": // of the path, which has the argument
-		refused.detail = "argument ID: " + refused.detail
+	case invalid && p.Code == "id_invalid" && a.argument != "": // of the path, which has the argument
+		refused.detail = "argument " + a.argument + ": " + refused.detail
 		return config.Usage(refused)
 	}
 	return refused

@@ -51,7 +51,7 @@ func TestAsked_refused(t *testing.T) {
 		{Top(), "item", "item lists 1 to 20 ids of items.", "--item lists 1 to 20 ids of items."},
 	} {
 		body := fmt.Sprintf(`{"code":"field_range","param":%q,"detail":%q}`, tc.param, tc.detail)
-		a := asked{"http://shop", tc.command.Flags(), false}
+		a := asked{"http://shop", tc.command.Flags(), false, argumentOf(tc.command)}
 		err := a.refused(&http.Response{StatusCode: 422, Body: io.NopCloser(strings.NewReader(body))})
 		if want := "field_range: " + tc.want; err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %q", tc.command.CommandPath(), err, want)
@@ -73,10 +73,9 @@ func TestAsked_refused_Fix(t *testing.T) {
 		{403, "forbidden", false, "flashsale token --role admin"},
 		{503, "unavailable", false, "flashsale doctor"},
 		{404, "item_not_found", true, "flashsale item list"},
-		{400, "id_invalid", true, "id_invalid: argument ID: "},
 		{404, "", false, "correct --server"},
 	} {
-		a := asked{"http://shop", nil, tc.signed}
+		a := asked{server: "http://shop", signed: tc.signed}
 		err := a.refused(&http.Response{StatusCode: tc.status, Status: fmt.Sprint(tc.status), Body: io.NopCloser(strings.NewReader(`{"code":"` + tc.code + `"}`))})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%d %s: %v, want %q in it", tc.status, tc.code, err, tc.want)
@@ -102,12 +101,36 @@ func TestAsked_refused_Usage(t *testing.T) {
 		{422, "per_user_limit", true}, {400, "per_user_limit", true}, {409, "per_user_limit", false},
 		{422, "stock", false}, {400, "", false}, {404, "", false},
 	} {
-		a := asked{"http://shop", flags, true}
+		a := asked{server: "http://shop", flags: flags, signed: true}
 		err := a.refused(&http.Response{StatusCode: tc.status, Body: io.NopCloser(strings.NewReader(`{"code":"field_range","param":"` + tc.param + `"}`))})
 		var usage config.UsageError
 		var refused *refusal
 		if errors.As(err, &usage) != tc.usage || !errors.As(err, &refused) {
 			t.Errorf("%d %q: a %T, usage error wanted: %v", tc.status, tc.param, err, tc.usage)
+		}
+	}
+}
+
+// A refused id is the command's argument, which the error names as the command's usage does.
+func TestAsked_refused_Argument(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		command *cobra.Command
+		want    string
+	}{
+		{find(t, Item(), "pause"), "argument ID: Text."},
+		{find(t, Item(), "warm"), "argument ID: Text."},
+		{find(t, Order(), "refund"), "argument ID: Text."},
+		{find(t, Queue(), "dead"), "argument TASK or ORDER: Text."},
+		{find(t, Queue(), "retry"), "argument TASK or ORDER: Text."},
+		{find(t, Queue(), "discard"), "argument TASK or ORDER: Text."},
+		{find(t, Queue(), "stats"), "Text."}, // it has none
+	} {
+		a := asked{server: "http://shop", flags: tc.command.Flags(), argument: argumentOf(tc.command)}
+		err := a.refused(&http.Response{StatusCode: 400, Body: io.NopCloser(strings.NewReader(`{"code":"id_invalid","detail":"Text."}`))})
+		var usage config.UsageError
+		if err == nil || err.Error() != "id_invalid: "+tc.want || errors.As(err, &usage) != (a.argument != "") {
+			t.Errorf("%s: a %T, %v; want %q", tc.command.CommandPath(), err, err, tc.want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,7 +48,7 @@ func CheckRedis(ctx context.Context, setting string, rdb redis.UniversalClient, 
 			return nil
 		case cause != "" && (ctx.Err() != nil || errors.Is(reply, breaker.ErrOpen)):
 			// The call was cut short, or not sent because the breaker has opened: the cause is the earlier one.
-		case !passing(setting, nowFix, reply):
+		case !passing(setting, nowFix, reply) && !othersAnswer(wait, rdb, reply):
 			return config.FailedSetting("redis", setting, nowCause, nowFix)
 		default:
 			if cause == "" {
@@ -77,6 +78,24 @@ func passing(setting, fix string, reply error) bool {
 	default: // the Sentinels name a master that is down, or a replica
 		return fix == failoverFix || strings.HasPrefix(fix, deadMasterFix)
 	}
+}
+
+// othersAnswer reports whether a node of a cluster gave no reply and another one answers: the cluster is about to
+// replace the first.
+func othersAnswer(ctx context.Context, rdb redis.UniversalClient, reply error) bool {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	var answered redis.Error
+	if !ok || reply == nil || errors.As(reply, &answered) {
+		return false
+	}
+	var one atomic.Bool
+	err := cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error {
+		if node.Ping(ctx).Err() == nil {
+			one.Store(true)
+		}
+		return nil
+	})
+	return err == nil && one.Load()
 }
 
 // clusterScheme begins the setting of a Redis Cluster.
@@ -219,6 +238,13 @@ var redisReplies = []refusal{
 func explainRedis(ctx context.Context, setting string, err error) (cause, fix string) {
 	secure, addr := redisAddr(setting)
 	if strings.HasPrefix(setting, clusterScheme) {
+		// The URL names some of the nodes, and not necessarily this one.
+		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Addr != nil {
+			addr = op.Addr.String()
+		}
+		if errors.Is(err, breaker.ErrOpen) {
+			return "a node of the cluster does not answer", "start it, or let a replica take its place; see CLUSTER NODES"
+		}
 		return explainReply(ctx, slices.Concat(movedReplies, redisReplies), secure, addr, err)
 	}
 	if !strings.HasPrefix(setting, sentinelScheme) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/breaker"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -20,17 +19,7 @@ func TestOpenRedis_FailoverEndsSubscriptions(t *testing.T) {
 	master := redistest.Real(t)
 	master.Replica(t)
 	sentinels := redistest.Sentinels(t, master, 1, redistest.SentinelConfig{})
-	rdb, closers, err := OpenRedis("sentinel+redis://"+sentinels.Addrs()[0]+"?master_name="+redistest.SentinelMaster, breaker.New(breaker.Config{}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, end := range closers {
-			if err := end(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	rdb := opened(t, "sentinel+redis://"+sentinels.Addrs()[0]+"?master_name="+redistest.SentinelMaster)
 	ctx := await.Context(t)
 	sub := rdb.Subscribe(ctx, "news")
 	t.Cleanup(func() { _ = sub.Close() }) //nolint:errcheck // its connection is closed

@@ -3,6 +3,8 @@ package service
 import (
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 	"strings"
 )
 
@@ -28,4 +30,13 @@ func (b *banner) write(out io.Writer) {
 		}
 	}
 	fmt.Fprint(out, text.String())
+}
+
+// reachable returns the host and port at which a client on this machine reaches a listener. One that listens on all
+// addresses has none that a browser can open.
+func reachable(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsUnspecified() {
+		return net.JoinHostPort("localhost", strconv.Itoa(t.Port))
+	}
+	return a.String()
 }

@@ -35,9 +35,14 @@ func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis 
 // reporter returns a function that logs errors of background work, at most a few per second,
 // because an outage repeats its errors.
 func (e *env) reporter(component string) func(error) {
+	return e.reporterOf(component, func(error) string { return component + " failed, retrying" })
+}
+
+// reporterOf is a reporter whose messages depend on the error.
+func (e *env) reporterOf(component string, message func(error) string) func(error) {
 	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
 	return func(err error) {
-		withOrders(log.Warn(), err).Str("component", component).Err(err).Msg(component + " failed, retrying")
+		withOrders(log.Warn(), err).Str("component", component).Err(err).Msg(message(err))
 	}
 }
 

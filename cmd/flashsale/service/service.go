@@ -5,7 +5,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os/signal"
@@ -204,10 +203,8 @@ func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *develo
 		if items, l, err = addAPI(ctx, sh, h, dev, &b.rest); err != nil {
 			return err
 		}
-		b.banner.shop = fmt.Sprintf("http://%s/", l.Addr())
-		b.banner.dashboard = fmt.Sprintf("http://%s/admin", l.Addr())
-		b.banner.api = fmt.Sprintf("http://%s/v1/items", l.Addr())
-		b.banner.docs = fmt.Sprintf("http://%s/docs", l.Addr())
+		at := "http://" + reachable(l.Addr())
+		b.banner.shop, b.banner.dashboard, b.banner.api, b.banner.docs = at+"/", at+"/admin", at+"/v1/items", at+"/docs"
 		b.banner.payments = sh.mock.addTo(&b.rest, l.Addr())
 	} else {
 		if _, err := newFigures(sh, nil, figures.Sources{}, &b.rest); err != nil {
@@ -217,7 +214,7 @@ func (b *builder) addRoles(ctx context.Context, e *env, eng *engine, dev *develo
 		b.rest.closing("readiness", func() error { h.drain.on.Store(true); return nil })
 	}
 	if operators != nil {
-		b.banner.metrics = fmt.Sprintf("http://%s/metrics", operators.Addr())
+		b.banner.metrics = "http://" + reachable(operators.Addr()) + "/metrics"
 		b.ops.add(serveOps(e, operators, h, sh.mon.monitor, items))
 	}
 	return nil

@@ -28,7 +28,7 @@ const sweepEvery = 10 * time.Second
 // addWorker adds the part that commits orders, and offers to run the workers' chores.
 func addWorker(sh *shared, p *pulse, ps *parts) error {
 	e, eng, s := sh.env, sh.eng, sh.settings
-	report := p.failing(e.reporter("order"))
+	report := p.failing(e.reporterOf("order", failureMessage))
 	committed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "flashsale_orders_committed_total", Help: "Orders written to the database, confirmed or rejected.",
 	})
@@ -71,6 +71,14 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 		sweeper.Run(ctx, sweepEvery)
 	}))
 	return nil
+}
+
+// failureMessage is the log message about an error of the Fulfiller.
+func failureMessage(err error) string {
+	if errors.Is(err, worker.ErrReturned) {
+		return "order failed, returned to the queue"
+	}
+	return "order failed, retrying"
 }
 
 // logOrders returns the observer that logs what becomes of orders. Failures are at most a few

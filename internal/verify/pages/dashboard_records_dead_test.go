@@ -219,11 +219,11 @@ func TestDashboardRecords_DeadStop(t *testing.T) {
 	p.WaitGone("#running section")
 
 	p.Goto(s.URL + "/admin/orders/" + orders[0])
-	p.WaitText("#live", "This page shows the progress.")
+	p.WaitText("#live", "This page is updated automatically.")
 	p.Block("http://*:*/v1/admin/orders/*/timeline")
 	p.WaitText("#live", "Request failed, retrying in")
 	p.Block()
-	p.WaitText("#live", "This page shows the progress.")
+	p.WaitText("#live", "This page is updated automatically.")
 }
 
 // Given dead letters and no worker, then the overview shows both problems; once a worker runs, and the letters

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,6 +249,25 @@ func TestDashboardRecords_Reconcile(t *testing.T) {
 	p.Fill("input[name=item_id]", "no-such-item")
 	p.Click("#compare")
 	p.WaitText("#report [role=alert]", "item_not_found")
+}
+
+// Given an item whose stock is divided, when an admin compares, then each bucket has a row with its number, except
+// bucket 0, whose row has the item's id; every row leads to the item.
+func TestDashboardRecords_ReconcileBuckets(t *testing.T) {
+	t.Parallel()
+	s := recordsOf(t)
+	s.call(t, http.StatusCreated, "POST", "/v1/admin/items", s.token(t, "admin", "admin"), map[string]any{
+		"id": "cord", "name": "Cord", "price_minor": 100, "currency": "EUR", "stock": 9, "buckets": 3,
+	}, nil)
+	p := s.asAdmin(t, browser.Options{}, "/admin/reconcile")
+	p.Fill("input[name=item_id]", "cord")
+	p.Click("#compare")
+	p.WaitText("#report", "1 item examined")
+	p.WaitCount("#report tbody th", 3)
+	if got, want := p.Texts("#report tbody th"), []string{"cord", "cord bucket 1", "cord bucket 2"}; !slices.Equal(got, want) {
+		t.Errorf("rows %q, want %q", got, want)
+	}
+	p.WaitCount("#report tbody th a[href$='/cord']", 3)
 }
 
 // Given a count in the database that is wrong, when an admin compares and repairs, then the difference is shown,

@@ -3,6 +3,7 @@
 package pages_test
 
 import (
+	"net/http"
 	"testing"
 
 	"flashsale/internal/testing/browser"
@@ -137,4 +138,22 @@ func closeInDialog(t *testing.T, p *browser.Page) {
 	p.WaitText("#state", "closed")
 	p.WaitGone("dialog")
 	p.WaitGone("#actions button >> Close for good")
+}
+
+// Given an item whose stock is divided, then its page shows the number of buckets and which lock it shows, and a
+// comparison names each bucket.
+func TestDashboard_Buckets(t *testing.T) {
+	t.Parallel()
+	s := running(t)
+	admin := s.token(t, "root", "admin")
+	s.call(t, http.StatusCreated, http.MethodPost, "/v1/admin/items", admin,
+		map[string]any{"id": "divided", "name": "Divided", "price_minor": 4900, "currency": "EUR", "stock": 10, "buckets": 2}, nil)
+	p := dashboardPage(t, s, admin, "/admin/items/divided", browser.Options{})
+	p.WaitText("#details", "Buckets of the stock")
+	p.WaitText("#tiles", "first bucket")
+	p.WaitNoText("#audit", "image_url")
+	p.Goto(s.URL + "/admin/reconcile?item_id=divided")
+	p.Click("#compare")
+	p.WaitText("#report tbody", "divided bucket 0")
+	p.WaitText("#report tbody", "divided bucket 1")
 }

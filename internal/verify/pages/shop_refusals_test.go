@@ -97,7 +97,8 @@ func TestShop_PressedAtTheOpening(t *testing.T) {
 	f.wantOneKey(t, 2)
 }
 
-// Given an open page, when an admin pauses, resumes and closes the sale, then the page follows.
+// Given an open page, when an admin pauses, resumes and closes the sale, then the page follows, also that of a buyer
+// without a session, who is led to the login form only while something can be bought.
 func TestShop_PausedAndClosed(t *testing.T) {
 	t.Parallel()
 	s := running(t)
@@ -105,7 +106,13 @@ func TestShop_PausedAndClosed(t *testing.T) {
 	p := browser.New(t, browser.Options{})
 	enter(p, s.URL, "shop-patient", "/items/paused")
 	p.WaitText("#press", "Buy")
+	guest := browser.New(t, browser.Options{})
+	guest.Goto(s.URL + "/items/paused")
+	guest.WaitVisible("#login")
+	guest.WaitGone("#unsold")
 	s.control(t, "paused", "pause")
+	guest.WaitText("#unsold", "Paused")
+	guest.WaitGone("#login")
 	p.WaitText("#state", "Paused")
 	p.WaitTrue(`document.getElementById("press").disabled`)
 	s.control(t, "paused", "resume")
@@ -115,6 +122,9 @@ func TestShop_PausedAndClosed(t *testing.T) {
 	s.control(t, "paused", "close")
 	p.WaitText("#state", "Ended")
 	p.WaitText("#press", "Sale ended")
+	guest.Reload()
+	guest.WaitText("#unsold", "Sale ended")
+	guest.WaitGone("#login")
 }
 
 // Given a purchase that is refused because the sale is paused or has ended, then the page says so.

@@ -67,7 +67,7 @@ func watchCommit(ctx context.Context, cfg *pgx.ConnConfig) error {
 }
 
 // errCommitting says that a COMMIT is not cancelled.
-var errCommitting = errors.New("order: a commit is not cancelled")
+var errCommitting = errors.New("postgres: a commit is not cancelled")
 
 // commit runs a statement that commits. Errors: ErrWarned.
 func (c *connection) commit(ctx context.Context, text string, args ...any) (pgconn.CommandTag, error) {
@@ -81,7 +81,7 @@ func (c *connection) commit(ctx context.Context, text string, args ...any) (pgco
 
 // ErrWarned says that the server has committed, and warned: an operator has cancelled the wait for
 // a standby.
-var ErrWarned = errors.New("order: the server may have committed without its standby")
+var ErrWarned = errors.New("postgres: the server may have committed without its standby")
 
 // ResetSession checks a connection before it is used again.
 func (c *connection) ResetSession(ctx context.Context) error {

@@ -13,7 +13,7 @@ import (
 // ErrPooled says that a connection pooler gives each transaction another session of the server,
 // although the URL has another query mode than simple_protocol. Prepared statements, settings and
 // locks of this process would then be in sessions that the pooler gives to others.
-var ErrPooled = errors.New("order: the database is behind a connection pooler in transaction mode, and default_query_exec_mode is not simple_protocol")
+var ErrPooled = errors.New("postgres: the database is behind a connection pooler in transaction mode, and default_query_exec_mode is not simple_protocol")
 
 const (
 	// poolerClients is how many connections CheckPooler compares, and poolerRounds how often.

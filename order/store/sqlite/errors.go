@@ -12,7 +12,7 @@ import (
 
 // ErrNotWritable means that the database's file or folder refuses writes: its
 // permissions deny them, or its file system is read-only.
-var ErrNotWritable = errors.New("order: database is not writable")
+var ErrNotWritable = errors.New("sqlite: database is not writable")
 
 // notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it
 // has that cause.

@@ -53,9 +53,8 @@ func open(path string, params url.Values, conns int) (*gorm.DB, error) {
 	// database/sql gives a connection to one goroutine at a time, so SQLite need not take
 	// its own mutex for every bound value.
 	params.Set("_mutex", "no")
-	dsn := (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: params.Encode()}).String()
 	registerDriver()
-	db, err := gorm.Open(gormsqlite.New(gormsqlite.Config{DriverName: driverName, DSN: dsn}), &gorm.Config{
+	db, err := gorm.Open(gormsqlite.New(gormsqlite.Config{DriverName: driverName, DSN: URI(path, params.Encode())}), &gorm.Config{
 		PrepareStmt:            true,
 		SkipDefaultTransaction: true,
 		TranslateError:         true,
@@ -93,7 +92,7 @@ func Create(ctx context.Context, path string) error {
 // formats the file.
 func format(ctx context.Context, path string) error {
 	registerDriver()
-	db, err := sql.Open(driverName, (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: fmt.Sprintf("_busy_timeout=%d", LockWait)}).String())
+	db, err := sql.Open(driverName, URI(path, fmt.Sprintf("_busy_timeout=%d", LockWait)))
 	if err != nil {
 		return err
 	}
@@ -141,14 +140,16 @@ func Peek(path string, fn func(*sql.DB) error) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	db, err := sql.Open("sqlite3", (&url.URL{Scheme: "file", Opaque: escapePath(path), RawQuery: fmt.Sprintf("mode=rw&_query_only=true&_busy_timeout=%d", LockWait)}).String())
+	db, err := sql.Open("sqlite3", URI(path, fmt.Sprintf("mode=rw&_query_only=true&_busy_timeout=%d", LockWait)))
 	if err != nil {
 		return err
 	}
 	return errors.Join(fn(db), db.Close())
 }
 
-// escapePath prevents '?', '#' and '%' in a path from being parsed as parts of a URI.
-func escapePath(path string) string {
-	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+// URI returns the name under which the driver opens a file with encoded parameters. '?', '#' and '%' in the
+// path are not parsed as parts of it.
+func URI(path, params string) string {
+	escaped := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+	return (&url.URL{Scheme: "file", Opaque: escaped, RawQuery: params}).String()
 }
