@@ -20,9 +20,9 @@ import (
 // sent, so this is a definite failure.
 var ErrOpen = errors.New("breaker: redis does not answer, the call was not sent")
 
-// errSentBefore replaces ErrOpen if an earlier attempt of the same call was sent, so that the
+// ErrSentBefore replaces ErrOpen if an earlier attempt of the same call was sent, so that the
 // outcome is unknown.
-var errSentBefore = errors.New("breaker: redis does not answer, and an earlier attempt of the call was sent")
+var ErrSentBefore = errors.New("breaker: redis does not answer, and an earlier attempt of the call was sent")
 
 // Config configures Breakers. A zero field selects its default.
 type Config struct {

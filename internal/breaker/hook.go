@@ -69,7 +69,7 @@ func (witness) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		var sent atomic.Bool
 		err := amend(next(context.WithValue(ctx, sentKey{}, &sent), cmd), &sent)
-		if errors.Is(err, errSentBefore) {
+		if errors.Is(err, ErrSentBefore) {
 			cmd.SetErr(err)
 		}
 		return err
@@ -94,7 +94,7 @@ func (witness) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 // amend replaces ErrOpen if an earlier attempt was sent.
 func amend(err error, sent *atomic.Bool) error {
 	if errors.Is(err, ErrOpen) && sent.Load() {
-		return fmt.Errorf("%w (%s)", errSentBefore, err.Error())
+		return fmt.Errorf("%w (%s)", ErrSentBefore, err.Error())
 	}
 	return err
 }

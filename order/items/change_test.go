@@ -387,7 +387,7 @@ func TestService_ChangeItem_SlowAnnouncement(t *testing.T) {
 // subscription was cut.
 func deaf(s *shoptest.Shop) *checkout.Service {
 	s.T.Helper()
-	items, err := catalog.New(await.Context(s.T), s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit, Redis: s.Rdb, Life: time.Hour})
+	items, err := catalog.New(await.Context(s.T), s.Store, s.Stock, catalog.Config{OnError: s.CollectError, LoadTimeout: ordertest.Limit, Wait: ordertest.Limit, Redis: s.Rdb, Life: time.Hour})
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -267,8 +267,9 @@ func (r *Recovery) checkOnce(ctx context.Context, all bool, rewound int64) error
 			return r.void(ctx, loss)
 		})
 		// A process that was paused for longer than the lock's TTL checks again: another
-		// one may have recovered meanwhile.
-		if !errors.Is(err, lock.ErrLost) || !pause.For(ctx, lostPause) {
+		// one may have recovered meanwhile. It may notice the loss only when it releases the lock.
+		lost := errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrNotHeld)
+		if !lost || !pause.For(ctx, lostPause) {
 			return err
 		}
 	}

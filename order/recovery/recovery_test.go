@@ -249,7 +249,7 @@ func redisErrorIn(err error, prefix string) bool {
 }
 
 // TestRecovery_LockLost: a process that loses the lock in the middle of a check, because it
-// was paused for long, checks again.
+// was paused for long, checks again, also if it notices that only when it releases the lock.
 func TestRecovery_LockLost(t *testing.T) {
 	t.Parallel()
 	shoptest.OnOwnEngine(t, func(t *testing.T, rdb *redis.Client) {
@@ -279,7 +279,7 @@ func (d *losingLocks) Do(ctx context.Context, resource string, fn func(context.C
 		return d.Locks.Do(ctx, resource, fn, opts...)
 	}
 	d.left--
-	return fmt.Errorf("do: %w", lock.ErrLost)
+	return fmt.Errorf("do: %w", []error{lock.ErrNotHeld, lock.ErrLost}[d.left%2])
 }
 
 // TestRecovery_Rewound: Redis returns with data from before some orders. The rows show

@@ -324,7 +324,7 @@ func TestFulfiller_Expiry_OneFails(t *testing.T) {
 		if err := s.Writer().Exec("DELETE FROM buyers WHERE user_id = 'nu150'").Error; err != nil {
 			t.Fatal(err)
 		}
-		q := ordertest.NewQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: ordertest.Limit, MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 		due := make([]queue.Task, len(tasks))
 		for i := range tasks {
 			due[i] = order.ExpiryTask(tasks[i].ID, tasks[i].ItemID, time.Now().UnixMilli()-int64(len(tasks))+int64(i), tasks[i].ID)

@@ -34,7 +34,7 @@ func TestFulfiller_Poison(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := storetest.New(t)
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 1000, 1))
-		q := ordertest.NewQueue(t, rdb, queue.Config{MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: ordertest.Limit, MaxAttempts: 2, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 		tasks := ordertest.Leased(ordertest.Distinct("n", "item", 100)...)
 		for _, i := range []int{0, 41, 99} {
 			tasks[i].Payload = []byte("garbage")

@@ -70,7 +70,7 @@ func TestFulfiller_Parcel_Poison(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := storetest.New(t)
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 1000, 1))
-		q := ordertest.NewQueue(t, rdb, queue.Config{MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: ordertest.Limit, MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 		tasks := ordertest.Distinct("n", "item", 10)
 		tasks[3].Quantity, tasks[3].RequestID = 0, "request-3"
 		parcel := ordertest.Parcel("parcel", tasks...)
@@ -160,7 +160,7 @@ func TestFulfiller_Parcel_FullQueue(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		s := storetest.New(t)
 		storetest.MustInsert(t, s, ordertest.NewItem("item", 1000, 1))
-		q := ordertest.NewQueue(t, rdb, queue.Config{MaxLength: 10, MaxAttempts: 1})
+		q := ordertest.NewQueue(t, rdb, queue.Config{Lease: ordertest.Limit, MaxLength: 10, MaxAttempts: 1})
 		tasks := ordertest.Distinct("n", "item", 10)
 		tasks[1].Quantity = 0
 		if _, err := q.Enqueue(await.Context(t), ordertest.Parcel("parcel", tasks...)); err != nil {

@@ -242,7 +242,7 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Addr != nil {
 			addr = op.Addr.String()
 		}
-		if errors.Is(err, breaker.ErrOpen) {
+		if errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrSentBefore) {
 			return "a node of the cluster does not answer", "start it, or let a replica take its place; see CLUSTER NODES"
 		}
 		return explainReply(ctx, slices.Concat(movedReplies, redisReplies), secure, addr, err)

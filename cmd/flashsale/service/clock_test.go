@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"regexp"
@@ -26,6 +28,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
 	"flashsale/handler/openapi"
+	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/contract"
 	"flashsale/internal/testing/redistest"
 )
@@ -80,14 +83,10 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	}
 	h := &skewedHost{t: t}
 	var out bytes.Buffer
-	h.registry = prometheus.NewRegistry()
-	life, err := build(t.Context(), &env{
-		settings: s, role: Serve, log: zerolog.New(&h.log), out: &out, registry: h.registry,
+	life := built(t, &h.registry, &env{
+		settings: s, role: Serve, log: zerolog.New(&h.log), out: &out,
 		now: func() time.Time { return time.Now().Add(skew) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if h.url = apiIn(out.String()); h.url == "" {
 		t.Fatalf("no address in %q", out.String())
 	}
@@ -103,6 +102,24 @@ func startSkewed(t *testing.T, setting string, skew time.Duration) *skewedHost {
 	return h
 }
 
+// built builds a process with a registry of its own. A process whose start exceeds a time limit on a busy machine ends,
+// and is started again, as its supervisor would.
+func built(t *testing.T, registry **prometheus.Registry, e *env) (life *lifecycle) {
+	t.Helper()
+	await.Every(t, retryPause, "the start of a process", func() bool {
+		*registry = prometheus.NewRegistry()
+		e.registry = *registry
+		var err error
+		life, err = build(t.Context(), e)
+		var slow net.Error // also the end of a context
+		if err != nil && !(errors.As(err, &slow) && slow.Timeout()) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return life
+}
+
 // underContract checks the exchanges of a client against the API's document.
 func underContract(t *testing.T) http.RoundTripper {
 	t.Helper()
@@ -114,14 +131,28 @@ func underContract(t *testing.T) http.RoundTripper {
 	return c.Transport(base, func(err error) { t.Errorf("contract: %v", err) })
 }
 
-// ask sends one request and decodes the answer.
-func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ...string) (int, http.Header, map[string]any) {
+// ask repeats a request until its answer is not 503, as the answer demands: on a busy machine the service exceeds
+// its own time limits. It decodes the last answer.
+func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ...string) (status int, head http.Header, got map[string]any) {
+	h.t.Helper()
+	await.Every(h.t, retryPause, method+" "+path, func() bool {
+		status, head, got = h.askOnce(method, path, as, body, headers...)
+		return status != http.StatusServiceUnavailable
+	})
+	return status, head, got
+}
+
+// retryPause is the pause before a request is repeated.
+const retryPause = 20 * time.Millisecond
+
+// askOnce sends one request and decodes the answer.
+func (h *skewedHost) askOnce(method, path string, as auth.Role, body any, headers ...string) (int, http.Header, map[string]any) {
 	h.t.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), await.Limit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, h.url+path, bytes.NewReader(text))
 	if err != nil {
@@ -158,8 +189,8 @@ func (h *skewedHost) ask(method, path string, as auth.Role, body any, headers ..
 func (h *skewedHost) create(id string, opens, closes time.Time) {
 	h.t.Helper()
 	body := map[string]any{
-		"id": id, "name": "Thing", "price_minor": 100, "currency": "EUR", "stock": 10, "per_user_limit": 5,
-		"payment_window_seconds": 60,
+		"id": id, "name": "Thing", "price_minor": 100, "currency": "EUR", "stock": 1000, "per_user_limit": perUser,
+		"payment_window_seconds": paymentWindow.Seconds(),
 	}
 	if !opens.IsZero() {
 		body["opens_at"] = opens.UTC().Format(time.RFC3339Nano)
@@ -167,14 +198,37 @@ func (h *skewedHost) create(id string, opens, closes time.Time) {
 	if !closes.IsZero() {
 		body["closes_at"] = closes.UTC().Format(time.RFC3339Nano)
 	}
-	if status, _, got := h.ask("POST", "/v1/admin/items", auth.RoleAdmin, body); status != http.StatusCreated {
-		h.t.Fatalf("create %s: %d %v", id, status, got)
-	}
+	attempts := 0
+	await.Every(h.t, retryPause, "item "+id, func() bool {
+		attempts++
+		status, _, got := h.askOnce("POST", "/v1/admin/items", auth.RoleAdmin, body)
+		created := status == http.StatusCreated || attempts > 1 && got["code"] == "item_exists"
+		if !created && status != http.StatusServiceUnavailable {
+			h.t.Fatalf("create %s: %d %v", id, status, got)
+		}
+		return created
+	})
 }
 
-func (h *skewedHost) buy(id, key string) (int, http.Header, map[string]any) {
+// Terms of the items of these tests.
+const (
+	perUser       = 100
+	paymentWindow = time.Hour
+)
+
+// buy repeats a purchase with its key until it is committed or refused.
+func (h *skewedHost) buy(id, key string) (status int, head http.Header, got map[string]any) {
 	h.t.Helper()
-	return h.ask("POST", "/v1/items/"+id+"/orders", auth.RoleBuyer, map[string]any{"quantity": 1}, "Idempotency-Key", key)
+	await.Every(h.t, retryPause, "the purchase of "+id, func() bool {
+		status, head, got = h.buyOnce(id, key)
+		return status != http.StatusServiceUnavailable && status != http.StatusAccepted
+	})
+	return status, head, got
+}
+
+func (h *skewedHost) buyOnce(id, key string) (int, http.Header, map[string]any) {
+	h.t.Helper()
+	return h.askOnce("POST", "/v1/items/"+id+"/orders", auth.RoleBuyer, map[string]any{"quantity": 1}, "Idempotency-Key", key)
 }
 
 // instant reads a time from an answer.
@@ -230,8 +284,8 @@ func TestClock_SkewedHostStaysConsistent(t *testing.T) {
 				if answer != c.answer {
 					t.Errorf("%s is shown as %s and bought with %s, want %s", c.id, c.state, answer, c.answer)
 				}
-				if retry := header.Get("Retry-After"); c.state == "scheduled" && (len(retry) > 3 || retry > "120" || retry == "") {
-					t.Errorf("%s: Retry-After %q, want up to 120", c.id, retry)
+				if retry, err := strconv.Atoi(header.Get("Retry-After")); c.state == "scheduled" && (err != nil || retry < 1 || retry > 120) {
+					t.Errorf("%s: Retry-After %q, want 1 to 120", c.id, header.Get("Retry-After"))
 				}
 			}
 			if !strings.Contains(h.log.String(), "differs from the Redis clock") || !strings.Contains(h.log.String(), "NTP") {
@@ -283,8 +337,8 @@ func (h *skewedHost) wantState(id, state string) {
 // wantExpiry checks that the payment deadline uses the same clock as the page.
 func (h *skewedHost) wantExpiry(bought map[string]any) {
 	h.t.Helper()
-	if left := time.Until(h.instant(bought, "expires_at")); left < 0 || left > time.Minute+time.Second {
-		h.t.Errorf("an order expires in %v, want a minute", left)
+	if left := time.Until(h.instant(bought, "expires_at")); (left - paymentWindow).Abs() > time.Minute {
+		h.t.Errorf("an order expires in %v, want %v", left, paymentWindow)
 	}
 	if off := time.Since(h.instant(bought, "created_at")); off.Abs() > time.Minute {
 		h.t.Errorf("created_at is %v off", off)
@@ -296,22 +350,22 @@ func (h *skewedHost) wantExpiry(bought map[string]any) {
 	}
 }
 
+// wantOffset waits until the clock has been measured, because one measurement may take too long.
 func (h *skewedHost) wantOffset(want time.Duration) {
 	h.t.Helper()
-	families, err := h.registry.Gather()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != "flashsale_clock_offset_seconds" {
-			continue
+	await.True(h.t, fmt.Sprintf("flashsale_clock_offset_seconds of about %v", want), func() bool {
+		families, err := h.registry.Gather()
+		if err != nil {
+			h.t.Fatal(err)
 		}
-		if got := f.GetMetric()[0].GetGauge().GetValue(); got-want.Seconds() > 60 || want.Seconds()-got > 60 {
-			h.t.Errorf("flashsale_clock_offset_seconds is %v, want about %v", got, want.Seconds())
+		for _, f := range families {
+			if f.GetName() == "flashsale_clock_offset_seconds" {
+				return math.Abs(f.GetMetric()[0].GetGauge().GetValue()-want.Seconds()) <= 60
+			}
 		}
-		return
-	}
-	h.t.Error("there is no flashsale_clock_offset_seconds")
+		h.t.Fatal("there is no flashsale_clock_offset_seconds")
+		return false
+	})
 }
 
 // The service writes and shows times by Redis's clock, which here is five minutes ahead of this
@@ -326,18 +380,19 @@ func TestClock_ServiceUsesTheRedisClock(t *testing.T) {
 	h := startSkewed(t, "redis://"+shiftTime(t, server.Addr(), ahead)+"/0", 0)
 	h.wantOffset(ahead)
 	h.create("thing", time.Now().Add(-time.Hour), time.Time{})
+	before := time.Now()
 	_, _, bought := h.buy("thing", "k")
-	for _, field := range []string{"created_at", "confirmed_at"} {
-		if off := time.Until(h.instant(bought, field)) - ahead; off.Abs() > time.Minute {
-			t.Errorf("%s is %v off the clock of Redis", field, off)
-		}
-	}
-	if left := time.Until(h.instant(bought, "expires_at")); left <= ahead || left > ahead+time.Minute+time.Second {
-		t.Errorf("the order expires in %v, want a minute after %v", left, ahead)
-	}
 	_, _, page := h.ask("GET", "/v1/items/thing", auth.RoleBuyer, nil)
-	if off := time.Until(h.instant(page, "server_time")) - ahead; off.Abs() > time.Minute {
-		t.Errorf("server_time is %v off the clock of Redis", off)
+	took := time.Since(before)
+	for name, at := range map[string]time.Time{
+		"created_at":   h.instant(bought, "created_at"),
+		"confirmed_at": h.instant(bought, "confirmed_at"),
+		"expires_at":   h.instant(bought, "expires_at").Add(-paymentWindow),
+		"server_time":  h.instant(page, "server_time"),
+	} {
+		if off := at.Sub(before) - ahead; off < -time.Minute || off > took+time.Minute {
+			t.Errorf("%s is %v off the clock of Redis", name, off)
+		}
 	}
 }
 

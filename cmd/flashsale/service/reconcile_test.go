@@ -43,8 +43,8 @@ func TestReconcile_NotOverdueBeforeTheFirstRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &tracedHost{skewedHost: &skewedHost{t: t, registry: prometheus.NewRegistry()}}
-	h.start(&env{settings: s, role: Serve, registry: h.registry})
+	h := &tracedHost{skewedHost: &skewedHost{t: t}}
+	h.start(&env{settings: s, role: Serve})
 	await.True(t, "the time of the last round", func() bool {
 		families, err := h.registry.Gather()
 		if err != nil {

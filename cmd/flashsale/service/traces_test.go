@@ -26,6 +26,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/handler/auth"
+	"flashsale/internal/pause"
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 )
@@ -40,7 +41,7 @@ type tracedHost struct {
 // startTraced runs a process of each role until the test ends.
 func startTraced(t *testing.T, redisURL string, roles []Role, args ...string) *tracedHost {
 	t.Helper()
-	h := &tracedHost{skewedHost: &skewedHost{t: t, registry: prometheus.NewRegistry()}, spans: tracetest.NewInMemoryExporter(), dir: t.TempDir()}
+	h := &tracedHost{skewedHost: &skewedHost{t: t}, spans: tracetest.NewInMemoryExporter(), dir: t.TempDir()}
 	s, err := settingsOf(append([]string{
 		"--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret=" + skewSecret,
 		"--redis=" + redisURL, "--data-dir=" + h.dir, "--trace-sample=1",
@@ -48,12 +49,8 @@ func startTraced(t *testing.T, redisURL string, roles []Role, args ...string) *t
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, role := range roles {
-		registry := h.registry
-		if i > 0 {
-			registry = prometheus.NewRegistry()
-		}
-		h.start(&env{settings: s, role: role, registry: registry, spans: kept{h.spans}})
+	for _, role := range roles {
+		h.start(&env{settings: s, role: role, spans: kept{h.spans}})
 	}
 	return h
 }
@@ -64,10 +61,11 @@ func (h *tracedHost) start(e *env) {
 	var out bytes.Buffer
 	e.log, e.out, e.now = zerolog.New(&h.log), &out, time.Now
 	processors := runtime.GOMAXPROCS(0)
-	life, err := build(h.t.Context(), e)
+	var registry *prometheus.Registry
+	life := built(h.t, &registry, e)
 	runtime.GOMAXPROCS(processors) // a worker in a process of its own limits it
-	if err != nil {
-		h.t.Fatal(err)
+	if h.registry == nil {         // of the first process
+		h.registry = registry
 	}
 	if address := apiIn(out.String()); address != "" { // a worker has none
 		h.url = address
@@ -132,6 +130,58 @@ func attributeOf(s tracetest.SpanStub, key string) string {
 	return ""
 }
 
+// request returns the spans of the request with this answer.
+func (h *tracedHost) request(answered http.Header) (found tracetest.SpanStubs) {
+	for _, s := range h.named(serverSpan) {
+		if attributeOf(s, "flashsale.request_id") == answered.Get("X-Request-Id") {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// linked returns the span of a name to which a span of a trace has its only link.
+func (h *tracedHost) linked(trace, from, to string) (part, whole tracetest.SpanStub, ok bool) {
+	for _, part = range h.named(from) {
+		if part.SpanContext.TraceID().String() != trace || len(part.Links) != 1 {
+			continue
+		}
+		for _, whole = range h.named(to) {
+			if part.Links[0].SpanContext.SpanID() == whole.SpanContext.SpanID() {
+				return part, whole, true
+			}
+		}
+	}
+	return part, whole, false
+}
+
+// buyAtOnce buys until a purchase is committed at its first attempt, without a failure that the service has retried:
+// on a busy machine it exceeds its own time limits. Every purchase has a key of its own that begins with key.
+func (h *tracedHost) buyAtOnce(id, key string) (head http.Header, order map[string]any) {
+	h.t.Helper()
+	attempts := 0
+	await.Every(h.t, retryPause, "a purchase that is committed at once", func() bool {
+		attempts++
+		var status int
+		status, head, order = h.buyOnce(id, fmt.Sprint(key, attempts))
+		if status != http.StatusCreated && status != http.StatusAccepted && status != http.StatusServiceUnavailable {
+			h.t.Fatalf("bought with %d: %v", status, order)
+		}
+		return status == http.StatusCreated && !h.failed(head.Get("X-Request-Id"))
+	})
+	return head, order
+}
+
+// failed reports whether a failure of a purchase was logged.
+func (h *tracedHost) failed(requestID string) bool {
+	for line := range strings.Lines(h.log.String()) {
+		if strings.Contains(line, `"level":"warn"`) && strings.Contains(line, requestID) {
+			return true
+		}
+	}
+	return false
+}
+
 const serverSpan = "POST /v1/items/{item}/orders"
 
 // wantTree is the trace of a committed purchase. The item's lock is free, so the batch waits for it
@@ -151,14 +201,18 @@ var wantTree = []string{
 func checkTraced(t *testing.T, h *tracedHost) {
 	t.Helper()
 	h.create("thing", time.Time{}, time.Time{})
-	status, head, order := h.buy("thing", "secret-key")
-	if status != http.StatusCreated {
-		t.Fatalf("bought with %d: %v", status, order)
-	}
+	head, order := h.buyAtOnce("thing", "secret-key")
 	await.True(t, "the trace", func() bool {
-		return len(h.named(serverSpan)) == 1 && len(h.named("batch.purchase")) == 1 && len(h.named("batch.commit")) == 1 && len(h.named("order.notice")) == 1
+		of := h.request(head)
+		if len(of) != 1 {
+			return false
+		}
+		id := of[0].SpanContext.TraceID().String()
+		_, _, purchased := h.linked(id, "purchase.batch", "batch.purchase")
+		_, _, committed := h.linked(id, "order.commit", "batch.commit")
+		return purchased && committed && slices.ContainsFunc(h.named("order.notice"), func(s tracetest.SpanStub) bool { return s.SpanContext.TraceID().String() == id })
 	})
-	server := h.named(serverSpan)[0]
+	server := h.request(head)[0]
 	got := tree(h.spans.GetSpans(), server.SpanContext.TraceID().String())
 	if !slices.Equal(got, wantTree) {
 		t.Errorf("the trace is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(wantTree, "\n"))
@@ -172,8 +226,8 @@ func checkTraced(t *testing.T, h *tracedHost) {
 		}
 	}
 	for whole, part := range map[string]string{"batch.purchase": "purchase.batch", "batch.commit": "order.commit"} {
-		w, p := h.named(whole)[0], h.named(part)[0]
-		if len(w.Links) != 1 || w.Links[0].SpanContext.SpanID() != p.SpanContext.SpanID() || len(p.Links) != 1 || p.Links[0].SpanContext.SpanID() != w.SpanContext.SpanID() {
+		p, w, _ := h.linked(server.SpanContext.TraceID().String(), part, whole)
+		if len(w.Links) != 1 || w.Links[0].SpanContext.SpanID() != p.SpanContext.SpanID() {
 			t.Errorf("%s has the links %v, and %s %v", whole, w.Links, part, p.Links)
 		}
 		if w.SpanContext.TraceID() == server.SpanContext.TraceID() || w.Parent.IsValid() {
@@ -257,11 +311,19 @@ func TestTraces_Refusal(t *testing.T) {
 	t.Parallel()
 	h := startTraced(t, config.EmbeddedRedis, []Role{Serve})
 	h.create("thing", time.Time{}, time.Time{})
-	if status, _, _ := h.ask("POST", "/v1/items/thing/orders", auth.RoleBuyer, map[string]any{"quantity": 6}, "Idempotency-Key", "k"); status != http.StatusUnprocessableEntity {
+	status, head, _ := h.ask("POST", "/v1/items/thing/orders", auth.RoleBuyer, map[string]any{"quantity": perUser + 1}, "Idempotency-Key", "k")
+	if status != http.StatusUnprocessableEntity {
 		t.Fatalf("refused with %d", status)
 	}
-	await.True(t, "the trace", func() bool { return len(h.named(serverSpan)) == 1 && len(h.named("batch.purchase")) == 1 })
-	s := h.named(serverSpan)[0]
+	await.True(t, "the trace", func() bool {
+		of := h.request(head)
+		if len(of) != 1 {
+			return false
+		}
+		_, _, purchased := h.linked(of[0].SpanContext.TraceID().String(), "purchase.batch", "batch.purchase")
+		return purchased
+	})
+	s := h.request(head)[0]
 	if s.Status.Code != codes.Error || s.Status.Description != "quantity_range" || attributeOf(s, "flashsale.problem") != "quantity_range" {
 		t.Errorf("the refusal: %+v, %v", s.Status, s.Attributes)
 	}
@@ -278,23 +340,22 @@ func TestTraces_Sampling(t *testing.T) {
 		h := startTraced(t, config.EmbeddedRedis, []Role{Serve})
 		h.create("thing", time.Time{}, time.Time{})
 		order := map[string]any{"quantity": 1}
-		if status, _, got := h.ask("POST", "/v1/items/thing/orders", auth.RoleBuyer, order, "Idempotency-Key", "k", "Traceparent", parent+flag); status != http.StatusCreated {
+		status, first, got := h.ask("POST", "/v1/items/thing/orders", auth.RoleBuyer, order, "Idempotency-Key", "k", "Traceparent", parent+flag)
+		if status != http.StatusCreated {
 			t.Fatalf("%d: %v", status, got)
 		}
 		// A second purchase is traced in any case: then the spans of the first are there.
-		h.buy("thing", "k2")
-		await.True(t, "the second trace", func() bool { return len(h.named(serverSpan)) >= 1+want })
-		if n := len(h.named(serverSpan)); n != 1+want {
-			t.Errorf("flag %s: %d requests are traced, want %d", flag, n, 1+want)
+		_, second, _ := h.buy("thing", "k2")
+		await.True(t, "the second trace", func() bool { return len(h.request(second)) > 0 })
+		if n := len(h.request(first)); n != want || len(h.request(second)) != 1 {
+			t.Errorf("flag %s: %d requests are traced, want %d", flag, n, want)
 		}
-		joined := 0
-		for _, s := range h.named(serverSpan) {
-			if s.SpanContext.TraceID().String() == "4bf92f3577b34da6a3ce929d0e0e4736" && s.Parent.SpanID().String() == "00f067aa0ba902b7" {
-				joined++
+		for _, s := range h.named(serverSpan) { // also those of attempts that were repeated
+			joined := s.SpanContext.TraceID().String() == "4bf92f3577b34da6a3ce929d0e0e4736" && s.Parent.SpanID().String() == "00f067aa0ba902b7"
+			id := attributeOf(s, "flashsale.request_id")
+			if joined && want == 0 || !joined && id == first.Get("X-Request-Id") || joined && id == second.Get("X-Request-Id") {
+				t.Errorf("flag %s: a span of request %s joined the client's trace: %v", flag, id, joined)
 			}
-		}
-		if joined != want {
-			t.Errorf("flag %s: %d spans joined the client's trace, want %d", flag, joined, want)
 		}
 	}
 	h := startTraced(t, config.EmbeddedRedis, []Role{Serve}, "--trace-sample=0")
@@ -328,8 +389,8 @@ func TestTraces_CollectorDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &tracedHost{skewedHost: &skewedHost{t: t, registry: prometheus.NewRegistry()}}
-	h.start(&env{settings: s, role: Serve, registry: h.registry})
+	h := &tracedHost{skewedHost: &skewedHost{t: t}}
+	h.start(&env{settings: s, role: Serve})
 	h.create("thing", time.Time{}, time.Time{})
 	if status, _, got := h.buy("thing", "k"); status != http.StatusCreated {
 		t.Fatalf("%d: %v", status, got)
@@ -350,17 +411,22 @@ func TestTraces_Collector(t *testing.T) {
 		}
 	}))
 	t.Cleanup(collector.Close)
-	s, err := settingsOf("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
-		"--data-dir="+t.TempDir(), "--trace-sample=1", "--trace-endpoint="+collector.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &tracedHost{skewedHost: &skewedHost{t: t, registry: prometheus.NewRegistry()}}
-	h.start(&env{settings: s, role: Serve, registry: h.registry})
-	h.create("thing", time.Time{}, time.Time{})
-	if status, _, got := h.buy("thing", "k"); status != http.StatusCreated {
-		t.Fatalf("%d: %v", status, got)
-	}
+	var h *tracedHost
+	await.True(t, "a process whose first purchase is committed at once", func() bool {
+		s, err := settingsOf("--addr=127.0.0.1:0", "--ops-addr=", "--demo=false", "--jwt-secret="+skewSecret,
+			"--data-dir="+t.TempDir(), "--trace-sample=1", "--trace-endpoint="+collector.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h = &tracedHost{skewedHost: &skewedHost{t: t}}
+		h.start(&env{settings: s, role: Serve})
+		h.create("thing", time.Time{}, time.Time{})
+		status, head, got := h.buyOnce("thing", "k")
+		if status != http.StatusCreated && status != http.StatusServiceUnavailable {
+			t.Fatalf("%d: %v", status, got)
+		}
+		return status == http.StatusCreated && !h.failed(head.Get("X-Request-Id"))
+	})
 	// Those of the trace; the batch with its lock and its script; the commit.
 	await.True(t, "spans", func() bool { return h.counted("flashsale_trace_spans_total", "sent") == float64(len(wantTree)+4) })
 	if n := h.counted("flashsale_trace_spans_total", "failed"); n != 0 || wrong.Load() != nil {
@@ -391,7 +457,7 @@ func TestLog_RequestIDInTheWorker(t *testing.T) {
 	t.Parallel()
 	h := startTraced(t, config.EmbeddedRedis, []Role{Serve})
 	h.create("thing", time.Time{}, time.Time{})
-	_, head, order := h.buy("thing", "good")
+	head, order := h.buyAtOnce("thing", "good")
 	h.wantLine("order committed", head.Get("X-Request-Id"), fmt.Sprint(order["id"]))
 
 	db, err := sql.Open("sqlite3", filepath.Join(h.dir, "flashsale.db")+"?_busy_timeout=10000")
@@ -437,21 +503,25 @@ func (h *tracedHost) wantLine(message, requestID, orderID string) (found map[str
 	return found
 }
 
-// send sends a purchase with a request id and ignores the answer.
+// send sends a purchase with a request id until ctx ends or the answer is not 503.
 func (h *tracedHost) send(ctx context.Context, method, path, requestID string) {
-	r, err := http.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(`{"quantity":1}`))
-	if err != nil {
-		return
-	}
 	token, err := auth.SignToken([]byte(skewSecret), "user-2", auth.RoleBuyer, time.Hour, time.Now())
-	if err != nil {
-		return
-	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Idempotency-Key", requestID)
-	r.Header.Set("X-Request-Id", requestID)
-	if res, err := http.DefaultClient.Do(r); err == nil {
-		res.Body.Close()
+	for err == nil && pause.For(ctx, retryPause) {
+		var r *http.Request
+		r, err = http.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(`{"quantity":1}`))
+		if err != nil {
+			return
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", requestID)
+		r.Header.Set("X-Request-Id", requestID)
+		var res *http.Response
+		if res, err = http.DefaultClient.Do(r); err == nil {
+			res.Body.Close()
+			if res.StatusCode != http.StatusServiceUnavailable {
+				return
+			}
+		}
 	}
 }

@@ -99,9 +99,9 @@ func (s *ClusterServers) Nodes() []*Server { return append([]*Server(nil), s.nod
 func (s *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	if s.authority == nil {
-		return clusterClient(t, s.Addrs(), nil)
+		return clusterClient(t, s.Addrs(), nil, false)
 	}
-	return clusterClient(t, s.Addrs(), s.authority.Config)
+	return clusterClient(t, s.Addrs(), s.authority.Config, false)
 }
 
 // NodeOptions are Options for the node with an address. Its client follows no redirects.
@@ -134,13 +134,13 @@ func (s *ClusterServers) ProxiedClient(t testing.TB) (*redis.ClusterClient, []*P
 	return rdb, proxies
 }
 
-func clusterClient(t testing.TB, addrs []string, trust *tls.Config) *redis.ClusterClient {
+func clusterClient(t testing.TB, addrs []string, trust *tls.Config, deadlines bool) *redis.ClusterClient {
 	t.Helper()
 	o := ClusterOptions(addrs...)
 	if trust != nil {
 		o.TLSConfig, o.Dialer = trust, nil
 	}
-	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = replyWithin, replyWithin, replyWithin, deadlines
 	rdb := redis.NewClusterClient(o)
 	closeAtEnd(t, rdb)
 	return rdb

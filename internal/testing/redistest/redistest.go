@@ -134,14 +134,21 @@ func Options(addr string) *redis.Options {
 	}
 }
 
-// replyWithin bounds the wait for a reply of a server without faults, which may be long on a
-// busy machine. Options has the service's settings.
+// replyWithin bounds the wait for a connection and for a reply of a server without faults, which may be long on a
+// busy machine. The deadlines of calls do not: a reply that is lost because it was slow leaves tasks leased and locks
+// held. Options has the service's settings.
 const replyWithin = await.Limit
 
 func client(t testing.TB, addr string) *redis.Client {
 	t.Helper()
+	return clientWith(t, addr, false)
+}
+
+// clientWith returns a client for which the deadlines of calls may count.
+func clientWith(t testing.TB, addr string, deadlines bool) *redis.Client {
+	t.Helper()
 	o := Options(addr)
-	o.ReadTimeout, o.WriteTimeout = replyWithin, replyWithin
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = replyWithin, replyWithin, replyWithin, deadlines
 	rdb := redis.NewClient(o)
 	closeAtEnd(t, rdb)
 	return rdb

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"flashsale/internal/testing/await"
 )
 
@@ -49,7 +51,8 @@ func TestServer_Replica(t *testing.T) {
 func TestServer_Pause(t *testing.T) {
 	t.Parallel()
 	ctx, s := await.Context(t), Real(t)
-	rdb := client(t, s.Addr())
+	rdb := redis.NewClient(Options(s.Addr()))
+	closeAtEnd(t, rdb)
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
