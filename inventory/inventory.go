@@ -324,7 +324,8 @@ func (v *Inventory) underLock(ctx context.Context, item string, fn func(ctx cont
 	held := l.Context() // it ends with ctx as well
 	defer v.release(ctx, l, item)
 	err = fn(held, l)
-	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+	// A wait that ends with the context may return its cause, ErrLost, instead.
+	if (errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrLost)) && ctx.Err() == nil {
 		if lost := context.Cause(held); lost != nil {
 			return fmt.Errorf("item %s: %w: %w: %w", item, ErrUnavailable, lost, err)
 		}

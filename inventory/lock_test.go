@@ -289,6 +289,15 @@ func TestInventory_LockLost(t *testing.T) {
 			t.Errorf("look: %v", err)
 		}
 		again()
+		// A wait for the database ends with the cause.
+		wait := func(ctx context.Context) (int64, error) {
+			_ = lost(ctx) //nolint:errcheck // the cause says more
+			return 0, fmt.Errorf("%w: wait for the database: %w", ErrUnchanged, context.Cause(ctx))
+		}
+		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 1}, wait); !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("change that waits for the database: %v", err)
+		}
+		again()
 		// A caller that leaves does not get that error.
 		ctx, leave := context.WithCancel(await.Context(t))
 		err = v.Examine(ctx, s.item, func(ctx context.Context, _ *Examined) (bool, error) {
