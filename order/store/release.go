@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"flashsale/order/store/database"
 )
@@ -28,7 +27,7 @@ func ReadReleases(ctx context.Context, c database.Conn, query string, args ...an
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read releases: %w", err)
+		return nil, database.Wrap("read releases", err)
 	}
 	return list, nil
 }

@@ -158,9 +158,13 @@ func (db *DB) Load(ctx context.Context, large bool, fn func(tx *gorm.DB) error) 
 }
 
 // Snapshot runs fn on one consistent view of the database. It is for long reads, and uses
-// the connections for them.
+// the connections for them. Errors: ErrUnavailable, those of fn.
 func (db *DB) Snapshot(ctx context.Context, fn func(tx *gorm.DB) error) error {
-	return db.longRead.WithContext(ctx).Transaction(fn, snapshot)
+	err := db.longRead.WithContext(ctx).Transaction(fn, snapshot)
+	if err == nil || errors.Is(err, ErrUnavailable) || !Transient(err) {
+		return err
+	}
+	return Wrap("read a snapshot of the database", err)
 }
 
 // snapshot gives a transaction one view of the database on Postgres; SQLite always does.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"gorm.io/gorm"
 
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/postgrestest"
@@ -50,6 +51,37 @@ func TestPostgres_LostConnection_Always(t *testing.T) {
 	}
 	if err := db.Reader().WithContext(await.Context(t)).Exec("SELECT 1").Error; err != nil {
 		t.Errorf("the next read: %v", err)
+	}
+}
+
+// TestPostgres_Snapshot: the database is unavailable if it ends the session of a snapshot, during it or between two.
+func TestPostgres_Snapshot(t *testing.T) {
+	t.Parallel()
+	db, ctx := onPostgres(t), await.Context(t)
+	var pid int
+	session := func(tx *gorm.DB) error { return tx.Raw("SELECT pg_backend_pid()").Scan(&pid).Error }
+	end := func() {
+		if err := db.Writer().WithContext(ctx).Exec("SELECT pg_terminate_backend(?::int, 10000)", strconv.Itoa(pid)).Error; err != nil {
+			t.Error(err)
+		}
+	}
+	err := db.Snapshot(ctx, func(tx *gorm.DB) error {
+		defer end()
+		return session(tx)
+	})
+	if !errors.Is(err, ErrUnavailable) {
+		t.Errorf("during a snapshot: %v, want ErrUnavailable", err)
+	}
+	if err := db.Snapshot(ctx, session); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	// The pool may notice that the connection has ended, and open another one.
+	if err := db.Snapshot(ctx, session); err != nil && !errors.Is(err, ErrUnavailable) {
+		t.Errorf("before a snapshot: %v, want ErrUnavailable", err)
+	}
+	if err := db.Snapshot(ctx, func(*gorm.DB) error { return errTest }); err != errTest { //nolint:errorlint // unchanged
+		t.Errorf("an error of the caller: %v", err)
 	}
 }
 
