@@ -71,16 +71,25 @@ func (s *Service) Refill(ctx context.Context, item *catalog.Item, id string, qua
 		}
 		return ok, err
 	})
+	wait, cancel := context.WithTimeout(ctx, timeouts.Refill+refillMargin)
+	defer cancel()
 	select {
 	case f := <-refilled:
 		if f.Err != nil {
 			return false, fmt.Errorf("refill bucket %s: %w: %w", id, inventory.ErrUnavailable, f.Err)
 		}
 		return f.Val.(bool), nil //nolint:forcetypeassert // the function above returns it
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
+	case <-wait.Done():
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		return false, fmt.Errorf("refill bucket %s: %w: its transaction does not end", id, inventory.ErrUnavailable)
 	}
 }
+
+// refillMargin is how much longer than a refill a purchase waits for it. A refill that is committing when its time is
+// over goes on until the database answers.
+const refillMargin = 500 * time.Millisecond
 
 // The pauses while a bucket is being changed or loaded, or does not give its units.
 const (

@@ -112,6 +112,20 @@ func TestService_Refill_Waiting(t *testing.T) {
 	})
 }
 
+// TestService_Refill_Stuck: a purchase does not wait for a refill whose transaction does not end.
+func TestService_Refill_Stuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stock := &heldStock{release: make(chan struct{})}
+		ok, err := (&items.Service{Stock: stock}).Refill(t.Context(), &catalog.Item{ID: "item", Buckets: 2}, "item.1", 1)
+		if ok || !errors.Is(err, inventory.ErrUnavailable) {
+			t.Errorf("refilled %v, %v, want ErrUnavailable", ok, err)
+		}
+		close(stock.release)
+		synctest.Wait()
+	})
+}
+
 // TestService_Refill_Recreated: an item that was lost and created again may have more buckets.
 func TestService_Refill_Recreated(t *testing.T) {
 	t.Parallel()
