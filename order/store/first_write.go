@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 
+	"flashsale/internal/plural"
 	"flashsale/order/store/database"
 )
 
@@ -53,7 +54,7 @@ func (t *transaction) compareServer(ctx context.Context, batch bool) error {
 	if !batch {
 		return database.ErrRunAgain
 	}
-	return fmt.Errorf("%w: %d items are older in the database than in Redis", ErrServerChanged, len(behind))
+	return fmt.Errorf("%w: the database is older than Redis for %s", ErrServerChanged, plural.Count(len(behind), "item"))
 }
 
 // addUrgent adds to the urgent items, which are those of a server before this one, or of the other
