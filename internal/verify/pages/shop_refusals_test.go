@@ -97,8 +97,8 @@ func TestShop_PressedAtTheOpening(t *testing.T) {
 	f.wantOneKey(t, 2)
 }
 
-// Given an open page, when an admin pauses, resumes and closes the sale, then the page follows, also that of a buyer
-// without a session, who is led to the login form only while something can be bought.
+// Given an open page, when an admin pauses, resumes and closes the sale, then the page follows. A buyer without a
+// session sees the link to the login form only while the sale is open or scheduled.
 func TestShop_PausedAndClosed(t *testing.T) {
 	t.Parallel()
 	s := running(t)
