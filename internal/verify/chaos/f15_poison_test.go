@@ -26,8 +26,9 @@ func init() {
 // poisonShare is the number of poison tasks relative to the purchases.
 const poisonShare = 0.01
 
-// enqueuePoison enqueues tasks that can never become orders: half of them are malformed, and
-// the other half break the transaction of every batch that contains them. It returns their ids.
+// enqueuePoison enqueues tasks that can never become orders: a third are malformed, a third break
+// the transaction of every batch that contains them, and a third have two malformed orders. It
+// returns the ids of the orders.
 func enqueuePoison(ctx context.Context, r *run) []string {
 	q, err := queue.New(r.shop.rdb, queue.Config{Prefix: r.shop.ordersKey(0, "")})
 	if err != nil {

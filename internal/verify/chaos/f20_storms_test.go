@@ -280,7 +280,7 @@ func (s *storm) expect(ctx context.Context) {
 		ended[orders[i].Status]++
 	}
 	r.notef("done: %v, ledgers that were busy: %d; orders: %v", s.doing, s.busy.Load(), ended)
-	for _, what := range []string{"restock", "take back", history.Pause, history.Resume, history.Close, "look", "pay: 200", "cancel: 200"} {
+	for _, what := range []string{"restock", "take back", history.Pause, history.Resume, history.Close, "look", "pay: 200", "pay late: 409", "cancel: 200"} {
 		if s.doing[what] == 0 {
 			r.voidf("there was no %s", what)
 		}

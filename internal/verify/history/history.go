@@ -73,7 +73,6 @@ type Call struct {
 // Known reports whether the answer is definitive. Without a definitive answer the call may have
 // been applied, may be applied later, or may never be: no answer came, the service was
 // unavailable, or the answer came from something between the service and the client.
-// between it and the client answered.
 func (c *Call) Known() bool { return c.Status >= 200 && c.Status < 500 }
 
 // Accepted reports whether the answer acknowledges an order.
