@@ -30,7 +30,7 @@ const (
 	maxEraseReason = 500
 	// exportChunk is the size of the buffer of an export, in bytes.
 	exportChunk = 8 << 10
-	// buyerLimit bounds an export or an erasure. An erasure may load the sale of each item, and
+	// buyerLimit bounds an export or an erasure. An erasure waits for the lock of each item, and
 	// an export over a slow connection takes longer than the server allows for a purchase.
 	buyerLimit = 5 * time.Minute
 )

@@ -20,7 +20,7 @@ const (
 	minFiles     = 10_000  // open files of a process, one for each connection
 	minDisk      = 1 << 30 // free bytes on the disk of the database
 	maxListed    = 20      // items that a finding names
-	minRedis     = 6       // the oldest major version that the scripts support
+	minRedis     = "6.2"   // the oldest version that has the commands of the scripts
 	maxLag       = 10      // seconds since the last acknowledgement of a replica that counts, as in min-replicas-max-lag by default
 )
 

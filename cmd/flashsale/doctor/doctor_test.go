@@ -68,6 +68,17 @@ func TestDoctor_ReportsPausedQueue(t *testing.T) {
 	}
 }
 
+func TestTooOld(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false, "10.0.0": false, "": false, "unknown": false,
+	} {
+		if got := tooOld(version); got != want {
+			t.Errorf("%q: %t, want %t", version, got, want)
+		}
+	}
+}
+
 // Orders that wait without a worker are counted, each order of a batch.
 func TestDoctor_CountsWaitingOrders(t *testing.T) {
 	t.Parallel()

@@ -91,9 +91,8 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 			info[name] = value
 		}
 	}
-	var major int
-	if _, err := fmt.Sscanf(info["redis_version"], "%d", &major); err == nil && major < minRedis {
-		d.fix("redis", "its version is "+info["redis_version"], fmt.Sprintf("use version %d or later", minRedis))
+	if version := info["redis_version"]; tooOld(version) {
+		d.fix("redis", "its version is "+version, "use version "+minRedis+" or later")
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
 	answer, known := answering(info)
@@ -111,6 +110,20 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 	if info["maxmemory"] == "0" {
 		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
 	}
+}
+
+// tooOld reports whether a version of Redis is known and older than minRedis.
+func tooOld(version string) bool {
+	var have, want [2]int
+	for _, v := range []struct {
+		text string
+		to   *[2]int
+	}{{version, &have}, {minRedis, &want}} {
+		if _, err := fmt.Sscanf(v.text, "%d.%d", &v.to[0], &v.to[1]); err != nil {
+			return false
+		}
+	}
+	return slices.Compare(have[:], want[:]) < 0
 }
 
 // answering counts the replicas that have acknowledged what they received within the last
