@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"gorm.io/gorm"
 
+	"flashsale/order/store/sqlite"
 	"flashsale/order/timeouts"
 )
 
@@ -54,6 +55,7 @@ type Tx struct {
 	hasBatch  bool // it contains a batch
 	changes   int  // the number of changes in it
 	began     time.Time
+	waited    bool // on SQLite, for a transaction of another process
 	batchTook time.Duration
 }
 
@@ -86,6 +88,10 @@ func begin(ctx context.Context, db *DB) (*Tx, error) {
 	begun, err := conn.BeginTx(tx.ctx, nil)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin: %w", err), conn.Close())
+	}
+	tx.began = time.Now()
+	if tx.waited, err = sqlite.Waited(conn); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin: %w", err), begun.Rollback(), conn.Close())
 	}
 	tx.preparedTx = db.prepared.in(begun)
 	return tx, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"flashsale/order/store/postgres"
 )
@@ -15,8 +16,14 @@ const (
 	writeQueue = 8192
 	// groupChanges is the maximum number of changes in one transaction.
 	groupChanges = 256
-	// maxBunch is how many changes of a kind are made together at most, in a transaction that has others.
+	// maxBunch is how many changes of a kind are made together at most, because a batch has joined the transaction
+	// or may arrive meanwhile. After a wait for another process, whose batches come in between, it is groupChanges.
 	maxBunch = 40
+	// yieldFactor is how many times as long as a transaction of changes took the writer leaves SQLite to another
+	// process, if it waited for that process: the process may be a worker that commits a sale's orders. yieldMost
+	// bounds this time.
+	yieldFactor = 3
+	yieldMost   = 50 * time.Millisecond
 )
 
 // writer runs writes, one transaction after the other. All writes that wait
@@ -25,7 +32,7 @@ const (
 // payments do not stop a sale. A database on Postgres has two writers, one for batches and one
 // for changes.
 //
-// There is no timer, and no goroutine while nothing is waiting.
+// No timer delays a batch, and there is no goroutine while nothing is waiting.
 type writer struct {
 	db    *DB
 	limit int // of the changes that wait
@@ -37,11 +44,14 @@ type writer struct {
 	closed  bool
 	stop    context.CancelFunc // cancels the wait for the connection
 	life    context.Context
+
+	yieldUntil time.Time     // when the next transaction without a batch may begin; used by the goroutine
+	hasBatch   chan struct{} // gets a value when a batch waits; capacity 1
 }
 
 func newWriter(db *DB) *writer {
 	life, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives as long as the database is open
-	return &writer{db: db, limit: writeQueue, life: life, stop: stop}
+	return &writer{db: db, limit: writeQueue, life: life, stop: stop, hasBatch: make(chan struct{}, 1)}
 }
 
 // do queues a write and waits for it. Run runs on the writer's goroutine.
@@ -77,6 +87,12 @@ func (w *writer) enqueue(ctx context.Context, queue *[]*Write, own *Write) error
 		return ErrQueueFull
 	}
 	*queue = append(*queue, own)
+	if own.Batch {
+		select {
+		case w.hasBatch <- struct{}{}:
+		default:
+		}
+	}
 	if w.running == nil {
 		w.running = make(chan struct{})
 		go w.run(w.running)
@@ -96,6 +112,7 @@ func (w *writer) withdraw(own *Write) bool {
 func (w *writer) run(ended chan struct{}) {
 	defer close(ended)
 	for w.hasWaiting() {
+		w.yield()
 		tx, err := w.begin()
 		if err != nil {
 			w.refuse(err)
@@ -107,6 +124,31 @@ func (w *writer) run(ended chan struct{}) {
 		}
 		w.runSeparately(w.transact(tx, w.next))
 	}
+}
+
+// yield waits until a transaction without a batch may begin, or a batch waits.
+func (w *writer) yield() {
+	left := time.Until(w.yieldUntil)
+	if left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	for w.batchesWaiting() == 0 {
+		select {
+		case <-timer.C:
+			return
+		case <-w.hasBatch:
+		case <-w.life.Done():
+			return
+		}
+	}
+}
+
+func (w *writer) batchesWaiting() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.batches)
 }
 
 // begin begins a transaction.
@@ -171,7 +213,11 @@ func (w *writer) next(tx *Tx) []*Write {
 	if first == nil {
 		return nil
 	}
-	bunch := append([]*Write{first}, w.popAlike(first, min(maxBunch, groupChanges-tx.changes)-1)...)
+	limit := groupChanges - tx.changes
+	if tx.hasBatch || !tx.waited {
+		limit = min(limit, maxBunch)
+	}
+	bunch := append([]*Write{first}, w.popAlike(first, limit-1)...)
 	tx.changes += len(bunch)
 	return bunch
 }
@@ -318,6 +364,9 @@ func (w *writer) transact(tx *Tx, next func(tx *Tx) []*Write) (rest []*Write) {
 	} else if err != nil {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
 		return nil
+	}
+	if now := time.Now(); tx.waited && !tx.hasBatch {
+		w.yieldUntil = now.Add(min(yieldFactor*now.Sub(tx.began), yieldMost))
 	}
 	tx.hooks.Committed()
 	answerAll(members, tx, nil)

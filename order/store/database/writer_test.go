@@ -1,10 +1,13 @@
 package database
 
 import (
+	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gorm.io/gorm"
@@ -96,6 +99,104 @@ func TestWriter_next_Left(t *testing.T) {
 	}
 	if bunch := w.popShared(); !slices.Equal(bunch, []*Write{own}) {
 		t.Errorf("%d shared changes are next, want 1", len(bunch))
+	}
+}
+
+// TestWriter_next_Bunch: changes of a kind are made together in small bunches, except after a wait for another process.
+func TestWriter_next_Bunch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tx   Tx
+		want int
+	}{
+		"alone":              {Tx{}, maxBunch},
+		"beside a batch":     {Tx{hasBatch: true}, maxBunch},
+		"batch after a wait": {Tx{hasBatch: true, waited: true}, maxBunch},
+		"after a wait":       {Tx{waited: true}, groupChanges},
+		"after some changes": {Tx{waited: true, changes: groupChanges - 7}, 7},
+	} {
+		w := newWriter(new(DB))
+		for range groupChanges + 1 {
+			w.changes = append(w.changes, &Write{Kind: alike})
+		}
+		c.tx.began = time.Now()
+		if got := len(w.next(&c.tx)); got != c.want {
+			t.Errorf("%s: %d changes are made together, want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestWriter_yield: the writer leaves the database to another process until the time is over, a batch waits, or the
+// database closes.
+func TestWriter_yield(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then  func(w *writer)
+		early bool
+	}{
+		"nothing": {func(*writer) {}, false},
+		"a change": {func(w *writer) {
+			w.running = make(chan struct{})
+			if err := w.enqueue(t.Context(), &w.changes, new(Write)); err != nil {
+				t.Error(err)
+			}
+		}, false},
+		"a batch": {func(w *writer) {
+			w.running = make(chan struct{})
+			if err := w.enqueue(t.Context(), &w.batches, &Write{Batch: true}); err != nil {
+				t.Error(err)
+			}
+		}, true},
+		"the end": {func(w *writer) { w.stop() }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWriter(new(DB))
+				defer w.stop()
+				w.yieldUntil = time.Now().Add(yieldMost)
+				go c.then(w)
+				w.yield()
+				if early := time.Now().Before(w.yieldUntil); early != c.early {
+					t.Errorf("the wait ended early: %v, want %v", early, c.early)
+				}
+			})
+		})
+	}
+}
+
+// TestWriter_yield_Waited: a transaction of changes that waits for another process still has its full time, and the
+// next one leaves the database to that process.
+func TestWriter_yield_Waited(t *testing.T) {
+	t.Parallel()
+	setting := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	own, other := openDB(t, setting), openDB(t, setting)
+	var tx *Tx
+	change := func() *Write {
+		return &Write{Run: func(_ context.Context, in *Tx) error { tx = in; return nil }}
+	}
+	if _, err := own.Do(await.Context(t), change()); err != nil {
+		t.Fatal(err)
+	}
+	if yields := own.changeWriter.yieldUntil; tx.waited || !yields.IsZero() {
+		t.Fatalf("without another process, the transaction waited (%v), and the writer yields until %v", tx.waited, yields)
+	}
+	await.True(t, "a transaction to wait for the other process", func() bool {
+		release := hold(t, other)
+		ended := queued(t, own, change())
+		released := time.Now()
+		release()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if tx.waited && tx.began.Before(released) {
+			t.Error("the wait for the other process is part of the time for changes")
+		}
+		return tx.waited
+	})
+	own.changeWriter.close()
+	if yields := own.changeWriter.yieldUntil; !yields.After(tx.began) {
+		t.Errorf("the writer yields until %v, want a time after the commit", yields)
 	}
 }
 

@@ -79,6 +79,7 @@ type connection struct {
 	*sqlite3.SQLiteConn
 	writes bool  // its transactions begin with the write lock
 	turn   *turn // nil: it has none
+	waited bool  // its last transaction waited for another process
 	// unusable makes database/sql close the connection and open another one. A connection
 	// belongs to one goroutine at a time, so the field needs no lock.
 	unusable bool
@@ -158,16 +159,26 @@ func (c *connection) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 // lock begins a transaction that has the write lock, for which it waits at most for limit.
 func (c *connection) lock(ctx context.Context, opts driver.TxOptions, limit time.Duration) (driver.Tx, error) {
 	until := time.Now().Add(limit)
-	if c.turn.take(ctx) {
+	taken, waited := c.turn.take(ctx)
+	if taken {
 		defer c.turn.giveBack()
 	}
-	for {
+	for c.waited = waited; ; c.waited = true {
 		tx, err := c.SQLiteConn.BeginTx(ctx, opts)
 		var se sqlite3.Error
 		if !errors.As(err, &se) || se.Code != sqlite3.ErrBusy || !time.Now().Before(until) || !pause.For(ctx, turnEvery) {
 			return tx, err
 		}
 	}
+}
+
+// Waited reports whether the last transaction on a connection of [OpenWriter] waited for one of another process.
+func Waited(conn *sql.Conn) (waited bool, err error) {
+	err = conn.Raw(func(driverConn any) error {
+		waited = driverConn.(*connection).waited
+		return nil
+	})
+	return waited, err
 }
 
 // wait sets how long the connection waits for another process's lock.

@@ -31,26 +31,26 @@ type turn struct {
 	rest time.Time // until then it is not waited for
 }
 
-// take waits for the turn, and reports whether the connection has it.
-func (t *turn) take(ctx context.Context) bool {
+// take waits for the turn, and reports whether the connection has it, and whether another had it.
+func (t *turn) take(ctx context.Context) (taken, waited bool) {
 	if t == nil {
-		return false
+		return false, false
 	}
 	began := time.Now()
-	for !t.file.tryLock() {
+	for ; !t.file.tryLock(); waited = true {
 		now := time.Now()
 		if now.Before(t.rest) {
-			return false
+			return false, true
 		}
 		if now.Sub(began) >= turnPatience {
 			t.rest = now.Add(turnRest)
-			return false
+			return false, true
 		}
 		if !pause.For(ctx, turnEvery) {
-			return false
+			return false, true
 		}
 	}
-	return true
+	return true, waited
 }
 
 // giveBack ends the turn.
