@@ -102,7 +102,7 @@ func TestPostgres_Migrate(t *testing.T) {
 	needProcesses(t)
 	db := postgrestest.NewDatabase(t)
 	wantCode(t, 0, on(t, db, "migrate", "up"), "applied 2")
-	wantCode(t, 0, on(t, db, "migrate", "up"), "applied 0")
+	wantCode(t, 0, on(t, db, "migrate", "up"), "nothing to apply")
 	wantCode(t, 0, on(t, db, "migrate", "status"), "applied")
 	wantCode(t, 0, on(t, db, "migrate", "down", "--yes"), "undone 1")
 	wantCode(t, 1, on(t, db, "migrate", "status"), "pending")
