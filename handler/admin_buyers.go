@@ -105,7 +105,7 @@ func (x *export) add(section string, record func(b []byte) []byte) error {
 }
 
 func (x *export) send() error {
-	err := x.q.json(http.StatusOK)
+	err := x.q.writeJSON(http.StatusOK, x.q.out)
 	x.q.out = x.q.out[:0]
 	return err
 }
@@ -115,7 +115,7 @@ func (x *export) done() error {
 	for x.open < len(exportSections) {
 		x.next()
 	}
-	x.q.out = append(x.q.out, `]}`...)
+	x.q.out = append(x.q.out, "]}\n"...)
 	return x.send()
 }
 

@@ -224,10 +224,13 @@ var (
 	headerNoStore = []string{"no-store"}
 )
 
-// json writes q.out as the answer.
-func (q *call) json(status int) error { return q.writeJSON(status, q.out) }
+// json writes q.out and a newline as the answer.
+func (q *call) json(status int) error {
+	q.out = append(q.out, '\n')
+	return q.writeJSON(status, q.out)
+}
 
-// writeJSON is json for a body that is not in q.out.
+// writeJSON writes a body, or a part of one, as it is.
 func (q *call) writeJSON(status int, body []byte) error {
 	h := q.c.Writer.Header()
 	h["Content-Type"] = contentJSON

@@ -158,7 +158,7 @@ func (rs *itemRoutes) newListPage(v *catalog.ListView, from, limit int, now time
 	start := len(b)
 	b = encode.TextField(append(b, ']'), `,"next_cursor":`, next)
 	_, _ = content.Write(b[start:])
-	p.Head = append(b, '}')
+	p.Head = append(b, "}\n"...)
 	p.Tag = encode.WeakTag(content.Sum64())
 	return p
 }

@@ -262,6 +262,28 @@ func TestPayOrder_Log(t *testing.T) {
 	}
 }
 
+// TestPayOrder_LogCause: the log of a late payment names the state that the order had.
+func TestPayOrder_LogCause(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := open(t, func(c *Config) { c.Log = zerolog.New(&log) })
+	for status, want := range map[order.Status]string{
+		order.StatusConfirmed: "the order's time to pay is over", order.StatusExpired: "the order is expired",
+		order.StatusCancelled: "the order is cancelled", order.StatusRejected: "the order is rejected", order.StatusRefunded: "the order is refunded",
+	} {
+		log.Reset()
+		s.orders.pay = func(id string, p order.Payment) (order.Order, error) {
+			o := paidOrder(id, p)
+			o.Status = status
+			return o, order.ErrOrderExpired
+		}
+		s.post(t, "/v1/orders/"+someOrderID+"/payment", "psp", auth.RoleService, `{"reference":"psp-7","amount_minor":100,"currency":"EUR"}`)
+		if got := log.String(); !strings.Contains(got, `"cause":"`+want+`"`) {
+			t.Errorf("%s: logged %q, want the cause %q", status, got, want)
+		}
+	}
+}
+
 // TestListOrders_Refunded: refunded is a valid status filter.
 func TestListOrders_Refunded(t *testing.T) {
 	t.Parallel()

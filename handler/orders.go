@@ -168,7 +168,7 @@ func (rs *orderRoutes) pay(q *call) error {
 	}
 	o, err := rs.orders.Pay(q.ctx(), id, p)
 	if err != nil {
-		rs.logUnaccepted(q, id, &p, err)
+		rs.logUnaccepted(q, id, &o, &p, err)
 		return err
 	}
 	return q.order(&o)
@@ -215,16 +215,20 @@ func (rs *orderRoutes) appendPaymentsOf(q *call, b []byte, id string) ([]byte, e
 }
 
 // logUnaccepted logs a received amount that paid for no order: the shop must refund it, and may
-// ignore the answer.
-func (rs *orderRoutes) logUnaccepted(q *call, id string, p *order.Payment, cause error) {
-	message := "payment paid no order, refund it"
+// ignore the answer. o is the order with the id, if the cause is one that returns it.
+func (rs *orderRoutes) logUnaccepted(q *call, id string, o *order.Order, p *order.Payment, cause error) {
+	message, why := "payment paid no order, refund it", cause.Error()
 	switch {
 	case errors.Is(cause, order.ErrPaymentLimit):
 		message = "payment was not recorded because its order has too many, refund it"
-	case errors.Is(cause, order.ErrOrderExpired), errors.Is(cause, order.ErrOrderFinal), errors.Is(cause, order.ErrAmountMismatch):
+	case errors.Is(cause, order.ErrOrderExpired) && o.Status == order.StatusConfirmed:
+		why = "the order's time to pay is over"
+	case errors.Is(cause, order.ErrOrderExpired):
+		why = "the order is " + string(o.Status)
+	case errors.Is(cause, order.ErrOrderFinal), errors.Is(cause, order.ErrAmountMismatch):
 	default:
 		return
 	}
 	rs.log.Warn().Str("order_id", id).Str("reference", p.Reference).Int64("amount_minor", p.AmountMinor).Str("currency", p.Currency).
-		Str("request_id", q.requestID()).AnErr("cause", cause).Msg(message)
+		Str("request_id", q.requestID()).Str("cause", why).Msg(message)
 }

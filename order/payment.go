@@ -15,7 +15,7 @@ var (
 	ErrPaidAlready = fmt.Errorf("%w: paid by another payment", ErrOrderFinal)
 	// ErrOrderExpired means that the order was expired, past its window, cancelled, rejected
 	// or refunded when the payment arrived. The payment is recorded for refund.
-	ErrOrderExpired = errors.New("order: expired")
+	ErrOrderExpired = errors.New("order: can no longer be paid")
 	// ErrAmountMismatch means that a payment's amount or currency differs from the order's.
 	// The order is unchanged, and the payment is recorded for refund.
 	ErrAmountMismatch = errors.New("order: amount or currency differs from the order")

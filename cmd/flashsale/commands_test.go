@@ -181,7 +181,7 @@ func TestCommand_WrongUsage(t *testing.T) {
 		{[]string{"item", "pause"}, "item id"}, {[]string{"item", "close", "a", "b"}, "item id"}, {[]string{"item", "change", "a"}, "at least one field"},
 		{[]string{"item", "list", "--server", "nonsense"}, "server"}, {[]string{"item", "list", "--wait", "-1s"}, "wait"}, {[]string{"queue", "stats", "--wait", "2h"}, "wait"}, {[]string{"config", "--addr"}, "addr"},
 		{[]string{"reconcile", "--deep", "false"}, "--name=false"}, {[]string{"order", "refund", "x", "--restock", "true"}, "--restock=true"},
-		{[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
+		{[]string{"token"}, "token needs --sub"}, {[]string{"token", "--sub", ""}, "sub"}, {[]string{"token", "--sub", "al ice"}, "sub"}, {[]string{"token", "--sub", "alice", "--role", "king"}, "role"},
 		{[]string{"token", "--sub", "alice", "--ttl", "-1h"}, "ttl"}, {[]string{"token", "--sub", "alice", "--ttl", "1ms"}, "ttl"},
 		{[]string{"token", "--sub", "alice", "--jwks", "keys.json"}, "jwks"},
 		{[]string{"payment", "refunded", "-1"}, `argument "-1": it is read as a flag`}, {[]string{"item", "restock", "a", "-10"}, "--name=-10"},
@@ -235,8 +235,8 @@ func TestCommand_Migrate(t *testing.T) {
 	if decodeOutput(t, s.run("migrate", "status", "--json"), &list); len(list.Migrations) != steps || !list.Migrations[0].Applied {
 		t.Errorf("the migrations as JSON: %+v", list)
 	}
-	wantCode(t, 0, s.run("migrate", "up"), "applied 0")
-	wantCode(t, 2, s.run("migrate", "down"), "orders included", "--yes")
+	wantCode(t, 0, s.run("migrate", "up"), "nothing to apply")
+	wantCode(t, 2, s.run("migrate", "down"), "drops the tables and columns", "--yes")
 	wantCode(t, 0, s.run("migrate", "status"), "applied")
 	for range steps {
 		wantCode(t, 0, s.run("migrate", "down", "--yes"), "undone 1")

@@ -79,14 +79,18 @@ func newMigrate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "applied %d\n", n)
+			text := fmt.Sprintf("applied %d", n)
+			if n == 0 {
+				text = "nothing to apply: the schema is up to date"
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), text)
 			return err
 		})}
 	var yes bool
 	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data; the service must be stopped", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !yes {
-				return config.Usage(errors.New("migrate down drops the newest migration's tables and all their data, orders included; " +
+				return config.Usage(errors.New("migrate down undoes the newest migration: it drops the tables and columns that this one added, with their data; " +
 					"stop every process, back up the database, and add --yes"))
 			}
 			return undo(c)

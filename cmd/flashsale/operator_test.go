@@ -100,8 +100,8 @@ func TestCommand_Queue(t *testing.T) {
 		t.Errorf("the queues as JSON: %+v", stats)
 	}
 	wantCode(t, 1, run("discard", "--all"), "Discard all dead letters permanently (1 in total)?", "not confirmed")
-	wantCode(t, 0, run("discard", "--all", "--yes", "--before", "2020-01-01T00:00:00Z"), "0 dead letters done")
-	wantCode(t, 0, run("retry", "--group", "0000000000000000"), "0 dead letters done")
+	wantCode(t, 0, run("discard", "--all", "--yes", "--before", "2020-01-01T00:00:00Z"), "nothing to discard: there are no dead letters that died before 2020-01-01T00:00:00Z")
+	wantCode(t, 0, run("retry", "--group", "0000000000000000"), "nothing to retry: there are no dead letters in group 0000000000000000")
 	wantCode(t, 0, run("retry", "--group", group), "1 dead letter done with 1 order, ")
 	wantCode(t, 0, run("discard", "--all"), "nothing to discard")
 	s.worker()

@@ -102,7 +102,7 @@ func TestPostgres_Migrate(t *testing.T) {
 	needProcesses(t)
 	db := postgrestest.NewDatabase(t)
 	wantCode(t, 0, on(t, db, "migrate", "up"), "applied 2")
-	wantCode(t, 0, on(t, db, "migrate", "up"), "applied 0")
+	wantCode(t, 0, on(t, db, "migrate", "up"), "nothing to apply")
 	wantCode(t, 0, on(t, db, "migrate", "status"), "applied")
 	wantCode(t, 0, on(t, db, "migrate", "down", "--yes"), "undone 1")
 	wantCode(t, 1, on(t, db, "migrate", "status"), "pending")
@@ -136,7 +136,7 @@ func TestPostgres_Durability(t *testing.T) {
 	needProcesses(t)
 	db := postgrestest.NewDatabase(t)
 	p := newShop(t).serve("--db", db+"&synchronous_commit=off")
-	for _, want := range []string{"fsync is off", "synchronous_commit is off", "full_page_writes is off"} {
+	for _, want := range []string{"(fsync off)", "(synchronous_commit off)", "full_page_writes is off"} {
 		if !strings.Contains(p.Log(), want) {
 			t.Errorf("the start does not say %q:\n%s", want, p.Log())
 		}
@@ -147,7 +147,7 @@ func TestPostgres_Durability(t *testing.T) {
 		t.Errorf("the system is %s", a.Body)
 	}
 	r := squeezed(on(t, db+"&synchronous_commit=off", "doctor"))
-	wantCode(t, 1, r, "fix database Postgres: fsync is off", "warn database Postgres: synchronous_commit is off", "warn database Postgres: full_page_writes is off", "ok clock")
+	wantCode(t, 1, r, "fix database Postgres syncs nothing (fsync off)", "warn database Postgres answers before it syncs (synchronous_commit off)", "warn database Postgres: full_page_writes is off", "ok clock")
 	for line := range strings.Lines(p.Log()) {
 		late := strings.Contains(line, "i/o timeout") || strings.Contains(line, "deadline exceeded") // a busy machine
 		if strings.Contains(line, "failed, retrying") && !late {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,8 @@ func newToken() *cobra.Command {
 				return err
 			}
 			switch {
+			case !c.Flags().Changed("sub"):
+				return config.Usage(errors.New("token needs --sub, the id of the buyer, admin or service; see flashsale token --help"))
 			case !auth.ValidSubject(sub):
 				return config.Usage(fmt.Errorf("--sub %q: use 1 to 128 of A-Z a-z 0-9 . _ : @ -", sub))
 			case !auth.Role(roleName).Valid():

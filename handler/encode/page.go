@@ -15,7 +15,7 @@ import (
 type Page struct {
 	Kept  bool   // for other readers; only such pages are compressed
 	Head  []byte // the part that does not depend on the second
-	Timed bool   // server_time and the end of the object follow Head
+	Timed bool   // server_time, the end of the object and a newline follow Head
 	// Head is valid in [From, Until); a zero time is no bound. From matters if the clock is
 	// set back.
 	From, Until time.Time
@@ -49,7 +49,7 @@ func (p *Page) Plain(b []byte, now time.Time) []byte {
 	if !p.Timed {
 		return p.Head
 	}
-	return ServerTime(append(b[:0], p.Head...), now)
+	return pageEnd(append(b[:0], p.Head...), now)
 }
 
 // Packed is Plain for the compressed page.
@@ -59,7 +59,7 @@ func (p *Page) Packed(b []byte, now time.Time) []byte {
 		return p.packed
 	}
 	var tail [64]byte
-	end := ServerTime(tail[:0], now)
+	end := pageEnd(tail[:0], now)
 	return endPacked(append(b[:0], p.packed...), end, crc32.Update(p.sum, crc32.IEEETable, end), len(p.Head)+len(end))
 }
 
@@ -89,6 +89,9 @@ func (p *Page) pack() {
 		p.packed = endPacked(p.packed, nil, p.sum, len(p.Head))
 	}
 }
+
+// pageEnd appends the end of a timed page.
+func pageEnd(b []byte, now time.Time) []byte { return append(ServerTime(b, now), '\n') }
 
 // ServerTime appends server_time and the end of the object.
 func ServerTime(b []byte, now time.Time) []byte {

@@ -61,7 +61,7 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"], h["Cache-Control"] = []string{"application/json"}, []string{"no-store"}
 	w.WriteHeader(status)
-	if _, err := w.Write(body); err != nil {
+	if _, err := w.Write(append(body, '\n')); err != nil {
 		return // the client has disconnected
 	}
 }

@@ -38,7 +38,7 @@ func TestNew_Health(t *testing.T) {
 	}
 	want := func(path string, status int, body string) {
 		t.Helper()
-		if w := ask(path); w.Code != status || w.Body.String() != body {
+		if w := ask(path); w.Code != status || w.Body.String() != body+"\n" {
 			t.Errorf("%s: %d %s, want %d %s", path, w.Code, w.Body, status, body)
 		}
 	}

@@ -162,7 +162,7 @@ var contentProblem = []string{"application/problem+json"}
 // AppendBody appends the body of the answer. The request id must not contain a character that
 // JSON would escape.
 func (p *Problem) AppendBody(b []byte, requestID string) []byte {
-	return append(append(append(b, p.head...), requestID...), `"}`...)
+	return append(append(append(b, p.head...), requestID...), "\"}\n"...)
 }
 
 func (p *Problem) appendHead(b []byte) []byte {

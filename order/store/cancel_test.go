@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/pooltest"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/database"
@@ -67,7 +68,7 @@ func TestStore_Cancel_Together(t *testing.T) {
 		c := &calls{t: t, s: s}
 		release := func() {}
 		if waiting {
-			release = holdConnection(t, s)
+			release = pooltest.Hold(t, s.Writer())
 		}
 		for i, one := range list {
 			cancel := func() error {
@@ -95,7 +96,7 @@ func TestStore_Cancel_Faulty(t *testing.T) {
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 10)...)
 	ordertest.Refuse(t, s, "INSERT", "releases", "NEW.order_id = 'o0007'")
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for i := range 10 {
 		c.cancel(fmt.Sprintf("o%04d", i))
@@ -126,7 +127,7 @@ func TestPostgres_Pay_Statements(t *testing.T) {
 	withItems(t, s)
 	statements := func(prefix string, n int) int {
 		ids := unpaidOrders(t, s, prefix, 2*n)
-		release := holdConnection(t, s)
+		release := pooltest.Hold(t, s.Writer())
 		c := &calls{t: t, s: s}
 		for pair := range slices.Chunk(ids, 2) {
 			c.pay(pair[1], ordertest.Money(pair[1], 2))
@@ -155,7 +156,7 @@ func TestPostgres_Cancel_Statements(t *testing.T) {
 	withItems(t, s)
 	statements := func(prefix string, n int, pay bool) int {
 		ids := unpaidOrders(t, s, prefix, 2*n)
-		release := holdConnection(t, s)
+		release := pooltest.Hold(t, s.Writer())
 		c := &calls{t: t, s: s}
 		for pair := range slices.Chunk(ids, 2) {
 			c.cancel(pair[0])

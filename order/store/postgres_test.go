@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/pooltest"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/database"
@@ -323,7 +324,7 @@ func TestPostgres_LockTimeout(t *testing.T) {
 	}
 	unlock := sync.OnceValue(tx.Rollback)
 	session := sessionOf(t, s)
-	begin := holdConnection(t, s)
+	begin := pooltest.Hold(t, s.Writer())
 	var paying sync.WaitGroup
 	for i := range payments {
 		paying.Go(func() {

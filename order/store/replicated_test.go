@@ -91,6 +91,10 @@ func TestPostgres_Standby_Crash(t *testing.T) {
 		}
 	})
 	awaitWaiting(t, server, 1) // of the two processes one waits for the other's row
+	// A standby cannot lack a row that does not exist, so this answer does not wait.
+	if _, err := later.Order(ctx, "none"); !errors.Is(err, order.ErrNotFound) {
+		t.Errorf("an order without a row: %v, want ErrNotFound", err)
+	}
 	leave()
 	asking.Wait()
 	server.RequireStandby(t, "")

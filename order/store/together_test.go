@@ -11,38 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"gorm.io/gorm"
-
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/pooltest"
 	"flashsale/inventory"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/store/database"
 )
-
-// holdConnection keeps the writers from beginning a transaction until release is called.
-func holdConnection(t *testing.T, s *Store) (release func()) {
-	t.Helper()
-	pool, err := s.Writer().DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := make([]*gorm.DB, pool.Stats().MaxOpenConnections)
-	for i := range held {
-		if held[i] = s.Writer().Begin(); held[i].Error != nil {
-			t.Fatal(held[i].Error)
-		}
-	}
-	release = sync.OnceFunc(func() {
-		for _, tx := range held {
-			if err := tx.Rollback().Error; err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	t.Cleanup(release)
-	return release
-}
 
 // calls are calls that wait for the writer, in the order of their start.
 type calls struct {
@@ -115,7 +90,7 @@ func TestStore_Crowd(t *testing.T) {
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 300)...)
 	before := ordertest.ItemOf(t, s, "item").Revision
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for i := range 300 {
 		id := fmt.Sprintf("o%04d", i)
@@ -160,7 +135,7 @@ func TestStore_MemberFails(t *testing.T) {
 	mustCommit(t, s, ordertest.Distinct("o", "item", 20)...)
 	ordertest.Refuse(t, s, "INSERT", "payments", "NEW.order_id = 'o0007'")
 	before := ordertest.ItemOf(t, s, "item").Revision
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for i := range 20 {
 		id := fmt.Sprintf("o%04d", i)
@@ -242,7 +217,7 @@ func TestStore_PaymentsTogether(t *testing.T) {
 		{"o0006", ordertest.Money("psp-6", 1), nil},
 		{"o0007", ordertest.Money("psp-6", 1), order.ErrReferenceReused},
 	}
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for _, one := range list {
 		c.pay(one.id, one.p)
@@ -296,7 +271,7 @@ func TestStore_PaymentsTogether_Refused(t *testing.T) {
 		c := &calls{t: t, s: s}
 		release := func() {}
 		if together {
-			release = holdConnection(t, s)
+			release = pooltest.Hold(t, s.Writer())
 		}
 		errs := make([]error, len(list))
 		for i, one := range list {
@@ -330,7 +305,7 @@ func TestStore_EventsFail(t *testing.T) {
 	mustCommit(t, s, ordertest.Distinct("o", "item", 2)...)
 	before := events()
 	ordertest.Refuse(t, s, "INSERT", "webhook_events", "NEW.order_id = 'o0000'")
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	c.cancel("o0000")
 	c.cancel("o0001")
@@ -351,7 +326,7 @@ func TestStore_PaidTogether(t *testing.T) {
 	events := ordertest.SubscribeAll(t, s)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 80)...)
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for i := range 80 {
 		id := fmt.Sprintf("o%04d", i)
@@ -383,7 +358,7 @@ func TestStore_CommitFails(t *testing.T) {
 		mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 		mustCommit(t, s, ordertest.Distinct("o", "item", 10)...)
 		made := func() *calls {
-			release := holdConnection(t, s)
+			release := pooltest.Hold(t, s.Writer())
 			c := &calls{t: t, s: s}
 			for i := range 10 {
 				id := fmt.Sprintf("o%04d", i)
@@ -427,7 +402,7 @@ func TestStore_TransactionLost(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 1000, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 10)...)
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	c := &calls{t: t, s: s}
 	for i := range 10 {
 		id := fmt.Sprintf("o%04d", i)
@@ -460,7 +435,7 @@ func TestStore_ContextEnded(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	ran := false
@@ -615,7 +590,7 @@ func TestStore_Overloaded(t *testing.T) {
 	s := newStore(t)
 	mustInsert(t, s, ordertest.NewItem("item", 10, 1))
 	mustCommit(t, s, ordertest.Distinct("o", "item", 1)...)
-	release := holdConnection(t, s)
+	release := pooltest.Hold(t, s.Writer())
 	ctx, leave := context.WithCancel(await.Context(t))
 	defer leave()
 	const most = 8192 // changes wait at most

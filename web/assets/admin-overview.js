@@ -64,12 +64,23 @@ async function showPaused() {
 // The processes count only while someone watches.
 const since = (f) => ` since ${clock(f.since)}`;
 
+// waiting says what the queued orders wait for. Only those that are ready have an age.
+const waiting = (f) => {
+  const q = f.queue;
+  if (!q) return "";
+  if (q.paused) return "queue paused";
+  if (q.ready) return "waiting";
+  if (q.leased) return "held by workers";
+  if (q.delayed) return "waiting for a retry";
+  return "no orders waiting";
+};
+
 const tiles = [
   ["Accepted per second", (f) => rate(f.accepted_per_second), (f) => number(f.totals.accepted) + since(f)],
   ["Committed per second", (f) => rate(f.committed_per_second), (f) => number(f.totals.committed) + since(f)],
   ["Refused per second", (f) => rate(f.refused_per_second), (f) => number(f.totals.refused) + since(f)],
   ["Orders in the queue", (f) => number(f.queue?.orders), (f) => (f.queue?.dead ? `including ${number(f.queue.dead)} dead` : "no dead letters")],
-  ["Oldest queued order", (f) => (f.queue?.ready ? duration(f.queue.oldest_age_ms) : "–"), (f) => (f.queue?.paused ? "queue paused" : f.queue?.ready ? "waiting" : "no orders waiting")],
+  ["Oldest queued order", (f) => (f.queue?.ready ? duration(f.queue.oldest_age_ms) : "–"), waiting],
   ["Live workers", (f) => number(f.workers?.live), (f) => f.workers?.trouble || `${number(f.processes.length)} ${f.processes.length === 1 ? "process" : "processes"}`],
   ["Latency p99", (f) => duration(f.latency["201"].p99_ms), (f) => `p50 ${duration(f.latency["201"].p50_ms)}`],
 ];

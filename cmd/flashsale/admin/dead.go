@@ -218,6 +218,18 @@ type bulkFlags struct {
 	group, before string
 }
 
+// nothing is the result if no dead letter is selected.
+func (o *bulkFlags) nothing() string {
+	text := "nothing to " + o.verb + ": there are no dead letters"
+	if o.group != "" {
+		text += " in group " + o.group
+	}
+	if o.before != "" {
+		text += " that died before " + o.before
+	}
+	return text
+}
+
 // newQueueDecision returns a command that requeues or discards dead letters: named ones one by
 // one, or all of a selection. It reports a failure for one and continues with the others.
 func newQueueDecision(api *access, verb, short string) *cobra.Command {
@@ -310,7 +322,7 @@ func (r *remote) confirmDiscard(c *cobra.Command, before string) (some bool, err
 		return false, err
 	}
 	if g.Total == 0 {
-		_, err := fmt.Fprintln(c.OutOrStdout(), "nothing to discard: there are no dead letters")
+		_, err := fmt.Fprintln(c.OutOrStdout(), (&bulkFlags{verb: "discard"}).nothing())
 		return false, err
 	}
 	which := ""
@@ -371,7 +383,11 @@ func (r *remote) decideMany(c *cobra.Command, o *bulkFlags) error {
 		progress.show(sum.String(o.verb))
 	}
 	progress.end()
-	if _, err := fmt.Fprintln(c.OutOrStdout(), sum.String(o.verb)); err != nil {
+	result := sum.String(o.verb)
+	if sum.Matched == 0 {
+		result = o.nothing()
+	}
+	if _, err := fmt.Fprintln(c.OutOrStdout(), result); err != nil {
 		return err
 	}
 	if sum.Failed > 0 {

@@ -104,9 +104,9 @@ func TestRemote_decideMany(t *testing.T) {
 func TestRemote_decideMany_One(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{
-		`"done":1,"orders":1`: "retry: 1 dead letter done with 1 order, 0 failed\n",
-		`"done":1,"orders":2`: "retry: 1 dead letter done with 2 orders, 0 failed\n",
-		`"done":0,"orders":0`: "retry: 0 dead letters done with 0 orders, 0 failed\n",
+		`"matched":1,"done":1,"orders":1`: "retry: 1 dead letter done with 1 order, 0 failed\n",
+		`"matched":1,"done":1,"orders":2`: "retry: 1 dead letter done with 2 orders, 0 failed\n",
+		`"matched":1,"done":0,"orders":0`: "retry: 0 dead letters done with 0 orders, 0 failed\n",
 	} {
 		r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{"200 {" + state + "}"}}}}
 		c := &cobra.Command{}
@@ -115,6 +115,27 @@ func TestRemote_decideMany_One(t *testing.T) {
 		c.SetOut(&out)
 		if err := r.decideMany(c, &bulkFlags{verb: "retry", all: true}); err != nil || out.String() != want {
 			t.Errorf("%s: %q, error %v; want %q", state, out.String(), err, want)
+		}
+	}
+}
+
+// TestRemote_decideMany_None: a selection without dead letters is named.
+func TestRemote_decideMany_None(t *testing.T) {
+	t.Parallel()
+	for want, flags := range map[string]bulkFlags{
+		"nothing to retry: there are no dead letters\n":                               {verb: "retry", all: true},
+		"nothing to discard: there are no dead letters\n":                             {verb: "discard", all: true},
+		"nothing to retry: there are no dead letters that died before B\n":            {verb: "retry", all: true, before: "B"},
+		"nothing to discard: there are no dead letters in group g\n":                  {verb: "discard", group: "g"},
+		"nothing to retry: there are no dead letters in group g that died before B\n": {verb: "retry", group: "g", before: "B"},
+	} {
+		r := &remote{asked: asked{server: "http://api"}, client: http.Client{Transport: &answers{t: t, list: []string{`200 {"matched":0,"done":0,"failed":0,"orders":0}`}}}}
+		c := &cobra.Command{}
+		c.SetContext(t.Context())
+		var out strings.Builder
+		c.SetOut(&out)
+		if err := r.decideMany(c, &flags); err != nil || out.String() != want {
+			t.Errorf("%+v: %q, error %v; want %q", flags, out.String(), err, want)
 		}
 	}
 }

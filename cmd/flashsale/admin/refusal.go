@@ -85,9 +85,9 @@ func (a *asked) fix(status int, code string) string {
 	case status == http.StatusUnauthorized && a.signed:
 		return "the service checks tokens with other settings: give this command its --data-dir, FLASHSALE_JWT_SECRET or --config, or a --token"
 	case status == http.StatusUnauthorized:
-		return "correct --token; flashsale token --role admin signs one"
+		return "correct --token; flashsale token --sub NAME --role admin signs one"
 	case status == http.StatusForbidden:
-		return "use the token of an admin; flashsale token --role admin signs one"
+		return "use the token of an admin; flashsale token --sub NAME --role admin signs one"
 	}
 	return ""
 }

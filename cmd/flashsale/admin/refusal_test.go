@@ -70,7 +70,7 @@ func TestAsked_refused_Fix(t *testing.T) {
 	}{
 		{401, "token_signature", true, "--data-dir"},
 		{401, "token_signature", false, "correct --token"},
-		{403, "forbidden", false, "flashsale token --role admin"},
+		{403, "forbidden", false, "flashsale token --sub NAME --role admin"},
 		{503, "unavailable", false, "flashsale doctor"},
 		{404, "item_not_found", true, "flashsale item list"},
 		{404, "", false, "correct --server"},

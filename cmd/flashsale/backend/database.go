@@ -192,20 +192,21 @@ func DatabaseDurability(ctx context.Context, s *store.Store) (says string, chang
 
 // PostgresDurability is DatabaseDurability by a description of Postgres.
 func PostgresDurability(d *database.Description) (says string, change []Advice) {
+	const early = "Postgres answers before it syncs (synchronous_commit off): a crash of the server loses the last 201s"
 	commit := d.Setting("synchronous_commit")
 	switch {
 	case d.Setting("fsync") == "off":
-		says = "it syncs nothing (fsync off): a crash of its machine may lose every order"
-		change = append(change, Advice{"Postgres: fsync is off", "set fsync = on, because a crash of the server's machine may destroy the database", true})
+		says = "Postgres syncs nothing (fsync off): a crash of its machine may lose every order"
+		change = append(change, Advice{says, "set fsync = on, because a crash of the server's machine may destroy the database", true})
 	case commit == "off":
-		says = "it answers before it syncs (synchronous_commit off): a crash of the server loses the last 201s"
+		says = early
 	case d.Setting("synchronous_standby_names") != "" && commit != "local":
 		says = "a 201 is synced to its disk and sent to its synchronous standbys (synchronous_commit " + commit + ")"
 	default:
 		says = "a 201 is synced to its disk"
 	}
 	if commit == "off" {
-		change = append(change, Advice{Says: "Postgres: synchronous_commit is off",
+		change = append(change, Advice{Says: early,
 			Fix: "set it to on (ALTER DATABASE name SET synchronous_commit = on), because a 201 promises that the order is on disk"})
 	}
 	if d.Setting("full_page_writes") == "off" {

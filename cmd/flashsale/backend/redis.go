@@ -129,7 +129,7 @@ type Advice struct {
 }
 
 // Durability describes in one sentence which data the engine keeps, and returns the changes
-// that an operator should make.
+// that an operator should make. If one of them is about that sentence, it says the same.
 func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps no data across a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
@@ -145,13 +145,13 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	switch {
 	case aof == "":
 		says = "Redis refuses CONFIG GET: it is unknown whether a 202 survives a Redis restart"
-		change = append(change, Advice{Says: "CONFIG GET is refused", Fix: "make sure that appendonly is yes, appendfsync is always, and maxmemory-policy is noeviction"})
+		change = append(change, Advice{Says: says, Fix: "make sure that appendonly is yes, appendfsync is always, and maxmemory-policy is noeviction"})
 	case aof != "yes":
 		says = "Redis keeps no data across a restart (appendonly no): a 202 does not survive it; a 201 does"
-		change = append(change, Advice{"appendonly is " + aof, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
+		change = append(change, Advice{says, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
 	case fsync != "always":
 		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)
-		change = append(change, Advice{Says: "appendfsync is " + fsync, Fix: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
+		change = append(change, Advice{Says: says, Fix: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
 	default:
 		says = "Redis syncs every write: a 202 survives process kills and power loss of its node"
 	}

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 )
 
@@ -63,6 +64,19 @@ func (d *doctor) fix(part, says, remedy string) {
 
 // failed records an error of loading a part, which contains its own fix.
 func (d *doctor) failed(part string, err error) { d.fix(part, err.Error(), "") }
+
+// advise records recommended changes, and reports whether one of them is about a statement.
+func (d *doctor) advise(part, statement string, change []backend.Advice) (about bool) {
+	for _, c := range change {
+		about = about || c.Says == statement
+		if c.Must {
+			d.fix(part, c.Says, c.Fix)
+		} else {
+			d.warn(part, c.Says, c.Fix)
+		}
+	}
+	return about
+}
 
 // errUnhealthy sets exit code 1.
 var errUnhealthy = errors.New("problems found")

@@ -10,8 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/order/store"
 	"flashsale/queue"
 )
 
@@ -39,6 +41,32 @@ func TestDoctor_ReportsClockSkew(t *testing.T) {
 		d.clock(t.Context(), rdb, 1)
 		if len(d.found) != 1 || d.found[0].level != want || d.found[0].part != "clock" {
 			t.Errorf("skew %v: the doctor found %+v", skew, d.found)
+		}
+	}
+}
+
+// TestDoctor_RedisDurability: what Redis keeps is one finding. It is no "ok" beside the advice to change it.
+func TestDoctor_RedisDurability(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	for _, q := range []struct{ setting, value, level, says string }{
+		{"--appendonly", "no", levelFix, "(appendonly no)"},
+		{"--appendfsync", "everysec", levelWarn, "synced everysec"},
+		{"--appendfsync", "always", levelOK, "Redis syncs every write"},
+	} {
+		s := &config.Settings{Redis: "redis://" + redistest.Real(t, q.setting, q.value).Addr(), Partitions: 1}
+		d := &doctor{settings: s, now: time.Now}
+		d.redis(t.Context(), store.Checkup{})
+		var about []finding
+		for _, f := range d.found {
+			if strings.Contains(f.says, "append") || strings.Contains(f.says, "202") {
+				about = append(about, f)
+			}
+		}
+		if len(about) != 1 || about[0].level != q.level || !strings.Contains(about[0].says, q.says) {
+			t.Errorf("%s %s: the doctor found %+v, want one finding at %s", q.setting, q.value, about, q.level)
 		}
 	}
 }

@@ -85,13 +85,8 @@ func (d *doctor) postgresServer(described *database.Description) {
 		d.fix("database", "its encoding is "+server.Encoding, "create it with createdb --encoding=UTF8 --template=template0")
 	}
 	says, change := backend.PostgresDurability(described)
-	d.ok("database", "Postgres %s: %s", described.Version, says)
-	for _, c := range change {
-		if c.Must {
-			d.fix("database", c.Says, c.Fix)
-		} else {
-			d.warn("database", c.Says, c.Fix)
-		}
+	if !d.advise("database", says, change) {
+		d.ok("database", "Postgres %s: %s", described.Version, says)
 	}
 	const more = "raise max_connections, or run fewer processes"
 	open := fmt.Sprintf("%d of the server's %d connections are open, and a process uses up to %d", server.Used, server.Connections, processConns)

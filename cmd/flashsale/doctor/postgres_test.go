@@ -56,6 +56,21 @@ func TestDoctor_PostgresServer(t *testing.T) {
 	}
 }
 
+// TestDoctor_PostgresDurability: what Postgres keeps is one finding. It is no "ok" beside the advice to change it.
+func TestDoctor_PostgresDurability(t *testing.T) {
+	t.Parallel()
+	for setting, level := range map[string]string{"fsync": levelFix, "synchronous_commit": levelWarn} {
+		d := &doctor{settings: &config.Settings{}}
+		d.postgresServer(&database.Description{
+			Engine: "postgres", Version: "15.4", Server: &database.Server{Number: 150004, Encoding: "UTF8", Connections: 97},
+			Settings: []database.Setting{{Name: setting, Value: "off"}},
+		})
+		if !strings.Contains(d.foundAt(level), "("+setting+" off)") || strings.Contains(d.foundAt(levelOK), setting) {
+			t.Errorf("%s off: the doctor found %+v, want one finding at %s", setting, d.found, level)
+		}
+	}
+}
+
 // A difference between this machine's clock and that of Postgres is worth a warning, in either
 // direction.
 func TestDoctor_PostgresClock(t *testing.T) {

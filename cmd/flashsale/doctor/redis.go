@@ -44,13 +44,8 @@ func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 		return
 	}
 	says, change := backend.Durability(ctx, rdb, s.Redis)
-	d.ok("redis", "%s", says)
-	for _, c := range change {
-		if c.Must {
-			d.fix("redis", c.Says, c.Fix)
-		} else {
-			d.warn("redis", c.Says, c.Fix)
-		}
+	if !d.advise("redis", says, change) {
+		d.ok("redis", "%s", says)
 	}
 	d.server(ctx, rdb, s.ConfirmReplicas)
 	cause, fix := backend.WritesRefused(ctx, s.Redis, rdb)

@@ -32,18 +32,14 @@ type env struct {
 // embedded reports whether Redis runs in this process.
 func (e *env) embedded() bool { return e.settings.Redis == config.EmbeddedRedis }
 
-// reporter returns a function that logs errors of background work, at most a few per second,
-// because an outage repeats its errors.
+// reporter returns a function that logs errors of background work; see failures.
 func (e *env) reporter(component string) func(error) {
 	return e.reporterOf(component, func(error) string { return component + " failed, retrying" })
 }
 
 // reporterOf is a reporter whose messages depend on the error.
 func (e *env) reporterOf(component string, message func(error) string) func(error) {
-	log := e.log.Sample(&zerolog.BurstSampler{Burst: 5, Period: time.Second})
-	return func(err error) {
-		withOrders(log.Warn(), err).Str("component", component).Err(err).Msg(message(err))
-	}
+	return (&failures{log: e.log, component: component, message: message}).report
 }
 
 // withOrders adds the orders that an error is about to a log line.

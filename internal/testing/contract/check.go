@@ -215,6 +215,9 @@ func (d *differences) body(status int, kind string, text []byte, m *media) {
 		}
 		return
 	}
+	if !bytes.HasSuffix(text, []byte("\n")) {
+		d.addf("the body does not end with a newline")
+	}
 	value, err := readJSON(text)
 	if err != nil {
 		d.addf("the body: %w", err)

@@ -160,7 +160,7 @@ type exchange struct {
 	sent           string
 	status         int
 	header         http.Header
-	body           string
+	body           string // without the newline that ends JSON
 }
 
 func (x *exchange) check(t *testing.T, c *Contract) error {
@@ -169,7 +169,11 @@ func (x *exchange) check(t *testing.T, c *Contract) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Check(&Exchange{x.method, u, x.request, []byte(x.sent), x.status, x.header, []byte(x.body)})
+	body := x.body
+	if strings.HasPrefix(body, "{") {
+		body += "\n"
+	}
+	return c.Check(&Exchange{x.method, u, x.request, []byte(x.sent), x.status, x.header, []byte(body)})
 }
 
 var (
@@ -309,12 +313,21 @@ func (f *found) take() []string {
 	return all
 }
 
+// TestContract_Check_Newline: JSON ends with a newline, so that a shell's prompt does not follow it on the same line.
+func TestContract_Check_Newline(t *testing.T) {
+	t.Parallel()
+	e := &Exchange{Method: "GET", URL: &url.URL{Path: "/things/a"}, Status: 200, Header: jsonHeader, Body: []byte(`{"name":"n"}`)}
+	if err := testContract(t).Check(e); err == nil || !strings.Contains(err.Error(), "does not end with a newline") {
+		t.Errorf("without a newline: %v", err)
+	}
+}
+
 // A client and a server with the checks behave as without, and report a difference.
 func TestContract_TransportAndHandler(t *testing.T) {
 	t.Parallel()
 	c := testContract(t)
 	var got string
-	body := `{"name":"n"}`
+	body := "{\"name\":\"n\"}\n"
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -367,7 +380,7 @@ func TestContract_TransportAndHandler(t *testing.T) {
 	want("a good request", false)
 	do("POST", `{"n":null}`)
 	want("a bad request that is accepted", true)
-	body = `{"name":7}`
+	body = "{\"name\":7}\n"
 	do("GET", "")
 	want("a bad answer", true)
 }
@@ -435,7 +448,7 @@ func BenchmarkContract_Check(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := &Exchange{Method: "GET", URL: &url.URL{Path: "/things/a"}, Status: 200, Header: jsonHeader, Body: []byte(`{"name":"n"}`)}
+	e := &Exchange{Method: "GET", URL: &url.URL{Path: "/things/a"}, Status: 200, Header: jsonHeader, Body: []byte("{\"name\":\"n\"}\n")}
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := c.Check(e); err != nil {

@@ -57,12 +57,27 @@ func (s *service) pay(t *testing.T, want int, order, reference string, minor int
 		map[string]any{"reference": reference, "amount_minor": minor, "currency": "EUR"}, nil)
 }
 
-// fits fails the test if the page is wider than the window.
+// cutTables lists the tables with a cell that is still out of sight, or partly, when a reader has scrolled the region of the
+// table to its right end.
+const cutTables = `[...document.querySelectorAll("table")].filter((table) => table.checkVisibility()).filter((table) => {
+  const region = table.closest(".scroll") || document.body;
+  if (/auto|scroll/.test(getComputedStyle(region).overflowX)) region.scrollLeft = region.scrollWidth;
+  const right = 1 + Math.min(innerWidth, region.getBoundingClientRect().right);
+  const cut = [...table.querySelectorAll("th, td")].some((cell) => cell.checkVisibility() && cell.getBoundingClientRect().right > right);
+  region.scrollLeft = 0;
+  return cut;
+}).map((table) => table.closest("[aria-label]")?.getAttribute("aria-label") || table.innerText)`
+
+// fits fails the test if the page is wider than the window, or if a table is cut off.
 func fits(t *testing.T, p *browser.Page) {
 	t.Helper()
 	var isWide bool
 	if p.Eval("document.documentElement.scrollWidth > innerWidth", &isWide); isWide {
 		t.Errorf("%s is wider than the window", p.URL())
+	}
+	var cut []string
+	if p.Eval(cutTables, &cut); len(cut) > 0 {
+		t.Errorf("%s cuts off the tables %q", p.URL(), cut)
 	}
 }
 

@@ -3,8 +3,10 @@
 package pages_test
 
 import (
+	"database/sql"
 	"net/http"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -76,6 +78,52 @@ func TestDashboard_RestrictedRedis(t *testing.T) {
 	p.WaitText("#stream", "Disconnected, reconnecting")
 	p.WaitText("#problem-list", "Check failed")
 	p.CheckAxe()
+}
+
+// Given a database that is locked, when orders are accepted, then the overview says that workers hold them, although
+// none is ready in the queue.
+func TestDashboard_HeldOrders(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("skipped: it starts the service and a browser, and -short asks for the quick tests")
+	}
+	browser.Program(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "shop.db")
+	shop := process.Start(t, process.Spec{Binary: process.Build(t), Args: []string{
+		"--db", "sqlite:" + path, "--data-dir", dir, "--redis", "redis://" + redistest.Real(t).Addr() + "/0",
+	}})
+	s := &service{URL: shop.URL()}
+	admin := s.token(t, "root", "admin")
+	createSale(t, s, admin, "held", 3)
+	p := dashboardPage(t, s, admin, "/admin", browser.Options{})
+	p.WaitText("#tiles", "Oldest queued order – no orders waiting")
+	unlock := lock(t, path)
+	s.call(t, http.StatusAccepted, http.MethodPost, "/v1/items/held/orders", s.token(t, "alice", "buyer"), map[string]int{"quantity": 1}, nil,
+		"Idempotency-Key", "one", "Prefer", "respond-async")
+	p.WaitText("#tiles", "Oldest queued order – held by workers")
+	unlock()
+	p.WaitText("#tiles", "Oldest queued order – no orders waiting")
+}
+
+// lock takes the write lock of a SQLite file until unlock is called.
+func lock(t *testing.T, path string) (unlock func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+path+"?_busy_timeout=60000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(await.Context(t), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() {
+		if err := db.Close(); err != nil { // which ends the transaction
+			t.Error(err)
+		}
+	})
+	t.Cleanup(unlock)
+	return unlock
 }
 
 // failures makes an amount that has to be returned, and a webhook that is disabled.

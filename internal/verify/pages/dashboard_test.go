@@ -135,7 +135,7 @@ func TestDashboard_Views(t *testing.T) {
 			check := func() {
 				t.Helper()
 				p.CheckAxe()
-				p.WaitTrue("document.documentElement.scrollWidth <= innerWidth")
+				fits(t, p)
 			}
 			p.WaitText("#stream", "Live")
 			p.WaitText("#paused", "Sale of views")

@@ -5,43 +5,17 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"gorm.io/gorm"
-
 	"flashsale/internal/testing/await"
+	"flashsale/internal/testing/pooltest"
 	"flashsale/order/timeouts"
 )
 
 // shared and alike are kinds of changes.
 var shared, alike = &Kind{Shared: true}, new(Kind)
-
-// hold keeps the writers from beginning a transaction until release is called.
-func hold(t *testing.T, db *DB) (release func()) {
-	t.Helper()
-	conns := 1
-	if db.Postgres() {
-		conns = writeConns
-	}
-	held := make([]*gorm.DB, conns)
-	for i := range held {
-		if held[i] = db.Writer().Begin(); held[i].Error != nil {
-			t.Fatal(held[i].Error)
-		}
-	}
-	release = sync.OnceFunc(func() {
-		for _, tx := range held {
-			if err := tx.Rollback().Error; err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	t.Cleanup(release)
-	return release
-}
 
 // queued makes a write on another goroutine, and returns once it waits.
 func queued(t *testing.T, db *DB, own *Write) (ended <-chan error) {
@@ -264,7 +238,7 @@ func TestWriter_Full(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	db.changeWriter.limit = 3
-	release := hold(t, db)
+	release := pooltest.Hold(t, db.Writer())
 	var waiting []<-chan error
 	for range 3 {
 		waiting = append(waiting, queued(t, db, &Write{Run: nothing}))
@@ -288,7 +262,7 @@ func TestWriter_Full(t *testing.T) {
 func TestWriter_close_Held(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	release := hold(t, db)
+	release := pooltest.Hold(t, db.Writer())
 	ended := queued(t, db, &Write{Run: nothing})
 	db.changeWriter.close()
 	if err := <-ended; !errors.Is(err, errClosed) {

@@ -1,0 +1,115 @@
+package service
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// logged are the lines of the log of background work that fails, in virtual time.
+type logged struct {
+	t   *testing.T
+	out bytes.Buffer
+}
+
+func newLogged(t *testing.T) (*logged, func(error)) {
+	t.Helper()
+	l := &logged{t: t}
+	return l, (&env{log: zerolog.New(&l.out)}).reporter("admission")
+}
+
+// want checks the lines since the last call: their level, message, error and number of failures.
+func (l *logged) want(want ...string) {
+	l.t.Helper()
+	synctest.Wait()
+	var got []string
+	for d := json.NewDecoder(&l.out); d.More(); {
+		var line struct {
+			Level, Component, Message, Error string
+			Failures                         int
+		}
+		if err := d.Decode(&line); err != nil || line.Component != "admission" {
+			l.t.Fatalf("a line of %q: %v", line.Component, err)
+		}
+		got = append(got, fmt.Sprintf("%s %s: %s %d", line.Level, line.Message, line.Error, line.Failures))
+	}
+	l.out.Reset()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		l.t.Errorf("logged %q, want %q", got, want)
+	}
+}
+
+// elapse lets virtual time pass.
+func elapse(d time.Duration) { <-time.After(d) }
+
+// refused is the error of a connection from a port.
+func refused(port int) error { return fmt.Errorf("read 127.0.0.1:%d: connection reset", port) }
+
+// TestFailures_Outage: the first failure is logged when it happens, then the failures of each interval in one line,
+// and the end once.
+func TestFailures_Outage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, report := newLogged(t)
+		for outage := range 2 {
+			report(refused(1))
+			log.want("warn admission failed, retrying: read 127.0.0.1:1: connection reset 0")
+			for i := range 84 { // 25.2 s
+				elapse(300 * time.Millisecond)
+				if report(refused(1000 + i)); i == 0 {
+					log.want()
+				}
+			}
+			log.want(
+				"warn admission failed, retrying: read 127.0.0.1:1032: connection reset 34",
+				"warn admission failed, retrying: read 127.0.0.1:1065: connection reset 33",
+			)
+			elapse(failuresEvery)
+			log.want("warn admission failed, retrying: read 127.0.0.1:1083: connection reset 18")
+			elapse(failuresEvery)
+			log.want("info admission no longer fails:  85")
+			elapse(time.Duration(outage) * time.Hour)
+			log.want()
+		}
+	})
+}
+
+// TestFailures_Kinds: another error is logged when it happens, up to a bound; after that it appears in the sum.
+func TestFailures_Kinds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, report := newLogged(t)
+		for i := range failureKinds {
+			for range 2 {
+				report(errors.New(string(rune('a' + i))))
+			}
+			log.want(fmt.Sprintf("warn admission failed, retrying: %c 0", 'a'+i))
+		}
+		report(errors.New("another"))
+		log.want()
+		elapse(failuresEvery)
+		log.want(fmt.Sprintf("warn admission failed, retrying: another %d", 2*failureKinds+1))
+		elapse(failuresEvery)
+		log.want(fmt.Sprintf("info admission no longer fails:  %d", 2*failureKinds+1))
+	})
+}
+
+// TestFailures_Single: a failure that does not repeat has one line, and the next one is logged when it happens.
+func TestFailures_Single(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, report := newLogged(t)
+		for port := range 3 {
+			report(refused(port))
+			log.want(fmt.Sprintf("warn admission failed, retrying: read 127.0.0.1:%d: connection reset 0", port))
+			elapse(3 * failuresEvery)
+			log.want()
+		}
+	})
+}
