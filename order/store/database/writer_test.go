@@ -156,11 +156,13 @@ func TestWriter_yield_Waited(t *testing.T) {
 		t.Fatalf("without another process, the transaction waited (%v), and the writer yields until %v", tx.waited, yields)
 	}
 	await.True(t, "a transaction to wait for the other process", func() bool {
-		release := hold(t, other)
+		begun := other.Writer().Begin()
+		if begun.Error != nil {
+			t.Fatal(begun.Error)
+		}
 		ended := queued(t, own, change())
 		released := time.Now()
-		release()
-		if err := <-ended; err != nil {
+		if err := errors.Join(begun.Rollback().Error, <-ended); err != nil {
 			t.Fatal(err)
 		}
 		if tx.waited && tx.began.Before(released) {
