@@ -2,13 +2,11 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
-	"github.com/pressly/goose/v3/lock"
 )
 
 // dialect is what differs between the databases.
@@ -17,16 +15,16 @@ type dialect struct {
 	// tables selects the names of all tables, except those of the database itself and of its extensions.
 	tables string
 	// options are those of goose.
-	options func() ([]goose.ProviderOption, error)
-	// around runs a change of the schema.
-	around func(ctx context.Context, db *sql.DB, fn func() error) error
+	options func(*patience) ([]goose.ProviderOption, error)
+	// around runs a change of the schema. It calls fn again if that may succeed later.
+	around func(ctx context.Context, m *Migrator, fn func() error) error
 }
 
 var dialects = map[string]dialect{
 	"sqlite": {
 		goose:   database.DialectSQLite3,
 		tables:  `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'`,
-		options: func() ([]goose.ProviderOption, error) { return nil, nil },
+		options: func(*patience) ([]goose.ProviderOption, error) { return nil, nil },
 		around:  onDisk,
 	},
 	"postgres": {
@@ -35,7 +33,7 @@ var dialects = map[string]dialect{
 			WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
 			AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')`,
 		options: oneProcess,
-		around:  func(_ context.Context, _ *sql.DB, fn func() error) error { return fn() },
+		around:  whenFree,
 	},
 }
 
@@ -85,14 +83,14 @@ func (v versions) Insert(ctx context.Context, db database.DBTxConn, req database
 // pages of a statement that it may have to roll back; for a statement that rewrites a table,
 // they are as large as the table. A pool of more than one connection keeps SQLite's default,
 // which is the disk.
-func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
+func onDisk(ctx context.Context, m *Migrator, fn func() error) (err error) {
 	const disk = 1
 	var before int
-	if err := db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&before); err != nil {
+	if err := m.db.QueryRowContext(ctx, "PRAGMA temp_store").Scan(&before); err != nil {
 		return err
 	}
 	set := func(ctx context.Context, value int) error {
-		_, err := db.ExecContext(ctx, fmt.Sprintf("PRAGMA temp_store = %d", value))
+		_, err := m.db.ExecContext(ctx, fmt.Sprintf("PRAGMA temp_store = %d", value))
 		return err
 	}
 	if err := set(ctx, disk); err != nil {
@@ -100,15 +98,4 @@ func onDisk(ctx context.Context, db *sql.DB, fn func() error) (err error) {
 	}
 	defer func() { err = errors.Join(err, set(context.WithoutCancel(ctx), before)) }()
 	return fn()
-}
-
-// oneProcess makes processes that migrate the same database wait for each other: they try
-// every second, for an hour.
-func oneProcess() ([]goose.ProviderOption, error) {
-	const seconds, tries = 1, 3600
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(seconds, tries))
-	if err != nil {
-		return nil, err
-	}
-	return []goose.ProviderOption{goose.WithSessionLocker(locker)}, nil
 }

@@ -28,6 +28,9 @@ var (
 	ErrForeign = errors.New("migrations: the database belongs to another application")
 	// ErrDivided means that the step before buckets cannot be restored.
 	ErrDivided = errors.New("migrations: an item is divided into buckets, which the schema before them cannot hold")
+	// ErrInUse means that transactions of other sessions, such as pg_dump, have used a table all
+	// the time in which a change of the schema tried to lock it.
+	ErrInUse = errors.New("migrations: another session keeps a table in use")
 )
 
 // bucketsVersion is the step that divides items.
@@ -42,6 +45,12 @@ type Step struct {
 
 // Migrator applies the migrations of one dialect to one database.
 type Migrator struct {
+	// Waiting, if not nil, is called each time another session's transaction keeps a table in
+	// use that a migration changes; the migration is then tried again. It must be set before Up
+	// and Down.
+	Waiting func()
+
+	patience patience
 	db       *sql.DB
 	dialect  dialect
 	versions versions
@@ -62,11 +71,11 @@ func New(db *sql.DB, dialect string) (*Migrator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	options, err := d.options()
+	m := &Migrator{patience: standard, db: db, dialect: d, versions: versions{table, d}}
+	options, err := d.options(&m.patience)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
-	m := &Migrator{db: db, dialect: d, versions: versions{table, d}}
 	if m.p, err = goose.NewProvider(goose.DialectCustom, db, sub, append(options, goose.WithStore(m.versions))...); err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}
@@ -79,29 +88,36 @@ func New(db *sql.DB, dialect string) (*Migrator, error) {
 // In Postgres the waiting needs a session: while a migration is pending, the database's URL must
 // not lead to a pooler that gives each transaction another one.
 //
-// Errors: ErrForeign and ErrNewer, before anything is written.
+// There, it does not stop processes that serve the shop: while another session uses a table that a
+// migration changes, it tries again every ten seconds.
+//
+// Errors: ErrForeign and ErrNewer, before anything is written; ErrInUse after ten minutes.
 func (m *Migrator) Up(ctx context.Context) (int, error) {
 	if err := m.known(ctx); err != nil {
 		return 0, err
 	}
-	var done []*goose.MigrationResult
-	err := m.dialect.around(ctx, m.db, func() (err error) {
-		done, err = m.p.Up(ctx)
+	applied := 0
+	err := m.dialect.around(ctx, m, func() error {
+		done, err := m.p.Up(ctx)
+		if stopped, ok := errors.AsType[*goose.PartialError](err); ok {
+			done = stopped.Applied
+		}
+		applied += len(done)
 		return err
 	})
 	if err != nil {
-		return len(done), fmt.Errorf("migrate up: %w", err)
+		return applied, fmt.Errorf("migrate up: %w", err)
 	}
-	return len(done), nil
+	return applied, nil
 }
 
 // Down undoes the newest migration. It reports false when there was none.
-// Errors: ErrForeign, ErrNewer, ErrDivided.
+// Errors: ErrForeign, ErrNewer, ErrDivided, ErrInUse.
 func (m *Migrator) Down(ctx context.Context) (bool, error) {
 	if err := m.known(ctx); err != nil {
 		return false, err
 	}
-	err := m.dialect.around(ctx, m.db, func() error {
+	err := m.dialect.around(ctx, m, func() error {
 		_, err := m.p.Down(ctx)
 		return err
 	})

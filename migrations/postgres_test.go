@@ -107,6 +107,95 @@ func withParameter(url, parameter string) string {
 	return url + "?" + parameter
 }
 
+// While a long read, such as that of pg_dump, uses a table that a migration changes, other
+// processes can use the table, and the migration is applied after the read. It must not wait at the
+// head of the table's queue, because all purchases would wait behind it.
+func TestPostgres_Up_BesideLongRead(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.NewDatabase(t)
+	d, other := openURL(t, url), openURL(t, url)
+	d.up()
+	d.downBelow(bucketsVersion)
+	d.patience = patience{wait: 10 * time.Millisecond, pause: time.Millisecond, tries: 1 << 30}
+	waits, ctx := make(chan struct{}), await.Context(t)
+	d.Waiting = func() {
+		select {
+		case waits <- struct{}{}:
+		case <-ctx.Done():
+		}
+	}
+	read, err := other.db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = read.Rollback() }() //nolint:errcheck // it has ended, unless the test has failed
+	if _, err := read.ExecContext(ctx, "SELECT 1 FROM items"); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		n, err := d.Up(ctx)
+		ended <- result{n, err}
+	}()
+	for range 2 {
+		select {
+		case <-waits:
+		case r := <-ended:
+			t.Fatalf("up beside the read: %d, %v", r.n, r.err)
+		case <-ctx.Done():
+			t.Fatal("the migration keeps its place in the queue of the table")
+		}
+		other.must("UPDATE items SET sold = sold")
+	}
+	if err := read.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		select {
+		case <-waits: // it had waited before the read ended
+			continue
+		case r := <-ended:
+			if r.n != 1 || r.err != nil {
+				t.Errorf("up: %d, %v", r.n, r.err)
+			}
+		case <-ctx.Done():
+			t.Fatal("the migration does not end")
+		}
+		break
+	}
+	d.wantLines("SHOW lock_timeout", "0")
+}
+
+// A migration that cannot lock a table gives up, names the cause, and has changed nothing.
+func TestPostgres_Up_ErrInUse(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.NewDatabase(t)
+	d, other := openURL(t, url), openURL(t, url)
+	d.up()
+	d.downBelow(bucketsVersion)
+	d.patience = patience{wait: time.Millisecond, pause: time.Millisecond, tries: 3}
+	waits := 0
+	d.Waiting = func() { waits++ }
+	read, err := other.db.BeginTx(await.Context(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = read.Rollback() }() //nolint:errcheck // it has only read
+	if _, err := read.ExecContext(await.Context(t), "SELECT 1 FROM items"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := d.Up(await.Context(t)); n != 0 || !errors.Is(err, ErrInUse) || waits != 2 {
+		t.Errorf("up: %d, %v after %d waits; want ErrInUse after 2", n, err, waits)
+	}
+	if err := d.Check(await.Context(t)); !errors.Is(err, ErrPending) {
+		t.Errorf("check: %v, want ErrPending", err)
+	}
+}
+
 // Processes that migrate a database concurrently wait for each other: one applies the steps,
 // and all others try to while it is not done.
 func TestPostgres_Up_Concurrent(t *testing.T) {

@@ -71,7 +71,7 @@ func TestOnDisk(t *testing.T) {
 		}
 	}
 	failed := errors.New("failed")
-	err := onDisk(ctx, db, func() error {
+	err := onDisk(ctx, &Migrator{db: db}, func() error {
 		want("meanwhile", 1)
 		return failed
 	})

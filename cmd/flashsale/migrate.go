@@ -36,6 +36,7 @@ func migrate(c *cobra.Command, s *config.Settings, create bool, fn func(c *cobra
 	if err != nil {
 		return err
 	}
+	m.Waiting = func() { c.PrintErrln("waiting: " + backend.MigrationWaits) }
 	return backend.SchemaError(s, fn(c, m))
 }
 

@@ -155,22 +155,22 @@ func validDatabase(flag, value string) error {
 }
 
 // lockDatabase keeps the service from starting on a database, and fails if it runs on it.
-func lockDatabase(ctx context.Context, s *config.Settings) (func() error, error) {
-	if !s.Postgres() {
-		lock, err := backend.LockSQLite(s, true)
-		if errors.Is(err, backend.ErrServed) {
-			err = config.FailedSetting("db", s.DB, err.Error(), "stop every flashsale api, worker and serve of it, then run this command again")
+func lockDatabase(ctx context.Context, s *config.Settings) (unlock func() error, err error) {
+	if s.Postgres() {
+		var lock *backend.PostgresLock
+		if lock, err = backend.LockPostgres(ctx, s, true); err == nil {
+			return func() error { return lock.Close(context.WithoutCancel(ctx)) }, nil
 		}
-		if err != nil {
-			return nil, err
+	} else {
+		var lock *backend.FileLock
+		if lock, err = backend.LockSQLite(s, true); err == nil {
+			return lock.Close, nil
 		}
-		return lock.Close, nil
 	}
-	lock, err := backend.LockPostgres(ctx, s, true)
-	if err != nil {
-		return nil, err
+	if errors.Is(err, backend.ErrServed) {
+		err = config.FailedSetting("db", s.DB, backend.ErrServed.Error(), "stop every flashsale api, worker and serve of it, then run this command again")
 	}
-	return func() error { return lock.Close(context.WithoutCancel(ctx)) }, nil
+	return nil, err
 }
 
 // place names a database in a message that any user may read.

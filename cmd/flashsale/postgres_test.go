@@ -126,6 +126,7 @@ func TestPostgres_OneEmbeddedEngine(t *testing.T) {
 	api := s.api("--db", db)
 	worker := s.worker("--db", db)
 	wantCode(t, 1, on(t, db, "serve", "--addr", "127.0.0.1:0", "--ops-addr", ""), taken, "--redis")
+	wantCode(t, 1, on(t, db, "migrate", "down", "--yes"), taken, "stop every flashsale api, worker and serve of it")
 	term(t, api)
 	term(t, worker)
 	term(t, newShop(t).serve("--db", db))

@@ -134,6 +134,9 @@ func DatabaseFix(s *config.Settings, err error) string {
 	}
 }
 
+// MigrationWaits is the text for migrations.Migrator.Waiting.
+const MigrationWaits = "another session, such as pg_dump, uses a table that a migration has to lock; retrying every ten seconds, for ten minutes"
+
 // SchemaFault returns the cause and the fix of an error of CheckSchema or of a migration, for the
 // operator; "" if another error is the cause.
 func SchemaFault(err error) (cause, fix string) {
@@ -146,6 +149,9 @@ func SchemaFault(err error) (cause, fix string) {
 			"use the version of flashsale that has migrated it, or undo its migrations with that version (flashsale migrate down)"
 	case errors.Is(err, migrations.ErrForeign):
 		return "it has tables of another application and no shop", "use a database of its own for the shop, or correct the setting"
+	case errors.Is(err, migrations.ErrInUse):
+		return "another session, such as pg_dump, has used a table for ten minutes, and a migration has to lock it",
+			"wait until that session's transaction has ended, or end it (pg_stat_activity), then run flashsale migrate up"
 	case errors.As(err, &marked):
 		return marked.Cause, marked.Fix
 	}

@@ -145,7 +145,7 @@ type PostgresLock struct {
 // errPooled says that the lock cannot be held through a pooler.
 var errPooled = errors.New("a connection pooler that gives each transaction another session cannot keep the lock of this process")
 
-// LockPostgres takes the lock. The error names the setting if another process excludes this one.
+// LockPostgres takes the lock. Errors: ErrServed if another process excludes this one.
 // A URL for a pooler in transaction mode (default_query_exec_mode=simple_protocol) is refused for
 // an exclusive lock. A shared one is not taken there: every write transaction checks that the shop
 // was not moved, and an embedded engine needs a direct connection.
@@ -175,7 +175,7 @@ func LockPostgres(ctx context.Context, s *config.Settings, exclusive bool) (*Pos
 	case err != nil:
 		return nil, errors.Join(config.FailedSetting("db", s.DB, Cause(err), postgresFix(err)), closeConn(ctx, conn))
 	case !held:
-		return nil, errors.Join(Served(l.settings, l.exclusive), closeConn(ctx, conn))
+		return nil, errors.Join(ErrServed, closeConn(ctx, conn))
 	}
 	l.conn = conn
 	return l, nil

@@ -122,6 +122,7 @@ func (eng *engine) openDatabase(ctx context.Context, e *env, ps *parts) error {
 		return err
 	}
 	if e.role.command == "serve" {
+		m.Waiting = func() { e.log.Warn().Msg(backend.MigrationWaits) }
 		n, err := m.Up(ctx)
 		if err != nil {
 			return backend.SchemaError(e.settings, err)
@@ -263,6 +264,9 @@ func lockSQLite(s *config.Settings, exclusive bool, ps *parts) error {
 // lockPostgres does the same for a Postgres database, which other hosts can reach.
 func lockPostgres(ctx context.Context, e *env, ps *parts) error {
 	lock, err := backend.LockPostgres(ctx, e.settings, e.embedded())
+	if errors.Is(err, backend.ErrServed) {
+		err = backend.Served(e.settings, e.embedded())
+	}
 	if err != nil {
 		return err
 	}
