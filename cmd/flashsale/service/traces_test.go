@@ -203,19 +203,29 @@ var wantTree = []string{
 func checkTraced(t *testing.T, h *tracedHost) {
 	t.Helper()
 	h.create("thing", time.Time{}, time.Time{})
-	head, order := h.buyAtOnce("thing", "secret-key")
-	await.True(t, "the trace", func() bool {
-		of := h.request(head)
-		if len(of) != 1 {
-			return false
-		}
-		id := of[0].SpanContext.TraceID().String()
-		_, _, purchased := h.linked(id, "purchase.batch", "batch.purchase")
-		_, _, committed := h.linked(id, "order.commit", "batch.commit")
-		return purchased && committed && slices.ContainsFunc(h.named("order.notice"), func(s tracetest.SpanStub) bool { return s.SpanContext.TraceID().String() == id })
+	var head http.Header
+	var order map[string]any
+	var server tracetest.SpanStub
+	var got []string
+	rounds := 0
+	// On a busy machine a script exceeds its time limit, and is sent again.
+	await.True(t, "a trace without a step that failed", func() bool {
+		rounds++
+		head, order = h.buyAtOnce("thing", fmt.Sprint("secret-key-", rounds, "-"))
+		await.True(t, "the trace", func() bool {
+			of := h.request(head)
+			if len(of) != 1 {
+				return false
+			}
+			server = of[0]
+			id := server.SpanContext.TraceID().String()
+			_, _, purchased := h.linked(id, "purchase.batch", "batch.purchase")
+			_, _, committed := h.linked(id, "order.commit", "batch.commit")
+			return purchased && committed && slices.ContainsFunc(h.named("order.notice"), func(s tracetest.SpanStub) bool { return s.SpanContext.TraceID().String() == id })
+		})
+		got = tree(h.spans.GetSpans(), server.SpanContext.TraceID().String())
+		return !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, " failed: ") })
 	})
-	server := h.request(head)[0]
-	got := tree(h.spans.GetSpans(), server.SpanContext.TraceID().String())
 	if !slices.Equal(got, wantTree) {
 		t.Errorf("the trace is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(wantTree, "\n"))
 	}
@@ -464,7 +474,7 @@ func (c *collected) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// traceOf returns the sorted names of the spans in the trace of a request, and the number of all spans.
+// traceOf returns the names of the spans in the trace of a request, sorted and each once, and the number of all spans.
 func (c *collected) traceOf(requestID string) (names []string, all int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -479,7 +489,7 @@ func (c *collected) traceOf(requestID string) (names []string, all int) {
 		}
 	}
 	slices.Sort(names)
-	return names, len(c.spans)
+	return slices.Compact(names), len(c.spans)
 }
 
 // fieldsOf returns the values of a field of a protobuf message whose type has a length: text, bytes or a message. It
