@@ -38,7 +38,7 @@ func olderServer(t testing.TB) *redis.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: await.Limit, WriteTimeout: await.Limit, PoolTimeout: await.Limit})
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil {
 			t.Error(err)

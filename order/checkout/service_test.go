@@ -264,6 +264,7 @@ func TestService_Place_Volatile(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ordertest.ErrTest) {
 		t.Errorf("ended with %v, want the context's cause", err)
 	}
+	s.Service.SetVolatileWait(ordertest.Limit) // the usual one passes on a busy machine
 	s.Work()
 	for _, wait := range []time.Duration{0, -time.Second, time.Nanosecond, ordertest.Long} {
 		placed := s.MustPlace(s.Purchase("u", fmt.Sprint("k", wait), 1, wait))
@@ -283,16 +284,24 @@ func TestService_Place_VolatileWaitRunsOut(t *testing.T) {
 	t.Parallel()
 	s := shoptest.New(t, redistest.Embedded(t), true, ordertest.NewItem("", 10, 10))
 	s.Service.SetVolatileWait(500 * time.Millisecond)
-	var wg sync.WaitGroup
-	for range 2 { // one of them is a replay
-		wg.Go(func() {
-			placed, err := s.Service.Place(await.Context(t), s.Purchase("u", "k", 1, 0))
-			if !errors.Is(err, inventory.ErrUnavailable) || placed != (order.Placed{}) {
-				t.Errorf("without a worker: %+v, %v, want ErrUnavailable", placed, err)
-			}
-		})
+	twice := func() {
+		var wg sync.WaitGroup
+		for range 2 { // one of them is a replay
+			wg.Go(func() {
+				placed, err := s.Service.Place(await.Context(t), s.Purchase("u", "k", 1, 0))
+				if !errors.Is(err, inventory.ErrUnavailable) || placed != (order.Placed{}) {
+					t.Errorf("without a worker: %+v, %v, want ErrUnavailable", placed, err)
+				}
+			})
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+	// On a busy machine the wait is over before the order is queued, and the next attempt queues it.
+	await.True(t, "the order to be queued", func() bool {
+		twice()
+		return ordertest.StatsOf(t, s.Queue).Ready > 0
+	})
+	twice()
 	if st := ordertest.StatsOf(t, s.Queue); st.Ready != 1 {
 		t.Errorf("%d orders queued, want 1", st.Ready)
 	}
@@ -320,6 +329,9 @@ func TestService_Place_Burst(t *testing.T) {
 					wait = 0
 				}
 				placed, err := s.Service.Place(ctx, s.Purchase(user, key, 1, wait))
+				for errors.Is(err, inventory.ErrOverloaded) && ctx.Err() == nil { // a busy machine: no script has seen it
+					placed, err = s.Service.Place(ctx, s.Purchase(user, key, 1, wait))
+				}
 				switch {
 				case errors.Is(err, inventory.ErrSoldOut), errors.Is(err, inventory.ErrUserLimit):
 					refused.Add(1)

@@ -298,8 +298,11 @@ func (r *rewriting) States(ctx context.Context) ([]inventory.State, error) {
 }
 
 func (r *rewriting) RewriteLogs(ctx context.Context) error {
-	r.rewrites++
-	return r.Sellable.RewriteLogs(ctx)
+	err := r.Sellable.RewriteLogs(ctx)
+	if err == nil {
+		r.rewrites++
+	}
+	return err
 }
 
 // TestRecovery_RewritesLogs: a restarted server rewrites its log, once.

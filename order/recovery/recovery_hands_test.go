@@ -255,8 +255,8 @@ func TestRecovery_Rewound_SoldOn(t *testing.T) {
 			r.Stock = s.Stock
 			return r.Check(ctx)
 		})
-		s.MustPlace(s.Purchase("b", "k", 1, 0))
-		s.MustPlace(s.Purchase("c", "k", 1, 0))
+		bought(s, s.Purchase("b", "k", 1, 0))
+		bought(s, s.Purchase("c", "k", 1, 0))
 		settled(s, recovery(s))
 		allConfirmed(s, 10)
 	})

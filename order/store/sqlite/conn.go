@@ -172,10 +172,12 @@ func (c *connection) lock(ctx context.Context, opts driver.TxOptions, limit time
 	}
 }
 
-// Waited reports whether the last transaction on a connection of [OpenWriter] waited for one of another process.
+// Waited reports whether the last transaction on a connection of [OpenWriter] waited for one of another process. The
+// connection of another driver, as in tests of failing commits, has not waited: a panic here would block it forever.
 func Waited(conn *sql.Conn) (waited bool, err error) {
 	err = conn.Raw(func(driverConn any) error {
-		waited = driverConn.(*connection).waited
+		c, ok := driverConn.(*connection)
+		waited = ok && c.waited
 		return nil
 	})
 	return waited, err
