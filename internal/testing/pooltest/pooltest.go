@@ -16,6 +16,9 @@ func Hold(t testing.TB, of interface{ DB() (*sql.DB, error) }) (release func()) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	if pool.Stats().MaxOpenConnections == 0 {
+		t.Fatal("the pool is not bounded")
+	}
 	held := make([]*sql.Conn, pool.Stats().MaxOpenConnections)
 	for i := range held {
 		if held[i], err = pool.Conn(await.Context(t)); err != nil {

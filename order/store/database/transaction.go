@@ -55,7 +55,8 @@ type Tx struct {
 	hasBatch  bool // it contains a batch
 	changes   int  // the number of changes in it
 	began     time.Time
-	waited    bool // on SQLite, for a transaction of another process
+	waited    bool // on SQLite, for a transaction of another connection, usually of another process
+	beside    bool // it or another one has waited lately
 	batchTook time.Duration
 }
 
@@ -150,12 +151,13 @@ func (tx *Tx) lock(shared bool, first *Write) error {
 
 // isFull reports whether the transaction accepts no more changes.
 func (tx *Tx) isFull() bool {
+	return tx.changes >= groupChanges || tx.changes > 0 && tx.isOver() // every transaction contains at least one
+}
+
+// isOver reports whether the time for changes is over.
+func (tx *Tx) isOver() bool {
 	spent := time.Since(tx.began)
 	switch {
-	case tx.changes == 0:
-		return false // every transaction contains at least one
-	case tx.changes >= groupChanges:
-		return true
 	case tx.hasBatch:
 		return spent-tx.batchTook >= max(timeouts.GroupLeast, time.Duration(timeouts.GroupShare*float64(tx.batchTook)))
 	default:
@@ -164,8 +166,9 @@ func (tx *Tx) isFull() bool {
 }
 
 // run runs members: one, or several of a kind, which it runs together as far as possible, and the rest one by
-// one. An error means that the transaction is lost; culprit is the member that caused it, if known.
-func (tx *Tx) run(bunch []*Write) (culprit *Write, err error) {
+// one. It returns those for which the time was not enough. An error means that the transaction is lost; culprit is the
+// member that caused it, if known.
+func (tx *Tx) run(bunch []*Write) (left []*Write, culprit *Write, err error) {
 	if len(bunch) > 1 {
 		var rest []*Write
 		err := tx.savepoint(func() (err error) {
@@ -173,18 +176,21 @@ func (tx *Tx) run(bunch []*Write) (culprit *Write, err error) {
 			return err
 		})
 		if IsLost(err) {
-			return nil, err
+			return nil, nil, err
 		}
 		if err == nil {
 			bunch = rest
 		}
 	}
-	for _, one := range bunch {
+	for i, one := range bunch {
+		if i > 0 && tx.isOver() {
+			return bunch[i:], nil, nil
+		}
 		if err := tx.runOne(one); err != nil {
-			return one, err
+			return nil, one, err
 		}
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // runShared makes changes of a kind that is Shared in a transaction of their own, which needs no savepoint. It

@@ -17,11 +17,12 @@ const (
 	// groupChanges is the maximum number of changes in one transaction.
 	groupChanges = 256
 	// maxBunch is how many changes of a kind are made together at most, because a batch has joined the transaction
-	// or may arrive meanwhile. After a wait for another process, whose batches come in between, it is groupChanges.
+	// or may arrive meanwhile. Beside another process, whose batches come in between, it is groupChanges.
 	maxBunch = 40
-	// yieldFactor is how many times as long as a transaction of changes took the writer leaves SQLite to another
-	// process, if it waited for that process: the process may be a worker that commits a sale's orders. yieldMost
-	// bounds this time.
+	// besideFor is how long after a wait for another process that process is expected to write again.
+	besideFor = time.Second
+	// After a transaction of changes beside another process, which may be a worker that commits a sale's orders, the
+	// writer pauses for yieldFactor times its duration, at most yieldMost.
 	yieldFactor = 3
 	yieldMost   = 50 * time.Millisecond
 )
@@ -45,6 +46,7 @@ type writer struct {
 	stop    context.CancelFunc // cancels the wait for the connection
 	life    context.Context
 
+	waited     time.Time     // when a transaction last waited for another process; used by the goroutine
 	yieldUntil time.Time     // when the next transaction without a batch may begin; used by the goroutine
 	hasBatch   chan struct{} // gets a value when a batch waits; capacity 1
 }
@@ -161,7 +163,14 @@ func (w *writer) begin() (*Tx, error) {
 	if err != nil && postgres.RetryNow(err) {
 		tx, err = begin(w.life, w.db) // a new connection was lost
 	}
-	return tx, err
+	if err != nil {
+		return nil, err
+	}
+	if tx.waited {
+		w.waited = tx.began
+	}
+	tx.beside = !w.waited.IsZero() && tx.began.Sub(w.waited) < besideFor
+	return tx, nil
 }
 
 // hasWaiting reports whether any write is waiting. If not, the goroutine must end.
@@ -214,7 +223,7 @@ func (w *writer) next(tx *Tx) []*Write {
 		return nil
 	}
 	limit := groupChanges - tx.changes
-	if tx.hasBatch || !tx.waited {
+	if tx.hasBatch || !tx.beside {
 		limit = min(limit, maxBunch)
 	}
 	bunch := append([]*Write{first}, w.popAlike(first, limit-1)...)
@@ -222,8 +231,7 @@ func (w *writer) next(tx *Tx) []*Write {
 	return bunch
 }
 
-// putBack lets changes wait again, before all others. They will be made one by one, while nothing else
-// writes.
+// putBack lets changes wait again, before all others. They will be made one by one.
 func (w *writer) putBack(changes []*Write) {
 	if len(changes) == 0 {
 		return
@@ -345,8 +353,10 @@ func (w *writer) transact(tx *Tx, next func(tx *Tx) []*Write) (rest []*Write) {
 			answerAll(members, nil, err)
 			return nil
 		}
-		culprit, err := tx.run(bunch)
+		left, culprit, err := tx.run(bunch)
 		if err == nil {
+			members = slices.DeleteFunc(members, func(one *Write) bool { return slices.Contains(left, one) })
+			w.putBack(left)
 			continue
 		}
 		err = errors.Join(err, tx.End(false))
@@ -365,7 +375,7 @@ func (w *writer) transact(tx *Tx, next func(tx *Tx) []*Write) (rest []*Write) {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
 		return nil
 	}
-	if now := time.Now(); tx.waited && !tx.hasBatch {
+	if now := time.Now(); tx.beside && !members[0].Batch {
 		w.yieldUntil = now.Add(min(yieldFactor*now.Sub(tx.began), yieldMost))
 	}
 	tx.hooks.Committed()

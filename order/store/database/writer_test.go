@@ -85,9 +85,9 @@ func TestWriter_next_Bunch(t *testing.T) {
 	}{
 		"alone":              {Tx{}, maxBunch},
 		"beside a batch":     {Tx{hasBatch: true}, maxBunch},
-		"batch after a wait": {Tx{hasBatch: true, waited: true}, maxBunch},
-		"after a wait":       {Tx{waited: true}, groupChanges},
-		"after some changes": {Tx{waited: true, changes: groupChanges - 7}, 7},
+		"batch after a wait": {Tx{hasBatch: true, beside: true}, maxBunch},
+		"after a wait":       {Tx{beside: true}, groupChanges},
+		"after some changes": {Tx{beside: true, changes: groupChanges - 7}, 7},
 	} {
 		w := newWriter(new(DB))
 		for range groupChanges + 1 {
@@ -146,33 +146,87 @@ func TestWriter_yield_Waited(t *testing.T) {
 	setting := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
 	own, other := openDB(t, setting), openDB(t, setting)
 	var tx *Tx
-	change := func() *Write {
-		return &Write{Run: func(_ context.Context, in *Tx) error { tx = in; return nil }}
+	var ran time.Time
+	write := func(batch bool) *Write {
+		return &Write{Batch: batch, Run: func(_ context.Context, in *Tx) error { tx, ran = in, time.Now(); return nil }}
 	}
-	if _, err := own.Do(await.Context(t), change()); err != nil {
+	if _, err := own.Do(await.Context(t), write(false)); err != nil {
 		t.Fatal(err)
 	}
 	if yields := own.changeWriter.yieldUntil; tx.waited || !yields.IsZero() {
 		t.Fatalf("without another process, the transaction waited (%v), and the writer yields until %v", tx.waited, yields)
 	}
-	await.True(t, "a transaction to wait for the other process", func() bool {
-		begun := other.Writer().Begin()
-		if begun.Error != nil {
-			t.Fatal(begun.Error)
-		}
-		ended := queued(t, own, change())
-		released := time.Now()
-		if err := errors.Join(begun.Rollback().Error, <-ended); err != nil {
+	afterWait := func(batch bool) {
+		await.True(t, "a transaction to wait for the other process", func() bool {
+			begun := other.Writer().Begin()
+			if begun.Error != nil {
+				t.Fatal(begun.Error)
+			}
+			ended := queued(t, own, write(batch))
+			released := time.Now()
+			if err := errors.Join(begun.Rollback().Error, <-ended); err != nil {
+				t.Fatal(err)
+			}
+			if tx.waited && tx.began.Before(released) {
+				t.Error("the wait for the other process is part of the time for changes")
+			}
+			return tx.waited
+		})
+	}
+	afterWait(true)
+	if yields := own.changeWriter.yieldUntil; !yields.IsZero() {
+		t.Errorf("after a batch, the writer yields until %v", yields)
+	}
+	afterWait(false)
+	if yields := own.changeWriter.yieldUntil; !yields.After(ran) {
+		t.Errorf("the writer yields until %v, want a time after the transaction", yields)
+	}
+}
+
+// TestWriter_yield_Joined: changes that arrive while the writer leaves the database to another process wait for the next
+// batch.
+func TestWriter_yield_Joined(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	db.changeWriter.yieldUntil = time.Now().Add(time.Hour)
+	var of [2]*Tx
+	in := func(i int) func(context.Context, *Tx) error {
+		return func(_ context.Context, tx *Tx) error { of[i] = tx; return nil }
+	}
+	changed := queued(t, db, &Write{Run: in(0)})
+	if _, err := db.Do(await.Context(t), &Write{Batch: true, Run: in(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-changed; err != nil {
+		t.Fatal(err)
+	}
+	if of[0] != of[1] {
+		t.Error("the change was made before the batch")
+	}
+}
+
+// TestTx_run_Over: changes of a bunch that must be made one by one are left for another transaction when the time for
+// changes is over.
+func TestTx_run_Over(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	for name, c := range map[string]struct {
+		began time.Time
+		left  int
+	}{
+		"in time": {time.Now(), 0},
+		"over":    {time.Now().Add(-2 * timeouts.Group), 2},
+	} {
+		tx, err := begin(await.Context(t), db)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if tx.waited && tx.began.Before(released) {
-			t.Error("the wait for the other process is part of the time for changes")
+		tx.began = c.began
+		kind := &Kind{Together: func(_ context.Context, _ *Tx, bunch []*Write) ([]*Write, error) { return bunch, nil }}
+		left, _, err := tx.run([]*Write{{Kind: kind, Run: nothing}, {Kind: kind, Run: nothing}, {Kind: kind, Run: nothing}})
+		if err := errors.Join(err, tx.End(false)); err != nil || len(left) != c.left {
+			t.Errorf("%s: %d are left, %v, want %d", name, len(left), err, c.left)
 		}
-		return tx.waited
-	})
-	own.changeWriter.close()
-	if yields := own.changeWriter.yieldUntil; !yields.After(tx.began) {
-		t.Errorf("the writer yields until %v, want a time after the commit", yields)
 	}
 }
 

@@ -79,7 +79,7 @@ type connection struct {
 	*sqlite3.SQLiteConn
 	writes bool  // its transactions begin with the write lock
 	turn   *turn // nil: it has none
-	waited bool  // its last transaction waited for another process
+	waited bool  // its last transaction waited for that of another connection
 	// unusable makes database/sql close the connection and open another one. A connection
 	// belongs to one goroutine at a time, so the field needs no lock.
 	unusable bool
@@ -159,11 +159,10 @@ func (c *connection) begin(ctx context.Context, opts driver.TxOptions) (driver.T
 // lock begins a transaction that has the write lock, for which it waits at most for limit.
 func (c *connection) lock(ctx context.Context, opts driver.TxOptions, limit time.Duration) (driver.Tx, error) {
 	until := time.Now().Add(limit)
-	taken, waited := c.turn.take(ctx)
-	if taken {
+	if c.turn.take(ctx) {
 		defer c.turn.giveBack()
 	}
-	for c.waited = waited; ; c.waited = true {
+	for c.waited = false; ; c.waited = true {
 		tx, err := c.SQLiteConn.BeginTx(ctx, opts)
 		var se sqlite3.Error
 		if !errors.As(err, &se) || se.Code != sqlite3.ErrBusy || !time.Now().Before(until) || !pause.For(ctx, turnEvery) {
@@ -172,8 +171,9 @@ func (c *connection) lock(ctx context.Context, opts driver.TxOptions, limit time
 	}
 }
 
-// Waited reports whether the last transaction on a connection of [OpenWriter] waited for one of another process. The
-// connection of another driver, as in tests of failing commits, has not waited: a panic here would block it forever.
+// Waited reports whether the last transaction on a connection of [OpenWriter] waited for that of another connection,
+// usually of another process. The connection of another driver, as in tests of failing commits, has not waited: a
+// panic here would block it forever.
 func Waited(conn *sql.Conn) (waited bool, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		c, ok := driverConn.(*connection)

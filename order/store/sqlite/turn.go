@@ -31,26 +31,26 @@ type turn struct {
 	rest time.Time // until then it is not waited for
 }
 
-// take waits for the turn, and reports whether the connection has it, and whether another had it.
-func (t *turn) take(ctx context.Context) (taken, waited bool) {
+// take waits for the turn, and reports whether the connection has it.
+func (t *turn) take(ctx context.Context) bool {
 	if t == nil {
-		return false, false
+		return false
 	}
 	began := time.Now()
-	for ; !t.file.tryLock(); waited = true {
+	for !t.file.tryLock() {
 		now := time.Now()
 		if now.Before(t.rest) {
-			return false, true
+			return false
 		}
 		if now.Sub(began) >= turnPatience {
 			t.rest = now.Add(turnRest)
-			return false, true
+			return false
 		}
 		if !pause.For(ctx, turnEvery) {
-			return false, true
+			return false
 		}
 	}
-	return true, waited
+	return true
 }
 
 // giveBack ends the turn.

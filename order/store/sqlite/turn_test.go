@@ -48,7 +48,7 @@ func rollBack(t *testing.T, tx *sql.Tx) {
 func hold(t *testing.T, path string) {
 	t.Helper()
 	other := openTurn(path)
-	if taken, _ := other.take(await.Context(t)); !taken {
+	if !other.take(await.Context(t)) {
 		t.Fatal("the turn of a free database was not taken")
 	}
 	t.Cleanup(func() {
@@ -99,56 +99,6 @@ func TestTurn_InOrder(t *testing.T) {
 	}
 }
 
-// TestWaited: a connection knows whether its last transaction waited for one of another process.
-func TestWaited(t *testing.T) {
-	t.Parallel()
-	ctx := await.Context(t)
-	path, pools := writers(t, 2)
-	conn, err := pools[0].Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	probe := openTurn(path)
-	defer func() {
-		if err := errors.Join(conn.Close(), probe.close()); err != nil {
-			t.Error(err)
-		}
-	}()
-	check := func(when string, want bool) {
-		t.Helper()
-		tx, err := conn.BeginTx(ctx, nil)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer rollBack(t, tx)
-		if waited, err := Waited(conn); err != nil || waited != want {
-			t.Errorf("%s: waited %v, %v, want %v", when, waited, err, want)
-		}
-	}
-	check("alone", false)
-
-	other := beginOn(t, ctx, pools[1])
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		check("beside a transaction", true)
-	}()
-	await.True(t, "the connection to wait", func() bool {
-		if !probe.file.tryLock() {
-			return true
-		}
-		probe.giveBack()
-		return false
-	})
-	rollBack(t, other)
-	<-ended
-
-	check("alone again", false)
-	hold(t, path)
-	check("while another has the turn", true)
-}
-
 // TestTurn_Suspended: a process that was suspended while it had the turn stops no other.
 func TestTurn_Suspended(t *testing.T) {
 	t.Parallel()
@@ -163,7 +113,7 @@ func TestTurn_Suspended(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if taken, _ := own.take(await.Context(t)); taken || own.rest.IsZero() {
+	if own.take(await.Context(t)) || own.rest.IsZero() {
 		t.Errorf("the turn was taken, or would be waited for again at once: %v", own.rest)
 	}
 }
@@ -180,7 +130,7 @@ func TestTurn_Ended(t *testing.T) {
 	if _, err := pools[1].BeginTx(ctx, nil); err == nil {
 		t.Error("a transaction began beside another")
 	}
-	if taken, _ := openTurn(path).take(ctx); taken {
+	if openTurn(path).take(ctx) {
 		t.Error("the turn was taken twice")
 	}
 }
