@@ -1,6 +1,7 @@
 package service
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -9,16 +10,19 @@ import (
 )
 
 const (
-	// failuresEvery is the interval between log lines about work that keeps failing. Work that did not fail
-	// for that long no longer fails.
+	// failuresEvery is the interval between log lines about work that keeps failing.
 	failuresEvery = 10 * time.Second
+	// failuresQuiet is how long work must not have failed to be reported so. It is longer than the interval
+	// between two attempts of any background work.
+	failuresQuiet = 2 * time.Minute
 	// failureKinds is how many kinds of errors of one outage have a line of their own.
 	failureKinds = 5
 )
 
 // failures logs the errors of some background work. An outage repeats them several times a second, so only
 // the first of each kind is logged when it happens. After that, one line per interval has the latest error and
-// how often the work has failed meanwhile, and one line reports the end.
+// how often the work has failed meanwhile, and one line reports that it has not failed for some time. A success
+// is not reported: the work may not have been attempted.
 type failures struct {
 	log       zerolog.Logger
 	component string
@@ -29,6 +33,7 @@ type failures struct {
 	total  int             // failures since the first
 	recent int             // those of the present interval
 	latest error           // of the present interval, if it was not logged yet
+	last   time.Time       // of the latest failure
 }
 
 // report logs an error, or counts it.
@@ -41,6 +46,7 @@ func (f *failures) report(err error) {
 	}
 	f.total++
 	f.recent++
+	f.last = time.Now()
 	if kind := kindOf(err); f.kinds[kind] || len(f.kinds) == failureKinds {
 		f.latest = err
 	} else {
@@ -53,9 +59,9 @@ func (f *failures) report(err error) {
 func (f *failures) sum() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.recent == 0 {
+	if quiet := time.Since(f.last); quiet >= failuresQuiet {
 		if f.total > len(f.kinds) { // otherwise each line has reported one failure
-			f.log.Info().Str("component", f.component).Int("failures", f.total).Msg(f.component + " no longer fails")
+			f.log.Info().Str("component", f.component).Int("failures", f.total).Msg(f.component + ": no failure for " + failuresQuiet.String())
 		}
 		f.kinds, f.total = nil, 0
 		return
@@ -76,8 +82,12 @@ func (f *failures) warn(err error, n int) {
 	l.Msg(f.message(err))
 }
 
-// kindOf returns the text of an error without digits: the errors of one outage differ in ports and times.
+// kindOf returns the text of an error's cause without digits: the errors of one outage differ in the items and orders
+// that they name, in ports and times.
 func kindOf(err error) string {
+	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+		err = cause
+	}
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
 			return -1

@@ -48,8 +48,16 @@ func (l *logged) want(want ...string) {
 // elapse lets virtual time pass.
 func elapse(d time.Duration) { <-time.After(d) }
 
+// errReset is the cause of refused.
+var errReset = errors.New("connection reset")
+
 // refused is the error of a connection from a port.
-func refused(port int) error { return fmt.Errorf("read 127.0.0.1:%d: connection reset", port) }
+func refused(port int) error {
+	return fmt.Errorf("sell item-%c: read 127.0.0.1:%d: %w", 'a'+rune(port%26), port, errReset)
+}
+
+// quiet is until the end of an outage is reported: the end of the first interval after failuresQuiet.
+const quiet = failuresQuiet + failuresEvery
 
 // TestFailures_Outage: the first failure is logged when it happens, then the failures of each interval in one line,
 // and the end once.
@@ -58,25 +66,44 @@ func TestFailures_Outage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, report := newLogged(t)
 		for outage := range 2 {
-			report(refused(1))
-			log.want("warn admission failed, retrying: read 127.0.0.1:1: connection reset 0")
+			report(refused(0))
+			log.want("warn admission failed, retrying: sell item-a: read 127.0.0.1:0: connection reset 0")
 			for i := range 84 { // 25.2 s
 				elapse(300 * time.Millisecond)
-				if report(refused(1000 + i)); i == 0 {
+				if report(refused(26 * i)); i == 0 {
 					log.want()
 				}
 			}
 			log.want(
-				"warn admission failed, retrying: read 127.0.0.1:1032: connection reset 34",
-				"warn admission failed, retrying: read 127.0.0.1:1065: connection reset 33",
+				"warn admission failed, retrying: sell item-a: read 127.0.0.1:832: connection reset 34",
+				"warn admission failed, retrying: sell item-a: read 127.0.0.1:1690: connection reset 33",
 			)
 			elapse(failuresEvery)
-			log.want("warn admission failed, retrying: read 127.0.0.1:1083: connection reset 18")
-			elapse(failuresEvery)
-			log.want("info admission no longer fails:  85")
+			log.want("warn admission failed, retrying: sell item-a: read 127.0.0.1:2158: connection reset 18")
+			elapse(quiet)
+			log.want("info admission: no failure for 2m0s:  85")
 			elapse(time.Duration(outage) * time.Hour)
 			log.want()
 		}
+	})
+}
+
+// TestFailures_Rare: work that is attempted less often than an interval, and fails each time, is not reported to have
+// recovered.
+func TestFailures_Rare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, report := newLogged(t)
+		report(refused(0))
+		log.want("warn admission failed, retrying: sell item-a: read 127.0.0.1:0: connection reset 0")
+		for range 20 {
+			elapse(15 * time.Second)
+			report(refused(0))
+			elapse(failuresEvery)
+			log.want("warn admission failed, retrying: sell item-a: read 127.0.0.1:0: connection reset 1")
+		}
+		elapse(quiet)
+		log.want("info admission: no failure for 2m0s:  21")
 	})
 }
 
@@ -95,8 +122,8 @@ func TestFailures_Kinds(t *testing.T) {
 		log.want()
 		elapse(failuresEvery)
 		log.want(fmt.Sprintf("warn admission failed, retrying: another %d", 2*failureKinds+1))
-		elapse(failuresEvery)
-		log.want(fmt.Sprintf("info admission no longer fails:  %d", 2*failureKinds+1))
+		elapse(quiet)
+		log.want(fmt.Sprintf("info admission: no failure for 2m0s:  %d", 2*failureKinds+1))
 	})
 }
 
@@ -106,9 +133,9 @@ func TestFailures_Single(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, report := newLogged(t)
 		for port := range 3 {
-			report(refused(port))
-			log.want(fmt.Sprintf("warn admission failed, retrying: read 127.0.0.1:%d: connection reset 0", port))
-			elapse(3 * failuresEvery)
+			report(refused(26 * port))
+			log.want(fmt.Sprintf("warn admission failed, retrying: sell item-a: read 127.0.0.1:%d: connection reset 0", 26*port))
+			elapse(quiet)
 			log.want()
 		}
 	})
