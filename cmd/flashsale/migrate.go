@@ -88,10 +88,10 @@ func newMigrate() *cobra.Command {
 			return err
 		})}
 	var yes bool
-	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, and drop its data; the service must be stopped", Args: config.NoArgs,
+	down := &cobra.Command{Use: "down", Short: "Undo the newest migration, with the data that it added; the service must be stopped", Args: config.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !yes {
-				return config.Usage(errors.New("migrate down undoes the newest migration: it drops the tables and columns that this one added, with their data; " +
+				return config.Usage(errors.New("migrate down undoes the newest migration, and drops the tables and columns that it added, with their data; " +
 					"stop every process, back up the database, and add --yes"))
 			}
 			return undo(c)

@@ -213,7 +213,7 @@ func PostgresDurability(d *database.Description) (says string, change []Advice) 
 	}
 	if commit == "off" {
 		change = append(change, Advice{Says: early,
-			Fix: "set it to on (ALTER DATABASE name SET synchronous_commit = on), because a 201 promises that the order is on disk"})
+			Fix: "set synchronous_commit to on (ALTER DATABASE name SET synchronous_commit = on), because a 201 promises that the order is on disk"})
 	}
 	if d.Setting("full_page_writes") == "off" {
 		change = append(change, Advice{Says: "Postgres: full_page_writes is off",

@@ -129,7 +129,7 @@ type Advice struct {
 }
 
 // Durability describes in one sentence which data the engine keeps, and returns the changes
-// that an operator should make. If one of them is about that sentence, it says the same.
+// that an operator should make. A change that concerns the sentence has it as Says.
 func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps no data across a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil

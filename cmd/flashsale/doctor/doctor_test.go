@@ -45,7 +45,7 @@ func TestDoctor_ReportsClockSkew(t *testing.T) {
 	}
 }
 
-// TestDoctor_RedisDurability: what Redis keeps is one finding. It is no "ok" beside the advice to change it.
+// TestDoctor_RedisDurability: what Redis keeps is one finding. There is no additional "ok".
 func TestDoctor_RedisDurability(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a redis-server, and -short asks for the quick tests")

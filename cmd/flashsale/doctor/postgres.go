@@ -74,6 +74,8 @@ func (d *doctor) postgresServer(described *database.Description) {
 	server := described.Server
 	if server.Number < minPostgres*10_000 {
 		d.fix("database", "its version is Postgres "+described.Version, fmt.Sprintf("use version %d or later", minPostgres))
+	} else {
+		d.ok("database", "Postgres %s", described.Version)
 	}
 	switch {
 	case server.Standby:
@@ -86,7 +88,7 @@ func (d *doctor) postgresServer(described *database.Description) {
 	}
 	says, change := backend.PostgresDurability(described)
 	if !d.advise("database", says, change) {
-		d.ok("database", "Postgres %s: %s", described.Version, says)
+		d.ok("database", "%s", says)
 	}
 	const more = "raise max_connections, or run fewer processes"
 	open := fmt.Sprintf("%d of the server's %d connections are open, and a process uses up to %d", server.Used, server.Connections, processConns)

@@ -56,7 +56,7 @@ func TestDoctor_PostgresServer(t *testing.T) {
 	}
 }
 
-// TestDoctor_PostgresDurability: what Postgres keeps is one finding. It is no "ok" beside the advice to change it.
+// TestDoctor_PostgresDurability: what Postgres keeps is one finding. There is no additional "ok".
 func TestDoctor_PostgresDurability(t *testing.T) {
 	t.Parallel()
 	for setting, level := range map[string]string{"fsync": levelFix, "synchronous_commit": levelWarn} {

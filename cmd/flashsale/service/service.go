@@ -117,14 +117,14 @@ func (b *builder) build(ctx context.Context, e *env) error {
 	}
 	says, change := backend.Durability(ctx, eng.rdb, s.Redis)
 	for _, c := range change {
-		e.log.Warn().Msg(c.Says + ": " + c.Fix)
+		e.log.Warn().Msg(c.Says + "; fix: " + c.Fix)
 	}
 	b.banner.engine = says
 	if says, change, err = backend.DatabaseDurability(ctx, eng.store); err != nil {
 		return err
 	}
 	for _, c := range change {
-		e.log.Warn().Msg(c.Says + ": " + c.Fix)
+		e.log.Warn().Msg(c.Says + "; fix: " + c.Fix)
 	}
 	b.banner.database = config.RedactURL(s.DB) + ": " + says
 	b.banner.write(e.out)

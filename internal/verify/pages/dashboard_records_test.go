@@ -71,10 +71,7 @@ const cutTables = `[...document.querySelectorAll("table")].filter((table) => tab
 // fits fails the test if the page is wider than the window, or if a table is cut off.
 func fits(t *testing.T, p *browser.Page) {
 	t.Helper()
-	var isWide bool
-	if p.Eval("document.documentElement.scrollWidth > innerWidth", &isWide); isWide {
-		t.Errorf("%s is wider than the window", p.URL())
-	}
+	p.WaitTrue("document.documentElement.scrollWidth <= innerWidth")
 	var cut []string
 	if p.Eval(cutTables, &cut); len(cut) > 0 {
 		t.Errorf("%s cuts off the tables %q", p.URL(), cut)
