@@ -13,6 +13,9 @@ import (
 	"flashsale/order/worker"
 )
 
+// ready is the answer of /readyz when nothing is degraded.
+const ready = `{"status":"ok"}`
+
 // metricsOf reads all metrics of a process.
 func metricsOf(t *testing.T, p *process.P) string {
 	t.Helper()
@@ -98,7 +101,7 @@ func TestWorkers_MissingOnesAreReported(t *testing.T) {
 	// The worker may commit before its first heartbeat.
 	eventually(t, "readiness with a worker", soon, func() (bool, any) {
 		r := c.get("/readyz", "u")
-		return r.Status == 200 && r.Body == `{"status":"ok"}`, r.Body
+		return r.Status == 200 && r.Body == ready+"\n", r.Body
 	})
 	if r := c.admin("GET", "/v1/admin/queue", nil); !strings.Contains(r.Body, `"workers":{"live":1`) {
 		t.Errorf("the queue's page: %s", r.Body)
@@ -139,13 +142,12 @@ func TestWorker_HealthReportsProgress(t *testing.T) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("readiness is %d %s", status, body), 2*soon, func() (bool, any) {
 			r := ops(t, w, "/readyz")
-			return r.Status == status && r.Body == body, fmt.Sprint(r.Status, r.Body)
+			return r.Status == status && r.Body == body+"\n", fmt.Sprint(r.Status, r.Body)
 		})
 		if r := ops(t, w, "/healthz"); r.Status != 200 {
 			t.Errorf("alive while readiness is %d: %d %s", status, r.Status, r.Body)
 		}
 	}
-	const ready = `{"status":"ok"}`
 	is(200, ready)
 	unlock := s.lockDatabase()
 	is(503, `{"failing":["database"],"status":"unavailable"}`)
@@ -194,11 +196,11 @@ func TestServe_WorkerRegisters(t *testing.T) {
 	c := dial(t, p)
 	eventually(t, "ready with a worker", soon, func() (bool, any) {
 		r := ops(t, p, "/readyz")
-		return r.Status == 200 && r.Body == `{"status":"ok"}`, r.Body
+		return r.Status == 200 && r.Body == ready+"\n", r.Body
 	})
 	eventually(t, "ready for buyers, too", soon, func() (bool, any) {
 		r := c.get("/readyz", "u")
-		return r.Status == 200 && r.Body == `{"status":"ok"}`, r.Body
+		return r.Status == 200 && r.Body == ready+"\n", r.Body
 	})
 	shows(t, p, "flashsale_workers_live 1", `flashsale_queue_tasks{queue="orders-0",state="dead"} 0`)
 	if n := strings.Count(metricsOf(t, p), "\nflashsale_http_"); n > 200 {
