@@ -101,13 +101,23 @@ func (s *plannedKills) begin(start time.Time, live *counters) { s.start, s.live 
 func (s *plannedKills) wait() { s.restarts.Wait() }
 
 // sent notes that a request has been sent, whose answer is not read yet, and carries
-// out the kills that are due. The context bounds the restarts.
+// out the next kill if it is due. The context bounds the restarts.
 func (s *plannedKills) sent(ctx context.Context, target int) {
+	if k := s.next(); k != nil && s.live.accepted.Load() >= k.after {
+		s.due(ctx, k, target)
+	}
+}
+
+// next returns the kill that is carried out next. Kills are carried out in turn also if one batch of acknowledgements
+// makes several due: the connections to an API may wait for orders of a worker that was killed, and send it no more
+// requests.
+func (s *plannedKills) next() (next *plannedKill) {
 	for _, k := range s.list {
-		if k.ended.Load() == 0 && s.live.accepted.Load() >= k.after {
-			s.due(ctx, k, target)
+		if k.ended.Load() == 0 && (next == nil || k.after < next.after) {
+			next = k
 		}
 	}
+	return next
 }
 
 // due kills the victim if enough requests are in flight. It is called right after a

@@ -78,6 +78,20 @@ func TestPlannedKills_CarriedOutByProgress(t *testing.T) {
 	}
 }
 
+// TestPlannedKills_InTurn: if one batch of acknowledgements makes two kills due, they are carried out one after the other.
+func TestPlannedKills_InTurn(t *testing.T) {
+	t.Parallel()
+	kill := func() error { return nil }
+	l := newTimeline([]victim{{name: "worker", target: anyTarget, kill: kill, share: 0.4}, {name: "api", target: 0, kill: kill, share: 0.2}}, 1000, 16, 2)
+	l.accept(500)
+	if n := l.due(1, 0); n != -1 {
+		t.Errorf("killed the worker with request %d to the other API, before the API", n)
+	}
+	if api, worker := l.due(0, 1), l.due(1, 0); api < 1 || worker < 1 {
+		t.Errorf("killed the API with request %d and the worker with request %d, want both", api, worker)
+	}
+}
+
 func TestPlannedKills_Report(t *testing.T) {
 	t.Parallel()
 	ok, none := answer{kind: kindAccepted, status: 201}, answer{kind: kindUnknown, code: "connection_cut"}
