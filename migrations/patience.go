@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"flashsale/internal/pause"
 )
 
 // patience is how a change of the schema in Postgres waits for transactions that use the same
@@ -73,12 +75,8 @@ func whenFree(ctx context.Context, m *Migrator, fn func() error) error {
 		if m.Waiting != nil {
 			m.Waiting()
 		}
-		timer := time.NewTimer(m.patience.pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(context.Cause(ctx), err)
+		if cause := pause.OrCause(ctx, m.patience.pause); cause != nil {
+			return errors.Join(cause, err)
 		}
 	}
 }

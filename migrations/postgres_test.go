@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,6 +108,23 @@ func withParameter(url, parameter string) string {
 	return url + "?" + parameter
 }
 
+// readItems begins a transaction that reads the table of the items, and returns what ends it.
+func readItems(t *testing.T, db *sql.DB) (end func()) {
+	t.Helper()
+	read, err := db.BeginTx(await.Context(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read.ExecContext(await.Context(t), "SELECT 1 FROM items"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := read.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // While a long read, such as that of pg_dump, uses a table that a migration changes, other
 // processes can use the table, and the migration is applied after the read. It must not wait at the
 // head of the table's queue, because all purchases would wait behind it.
@@ -124,14 +142,7 @@ func TestPostgres_Up_BesideLongRead(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	read, err := other.db.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = read.Rollback() }() //nolint:errcheck // it has ended, unless the test has failed
-	if _, err := read.ExecContext(ctx, "SELECT 1 FROM items"); err != nil {
-		t.Fatal(err)
-	}
+	endRead := readItems(t, other.db)
 	type result struct {
 		n   int
 		err error
@@ -151,9 +162,7 @@ func TestPostgres_Up_BesideLongRead(t *testing.T) {
 		}
 		other.must("UPDATE items SET sold = sold")
 	}
-	if err := read.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	endRead()
 	for {
 		select {
 		case <-waits: // it had waited before the read ended
@@ -180,14 +189,7 @@ func TestPostgres_Up_ErrInUse(t *testing.T) {
 	d.patience = patience{wait: time.Millisecond, pause: time.Millisecond, tries: 3}
 	waits := 0
 	d.Waiting = func() { waits++ }
-	read, err := other.db.BeginTx(await.Context(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = read.Rollback() }() //nolint:errcheck // it has only read
-	if _, err := read.ExecContext(await.Context(t), "SELECT 1 FROM items"); err != nil {
-		t.Fatal(err)
-	}
+	defer readItems(t, other.db)()
 	if n, err := d.Up(await.Context(t)); n != 0 || !errors.Is(err, ErrInUse) || waits != 2 {
 		t.Errorf("up: %d, %v after %d waits; want ErrInUse after 2", n, err, waits)
 	}

@@ -48,12 +48,12 @@ type writer struct {
 
 	waited     time.Time     // when a transaction last waited for another process; used by the goroutine
 	yieldUntil time.Time     // when the next transaction without a batch may begin; used by the goroutine
-	hasBatch   chan struct{} // gets a value when a batch waits; capacity 1
+	newBatch   chan struct{} // gets a value when a batch arrives; capacity 1
 }
 
 func newWriter(db *DB) *writer {
 	life, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it lives as long as the database is open
-	return &writer{db: db, limit: writeQueue, life: life, stop: stop, hasBatch: make(chan struct{}, 1)}
+	return &writer{db: db, limit: writeQueue, life: life, stop: stop, newBatch: make(chan struct{}, 1)}
 }
 
 // do queues a write and waits for it. Run runs on the writer's goroutine.
@@ -91,7 +91,7 @@ func (w *writer) enqueue(ctx context.Context, queue *[]*Write, own *Write) error
 	*queue = append(*queue, own)
 	if own.Batch {
 		select {
-		case w.hasBatch <- struct{}{}:
+		case w.newBatch <- struct{}{}:
 		default:
 		}
 	}
@@ -140,7 +140,7 @@ func (w *writer) yield() {
 		select {
 		case <-timer.C:
 			return
-		case <-w.hasBatch:
+		case <-w.newBatch:
 		case <-w.life.Done():
 			return
 		}
