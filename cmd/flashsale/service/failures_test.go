@@ -1,10 +1,10 @@
 package service
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,8 +14,9 @@ import (
 
 // logged are the lines of the log of background work that fails, in virtual time.
 type logged struct {
-	t   *testing.T
-	out bytes.Buffer
+	t    *testing.T
+	out  syncBuffer
+	read int // of out, by want
 }
 
 func newLogged(t *testing.T) (*logged, func(error)) {
@@ -29,7 +30,8 @@ func (l *logged) want(want ...string) {
 	l.t.Helper()
 	synctest.Wait()
 	var got []string
-	for d := json.NewDecoder(&l.out); d.More(); {
+	text := l.out.String()
+	for d := json.NewDecoder(strings.NewReader(text[l.read:])); d.More(); {
 		var line struct {
 			Level, Component, Message, Error string
 			Failures                         int
@@ -39,7 +41,7 @@ func (l *logged) want(want ...string) {
 		}
 		got = append(got, fmt.Sprintf("%s %s: %s %d", line.Level, line.Message, line.Error, line.Failures))
 	}
-	l.out.Reset()
+	l.read = len(text)
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		l.t.Errorf("logged %q, want %q", got, want)
 	}
