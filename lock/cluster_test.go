@@ -434,10 +434,13 @@ func redirects(t *testing.T, rdb *redis.ClusterClient) int {
 func loseMaster(t *testing.T, servers *redistest.ClusterServers, fail func() error) {
 	t.Helper()
 	ctx := await.Context(t)
-	cfg := Config{TTL: 4500 * time.Millisecond, ClaimTTL: 4500 * time.Millisecond, CallTimeout: 1500 * time.Millisecond}
+	cfg := Config{TTL: 15 * time.Second, ClaimTTL: 15 * time.Second, CallTimeout: 5 * time.Second}
+	// The deadline of a call must end it: a client of servers.Client would wait for the master that hangs.
+	once := redis.NewClusterClient(redistest.ClusterOptions(servers.Addrs()...))
+	defer once.Close()
 	repeats := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servers.Addrs(), ContextTimeoutEnabled: true})
 	defer repeats.Close()
-	m, plain := newManager(t, servers.Client(t), cfg), newManager(t, repeats, cfg)
+	m, plain := newManager(t, once, cfg), newManager(t, repeats, cfg)
 	var locks, others []*Lock
 	var direct []*redis.Client
 	var names []string

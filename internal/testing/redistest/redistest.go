@@ -89,12 +89,25 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
 	Shutdown()
 	if code == 0 {
-		if err := goleak.Find(ignore...); err != nil {
+		if err := leaked(ignore); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 			code = 1
 		}
 	}
 	os.Exit(code)
+}
+
+// leaked is an error if goroutines do not end. It looks for a few seconds: a client that could not connect has one that
+// sleeps for a second at a time, and notices only then that the client is closed.
+func leaked(ignore []goleak.Option) error {
+	err := goleak.Find(ignore...)
+	for range 9 {
+		if err == nil {
+			return nil
+		}
+		err = goleak.Find(ignore...)
+	}
+	return err
 }
 
 // Shutdown stops the shared server and the shared cluster, and what else the tests share (see
