@@ -333,6 +333,20 @@ func TestStart_InvalidSettingsAreRefused(t *testing.T) {
 	}
 }
 
+// The doctor and a starting process warn about a variable that is not a setting, without its value.
+func TestSettings_UnknownVariable(t *testing.T) {
+	needProcesses(t)
+	needSynced(t)
+	s := newShop(t)
+	env := []string{"FLASHSALE_JWT_SECERT=" + secret}
+	wantCode(t, 0, squeezed(s.runWith(env, "doctor")), "warn settings the environment variable FLASHSALE_JWT_SECERT is not a setting")
+	r := s.runWith(env, "api", "--redis", "embedded")
+	wantCode(t, 2, r, "this environment variable is not a setting", "FLASHSALE_JWT_SECERT")
+	if strings.Contains(r.Output, secret) {
+		t.Errorf("the value was printed:\n%s", r.Output)
+	}
+}
+
 // The service can start while Redis loads its data, as after a restart of both.
 func TestStart_WaitsWhileRedisLoads(t *testing.T) {
 	needProcesses(t)

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,10 @@ import (
 
 // envPrefix is the prefix of the environment variables of settings.
 const envPrefix = "FLASHSALE_"
+
+// platformVariable matches the variables that Kubernetes and Docker set for services whose names begin with flashsale,
+// such as FLASHSALE_PORT=tcp://10.0.0.7:8080.
+var platformVariable = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // Settings are the service's settings. The value of each is from its flag, otherwise from its
 // environment variable, otherwise from the file, otherwise its default.
@@ -73,6 +78,9 @@ type Settings struct {
 	TraceEndpoint    string
 	TraceSample      float64
 	Config           string
+
+	// UnknownVariables are the environment variables that are named like a setting and belong to none, sorted.
+	UnknownVariables []string
 
 	path    string            // the file of settings, "" for none
 	origins map[string]string // by setting: flag, environment, file or default
@@ -178,11 +186,14 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 		return nil, fmt.Errorf("read settings: %w", err)
 	}
 	fromEnv := make(map[string]bool)
+	var unknown []string
 	environment := env.Provider(".", env.Opt{Prefix: envPrefix, TransformFunc: func(name, value string) (string, any) {
 		setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
 		f := flags.Lookup(setting)
-		// Ignore other variables with this prefix: container platforms set FLASHSALE_PORT for a
-		// service of that name. An empty variable counts as unset.
+		// An empty variable counts as unset.
+		if value != "" && !IsSetting(setting) && !platformVariable.MatchString(name) {
+			unknown = append(unknown, name)
+		}
 		if f == nil || setting == "config" || value == "" {
 			return "", nil
 		}
@@ -198,7 +209,8 @@ func Merge(flags *pflag.FlagSet) (*Settings, error) {
 	if err := k.Load(posflag.Provider(flags, ".", k), nil); err != nil {
 		return nil, fmt.Errorf("read settings from flags: %w", err)
 	}
-	s := &Settings{path: file.path, origins: make(map[string]string), values: make(map[string]string)}
+	slices.Sort(unknown)
+	s := &Settings{path: file.path, origins: make(map[string]string), values: make(map[string]string), UnknownVariables: unknown}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !IsSetting(f.Name) {
 			return

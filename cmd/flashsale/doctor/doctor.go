@@ -87,6 +87,7 @@ func Run(ctx context.Context, s *config.Settings, now func() time.Time, out io.W
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	d := &doctor{settings: s, now: now, patience: lockPatience}
+	d.variables()
 	d.keys(ctx)
 	d.process()
 	recorded := d.database(ctx)

@@ -12,6 +12,13 @@ import (
 	"flashsale/cmd/flashsale/config"
 )
 
+// variables checks the names of the environment variables.
+func (d *doctor) variables() {
+	for _, name := range d.settings.UnknownVariables {
+		d.warn("settings", "the environment variable "+name+" is not a setting", "correct its name (see flashsale --help), or remove it")
+	}
+}
+
 // keys checks the keys that verify tokens.
 func (d *doctor) keys(ctx context.Context) {
 	s := d.settings

@@ -86,6 +86,9 @@ type builder struct {
 
 func (b *builder) build(ctx context.Context, e *env) error {
 	s, r := e.settings, e.role
+	for _, name := range s.UnknownVariables {
+		e.log.Warn().Str("variable", name).Msg("this environment variable is not a setting; see flashsale --help for their names")
+	}
 	if r.command == "serve" && e.embedded() {
 		if err := lockFiles(s, &b.base); err != nil {
 			return err
