@@ -86,6 +86,7 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 	s := &Shop{T: t, Rdb: rdb, Queue: q, Store: storetest.New(t), Waiters: checkout.NewWaiters(), Item: "item-" + ordertest.RandomName(t)}
 	s.Archive = &watchedArchive{Archive: sales.NewEndedSales(s.Store, accepted.NewIndex(rdb, q), onePartition)}
 	s.cfg = cfg
+	t.Cleanup(s.logErrors)
 	s.start()
 	t.Cleanup(s.stop)
 	n.ID = s.Item
@@ -93,6 +94,17 @@ func NewOn(t *testing.T, q *queue.Queue, rdb *redis.Client, n order.NewItem, cfg
 		t.Fatal(err)
 	}
 	return s
+}
+
+// logErrors shows the errors of background work beside the failure that they may explain.
+func (s *Shop) logErrors() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	for _, err := range s.Errors {
+		if s.T.Failed() {
+			s.T.Log("background work:", err)
+		}
+	}
 }
 
 func onePartition(string) int { return 0 }
