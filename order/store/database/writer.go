@@ -375,7 +375,7 @@ func (w *writer) transact(tx *Tx, next func(tx *Tx) []*Write) (rest []*Write) {
 		answerAll(members, nil, fmt.Errorf("commit: %w", err))
 		return nil
 	}
-	if now := time.Now(); tx.beside && !members[0].Batch {
+	if now := time.Now(); tx.beside && !tx.hasBatch {
 		w.yieldUntil = now.Add(min(yieldFactor*now.Sub(tx.began), yieldMost))
 	}
 	tx.hooks.Committed()

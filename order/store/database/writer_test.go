@@ -183,6 +183,34 @@ func TestWriter_yield_Waited(t *testing.T) {
 	}
 }
 
+// TestWriter_yield_Abandoned: beside another process, a transaction whose only write was withdrawn ends like any other.
+func TestWriter_yield_Abandoned(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	db.changeWriter.waited = time.Now().Add(time.Hour)
+	release := pooltest.Hold(t, db.Writer())
+	ctx, leave := context.WithCancel(await.Context(t))
+	ended := make(chan error, 1)
+	go func() { ended <- change(ctx, db, nothing) }()
+	await.True(t, "a write to wait", func() bool { _, n := db.Waiting(); return n == 1 })
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("a withdrawn write: %v", err)
+	}
+	release()
+	await.True(t, "the writer to end", func() bool {
+		db.changeWriter.mu.Lock()
+		defer db.changeWriter.mu.Unlock()
+		return db.changeWriter.running == nil
+	})
+	if err := change(await.Context(t), db, nothing); err != nil {
+		t.Errorf("the next write: %v", err)
+	}
+	if yields := db.changeWriter.yieldUntil; yields.IsZero() {
+		t.Error("the transactions did not run beside another process")
+	}
+}
+
 // TestWriter_yield_Joined: changes that arrive while the writer leaves the database to another process wait for the next
 // batch.
 func TestWriter_yield_Joined(t *testing.T) {
