@@ -230,7 +230,7 @@ func alertsDiskFull(t *testing.T) {
 	w.calm()
 	disk.Fill()
 	w.fire(nil, "FlashsaleDatabaseDisk")
-	wantCode(t, 0, squeezed(s.run("doctor")), "warn database", "MiB are free beside it")
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix database", "MiB are free beside it")
 	disk.Free()
 	w.end()
 	s.write("UPDATE items SET description = hex(zeroblob(1000000)) WHERE id = ?1", item)

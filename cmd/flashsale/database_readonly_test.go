@@ -115,6 +115,26 @@ func TestDatabase_ReadOnlyMountIsExplained(t *testing.T) {
 	only(t, []purchase{c.buy(item, "u", "k", untilCommitted...)}, "201")
 }
 
+// A process that starts on a full disk names the disk, not the setting, as what to correct.
+func TestDatabase_FullDiskIsExplained(t *testing.T) {
+	needProcesses(t)
+	needSQLite(t)
+	disk := disktest.New(t, 32<<20)
+	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
+	s.dbPath = filepath.Join(disk.Path(), "shop.db")
+	wantCode(t, 0, s.run("migrate", "up"))
+	disk.Fill()
+	for _, command := range []string{"api", "worker"} {
+		refusesToStart(t, s.spec(command, nil), "setting db (FLASHSALE_DB)", "no space left on device", "; free disk space")
+	}
+	wantCode(t, 1, squeezed(s.run("doctor")), "fix database", "no space left on device", "-> free disk space")
+	disk.Free()
+	s.worker()
+	c := dial(t, s.api())
+	item := s.newItem(c, 1, 1)
+	only(t, []purchase{c.buy(item, "u", "k", untilCommitted...)}, "201")
+}
+
 // TestDatabase_RecoversFromReadOnly makes the database's files refuse writes while the service
 // runs: purchases get 503 and readiness names the database. Both recover without a restart, and
 // no order accepted in the meantime is lost.

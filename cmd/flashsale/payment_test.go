@@ -92,7 +92,7 @@ func TestCommand_Payment_ListsWhatNeedsARefund(t *testing.T) {
 	m.pay(back, "twice", 990, "409 order_final")
 	m.pay(kept, "kept", 990, "200")
 	list := m.run("payment", "list", "--needs-refund")
-	wantCode(t, 0, list, "mismatch", "short", "duplicate", "twice", back, m.item, "alice", "1 EUR")
+	wantCode(t, 0, list, "AMOUNT (MINOR)", "mismatch", "short", "duplicate", "twice", back, m.item, "alice", "1 EUR")
 	if strings.Contains(list.Output, "accepted") || strings.Index(list.Output, "twice") > strings.Index(list.Output, "short") {
 		t.Errorf("not the payments that need a refund, newest first:\n%s", list.Output)
 	}

@@ -86,7 +86,7 @@ func printPayments(out io.Writer, payments []paymentView) error {
 
 // paymentRows cuts nothing, because ids are copied. --json has the other fields.
 func paymentRows(payments []paymentView) [][]string {
-	rows := [][]string{{"ID", "OUTCOME", "AMOUNT", "RECEIVED", "ORDER", "ITEM", "REFERENCE", "BUYER"}}
+	rows := [][]string{{"ID", "OUTCOME", "AMOUNT (MINOR)", "RECEIVED", "ORDER", "ITEM", "REFERENCE", "BUYER"}}
 	for i := range payments {
 		p := &payments[i]
 		outcome := p.Outcome

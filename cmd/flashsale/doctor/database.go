@@ -63,8 +63,8 @@ func (d *doctor) sqlite(ctx context.Context, path string) (c store.Checkup, lock
 			d.failed("database", err)
 		}
 	}()
-	if free, _, known := backend.DiskSpace(filepath.Dir(path)); known && free < minDisk {
-		d.warn("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
+	if free, _, known := backend.DiskSpace(filepath.Dir(path)); known {
+		d.space(free)
 	}
 	if err := backend.CheckSchema(ctx, db); err != nil {
 		if cause, fix := backend.SchemaFault(err); cause != "" {
@@ -90,6 +90,18 @@ func (d *doctor) sqlite(ctx context.Context, path string) (c store.Checkup, lock
 	}
 	d.recorded(c.Partitions)
 	return c, locked
+}
+
+// space reports a disk of the database with few free bytes.
+func (d *doctor) space(free uint64) {
+	report := d.warn
+	switch {
+	case free >= minDisk:
+		return
+	case free < fullDisk:
+		report = d.fix
+	}
+	report("database", fmt.Sprintf("%d MiB are free beside it", free>>20), "free disk space: a full disk stops commits and purchases")
 }
 
 // recorded compares the number of partitions that the database has recorded with the setting.

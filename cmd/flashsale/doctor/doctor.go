@@ -18,11 +18,12 @@ const (
 	timeout      = 30 * time.Second
 	slowExchange = 5 * time.Millisecond // for one exchange with Redis, the median of pings
 	pings        = 21
-	minFiles     = 10_000  // open files of a process, one for each connection
-	minDisk      = 1 << 30 // free bytes on the disk of the database
-	maxListed    = 20      // items that a finding names
-	minRedis     = "6.2"   // the oldest version that has the commands of the scripts
-	maxLag       = 10      // seconds since the last acknowledgement of a replica that counts, as in min-replicas-max-lag by default
+	minFiles     = 10_000   // open files of a process, one for each connection
+	minDisk      = 1 << 30  // free bytes on the disk of the database
+	fullDisk     = 64 << 20 // free bytes below which the write-ahead log may not fit; commits fail, or soon will
+	maxListed    = 20       // items that a finding names
+	minRedis     = "6.2"    // the oldest version that has the commands of the scripts
+	maxLag       = 10       // seconds since the last acknowledgement of a replica that counts, as in min-replicas-max-lag by default
 )
 
 // The levels of a finding.

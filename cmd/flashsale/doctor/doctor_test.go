@@ -45,6 +45,22 @@ func TestDoctor_ReportsClockSkew(t *testing.T) {
 	}
 }
 
+// A full disk is a problem, and one that is nearly full is a warning.
+func TestDoctor_ReportsFullDisk(t *testing.T) {
+	t.Parallel()
+	for free, want := range map[uint64]string{0: levelFix, fullDisk - 1: levelFix, fullDisk: levelWarn, minDisk - 1: levelWarn, minDisk: ""} {
+		d := &doctor{}
+		d.space(free)
+		level := ""
+		for _, f := range d.found {
+			level += f.level
+		}
+		if level != want {
+			t.Errorf("%d bytes are free: the doctor found %+v, want level %q", free, d.found, want)
+		}
+	}
+}
+
 // TestDoctor_RedisDurability: what Redis keeps is one finding. There is no additional "ok".
 func TestDoctor_RedisDurability(t *testing.T) {
 	if testing.Short() {

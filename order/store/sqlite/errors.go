@@ -49,6 +49,12 @@ func Transient(err error) (transient, known bool) {
 	return false, true
 }
 
+// Full reports whether the cause of an error is a disk without free space.
+func Full(err error) bool {
+	var se sqlite3.Error
+	return errors.Is(err, syscall.ENOSPC) || errors.As(err, &se) && (se.Code == sqlite3.ErrFull || se.SystemErrno == syscall.ENOSPC)
+}
+
 // Duplicate reports whether a statement failed because a row with the same key exists.
 func Duplicate(err error) bool {
 	var se sqlite3.Error
