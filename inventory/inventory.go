@@ -325,7 +325,8 @@ func (v *Inventory) underLock(ctx context.Context, item string, fn func(ctx cont
 	defer v.release(ctx, l, item)
 	err = fn(held, l)
 	// A wait that ends with the context may return its cause, ErrLost, instead.
-	if (errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrLost)) && ctx.Err() == nil {
+	// The time of the call may be over as well; only a caller that has left gets no other error.
+	if (errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrLost)) && !errors.Is(ctx.Err(), context.Canceled) {
 		if lost := context.Cause(held); lost != nil {
 			return fmt.Errorf("item %s: %w: %w: %w", item, ErrUnavailable, lost, err)
 		}

@@ -256,6 +256,23 @@ func TestInventory_Purchase_LockNotToBeHad(t *testing.T) {
 	})
 }
 
+// overdue is a context whose deadline passes when done is closed.
+type overdue struct {
+	context.Context //nolint:containedctx // it is a context itself
+	done            chan struct{}
+}
+
+func (c overdue) Done() <-chan struct{} { return c.done }
+
+func (c overdue) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // TestInventory_LockLost: an operation that ended because the lock was lost can be retried;
 // its caller has not left.
 func TestInventory_LockLost(t *testing.T) {
@@ -296,6 +313,17 @@ func TestInventory_LockLost(t *testing.T) {
 		}
 		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 1}, wait); !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
 			t.Errorf("change that waits for the database: %v", err)
+		}
+		again()
+		// A process that was stopped may have lost the lock and exceeded the time of its change.
+		late := overdue{await.Context(t), make(chan struct{})}
+		err = v.underLock(late, s.item, func(ctx context.Context, _ *lock.Lock) error {
+			err := lost(ctx)
+			close(late.done)
+			return err
+		})
+		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("change that is late, too: %v", err)
 		}
 		again()
 		// A caller that leaves does not get that error.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -189,7 +190,8 @@ func counted(ctx context.Context, s *store.Store, item string, withPending bool)
 		}
 		c := tx.Statement.ConnPool
 		before := s.Now().Add(-lateReturn).UnixMilli()
-		if err := c.QueryRowContext(ctx, countLate, item, before, lateMax).Scan(&late); err != nil {
+		err = database.One(ctx, c, countLate, []any{item, before, lateMax}, func(rows *sql.Rows) error { return rows.Scan(&late) })
+		if err != nil {
 			return database.Wrap("count returns of "+item, err)
 		}
 		if withPending {

@@ -30,6 +30,19 @@ func mustReadBooks(t *testing.T, s *store.Store, item string) *books {
 	return &b
 }
 
+// TestCounted_Left: a caller that leaves while an item is counted gets no panic.
+func TestCounted_Left(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	storetest.MustInsert(t, s, ordertest.NewItem("item", 10, 5))
+	ctx, leave := context.WithCancel(await.Context(t))
+	// The clock is read between the two statements.
+	store.WithClock(ordertest.ClockFunc(func() time.Time { leave(); return time.Now() }))(s)
+	if _, _, _, err := counted(ctx, s, "item", true); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+}
+
 // tally is a stock that counts the calls.
 type tally struct {
 	Examiner

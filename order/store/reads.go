@@ -103,7 +103,11 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 
 // ReadOrder reads an order inside a transaction. Errors: ErrNotFound.
 func ReadOrder(ctx context.Context, c database.Conn, id string) (order.Order, error) {
-	o, err := ScanOrder(c.QueryRowContext(ctx, selectOrder, id))
+	var o order.Order
+	err := database.One(ctx, c, selectOrder, []any{id}, func(rows *sql.Rows) (err error) {
+		o, err = ScanOrder(rows)
+		return err
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return order.Order{}, order.ErrNotFound
 	}

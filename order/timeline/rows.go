@@ -70,7 +70,8 @@ func (r *rows) read(tx *gorm.DB, id string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.QueryRowContext(ctx, selectReleasing, id).Scan(&r.releasing); err != nil {
+	err = database.One(ctx, c, selectReleasing, []any{id}, func(row *sql.Rows) error { return row.Scan(&r.releasing) })
+	if err != nil {
 		return err
 	}
 	if err := r.readAudit(tx, id); err != nil {

@@ -30,6 +30,24 @@ func Each(ctx context.Context, c Conn, query string, args []any, scan func(rows 
 	return rows.Err()
 }
 
+// One calls scan for the first row of a query. Unlike QueryRowContext of a connection from gorm, which panics when its row
+// is scanned, it returns the error if the statement cannot be prepared, for example because the caller has left. Errors:
+// sql.ErrNoRows.
+func One(ctx context.Context, c Conn, query string, args []any, scan func(rows *sql.Rows) error) error {
+	found := false
+	err := Each(ctx, c, query, args, func(rows *sql.Rows) error {
+		if found {
+			return nil
+		}
+		found = true
+		return scan(rows)
+	})
+	if err == nil && !found {
+		return sql.ErrNoRows
+	}
+	return err
+}
+
 // Changed returns the number of rows that a statement changed.
 func Changed(res sql.Result, err error) (int64, error) {
 	if err != nil {

@@ -293,11 +293,11 @@ func (w *writer) runSeparately(rest []*Write) {
 			return
 		}
 		took := false
-		again := w.transact(tx, func(*Tx) []*Write {
+		again := w.transact(tx, func(tx *Tx) []*Write {
 			if took {
 				return nil
 			}
-			took = true
+			took, tx.hasBatch = true, rest[0].Batch
 			return rest[:1]
 		})
 		if len(again) == 0 {

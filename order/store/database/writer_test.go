@@ -211,6 +211,28 @@ func TestWriter_yield_Abandoned(t *testing.T) {
 	}
 }
 
+// TestWriter_yield_Separate: beside another process, the writer does not pause after a batch that had to run again, in
+// a transaction of its own, because a change had lost their common one.
+func TestWriter_yield_Separate(t *testing.T) {
+	t.Parallel()
+	db := newFile(t)
+	db.changeWriter.waited = time.Now().Add(time.Hour)
+	release := pooltest.Hold(t, db.Writer())
+	lost := queued(t, db, &Write{Run: func(context.Context, *Tx) error { return &lostError{errTest} }})
+	runs := 0
+	batch := queued(t, db, &Write{Batch: true, Run: func(context.Context, *Tx) error { runs++; return nil }})
+	release()
+	if err := <-lost; !errors.Is(err, errTest) {
+		t.Errorf("the change that lost the transaction: %v", err)
+	}
+	if err := <-batch; err != nil || runs != 2 {
+		t.Errorf("the batch ran %d times, %v, want twice", runs, err)
+	}
+	if yields := db.changeWriter.yieldUntil; !yields.IsZero() {
+		t.Errorf("after a batch, the writer yields until %v", yields)
+	}
+}
+
 // TestWriter_yield_Joined: changes that arrive while the writer leaves the database to another process wait for the next
 // batch.
 func TestWriter_yield_Joined(t *testing.T) {
