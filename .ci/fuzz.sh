@@ -16,7 +16,7 @@ targets=(
   ./handler FuzzCursor
   ./handler/auth FuzzVerify
   ./cmd/flashsale/config FuzzSettings
-  ./order FuzzParseTask
+  ./order FuzzParseAccepted
 )
 if (($# > 0)); then
   targets=("$@")

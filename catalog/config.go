@@ -28,18 +28,13 @@ type Stock interface {
 	Left(ctx context.Context, items []string) ([]int64, error)
 }
 
-// Locker acquires the lock under which one process loads an item for all.
-type Locker interface {
-	Acquire(ctx context.Context, resource string, opts ...lock.Option) (*lock.Lock, error)
-}
-
 // Config configures a Catalog. A zero field means its default.
 type Config struct {
 	// Redis is the layer between memory and database, and carries the messages
 	// of changes. Default nil: there is only the memory.
 	Redis redis.UniversalClient
 	// Locks lets one process load an item for all. Default nil: each loads.
-	Locks Locker
+	Locks *lock.Manager
 	// HashTag returns the hash tag of an item's keys. Default: "p0" for all.
 	HashTag func(item string) string
 	// Off turns defences off. Default: none.

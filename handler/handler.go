@@ -94,12 +94,6 @@ type auditLog interface {
 	Audit(ctx context.Context, f order.AuditFilter) (entries []order.AuditEntry, more bool, err error)
 }
 
-// verifier returns the identity that a bearer token proves; its errors are those of
-// package auth.
-type verifier interface {
-	Verify(token string) (auth.Identity, error)
-}
-
 // Config configures the routes. The fields up to Verifier are required; every other field has
 // a default.
 type Config struct {
@@ -117,7 +111,7 @@ type Config struct {
 	Buyers buyerService
 	// Audit is the record of changes: a *store.Store.
 	Audit    auditLog
-	Verifier verifier
+	Verifier *auth.Verifier
 
 	// Tasks manages the task queues. Default nil: its routes do not exist.
 	Tasks taskService

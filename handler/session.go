@@ -29,7 +29,7 @@ const maxForm = 16 << 10
 
 // sessions log browsers in and out.
 type sessions struct {
-	verifier  verifier
+	verifier  *auth.Verifier
 	signToken func(sub, role string, ttl time.Duration) (string, error) // nil: not in development mode
 	loginURL  string
 	now       func() time.Time

@@ -231,7 +231,7 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	}
 	c.Version = version
 	v.settle(ctx, item, "", c)
-	v.dropMark(item)
+	v.DropSoldOutMark(item)
 	if wasEnded {
 		v.reopen(item)
 	}
@@ -274,7 +274,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, commitBy time.Time, l *loc
 	}
 	c.Version = version
 	v.settle(ctx, item, l.GuardValue(), c)
-	v.dropMark(item) // the message notifies the others, and may not have come back here yet
+	v.DropSoldOutMark(item) // the message notifies the others, and may not have come back here yet
 	faultpoint.Reach("inventory.adjusted")
 	return nil
 }

@@ -362,7 +362,7 @@ func TestSeller_noteSoldOut_Dropped(t *testing.T) {
 	})
 	reply := &purchaseReply{status: "ok", verdicts: "S", version: s.state(t).sale["version"], accepted: 1, limit: 1}
 	before := sel.drops.Load()
-	v.dropMark(s.item)
+	v.DropSoldOutMark(s.item)
 	if fromMemory(t, s, v) {
 		t.Fatal("the mark survived the message")
 	}

@@ -102,7 +102,7 @@ func (v *Inventory) build(ctx context.Context, l *lock.Lock, item string) error 
 	if err := failed[item]; err != nil {
 		return err
 	}
-	v.dropMark(item) // the message may not have come back yet
+	v.DropSoldOutMark(item) // the message may not have come back yet
 	// The epoch may have been raised while the sale was read.
 	if now, err := v.source.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errDropped, err)

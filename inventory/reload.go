@@ -224,7 +224,7 @@ func (r *reload) page(ctx context.Context, claim string, page []Loadable, queued
 	for _, it := range page {
 		switch {
 		case opened[it.Item]:
-			v.dropMark(it.Item) // the message may not have come back yet
+			v.DropSoldOutMark(it.Item) // the message may not have come back yet
 			r.count(it.Item, nil)
 		case refused[it.Item] != nil:
 			r.count(it.Item, refused[it.Item])

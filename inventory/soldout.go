@@ -130,7 +130,7 @@ func (v *Inventory) listen() {
 			return nil
 		},
 		OnMessage: func(item string) {
-			v.dropMark(item)
+			v.DropSoldOutMark(item)
 			v.observers.OnChange(item)
 		},
 		OnLost:  func() { v.subscribed.Store(false) }, // marks are not used without the subscription
@@ -141,10 +141,7 @@ func (v *Inventory) listen() {
 
 // DropSoldOutMark drops this process's sold-out mark of the item. Call it after [Release]: the
 // message that notifies all processes may not have come back yet.
-func (v *Inventory) DropSoldOutMark(item string) { v.dropMark(item) }
-
-// dropMark drops the sold-out mark of an item, if this process sells it.
-func (v *Inventory) dropMark(item string) {
+func (v *Inventory) DropSoldOutMark(item string) {
 	v.mu.RLock()
 	s := v.sellers[item]
 	v.mu.RUnlock()

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"flashsale/inventory/accepted"
 )
 
 // text draws a field's value: any visible characters, as the API accepts them.
@@ -39,7 +41,7 @@ func TestTask_RoundTrip(t *testing.T) {
 		}
 		// It appends, so earlier content stays.
 		b := AppendTask([]byte("before"), &want)
-		got, err := ParseTask(want.ID, []byte(strings.TrimPrefix(string(b), "before")))
+		got, err := ParseAccepted(accepted.Order{OrderID: want.ID, Payload: strings.TrimPrefix(string(b), "before")})
 		if err != nil || got != want {
 			t.Fatalf("%q became %+v, %v, want %+v", b, got, err, want)
 		}
@@ -89,10 +91,10 @@ func TestTask_Source(t *testing.T) {
 	}
 }
 
-func TestParseTask_Errors(t *testing.T) {
+func TestParseAccepted_Errors(t *testing.T) {
 	t.Parallel()
 	good := string(AppendTask(nil, &Task{ItemID: "i", UserID: "u", Quantity: 1, UnitPriceMinor: 2, Currency: "EUR", CreatedAt: 3, Origin: "o", IdempotencyKey: "k"}))
-	if _, err := ParseTask("id", []byte(good)); err != nil {
+	if _, err := ParseAccepted(accepted.Order{OrderID: "id", Payload: good}); err != nil {
 		t.Fatal(err)
 	}
 	fields := strings.Split(good, "\t")
@@ -117,25 +119,25 @@ func TestParseTask_Errors(t *testing.T) {
 		}
 	}
 	longest := good + strings.Repeat("k", maxPayload-len(good))
-	if _, err := ParseTask("id", []byte(longest)); err != nil {
+	if _, err := ParseAccepted(accepted.Order{OrderID: "id", Payload: longest}); err != nil {
 		t.Errorf("%d bytes: %v", len(longest), err)
 	}
 	bad = append(bad, longest+"k")
 	for _, payload := range bad {
-		if got, err := ParseTask("id", []byte(payload)); !errors.Is(err, ErrTaskMalformed) {
+		if got, err := ParseAccepted(accepted.Order{OrderID: "id", Payload: payload}); !errors.Is(err, ErrTaskMalformed) {
 			t.Errorf("%q became %+v, %v, want errTaskMalformed", payload, got, err)
 		}
 	}
 	for id, want := range map[string]string{"a\x00": "NUL", "a\xff": "UTF-8"} {
-		if _, err := ParseTask(id, []byte(good)); !errors.Is(err, ErrTaskMalformed) || !strings.Contains(err.Error(), want) {
+		if _, err := ParseAccepted(accepted.Order{OrderID: id, Payload: good}); !errors.Is(err, ErrTaskMalformed) || !strings.Contains(err.Error(), want) {
 			t.Errorf("id %q: %v", id, err)
 		}
 	}
 }
 
-// FuzzParseTask: a payload that can be parsed has only one form, so two readers of a queue
+// FuzzParseAccepted: a payload that can be parsed has only one form, so two readers of a queue
 // cannot parse different orders from it.
-func FuzzParseTask(f *testing.F) {
+func FuzzParseAccepted(f *testing.F) {
 	f.Add([]byte("1\titem\tuser\t1\t100\tEUR\t1790000000000\torigin\tkey"))
 	f.Add([]byte("1\titem\tuser\t-9223372036854775808\t9223372036854775807\t\t0\t\t\t\t"))
 	f.Add([]byte("1\t\t\t\t\t\t\t\t"))
@@ -147,7 +149,7 @@ func FuzzParseTask(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		waited := Awaited(string(payload)) // must not panic on any input
-		got, err := ParseTask("id", payload)
+		got, err := ParseAccepted(accepted.Order{OrderID: "id", Payload: string(payload)})
 		if err != nil {
 			if !errors.Is(err, ErrTaskMalformed) || got != (Task{}) {
 				t.Fatalf("%q: %+v, %v", payload, got, err)

@@ -138,12 +138,6 @@ func (t *Task) Payload() string {
 	return string(AppendTask(buf[:0], t))
 }
 
-// ParseTask reads the payload of a task of one order. A malformed payload can never become
-// an order.
-func ParseTask(id string, payload []byte) (Task, error) {
-	return ParseAccepted(accepted.Order{OrderID: id, Payload: string(payload)})
-}
-
 // maxPayload is the length of the longest payload that is read, in bytes. The longest fields
 // that the API accepts need less than half of it, and a row's indexes have no room for more.
 const maxPayload = 2048

@@ -12,8 +12,8 @@ var decimals = map[string]int{
 	"BHD": 3, "IQD": 3, "JOD": 3, "KWD": 3, "LYD": 3, "OMR": 3, "TND": 3, "CLF": 4, "UYW": 4,
 }
 
-// Money writes an amount in the currency's smallest unit, such as EUR 129.00.
-func Money(minor int64, currency string) string {
+// money writes an amount in the currency's smallest unit, such as EUR 129.00.
+func money(minor int64, currency string) string {
 	digits, ok := decimals[currency]
 	if !ok {
 		digits = 2

@@ -196,7 +196,7 @@ var functions = template.FuncMap{
 	"iso":   func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") },
 	"date":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"total": func(o order.Order) int64 { return o.UnitPriceMinor * o.Quantity },
-	"money": Money,
+	"money": money,
 	// amount is the number of a price: its text without the currency.
-	"amount": func(minor int64, currency string) string { return Money(minor, currency)[len(currency)+1:] },
+	"amount": func(minor int64, currency string) string { return money(minor, currency)[len(currency)+1:] },
 }

@@ -243,7 +243,7 @@ func TestMoney(t *testing.T) {
 		{500, "JPY", "JPY 500"},
 		{1234, "BHD", "BHD 1.234"},
 	} {
-		if got := Money(tc.minor, tc.currency); got != tc.want {
+		if got := money(tc.minor, tc.currency); got != tc.want {
 			t.Errorf("%d: %q, want %q", tc.minor, got, tc.want)
 		}
 	}

@@ -12,11 +12,11 @@ func Count[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return fmt.Sprint(n) + " " + Of(noun)
+	return fmt.Sprint(n) + " " + of(noun)
 }
 
-// Of returns the plural of a noun: of "order" "orders", of "delivery" "deliveries", of "process" "processes".
-func Of(noun string) string {
+// of returns the plural of a noun: of "order" "orders", of "delivery" "deliveries", of "process" "processes".
+func of(noun string) string {
 	stem, isY := strings.CutSuffix(noun, "y")
 	switch {
 	case isY && !strings.ContainsAny(stem[len(stem)-1:], "aeiou"):

@@ -29,13 +29,13 @@ func (a *Axis) At(v float64) float64 {
 	return (v - a.Min) / (a.Max - a.Min)
 }
 
-// Linear is an axis from 0 to at least top with at most so many steps between ticks, each
+// linear is an axis from 0 to at least top with at most so many steps between ticks, each
 // of 1, 2 or 5 times a power of ten. Whole numbers have no tick between them.
-func Linear(top float64, steps int, whole bool, label func(float64) string) Axis {
+func linear(top float64, steps int, whole bool, label func(float64) string) Axis {
 	if !(top > 0) {
 		top = 1
 	}
-	step := NiceStep(top / float64(steps))
+	step := niceStep(top / float64(steps))
 	if whole {
 		step = max(1, step)
 	}
@@ -48,14 +48,14 @@ func Linear(top float64, steps int, whole bool, label func(float64) string) Axis
 	return a
 }
 
-// Logarithmic is an axis over the positive values from low to high. Its ends are 1, 2 or 5
+// logarithmic is an axis over the positive values from low to high. Its ends are 1, 2 or 5
 // times a power of ten; it has a tick at every power, and at 2 and 5 times each if it spans
 // less than so many powers.
-func Logarithmic(low, high float64, powers int, label func(float64) string) Axis {
+func logarithmic(low, high float64, powers int, label func(float64) string) Axis {
 	if !(low > 0) || !(high > 0) {
 		low, high = 1, 10
 	}
-	a := Axis{Log: true, Min: niceFloor(low), Max: NiceStep(high)}
+	a := Axis{Log: true, Min: niceFloor(low), Max: niceStep(high)}
 	if a.Max/a.Min < 9.999 {
 		a.Min = niceFloor(a.Max / 10)
 	}
@@ -98,12 +98,12 @@ func Time(top float64, steps int) Axis {
 
 // timeStep is the smallest step of at least so much that fits into the axis.
 func timeStep(top, least float64) float64 {
-	if step := NiceStep(least); step <= 50 {
+	if step := niceStep(least); step <= 50 {
 		return min(step, niceFloor(top))
 	}
 	const day = 86400
 	if least > day {
-		return day * min(NiceStep(least/day), niceFloor(top/day))
+		return day * min(niceStep(least/day), niceFloor(top/day))
 	}
 	step := 50.0
 	for _, s := range clockSteps {
@@ -134,8 +134,8 @@ func clock(v, step float64) string {
 // Decimals is how many decimals a step needs.
 func Decimals(step float64) int { return max(0, -int(math.Floor(math.Log10(step)+1e-9))) }
 
-// NiceStep rounds up to 1, 2 or 5 times a power of ten.
-func NiceStep(v float64) float64 {
+// niceStep rounds up to 1, 2 or 5 times a power of ten.
+func niceStep(v float64) float64 {
 	unit := math.Pow10(int(math.Floor(math.Log10(v))))
 	for _, m := range []float64{1, 2, 5} {
 		if v <= m*unit*(1+1e-9) {

@@ -33,7 +33,7 @@ func TestLinear(t *testing.T) {
 		{2_000_000, false, Count, "0|500,000|1,000,000|1,500,000|2,000,000"},
 	}
 	for _, tt := range tests {
-		if got := labels(Linear(tt.top, 5, tt.whole, tt.label)); got != tt.want {
+		if got := labels(linear(tt.top, 5, tt.whole, tt.label)); got != tt.want {
 			t.Errorf("0 to %g: %s, want %s", tt.top, got, tt.want)
 		}
 	}
@@ -52,7 +52,7 @@ func TestLogarithmic(t *testing.T) {
 		{0.001, 100_000, "0.001 ms|0.1 ms|10 ms|1 s|100 s"},
 	}
 	for _, tt := range tests {
-		if got := labels(Logarithmic(tt.low, tt.high, 3, Milliseconds)); got != tt.want {
+		if got := labels(logarithmic(tt.low, tt.high, 3, Milliseconds)); got != tt.want {
 			t.Errorf("%g to %g: %s, want %s", tt.low, tt.high, got, tt.want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestAxes_Readable(t *testing.T) {
 		label := rapid.SampledFrom([]func(float64) string{Count, Milliseconds}).Draw(t, "label")
 		steps := rapid.IntRange(2, 12).Draw(t, "steps")
 		for name, a := range map[string]Axis{
-			"linear": Linear(high, steps, rapid.Bool().Draw(t, "whole"), label), "logarithmic": Logarithmic(low, high, 3, label), "time": Time(min(high, 1e7), steps),
+			"linear": linear(high, steps, rapid.Bool().Draw(t, "whole"), label), "logarithmic": logarithmic(low, high, 3, label), "time": Time(min(high, 1e7), steps),
 		} {
 			seen := map[string]bool{}
 			for _, tick := range a.Ticks {

@@ -109,9 +109,9 @@ func (c *Chart) yAxis(steps int) Axis {
 		}
 	}
 	if c.Log {
-		return Logarithmic(low, high, 3, c.Label)
+		return logarithmic(low, high, 3, c.Label)
 	}
-	return Linear(high, steps, c.Whole, c.Label)
+	return linear(high, steps, c.Whole, c.Label)
 }
 
 // The sizes of a drawing in SVG units, which are pixels at its natural size.

@@ -47,7 +47,7 @@ func (s *Service) List(ctx context.Context, f order.Filter) (orders []order.Orde
 	}
 	var rows []order.Order
 	if f.Status == order.StatusQueued {
-		queued, err = withoutRow(ctx, s.Store, queued)
+		queued, err = store.WithoutRow(ctx, s.Store, queued, func(o *order.Order) string { return o.ID })
 	} else {
 		rows, next, err = s.Store.List(ctx, f)
 	}
@@ -112,22 +112,4 @@ func merge(rows, queued []order.Order) []order.Order {
 	orders := append(slices.Clip(rows), queued...)
 	slices.SortStableFunc(orders, func(a, b order.Order) int { return strings.Compare(b.ID, a.ID) })
 	return slices.CompactFunc(orders, func(a, b order.Order) bool { return a.ID == b.ID })
-}
-
-// withoutRow returns the orders that have no row.
-func withoutRow(ctx context.Context, s *store.Store, orders []order.Order) ([]order.Order, error) {
-	if len(orders) == 0 {
-		return nil, nil
-	}
-	ids := make([]string, len(orders))
-	for i := range orders {
-		ids[i] = orders[i].ID
-	}
-	found, err := s.Settled(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(orders, func(o order.Order) bool {
-		return slices.ContainsFunc(found, func(n order.Notice) bool { return n.ID == o.ID })
-	}), nil
 }

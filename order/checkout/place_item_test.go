@@ -15,6 +15,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/tracing"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/checkout"
 	"flashsale/order/ordertest"
@@ -67,7 +68,7 @@ func TestService_Place_Item(t *testing.T) {
 	if _, err := service.Place(await.Context(t), p); !errors.Is(err, inventory.ErrSoldOut) || items.asked != 0 {
 		t.Errorf("with its item: %v, %d reads of the catalogue, want none", err, items.asked)
 	}
-	if sent, err := order.ParseTask("o", []byte(stock.payload)); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
+	if sent, err := order.ParseAccepted(accepted.Order{OrderID: "o", Payload: stock.payload}); err != nil || sent.UnitPriceMinor != 321 || sent.Currency != "EUR" {
 		t.Errorf("sent %+v, %v", sent, err)
 	}
 	// Without a trace, nothing of one is stored; the request id costs its number.

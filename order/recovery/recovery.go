@@ -45,11 +45,6 @@ type Locks interface {
 	Do(ctx context.Context, resource string, fn func(ctx context.Context, l *lock.Lock) error, opts ...lock.Option) error
 }
 
-// ExpiryQueue adds tasks to a queue.
-type ExpiryQueue interface {
-	Enqueue(ctx context.Context, tasks ...queue.Task) ([]queue.Status, error)
-}
-
 // Config configures a Recovery. All fields but HighWater, Nudges and the functions
 // are required.
 type Config struct {
@@ -60,7 +55,7 @@ type Config struct {
 	Locks    Locks
 	Resource string
 	// Expiries are the queues of expiry tasks, one per partition.
-	Expiries []ExpiryQueue
+	Expiries []*queue.Queue
 	// HighWater stops sales of which the database is older than Redis, before any sale is
 	// invalidated. Default nil: none is stopped.
 	HighWater *store.HighWater

@@ -22,6 +22,7 @@ import (
 	"flashsale/order/shoptest"
 	"flashsale/order/store/storetest"
 	"flashsale/order/worker"
+	"flashsale/queue"
 )
 
 // recovery returns a new one for a site, as that of another process.
@@ -34,7 +35,7 @@ func recovery(s *shoptest.Shop) *Recovery {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	return NewRecovery(Config{
 		Store: s.Store, Stock: s.Stock, Locks: locks, Resource: "fs:{p0}:recovery",
-		Expiries: []ExpiryQueue{s.Queue}, OnError: s.CollectError,
+		Expiries: []*queue.Queue{s.Queue}, OnError: s.CollectError,
 	})
 }
 

@@ -101,6 +101,31 @@ func (s *Store) Settled(ctx context.Context, ids []string) ([]order.Notice, erro
 	return out, s.Replicated(ctx)
 }
 
+// WithoutRow returns the elements of a list whose order has no row. id returns the id of an element's order.
+func WithoutRow[T any](ctx context.Context, s *Store, list []T, id func(*T) string) (missing []T, err error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = id(&list[i])
+	}
+	found, err := s.Settled(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool, len(found))
+	for i := range found {
+		known[found[i].ID] = true
+	}
+	for i := range list {
+		if !known[ids[i]] {
+			missing = append(missing, list[i])
+		}
+	}
+	return missing, nil
+}
+
 // ReadOrder reads an order inside a transaction. Errors: ErrNotFound.
 func ReadOrder(ctx context.Context, c database.Conn, id string) (order.Order, error) {
 	var o order.Order

@@ -20,12 +20,6 @@ func standbyServer(t *testing.T) (server *postgrestest.Instance, url string) {
 	return server, ordertest.NewPostgresOn(t, server)
 }
 
-// awaitWaiting waits until n sessions have committed and wait for a standby.
-func awaitWaiting(t *testing.T, server *postgrestest.Instance, n int) {
-	t.Helper()
-	await.True(t, "commits wait for the standby", func() bool { return server.WaitingCommits(t) == n })
-}
-
 // TestPostgres_Standby_Crash: what a server has recovered after a crash is no answer to a client
 // before a synchronous standby has it. The payment here was committed, and waited for the standby.
 func TestPostgres_Standby_Crash(t *testing.T) {
@@ -47,7 +41,7 @@ func TestPostgres_Standby_Crash(t *testing.T) {
 			t.Errorf("the payment: %v, want ErrUnavailable", err)
 		}
 	})
-	awaitWaiting(t, server, 1)
+	server.AwaitWaitingCommit(t)
 	server.Kill(t)
 	server.Restart(t)
 	paying.Wait()
@@ -90,7 +84,7 @@ func TestPostgres_Standby_Crash(t *testing.T) {
 			t.Errorf("%s is answered, and no standby has it", name)
 		}
 	})
-	awaitWaiting(t, server, 1) // of the two processes one waits for the other's row
+	server.AwaitWaitingCommit(t) // of the two processes one waits for the other's row
 	// A standby cannot lack a row that does not exist, so this answer does not wait.
 	if _, err := later.Order(ctx, "none"); !errors.Is(err, order.ErrNotFound) {
 		t.Errorf("an order without a row: %v, want ErrNotFound", err)

@@ -40,7 +40,7 @@ func (b *Backlog) rejectAll(ctx context.Context, tasks []order.Task) (rejected, 
 			addIDs(failed, chunk)
 			continue
 		}
-		missing, merr := withoutRow(ctx, b.store, chunk)
+		missing, merr := store.WithoutRow(ctx, b.store, chunk, idOf)
 		if merr != nil {
 			err = errors.Join(err, merr)
 			addIDs(failed, chunk)
@@ -93,10 +93,12 @@ func (b *Backlog) rejectTogether(ctx context.Context, tasks []order.Task) (rejec
 	return rejected, failed, err
 }
 
+func idOf(t *order.Task) string { return t.ID }
+
 // RejectDead rejects the orders that have no row, and records that their units must be
 // released. It returns how many those were, and which of them failed.
 func RejectDead(ctx context.Context, s *store.Store, tasks []order.Task) (rejected int, failed []order.Task, err error) {
-	missing, err := withoutRow(ctx, s, tasks)
+	missing, err := store.WithoutRow(ctx, s, tasks, idOf)
 	if err != nil {
 		return 0, tasks, err
 	}
@@ -125,25 +127,6 @@ func rejectEach(ctx context.Context, s *store.Store, missing []order.Task) (reje
 		}
 	}
 	return rejected, failed, err
-}
-
-// withoutRow returns the tasks whose order has no row.
-func withoutRow(ctx context.Context, s *store.Store, tasks []order.Task) ([]order.Task, error) {
-	found, err := s.Settled(ctx, order.TaskIDs(tasks))
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[string]bool, len(found))
-	for i := range found {
-		known[found[i].ID] = true
-	}
-	var out []order.Task
-	for i := range tasks {
-		if !known[tasks[i].ID] {
-			out = append(out, tasks[i])
-		}
-	}
-	return out, nil
 }
 
 // rejectDeadOne moves an order from queued to rejected without a worker.

@@ -155,12 +155,8 @@ func newRecovery(e *env, eng *engine, stock *inventory.Inventory, locks *lock.Ma
 		level.Store(int32(zerolog.DebugLevel)) // until the first load, which finds nothing
 	}
 	logLevel := func() zerolog.Level { return zerolog.Level(level.Load()) }
-	expiries := make([]recovery.ExpiryQueue, len(eng.expires))
-	for i, q := range eng.expires {
-		expiries[i] = q
-	}
 	return recovery.NewRecovery(recovery.Config{
-		Store: eng.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: expiries, HighWater: highWater,
+		Store: eng.store, Stock: stock, Locks: locks, Resource: recoveryKey, Expiries: eng.expires, HighWater: highWater,
 		Nudges: eng.nudges,
 		OnLoss: func(what string) {
 			if e.embedded() {

@@ -18,9 +18,10 @@ import (
 	"flashsale/queue"
 )
 
-// sqliteWorkers is the number of batches that a process commits concurrently. SQLite has one
-// writer: a second batch fetched in the meantime would wait for it instead of filling up.
-const sqliteWorkers = 1
+// concurrentBatches is the number of batches of orders that a process commits concurrently. On both
+// databases one goroutine writes them (order/store/database/writer.go): a second batch that is fetched
+// in the meantime would wait for it instead of filling up.
+const concurrentBatches = 1
 
 // sweepEvery is the interval between sweeps for unfinished work.
 const sweepEvery = 10 * time.Second
@@ -49,7 +50,7 @@ func addWorker(sh *shared, p *pulse, ps *parts) error {
 	}), worker.WithObserver(logOrders(e.log)), worker.WithTracer(sh.tracer))
 	ps.add(part{name: "worker", run: func(ctx context.Context) error {
 		return f.Work(ctx, eng.queues, eng.expires, queue.RunConfig{
-			Batch: s.Batch, Workers: sqliteWorkers, Drain: s.Drain / 2,
+			Batch: s.Batch, Workers: concurrentBatches, Drain: s.Drain / 2,
 			Linger: worker.Linger(s.Linger), OnError: p.failing(e.reporter("queue")), OnFetch: func(err error) { p.fetched(err, f.Failing()) },
 		})
 	}})

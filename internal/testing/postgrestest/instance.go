@@ -124,6 +124,12 @@ func (i *Instance) WaitingCommits(t testing.TB) (n int) {
 	return n
 }
 
+// AwaitWaitingCommit waits until exactly one session has committed and waits for a synchronous standby.
+func (i *Instance) AwaitWaitingCommit(t testing.TB) {
+	t.Helper()
+	await.True(t, "a commit waits for the standby", func() bool { return i.WaitingCommits(t) == 1 })
+}
+
 // Log returns what the server has logged so far.
 func (i *Instance) Log(t testing.TB) string {
 	t.Helper()

@@ -95,11 +95,6 @@ func tryStart(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return StartOn(ctx, port, cfg)
-}
-
-// StartOn is Start on a given port.
-func StartOn(ctx context.Context, port int, cfg Config) (*Server, error) {
 	s := &Server{port: port, dir: cfg.Dir, args: cfg.Args, file: cfg.File, user: cfg.User, secret: cfg.Password, tls: cfg.TLS}
 	if s.dir == "" {
 		dir, err := os.MkdirTemp("", "redis-server-")

@@ -205,12 +205,6 @@ func awaitLocked(t *testing.T, db *DB) {
 	})
 }
 
-// awaitWaiting waits until n sessions have committed and wait for a standby.
-func awaitWaiting(t *testing.T, server *postgrestest.Instance, n int) {
-	t.Helper()
-	await.True(t, "commits wait for the standby", func() bool { return server.WaitingCommits(t) == n })
-}
-
 // committingTo begins a transaction that has written a note.
 func committingTo(ctx context.Context, t *testing.T, db *DB) (*sql.Tx, *sql.Conn, txID) {
 	t.Helper()
@@ -266,7 +260,7 @@ func TestPostgres_Standby_Abandoned(t *testing.T) {
 	}
 	committing := make(chan error, 1)
 	go func() { committing <- tx.Commit() }()
-	awaitWaiting(t, server, 1)
+	server.AwaitWaitingCommit(t)
 	cancel()
 	if err := <-committing; err == nil {
 		t.Error("the commit did not wait for the standby")
@@ -275,7 +269,7 @@ func TestPostgres_Standby_Abandoned(t *testing.T) {
 	if visible(t, other) {
 		t.Fatal("the commit is visible, and no standby has it")
 	}
-	awaitWaiting(t, server, 1)
+	server.AwaitWaitingCommit(t)
 	server.RequireStandby(t, "")
 	await.True(t, "the commit is visible once the standby is not required", func() bool { return visible(t, other) })
 }
@@ -294,7 +288,7 @@ func TestPostgres_Standby_Cancelled(t *testing.T) {
 			tx, conn, mark := committingTo(ctx, t, db)
 			committing := make(chan error, 1)
 			go func() { committing <- tx.Commit() }()
-			awaitWaiting(t, server, 1)
+			server.AwaitWaitingCommit(t)
 			err := server.Do(ctx, "postgres", func(pool *sql.DB) error {
 				_, err := pool.ExecContext(ctx, "SELECT "+cancel+"(pid) FROM pg_stat_activity WHERE "+postgrestest.InSyncRep)
 				return err
