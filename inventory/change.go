@@ -218,7 +218,7 @@ func (v *Inventory) changeUnloaded(ctx context.Context, item string, c *Change, 
 	}
 	version, err := commit(ctx)
 	faultpoint.Reach("inventory.changed")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.SettleLimit)
 	defer cancel()
 	switch {
 	case errors.Is(err, ErrUnchanged):
@@ -259,7 +259,7 @@ func (v *Inventory) changeLoaded(ctx context.Context, commitBy time.Time, l *loc
 	version, err := commit(ctx)
 	faultpoint.Reach("inventory.changed")
 	// A caller that has left must not interrupt the change from here on.
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), v.cfg.SettleLimit)
 	defer cancel()
 	switch {
 	case errors.Is(err, ErrUnchanged):
@@ -279,8 +279,8 @@ func (v *Inventory) changeLoaded(ctx context.Context, commitBy time.Time, l *loc
 	return nil
 }
 
-// afterCommit bounds what follows a change's commit.
-const afterCommit = 650 * time.Millisecond
+// defaultSettleLimit is the default of Config.SettleLimit.
+const defaultSettleLimit = 650 * time.Millisecond
 
 // settle applies a committed change to a sale that suspend has marked with mark, or,
 // if mark is empty, that was not loaded.

@@ -329,7 +329,7 @@ func TestInventory_Change_WithoutRedis(t *testing.T) {
 	// restart.
 	cfg := lockConfig
 	cfg.TTL, cfg.ClaimTTL, cfg.Liveness, cfg.CallTimeout = 8*time.Second, 400*time.Millisecond, 300*time.Millisecond, time.Second
-	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{HoldLimit: defaultHoldLimit, settleLimit: afterCommit})
+	v := s.inventoryOn(t, rdb, newLocks(t, rdb, cfg), Config{HoldLimit: defaultHoldLimit, SettleLimit: defaultSettleLimit})
 	mustBuy(t, v, s.request("u", "k", 1))
 	killed := false
 	await.True(t, "a change to hold the lock", func() bool { // on a busy machine a lock with such times may be lost first
@@ -575,7 +575,7 @@ func TestInventory_Change_SettledLater(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		v := s.inventoryOn(t, away, newLocks(t, rdb, lockConfig), Config{settleLimit: 50 * time.Millisecond}) // it cannot succeed
+		v := s.inventoryOn(t, away, newLocks(t, rdb, lockConfig), Config{SettleLimit: 50 * time.Millisecond}) // it cannot succeed
 		other := s.inventory(t, Config{})
 		lockKey, _ := v.locks.GuardKeys(v.keys.lock(s.item))
 		if err := v.Change(await.Context(t), s.item, Change{AddLeft: 5}, func(context.Context) (int64, error) {

@@ -79,8 +79,9 @@ type Config struct {
 	// HoldLimit bounds the time for which an examination or a change holds an item's
 	// lock, including the wait for it. Nothing of the item is sold meanwhile. Default 2 s.
 	HoldLimit time.Duration
-	// settleLimit is afterCommit; only tests set it.
-	settleLimit time.Duration
+	// SettleLimit bounds the calls to Redis that follow the commit of a change or of a renaming. The next
+	// purchase loads a sale that does not have the change by then. Default 650 ms.
+	SettleLimit time.Duration
 	// signOfLife is subscription.Listener.SignOfLife; only tests set it.
 	signOfLife time.Duration
 }
@@ -116,7 +117,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"MarkLife", &c.MarkLife, time.Second},
 		{"MoveWait", &c.MoveWait, 100 * time.Millisecond},
 		{"HoldLimit", &c.HoldLimit, defaultHoldLimit},
-		{"settleLimit", &c.settleLimit, afterCommit},
+		{"SettleLimit", &c.SettleLimit, defaultSettleLimit},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def

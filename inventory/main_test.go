@@ -234,8 +234,8 @@ func (s *shop) inventoryOn(t testing.TB, rdb redis.UniversalClient, locks *lock.
 	if cfg.HoldLimit == 0 {
 		cfg.HoldLimit = patient
 	}
-	if cfg.settleLimit == 0 {
-		cfg.settleLimit = patient
+	if cfg.SettleLimit == 0 {
+		cfg.SettleLimit = patient
 	}
 	if cfg.signOfLife == 0 { // a busy server may not answer a ping within the default
 		cfg.signOfLife = patient

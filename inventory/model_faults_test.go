@@ -237,7 +237,7 @@ func testFaultsModel(t *testing.T) {
 				}
 			}()
 			f := newFaults(t, rt, rdb, cut)
-			v, err := New(f.ctx, cut, locks, []*queue.Queue{f.s.queue}, f.world, Config{Patience: patient, HoldLimit: patient, settleLimit: patient})
+			v, err := New(f.ctx, cut, locks, []*queue.Queue{f.s.queue}, f.world, Config{Patience: patient, HoldLimit: patient, SettleLimit: patient})
 			if err != nil {
 				rt.Fatal(err)
 			}

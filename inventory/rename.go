@@ -70,7 +70,7 @@ func (v *Inventory) Rename(ctx context.Context, item string, plan func(ctx conte
 		}
 		err = commit(ctx)
 		faultpoint.Reach("inventory.rename-committed")
-		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.settleLimit)
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.SettleLimit)
 		defer cancel()
 		switch {
 		case errors.Is(err, ErrUnchanged):

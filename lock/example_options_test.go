@@ -14,7 +14,7 @@ func ExampleWithTTL() {
 	ctx, locks, stop := open(lock.Config{})
 	defer stop()
 
-	l, err := locks.Acquire(ctx, "import", lock.WithTTL(500*time.Millisecond), lock.WithoutWatchdog())
+	l, err := locks.Acquire(ctx, "import", lock.WithTTL(3*time.Second), lock.WithoutWatchdog())
 	check(err)
 	<-l.Context().Done()
 	fmt.Println(context.Cause(l.Context()))

@@ -141,7 +141,7 @@ func process(t *testing.T, s *shoptest.Shop, rdb *redis.Client) *checkout.Servic
 	t.Cleanup(func() { s.End(locks.Close) })
 	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: func(string) int { return 0 }}
 	stock, err := inventory.New(await.Context(t), own, locks, []*queue.Queue{s.Queue}, source, inventory.Config{
-		Patience: 20 * time.Second, HoldLimit: ordertest.Limit, OnError: s.CollectError,
+		Patience: 20 * time.Second, HoldLimit: ordertest.Limit, SettleLimit: ordertest.Limit, OnError: s.CollectError,
 	})
 	if err != nil {
 		t.Fatal(err)

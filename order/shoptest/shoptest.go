@@ -130,7 +130,8 @@ func (s *Shop) start() {
 	s.T.Cleanup(func() { s.End(locks.Close) })
 	source := &sales.Source{Store: s.Store, Tasks: []order.Queued{accepted.NewOrders(s.Queue)}, Partition: onePartition}
 	cfg := s.cfg
-	cfg.Patience, cfg.HoldLimit, cfg.OnError, cfg.Archive = 20*time.Second, ordertest.Limit, s.CollectError, s.Archive
+	cfg.Patience, cfg.HoldLimit, cfg.SettleLimit = 20*time.Second, ordertest.Limit, ordertest.Limit
+	cfg.OnError, cfg.Archive = s.CollectError, s.Archive
 	cfg.MayLoad = func(ctx context.Context, items []string) (map[string]error, error) {
 		return s.Store.HighWater().MayLoad(ctx, items)
 	}
