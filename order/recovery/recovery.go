@@ -72,7 +72,7 @@ type Config struct {
 type Recovered struct {
 	Epoch int64
 	Sales int
-	// Expiries is the number of orders whose expiry task was missing.
+	// Expiries is the number of orders for which an expiry task was added.
 	Expiries int
 	Took     time.Duration
 }
@@ -493,8 +493,9 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	r.OnRecovered(done)
 }
 
-// expiries adds the missing expiry tasks. An existing task is a duplicate by its id, and is
-// not added.
+// expiries adds the missing expiry tasks, one for all orders of an item that expire at the same time: these were committed
+// together. A task that a previous rebuild added is a duplicate by its id, and is not added. An order whose task was not
+// lost gets a second one, which has no effect.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring
 	var full error
@@ -504,10 +505,14 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 			return added, err
 		}
 		byPartition := make([][]queue.Task, len(r.Expiries))
-		for i := range rows {
-			row := &rows[i]
-			p := inventory.PartitionOf(row.ItemID, len(r.Expiries))
-			byPartition[p] = append(byPartition[p], order.ExpiryTask(row.ID, row.ItemID, row.ExpiresAt, row.ID))
+		for _, together := range byDeadline(rows) {
+			first := &together[0]
+			ids := make([]string, len(together))
+			for i := range together {
+				ids[i] = together[i].ID
+			}
+			p := inventory.PartitionOf(first.ItemID, len(r.Expiries))
+			byPartition[p] = append(byPartition[p], order.ExpiryTask(first.ID, first.ItemID, first.ExpiresAt, ids...))
 		}
 		for p, tasks := range byPartition {
 			if len(tasks) == 0 {
@@ -519,9 +524,9 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 			} else if err != nil {
 				return added, err
 			}
-			for _, s := range status {
+			for i, s := range status {
 				if s == queue.StatusOK {
-					added++
+					added += tasks[i].Entries
 				}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/reconcile/reconciletest"
 	"flashsale/order/shoptest"
@@ -132,7 +134,7 @@ func TestRecovery_Run(t *testing.T) {
 		if n := count.loads.Load() - before; n != 1 {
 			t.Errorf("%d sales were loaded, want only that of the open item", n)
 		}
-		if n := delayed(t, s.Queue); n != 3 {
+		if n := willExpire(t, s.Queue); n != 3 {
 			t.Errorf("%d orders will expire, want 3", n)
 		}
 		left, err := s.Stock.Left(await.Context(t), []string{s.Item, closed.ID})
@@ -179,7 +181,7 @@ func TestRecovery_DiesLoading(t *testing.T) {
 		case <-time.After(ordertest.Limit):
 			t.Fatal("no other process has loaded the sales")
 		}
-		if n := delayed(t, s.Queue); n != 3 {
+		if n := willExpire(t, s.Queue); n != 3 {
 			t.Errorf("%d orders will expire, want 3", n)
 		}
 		await.True(t, "the sales to be recorded as loaded", func() bool {
@@ -197,6 +199,76 @@ func delayed(t testing.TB, q *queue.Queue) int {
 		t.Fatal(err)
 	}
 	return st.Delayed
+}
+
+// willExpire returns the number of orders in expiry tasks, in a queue without other tasks.
+func willExpire(t testing.TB, q *queue.Queue) int {
+	t.Helper()
+	st, err := q.Stats(await.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Pending()
+}
+
+// TestRecovery_expiries_Together: orders of an item that expire at the same time share an expiry task, and a repeat adds
+// none.
+func TestRecovery_expiries_Together(t *testing.T) {
+	t.Parallel()
+	shoptest.OnOwnEngine(t, func(t *testing.T, rdb *redis.Client) {
+		n := ordertest.NewItem("", 20, 1)
+		n.PaymentWindow = time.Hour
+		s := shoptest.New(t, rdb, false, n)
+		stop := s.Work()
+		var ids []string
+		for i := range 4 {
+			ids = append(ids, s.MustPlace(s.Purchase(fmt.Sprintf("u%d", i), "k", 1, ordertest.Long)).Order.ID)
+		}
+		s.Drained()
+		stop()
+		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		const due = 4102444800000 // in the year 2100
+		set := func(id string, at int64) {
+			if err := s.Store.Writer().Exec("UPDATE orders SET expires_at = ? WHERE id = ?", at, id).Error; err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(ids[0], due)
+		set(ids[1], due+1)
+		set(ids[2], due)
+		set(ids[3], due)
+		r := recovery(s)
+		for _, want := range []int{4, 0} {
+			if added, err := r.expiries(await.Context(t)); err != nil || added != want {
+				t.Errorf("%d orders got an expiry task, %v; want %d", added, err, want)
+			}
+		}
+		page, err := s.Queue.List(await.Context(t), queue.Query{State: queue.StateDelayed, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [][]string
+		for _, task := range page.Tasks {
+			_, of := order.ParseExpiry(task.ID, task.Payload)
+			got = append(got, of)
+		}
+		want := [][]string{{ids[0], ids[2], ids[3]}, {ids[1]}}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("the expiry tasks have the orders %v, want %v", got, want)
+		}
+	})
+}
+
+// TestByDeadline: rows are grouped by time and item, in their order.
+func TestByDeadline(t *testing.T) {
+	t.Parallel()
+	rows := []expiring{{"1", "a", 7}, {"2", "b", 7}, {"3", "a", 7}, {"4", "a", 8}, {"5", "b", 8}}
+	want := [][]expiring{{rows[0], rows[2]}, {rows[1]}, {rows[3]}, {rows[4]}}
+	if got := byDeadline(rows); !reflect.DeepEqual(got, want) {
+		t.Errorf("groups %v, want %v", got, want)
+	}
 }
 
 // TestRecovery_OlderDatabase: the database was restored from a backup, and Redis is newer.

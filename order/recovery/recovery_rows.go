@@ -66,6 +66,24 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 	return rows, nil
 }
 
+// byDeadline groups the rows of a page, which are sorted by time of expiry, by that time and the item.
+func byDeadline(rows []expiring) (groups [][]expiring) {
+	at := make(map[string]int) // group of an item, of the rows with one time
+	for i := range rows {
+		row := rows[i]
+		if i > 0 && rows[i-1].ExpiresAt != row.ExpiresAt {
+			clear(at)
+		}
+		group, known := at[row.ItemID]
+		if !known {
+			group = len(groups)
+			at[row.ItemID], groups = group, append(groups, nil)
+		}
+		groups[group] = append(groups[group], row)
+	}
+	return groups
+}
+
 // raiseEpochTo raises the epoch above least, unless it no longer has the value from. It
 // returns the current epoch: of several processes that detected the same loss, one raises
 // it.
