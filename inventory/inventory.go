@@ -80,7 +80,7 @@ type Config struct {
 	// lock, including the wait for it. Nothing of the item is sold meanwhile. Default 2 s.
 	HoldLimit time.Duration
 	// SettleLimit bounds the calls to Redis that follow the commit of a change or of a renaming. The next
-	// purchase loads a sale that does not have the change by then. Default 650 ms.
+	// purchase loads a sale that does not have the change by then. Default 650 ms; only tests set another.
 	SettleLimit time.Duration
 	// signOfLife is subscription.Listener.SignOfLife; only tests set it.
 	signOfLife time.Duration

@@ -219,7 +219,7 @@ func alertsRedisFull(t *testing.T) {
 // grows.
 func alertsDiskFull(t *testing.T) {
 	needSQLite(t)
-	disk := disktest.New(t, 64<<20)
+	disk := disktest.New(t, 128<<20)
 	s := newShopOn(t, redistest.Real(t, "--appendfsync", "everysec"))
 	s.dbPath = filepath.Join(disk.Path(), "shop.db")
 	wantCode(t, 0, s.run("migrate", "up"))
@@ -228,6 +228,7 @@ func alertsDiskFull(t *testing.T) {
 	item := s.newItem(c, 100, 1)
 	w := s.watch(api, worker)
 	w.calm()
+	wantCode(t, 0, squeezed(s.run("doctor")), "warn database", "MiB are free beside it")
 	disk.Fill()
 	w.fire(nil, "FlashsaleDatabaseDisk")
 	wantCode(t, 1, squeezed(s.run("doctor")), "fix database", "MiB are free beside it")

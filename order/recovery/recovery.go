@@ -12,6 +12,7 @@ import (
 
 	"flashsale/internal/pause"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/lock"
 	"flashsale/order"
 	"flashsale/order/store"
@@ -123,6 +124,9 @@ func NewRecovery(cfg Config) *Recovery {
 
 // markPage is how many sales are compared together.
 const markPage = 500
+
+// expiryPage is how many expiring orders are read together. A task has at most 256 orders.
+const expiryPage = 500
 
 // checkLimit bounds one check, including the wait for another process's check.
 const checkLimit = 10 * time.Second
@@ -493,26 +497,29 @@ func (r *Recovery) rebuild(ctx context.Context, epoch int64) {
 	r.OnRecovered(done)
 }
 
-// expiries adds the missing expiry tasks, one for all orders of an item that expire at the same time: these were committed
-// together. A task that a previous rebuild added is a duplicate by its id, and is not added. An order whose task was not
-// lost gets a second one, which has no effect.
+// expiries adds the missing expiry tasks: one, under its former id, for the orders that were committed from one task. An
+// existing task is a duplicate by its id, and is not added.
 func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 	var last expiring
 	var full error
 	for {
-		rows, err := readExpiring(ctx, r.Store, last, markPage)
+		rows, err := readExpiring(ctx, r.Store, last, expiryPage)
 		if err != nil {
 			return added, err
 		}
+		more := len(rows) == expiryPage
+		if more {
+			rows = wholeTasks(rows)
+		}
 		byPartition := make([][]queue.Task, len(r.Expiries))
-		for _, together := range byDeadline(rows) {
-			first := &together[0]
-			ids := make([]string, len(together))
-			for i := range together {
-				ids[i] = together[i].ID
+		for _, group := range byTask(rows) {
+			first := &group[0] // it expires first
+			ids := make([]string, len(group))
+			for i := range group {
+				ids[i] = group[i].ID
 			}
 			p := inventory.PartitionOf(first.ItemID, len(r.Expiries))
-			byPartition[p] = append(byPartition[p], order.ExpiryTask(first.ID, first.ItemID, first.ExpiresAt, ids...))
+			byPartition[p] = append(byPartition[p], order.ExpiryTask(accepted.TaskOf(first.ID), first.ItemID, first.ExpiresAt, ids...))
 		}
 		for p, tasks := range byPartition {
 			if len(tasks) == 0 {
@@ -530,7 +537,7 @@ func (r *Recovery) expiries(ctx context.Context) (added int, err error) {
 				}
 			}
 		}
-		if len(rows) < markPage {
+		if !more {
 			return added, full
 		}
 		last = rows[len(rows)-1]

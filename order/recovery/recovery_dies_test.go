@@ -14,9 +14,11 @@ import (
 	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order"
 	"flashsale/order/ordertest"
 	"flashsale/order/reconcile/reconciletest"
+	"flashsale/order/schema"
 	"flashsale/order/shoptest"
 	"flashsale/queue"
 )
@@ -211,63 +213,64 @@ func willExpire(t testing.TB, q *queue.Queue) int {
 	return st.Pending()
 }
 
-// TestRecovery_expiries_Together: orders of an item that expire at the same time share an expiry task, and a repeat adds
-// none.
-func TestRecovery_expiries_Together(t *testing.T) {
+// TestRecovery_expiries: orders that were committed from one task share an expiry task, with its former id, however the rows
+// are distributed over pages. A repeat adds none.
+func TestRecovery_expiries(t *testing.T) {
 	t.Parallel()
 	shoptest.OnOwnEngine(t, func(t *testing.T, rdb *redis.Client) {
-		n := ordertest.NewItem("", 20, 1)
-		n.PaymentWindow = time.Hour
-		s := shoptest.New(t, rdb, false, n)
-		stop := s.Work()
-		var ids []string
-		for i := range 4 {
-			ids = append(ids, s.MustPlace(s.Purchase(fmt.Sprintf("u%d", i), "k", 1, ordertest.Long)).Order.ID)
-		}
-		s.Drained()
-		stop()
-		if err := rdb.FlushAll(await.Context(t)).Err(); err != nil {
-			t.Fatal(err)
-		}
-		const due = 4102444800000 // in the year 2100
-		set := func(id string, at int64) {
-			if err := s.Store.Writer().Exec("UPDATE orders SET expires_at = ? WHERE id = ?", at, id).Error; err != nil {
+		const tasks, ordersEach = 5, 200
+		s := shoptest.New(t, rdb, false, ordertest.NewItem("", 20, 1))
+		var rows []schema.Order
+		want := make(map[string][]string)
+		for i := range tasks {
+			task, err := accepted.NewTaskID()
+			if err != nil {
 				t.Fatal(err)
 			}
+			for n := range ordersEach {
+				id := string(accepted.AppendOrderID(nil, task, n+1))
+				rows = append(rows, schema.Order{
+					ID: id, ItemID: s.Item, UserID: "u", Quantity: 1, Currency: "EUR", Status: string(order.StatusConfirmed), IdempotencyKey: id,
+					ExpiresAt: 4102444800000 + int64(i/3), // in the year 2100; three tasks have the same time
+				})
+				want[order.ExpiryPrefix+task] = append(want[order.ExpiryPrefix+task], id)
+			}
 		}
-		set(ids[0], due)
-		set(ids[1], due+1)
-		set(ids[2], due)
-		set(ids[3], due)
+		if err := s.Store.Writer().CreateInBatches(rows, 100).Error; err != nil {
+			t.Fatal(err)
+		}
 		r := recovery(s)
-		for _, want := range []int{4, 0} {
-			if added, err := r.expiries(await.Context(t)); err != nil || added != want {
-				t.Errorf("%d orders got an expiry task, %v; want %d", added, err, want)
+		for _, wantAdded := range []int{tasks * ordersEach, 0} {
+			if added, err := r.expiries(await.Context(t)); err != nil || added != wantAdded {
+				t.Errorf("%d orders got an expiry task, %v; want %d", added, err, wantAdded)
 			}
 		}
 		page, err := s.Queue.List(await.Context(t), queue.Query{State: queue.StateDelayed, Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got [][]string
+		got := make(map[string][]string)
 		for _, task := range page.Tasks {
-			_, of := order.ParseExpiry(task.ID, task.Payload)
-			got = append(got, of)
+			_, got[task.ID] = order.ParseExpiry(task.ID, task.Payload)
 		}
-		want := [][]string{{ids[0], ids[2], ids[3]}, {ids[1]}}
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("the expiry tasks have the orders %v, want %v", got, want)
+			t.Errorf("%d expiry tasks with %d orders, want %d with %d each", len(got), willExpire(t, s.Queue), tasks, ordersEach)
 		}
 	})
 }
 
-// TestByDeadline: rows are grouped by time and item, in their order.
-func TestByDeadline(t *testing.T) {
+// TestByTask: rows are grouped by task, in their order. The last task of a full page is left for the next page.
+func TestByTask(t *testing.T) {
 	t.Parallel()
-	rows := []expiring{{"1", "a", 7}, {"2", "b", 7}, {"3", "a", 7}, {"4", "a", 8}, {"5", "b", 8}}
-	want := [][]expiring{{rows[0], rows[2]}, {rows[1]}, {rows[3]}, {rows[4]}}
-	if got := byDeadline(rows); !reflect.DeepEqual(got, want) {
+	rows := []expiring{{"a-0001", "i", 7}, {"b-0001", "i", 7}, {"a-0002", "i", 8}, {"c-0001", "j", 8}, {"c-0002", "j", 8}}
+	want := [][]expiring{{rows[0], rows[2]}, {rows[1]}, {rows[3], rows[4]}}
+	if got := byTask(rows); !reflect.DeepEqual(got, want) {
 		t.Errorf("groups %v, want %v", got, want)
+	}
+	for from, left := range map[int]int{0: 3, 1: 2, 3: 2} {
+		if got := wholeTasks(rows[from:]); len(got) != left {
+			t.Errorf("the page from row %d has %d rows of whole tasks, want %d", from, len(got), left)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"flashsale/inventory"
+	"flashsale/inventory/accepted"
 	"flashsale/order/schema"
 	"flashsale/order/store"
 	"flashsale/order/store/database"
@@ -66,22 +67,30 @@ func readExpiring(ctx context.Context, s *store.Store, last expiring, limit int)
 	return rows, nil
 }
 
-// byDeadline groups the rows of a page, which are sorted by time of expiry, by that time and the item.
-func byDeadline(rows []expiring) (groups [][]expiring) {
-	at := make(map[string]int) // group of an item, of the rows with one time
-	for i := range rows {
-		row := rows[i]
-		if i > 0 && rows[i-1].ExpiresAt != row.ExpiresAt {
-			clear(at)
-		}
-		group, known := at[row.ItemID]
+// byTask groups the rows of a page by the task from which the orders were committed.
+func byTask(rows []expiring) (groups [][]expiring) {
+	at := make(map[string]int)
+	for _, row := range rows {
+		task := accepted.TaskOf(row.ID)
+		group, known := at[task]
 		if !known {
 			group = len(groups)
-			at[row.ItemID], groups = group, append(groups, nil)
+			at[task], groups = group, append(groups, nil)
 		}
 		groups[group] = append(groups[group], row)
 	}
 	return groups
+}
+
+// wholeTasks leaves out the last task of a full page, of which the next page may have more rows.
+func wholeTasks(rows []expiring) []expiring {
+	n := len(rows) - 1
+	for task := accepted.TaskOf(rows[n].ID); n > 0 && accepted.TaskOf(rows[n-1].ID) == task; n-- {
+	}
+	if n == 0 {
+		return rows
+	}
+	return rows[:n]
 }
 
 // raiseEpochTo raises the epoch above least, unless it no longer has the value from. It

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -17,6 +19,11 @@ func TestLoad_OpsAddr(t *testing.T) {
 
 // TestMerge_UnknownVariables: a misspelt variable is reported. Those of settings and those that container platforms set are not.
 func TestMerge_UnknownVariables(t *testing.T) {
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, envPrefix) {
+			t.Setenv(name, "") // as if unset
+		}
+	}
 	for name, value := range map[string]string{
 		"FLASHSALE_JWT_SECERT": "x", "FLASHSALE_BATCHES": "1", "FLASHSALE_ADDR_": "", "FLASHSALE_BATCH": "22",
 		"FLASHSALE_PORT": "tcp://10.0.0.7:8080", "FLASHSALE_SERVICE_HOST": "10.0.0.7", "FLASHSALE_SERVICE_PORT_HTTP": "8080",

@@ -87,7 +87,7 @@ type builder struct {
 func (b *builder) build(ctx context.Context, e *env) error {
 	s, r := e.settings, e.role
 	for _, name := range s.UnknownVariables {
-		e.log.Warn().Str("variable", name).Msg("this environment variable is not a setting; see flashsale --help for their names")
+		e.log.Warn().Str("variable", name).Msg("unknown environment variable ignored; flashsale --help lists the settings")
 	}
 	if r.command == "serve" && e.embedded() {
 		if err := lockFiles(s, &b.base); err != nil {
