@@ -2,6 +2,7 @@ package items
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -11,6 +12,7 @@ import (
 	"flashsale/order"
 	"flashsale/order/schema"
 	"flashsale/order/store"
+	"flashsale/order/store/database"
 )
 
 // errSame says that a change leaves every field as it is.
@@ -113,7 +115,10 @@ func writeChange(ctx context.Context, s *store.Store, tx *gorm.DB, e *edit, row,
 	if res.RowsAffected != 1 {
 		return order.ErrVersion
 	}
-	if err := tx.Statement.ConnPool.QueryRowContext(ctx, store.BumpRevision, row.ID).Scan(&next.Revision); err != nil {
+	err := database.One(ctx, tx.Statement.ConnPool, store.BumpRevision, []any{row.ID}, func(rows *sql.Rows) error {
+		return rows.Scan(&next.Revision)
+	})
+	if err != nil {
 		return err
 	}
 	if e.also != nil {

@@ -5,7 +5,6 @@ package sales
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"gorm.io/gorm"
@@ -125,33 +124,20 @@ const holdingsOfItem = `SELECT id, user_id, idempotency_key, quantity, ` + store
 func eachHolding(ctx context.Context, tx *gorm.DB, items []string, fn func(i int, h inventory.Holding) error) error {
 	var h inventory.Holding
 	for i, item := range items {
-		err := eachRow(ctx, tx.Statement.ConnPool, holdingsOfItem, []any{item}, func(rows *sql.Rows) error {
+		var refused error // by fn
+		err := database.Each(ctx, tx.Statement.ConnPool, holdingsOfItem, []any{item}, func(rows *sql.Rows) error {
 			if err := rows.Scan(&h.OrderID, &h.Buyer, &h.IdempotencyKey, &h.Quantity, &h.Counts); err != nil {
-				return database.Wrap("read orders of items", err)
+				return err
 			}
-			return fn(i, h)
+			refused = fn(i, h)
+			return refused
 		})
+		if refused != nil {
+			return refused
+		}
 		if err != nil {
-			return err
+			return database.Wrap("read orders of items", err)
 		}
-	}
-	return nil
-}
-
-// eachRow calls fn for every row of a query.
-func eachRow(ctx context.Context, c gorm.ConnPool, query string, args []any, fn func(rows *sql.Rows) error) (err error) {
-	rows, err := c.QueryContext(ctx, query, args...)
-	if err != nil {
-		return database.Wrap("read orders of items", err)
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := fn(rows); err != nil {
-			return err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return database.Wrap("read orders of items", err)
 	}
 	return nil
 }
