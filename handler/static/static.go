@@ -68,9 +68,8 @@ func unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Serve answers a request for the file, or with 304 if the client has it. The content is decompressed once, for the first client that
-// does not accept gzip. The caller sets Cache-Control. An error means that the client has
-// disconnected.
+// Serve answers a request for the file, or with 304 if the client has it. The content is decompressed once, for the
+// first client that does not accept gzip. The caller sets Cache-Control. An error means that the client has disconnected.
 func (f *File) Serve(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	tag, length := `"`+f.hash+`"`, f.size

@@ -148,8 +148,8 @@ var errTaskType = errors.New("order: unknown type of task")
 // Handle is the queue's batch handler. It commits all purchases in one transaction,
 // publishes one message per API process, and then expires orders in one transaction. While
 // the database cannot write, it waits and keeps its leases, so the worker fetches no more; after
-// giveUpAfter it returns the tasks to the queue. An order that breaks the transaction is found by halving, and only that one fails: if its
-// task has others, it continues in a task of its own.
+// giveUpAfter it returns the tasks to the queue. An order that breaks the transaction is found by halving, and only that
+// one fails: if its task has others, it continues in a task of its own.
 //
 // Tasks that are handled again have their own transactions, after those of the others: an order
 // that broke one transaction usually breaks the next, too.

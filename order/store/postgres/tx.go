@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ServerLife is an expression of SQL whose value is different after each start of the server and after each crash, which resets its
-// statistics.
+// ServerLife is an expression of SQL whose value is different after each start of the server and after each crash,
+// which resets its statistics.
 const ServerLife = `CONCAT(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))`
 
 // WriteLock is the key of the advisory lock that every write transaction on Postgres takes: batches of
