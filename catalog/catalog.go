@@ -110,9 +110,9 @@ func (c *Catalog) Item(ctx context.Context, id string) (Item, error) {
 	return v.Item, nil
 }
 
-// Confirm says which version an item's sale had at the time at. If memory has the same
-// version, it is as good for purchases as if it had been loaded then, so an item that
-// is being bought need not be loaded again for each of its lives. It is loaded again once it is
+// Confirm reports which version an item's sale had at the time at. If memory has the same
+// version, purchases may use it as if it had been loaded then, so an item that is being
+// bought need not be loaded again each time that its Life has passed. It is loaded again once it is
 // older than Fresh: the sale itself may lack a change, if a process died while it made the change.
 func (c *Catalog) Confirm(id string, version int64, at time.Time) {
 	r, ok := c.known.GetIfPresent(id)

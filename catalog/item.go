@@ -20,7 +20,7 @@ const (
 	StateClosed    State = "closed"    // its window ended, or an operator ended it
 )
 
-// ErrItemNotFound says that no item has the id asked for.
+// ErrItemNotFound means that no item has this id.
 var ErrItemNotFound = errors.New("catalog: item not found")
 
 // Control is the state that the operator has set; the window is checked separately.

@@ -26,7 +26,7 @@ type Live struct {
 	Sale
 }
 
-// Live reads a sale. The sale goes on meanwhile.
+// Live reads a sale, which continues meanwhile.
 func (v *Inventory) Live(ctx context.Context, item string) (Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (v *Inventory) Examine(ctx context.Context, item string, look func(ctx cont
 	}, lock.WithWaitLimit(v.cfg.HoldLimit))
 }
 
-// Lives reads the sales of many items, in order. The sales go on meanwhile.
+// Lives reads the sales of many items, in order. The sales continue meanwhile.
 func (v *Inventory) Lives(ctx context.Context, items []string) ([]Live, error) {
 	epoch, err := v.source.Epoch(ctx)
 	if err != nil {
@@ -202,7 +202,7 @@ type BuyerCount struct {
 // recordsPage is how many records are passed to fn in one call.
 const recordsPage = 500
 
-// EachEntry calls fn with every order that a sale stores, in pages of some hundreds.
+// EachEntry calls fn with every order that a sale stores, in pages of a few hundred.
 // Orders that are added or removed meanwhile may be missed, and one may be seen twice.
 func (v *Inventory) EachEntry(ctx context.Context, item string, fn func([]Entry) error) error {
 	return EachEntry(ctx, v.rdb, v.cfg.Partitions, item, fn)

@@ -11,7 +11,7 @@ import (
 	"flashsale/internal/plural"
 )
 
-// NoteRevisions adds the commands to a pipeline that record these revisions of items in
+// NoteRevisions adds to a pipeline the commands that record these revisions of items in
 // Redis, as committed by the database of a lineage. A lower revision than the recorded one
 // changes nothing. They are kept for 90 days, as by [KeepRevisions]: with the first write, so that a
 // process that ends soon leaves no key without an expiry.

@@ -103,7 +103,7 @@ func (c *Client) Close() {
 	c.plain.CloseIdleConnections()
 }
 
-// CheckURL is that of the client's Policy.
+// CheckURL is [Policy.CheckURL] of the client's policy.
 func (c *Client) CheckURL(text string) error { return c.cfg.Policy.CheckURL(text) }
 
 // Result is the result of one attempt.

@@ -119,7 +119,7 @@ func (l *Language) ScriptTexts(prefixes ...string) (template.JS, error) {
 	return template.JS(encoded), nil
 }
 
-// Duration writes a number of seconds in the largest unit that does not hide more than a part of it.
+// Duration writes a number of seconds in the largest unit of which it has at least two, rounded up.
 func (l *Language) Duration(seconds int64) string {
 	switch {
 	case seconds < 2*60:

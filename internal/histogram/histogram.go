@@ -76,10 +76,10 @@ func (h *Histogram) ObserveN(in int, d time.Duration, n int) {
 	s.sum.Add(d.Round(time.Microsecond).Microseconds() * int64(n))
 }
 
-// Describe is that of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (h *Histogram) Describe(to chan<- *prometheus.Desc) { to <- h.desc }
 
-// Collect is that of prometheus.Collector. An observation that is made meanwhile may be in the
+// Collect implements prometheus.Collector. An observation that is made meanwhile may be in the
 // count and not yet in the sum.
 func (h *Histogram) Collect(to chan<- prometheus.Metric) {
 	var sum float64 // seconds
@@ -126,10 +126,10 @@ func (v *Vec) With(value string) *Histogram {
 	return v.all[value]
 }
 
-// Describe is that of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (v *Vec) Describe(to chan<- *prometheus.Desc) { to <- v.desc }
 
-// Collect is that of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (v *Vec) Collect(to chan<- prometheus.Metric) {
 	v.mu.Lock()
 	all := slices.Collect(maps.Values(v.all))

@@ -29,8 +29,8 @@ const (
 	busyGrace = 3 * probeEvery
 )
 
-// WriteProbe checks whether the database accepts writes, in the way of a commit: by a write
-// that is synced to the disk. It makes no write while Failing is not called, and on SQLite
+// WriteProbe checks whether the database accepts writes: like a commit, it makes a write that
+// is synced to the disk. It makes no write while Failing is not called, and on SQLite
 // none while another connection commits.
 type WriteProbe struct {
 	store    *store.Store

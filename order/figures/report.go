@@ -53,7 +53,7 @@ type report struct {
 	ItemsCut bool             `json:"items_cut,omitempty"`
 }
 
-// State is the state of a process that is not counted.
+// State is the part of a process's report that is read when the report is sent.
 type State struct {
 	LocksHeld    int
 	LocksWaiting int   // acquires that wait for a lock

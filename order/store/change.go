@@ -35,7 +35,7 @@ func (s *Store) Change(ctx context.Context, operation string, fn func(ctx contex
 	})
 }
 
-// ChangeWithGORM is Change by gorm; see there.
+// ChangeWithGORM is [Store.Change] for statements of gorm.
 func (s *Store) ChangeWithGORM(ctx context.Context, operation string, fn func(tx *gorm.DB, now int64) error) error {
 	return s.changeWithin(ctx, operation, func(ctx context.Context, tx *database.Tx) error {
 		return fn(tx.GORM(ctx), s.now().UnixMilli())

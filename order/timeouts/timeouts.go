@@ -33,8 +33,8 @@ var (
 	// Notify bounds the publishing of a batch's notices: their loss delays an answer,
 	// so it must not delay the next batch for long.
 	Notify = time.Second
-	// Announce bounds the publishing of changed orders: the loss of a message delays
-	// a look, so it must not delay what has changed the orders for long.
+	// Announce bounds the publishing of changed orders: a lost message only delays
+	// an event, so publishing must not delay what has changed the orders for long.
 	Announce = time.Second
 	// Revisions bounds the recording of a transaction's revisions: without it, the next
 	// transaction or check records them.

@@ -40,7 +40,7 @@ const (
 	disabledGone = "gone"
 )
 
-// Endpoint is a server of the shop's that receives events. It does not contain the secret,
+// Endpoint is one of the shop's servers, which receives events. It does not contain the secret,
 // which is shown once, when it is created.
 type Endpoint struct {
 	ID          string

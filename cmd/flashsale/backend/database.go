@@ -198,7 +198,7 @@ func DatabaseDurability(ctx context.Context, s *store.Store) (says string, chang
 	return says, change, nil
 }
 
-// PostgresDurability is DatabaseDurability by a description of Postgres.
+// PostgresDurability is DatabaseDurability for a description of Postgres.
 func PostgresDurability(d *database.Description) (says string, change []Advice) {
 	const early = "Postgres answers before it syncs (synchronous_commit off): a crash of the server loses the last 201s"
 	commit := d.Setting("synchronous_commit")
