@@ -53,7 +53,7 @@ type Restored struct {
 // Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
 	r := restoration{file: file}
-	if r.path, err = resolve(path); err != nil {
+	if r.path, err = Resolve(path); err != nil {
 		return Restored{}, databaseFault(err, "name a file in a folder that exists")
 	}
 	if err := r.checkFiles(); err != nil {
@@ -98,8 +98,9 @@ type restoration struct {
 	kept       string
 }
 
-// resolve follows links, so that the database itself is replaced.
-func resolve(path string) (string, error) {
+// Resolve follows links to a database, which need not exist. So the database itself is replaced or
+// locked, whatever its name.
+func Resolve(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return target, err
