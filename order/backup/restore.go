@@ -129,11 +129,11 @@ func (r *restoration) checkFiles() error {
 	}
 	old, err := os.Stat(r.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// SQLite would apply their contents to the new file.
+	case errors.Is(err, fs.ErrNotExist), err == nil && old.Size() == 0:
+		// SQLite would apply their contents to the new file, or delete them.
 		for _, side := range []string{"-wal", "-journal"} {
 			if _, err := os.Lstat(r.path + side); err == nil {
-				return databaseFault(fmt.Errorf("the database does not exist, but %s does and belongs to the one that was there", r.path+side),
+				return databaseFault(fmt.Errorf("the database does not exist or is empty, but %s exists and belongs to the one that was there", r.path+side),
 					"move that file elsewhere")
 			}
 		}
