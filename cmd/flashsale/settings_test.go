@@ -181,7 +181,7 @@ var badSettings = []bad{
 	{"addr", "nonsense"}, {"addr", "127.0.0.1"}, {"addr", "127.0.0.1:http2"}, {"addr", "127.0.0.1:65536"},
 	{"ops-addr", "nonsense"}, {"ops-addr", "127.0.0.1:-1"},
 	{"redis", "127.0.0.1:6379"}, {"redis", "mysql://127.0.0.1:1"}, {"redis", "redis://"},
-	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "mysql://127.0.0.1:1/shop"},
+	{"db", "shop.db"}, {"db", "sqlite:"}, {"db", "sqlite::memory:"}, {"db", "sqlite://shop.db"}, {"db", "mysql://127.0.0.1:1/shop"},
 	{"db", "postgres://"}, {"db", "postgres://shop@127.0.0.1"}, {"db", "postgres://shop@127.0.0.1/shop?sslmode=maybe"},
 	{"db", "postgres://shop@127.0.0.1/shop?pool_max_conns=9"},
 	{"jwt-secret", "short"},

@@ -301,3 +301,35 @@ func TestWebhooks_PrivateNetworksAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestWebhooks_UnrequestedAnswer: what a receiver sends after its answer is a structured line of the log
+// at debug level, and does not go to standard error in another format.
+func TestWebhooks_UnrequestedAnswer(t *testing.T) {
+	needProcesses(t)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		const answer = "HTTP/1.1 204 No Content\r\n\r\n"
+		if _, err := io.WriteString(conn, answer+answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	p := newShop(t).serve("--log-level", "debug", "--webhook-allow", "127.0.0.1", "--mock-payments-addr", "off")
+	c := dial(t, p)
+	h := c.newHook(&inbox{url: receiver.URL})
+	if a := c.admin("POST", "/v1/admin/webhooks/"+h.ID+"/test", nil); a.Status != 202 {
+		t.Fatalf("test: %d %s", a.Status, a.Body)
+	}
+	const unrequested = "Unsolicited response"
+	eventually(t, "a line of the log", soon, func() (bool, any) { return strings.Contains(p.Log(), unrequested), p.Log() })
+	for line := range strings.Lines(p.Log()) {
+		if strings.Contains(line, unrequested) && !strings.HasPrefix(line, `{"level":"debug"`) {
+			t.Errorf("the log has the line %q", line)
+		}
+	}
+}

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// CheckText checks a text for people: its length in characters, and that it has no hidden
-// characters. lines allows line breaks and tabs.
+// CheckText checks a text for people: its length in characters, that it has no hidden
+// characters, and that a required one is not blank. lines allows line breaks and tabs.
 func CheckText(field, value string, least, most int, lines bool) error {
 	if n := utf8.RuneCountInString(value); n < least || n > most {
 		must := field + " must have "
@@ -19,6 +19,9 @@ func CheckText(field, value string, least, most int, lines bool) error {
 			must += "at most "
 		}
 		return ErrFieldRange.With(field, must+strconv.Itoa(most)+" characters.")
+	}
+	if least > 0 && strings.TrimSpace(value) == "" {
+		return ErrFieldRange.With(field, field+" has only spaces; write a visible character.")
 	}
 	r, hidden := hiddenRune(value, lines)
 	if !hidden {

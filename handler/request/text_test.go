@@ -4,6 +4,22 @@ import (
 	"testing"
 )
 
+// A required text has a visible character: the name of an item is the text of its links.
+func TestCheckText_Blank(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{" ", "   ", "\u00a0", "\u3000 \u2003"} {
+		if err := CheckText("name", text, 1, 200, false); err == nil {
+			t.Errorf("%+q is taken", text)
+		}
+		if err := CheckText("description", text, 0, 200, true); err != nil {
+			t.Errorf("%+q, not required: %v", text, err)
+		}
+	}
+	if err := CheckText("name", " x ", 1, 200, false); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHiddenRune(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

@@ -71,8 +71,8 @@ func Take(ctx context.Context, path, file string, force bool) (_ Summary, err er
 	return made, nil
 }
 
-// checkSource refuses a database that does not exist: SQLite's own error does not name the
-// cause.
+// checkSource refuses a database that does not exist or is empty: SQLite's own error does not name
+// the cause.
 func checkSource(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -82,6 +82,9 @@ func checkSource(path string) error {
 		return databaseFault(err, "name a database that this process may read")
 	case !info.Mode().IsRegular():
 		return databaseFault(errors.New("it is not a regular file"), "name a SQLite database")
+	case info.Size() == 0:
+		// SQLite would delete a log beside it.
+		return databaseFault(errors.New("it is empty"), "run flashsale migrate up if it is new, or correct the path")
 	}
 	return nil
 }

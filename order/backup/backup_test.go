@@ -314,6 +314,7 @@ func TestTake_Refused(t *testing.T) {
 		{s.path, filepath.Join(folder, "none", "x.db"), false, "no such file"},
 		{filepath.Join(folder, "none.db"), filepath.Join(folder, "x.db"), true, "does not exist"},
 		{text, filepath.Join(folder, "x.db"), true, "not a database"},
+		{used, filepath.Join(folder, "x.db"), true, "it is empty"},
 		{folder, filepath.Join(folder, "x.db"), true, "not a regular file"},
 	} {
 		_, err := Take(t.Context(), q.path, q.file, true)

@@ -53,7 +53,7 @@ type Restored struct {
 // Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
 	r := restoration{file: file}
-	if r.path, err = resolve(path); err != nil {
+	if r.path, err = Resolve(path); err != nil {
 		return Restored{}, databaseFault(err, "name a file in a folder that exists")
 	}
 	if err := r.checkFiles(); err != nil {
@@ -98,8 +98,9 @@ type restoration struct {
 	kept       string
 }
 
-// resolve follows links, so that the database itself is replaced.
-func resolve(path string) (string, error) {
+// Resolve follows links to a database, which need not exist. So the database itself is replaced or
+// locked, whatever its name.
+func Resolve(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return target, err
@@ -128,11 +129,11 @@ func (r *restoration) checkFiles() error {
 	}
 	old, err := os.Stat(r.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// SQLite would apply their contents to the new file.
+	case errors.Is(err, fs.ErrNotExist), err == nil && old.Size() == 0:
+		// SQLite would apply their contents to the new file, or delete them.
 		for _, side := range []string{"-wal", "-journal"} {
 			if _, err := os.Lstat(r.path + side); err == nil {
-				return databaseFault(fmt.Errorf("the database does not exist, but %s does and belongs to the one that was there", r.path+side),
+				return databaseFault(fmt.Errorf("the database does not exist or is empty, but %s exists and belongs to the one that was there", r.path+side),
 					"move that file elsewhere")
 			}
 		}

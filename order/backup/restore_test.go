@@ -310,7 +310,7 @@ func TestRestore_Database(t *testing.T) {
 	_, file := taken(t, 1)
 	folder := t.TempDir()
 	at := func(name string) string { return filepath.Join(folder, name) }
-	for name, text := range map[string]string{"text.db": strings.Repeat("x", 10_000), "gone.db-wal": "log", "lost.db-journal": "log"} {
+	for name, text := range map[string]string{"text.db": strings.Repeat("x", 10_000), "gone.db-wal": "log", "lost.db-journal": "log", "empty.db": "", "empty.db-wal": "log"} {
 		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestRestore_Database(t *testing.T) {
 	}
 	before := names(t, folder)
 	for path, word := range map[string]string{
-		at("text.db"): "move " + at("text.db"), at("gone.db"): at("gone.db-wal"), at("lost.db"): at("lost.db-journal"),
+		at("text.db"): "move " + at("text.db"), at("gone.db"): at("gone.db-wal"), at("lost.db"): at("lost.db-journal"), at("empty.db"): at("empty.db-wal"),
 		at("link.db"): "a link to a file that does not exist", folder: "not a regular file",
 		filepath.Join(folder, "none", "shop.db"): "no such file",
 	} {

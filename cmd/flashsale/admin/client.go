@@ -74,7 +74,7 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return nil, unreachable(r.server, err)
+		return nil, r.unanswered(ctx, method, err)
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	if res.StatusCode >= 300 {
@@ -82,12 +82,30 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
+		return nil, r.unanswered(ctx, method, err)
 	}
-	if err := json.Unmarshal(text, out); err != nil {
-		return nil, fmt.Errorf("read answer: %w", err)
+	// Each answer of the API is an object with members.
+	var members map[string]json.RawMessage
+	if json.Unmarshal(text, &members) != nil || len(members) == 0 || json.Unmarshal(text, out) != nil {
+		return nil, r.foreign(res.Status + " with a body that the API does not send")
 	}
 	return res.Header, nil
+}
+
+// sameServer lets a redirect be the answer. A server that is redirected to may be another one, and a
+// POST would become a GET there, whose success says nothing about the change.
+func sameServer(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// unanswered is the error of a call without a complete answer.
+func (r *remote) unanswered(ctx context.Context, method string, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return unreachable(r.server, err)
+	case method == http.MethodGet:
+		return fmt.Errorf("interrupted before %s answered", r.server)
+	default:
+		return fmt.Errorf("interrupted before %s answered; the change may have been made", r.server)
+	}
 }
 
 // unreachable is the error of a request without an answer.
@@ -144,7 +162,7 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 			return nil, err
 		}
 	}
-	r := &remote{asked: asked{server, c.Flags(), key != nil, argumentOf(c)}, token: token, client: http.Client{Timeout: apiTimeout}}
+	r := &remote{asked: asked{server, c.Flags(), key != nil, argumentOf(c)}, token: token, client: http.Client{Timeout: apiTimeout, CheckRedirect: sameServer}}
 	if err := r.waitReady(c.Context(), wait); err != nil {
 		return nil, err
 	}

@@ -301,7 +301,7 @@ func (r *remote) decideEach(c *cobra.Command, verb string, tasks []string) error
 			Orders       int
 		}
 		if err := r.call(c.Context(), http.MethodPost, deadPath+"/"+url.PathEscape(task)+"/"+verb, nil, &done); err != nil {
-			errs = append(errs, fmt.Errorf("%s %s: %w", verb, task, err))
+			errs = append(errs, fmt.Errorf("%s %s: %w", verb, printable(task), err))
 			continue
 		}
 		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s\t%s\torders: %d\t%s\n", task, done.Queue, done.Orders, done.State); err != nil {

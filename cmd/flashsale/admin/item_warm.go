@@ -33,7 +33,7 @@ func newItemWarm(api *access) *cobra.Command {
 				var item itemView
 				path := "/v1/admin/items/" + url.PathEscape(id) + "/warm"
 				if err := r.call(c.Context(), http.MethodPost, path, nil, &item); err != nil {
-					errs = append(errs, fmt.Errorf("item %s: %w", id, err))
+					errs = append(errs, fmt.Errorf("item %s: %w", printable(id), err))
 					continue
 				}
 				warm = append(warm, item)

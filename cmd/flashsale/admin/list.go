@@ -37,13 +37,10 @@ func (r *remote) list(ctx context.Context, path, name string, query url.Values, 
 		if err := r.call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 			return nil, err
 		}
-		some, err := decodeJSON[[]json.RawMessage](page[name])
-		if err != nil {
-			return nil, err
-		}
-		next, err := decodeJSON[string](page["next_cursor"])
-		if err != nil {
-			return nil, err
+		var some []json.RawMessage
+		var next string
+		if json.Unmarshal(page[name], &some) != nil || json.Unmarshal(page["next_cursor"], &next) != nil {
+			return nil, r.foreign("without a list of " + name)
 		}
 		all = append(all, some...)
 		switch {

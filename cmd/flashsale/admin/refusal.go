@@ -58,7 +58,11 @@ func (a *asked) refused(res *http.Response) error {
 	}
 	var p struct{ Code, Detail, Param string }
 	if json.Unmarshal(text, &p) != nil || p.Code == "" {
-		return fmt.Errorf("%s answered %s; correct --server, which may name another service", a.server, printable(res.Status))
+		status := res.Status
+		if to := res.Header.Get("Location"); to != "" {
+			status += ", a redirect to " + to
+		}
+		return a.foreign(status)
 	}
 	refused := &refusal{
 		status: res.StatusCode, code: printable(p.Code), detail: printable(a.name(p.Param, p.Detail)),
@@ -73,6 +77,11 @@ func (a *asked) refused(res *http.Response) error {
 		return config.Usage(refused)
 	}
 	return refused
+}
+
+// foreign is the error of an answer that the API does not give.
+func (a *asked) foreign(answer string) error {
+	return fmt.Errorf("%s answered %s; correct --server, which may name another service", a.server, printable(answer))
 }
 
 // fix is what the user of the command may do about a refusal that the API explains to its clients.

@@ -88,7 +88,10 @@ func (a *access) dialTop(c *cobra.Command, items []string) (*topSource, error) {
 		asked: r.asked, path: "/v1/admin/events",
 		token: func() (string, error) { return r.token, nil },
 		// The answer begins at once; a stream has no end.
-		client: http.Client{Transport: &http.Transport{ResponseHeaderTimeout: apiTimeout, Proxy: http.ProxyFromEnvironment}},
+		client: http.Client{
+			Transport:     &http.Transport{ResponseHeaderTimeout: apiTimeout, Proxy: http.ProxyFromEnvironment},
+			CheckRedirect: sameServer,
+		},
 	}
 	if len(items) > 0 {
 		t.path += "?item=" + url.QueryEscape(strings.Join(items, ","))

@@ -67,7 +67,7 @@ func (r *remote) waitReady(ctx context.Context, wait time.Duration) error {
 			next.Stop()
 		}
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return ctx.Err()
+			return fmt.Errorf("interrupted while waiting for %s: %w", r.server, ctx.Err())
 		}
 		return fmt.Errorf("%s is not ready after %v: %w", r.server, wait, last)
 	}

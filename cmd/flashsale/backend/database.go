@@ -127,6 +127,8 @@ func DatabaseFix(s *config.Settings, err error) string {
 		return postgresFix(err)
 	case errors.Is(err, sqlite.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
+	case errors.Is(err, sqlite.ErrStrayLog):
+		return "put the database back beside its -wal file, which holds its last orders; remove that file only to give them up"
 	case sqlite.Full(err):
 		return "free disk space"
 	case errors.Is(err, database.ErrURL):

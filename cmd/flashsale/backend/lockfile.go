@@ -57,7 +57,7 @@ func (l *FileLock) Abandon() error {
 	return errors.Join(errs...)
 }
 
-// LockSQLite locks the file beside a SQLite database that says which processes use it. A process with the
+// LockSQLite locks the file beside a SQLite database, or beside the one that a link names, that says which processes use it. A process with the
 // embedded engine holds it exclusively, because that engine has its own stock. All others share
 // it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
 // prevent the service from starting afterwards. Errors: ErrServed.
@@ -68,7 +68,11 @@ func LockSQLite(s *config.Settings, exclusive bool) (*FileLock, error) {
 	if err := needFolder(s); err != nil {
 		return nil, err
 	}
-	file := path + backup.LockSuffix
+	target, err := backup.Resolve(path)
+	if err != nil {
+		return nil, config.FailedSetting("db", s.DB, err.Error(), "correct the path, or remove the link")
+	}
+	file := target + backup.LockSuffix
 	lock, err := lockFile(file, exclusive)
 	switch {
 	case errors.Is(err, ErrServed):

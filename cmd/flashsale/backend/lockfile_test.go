@@ -34,6 +34,34 @@ func TestLockSQLite_Link(t *testing.T) {
 	}
 }
 
+// TestLockSQLite_LinkedDatabase: under all names of a database the lock is the same one.
+func TestLockSQLite_LinkedDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db, link, gone := filepath.Join(dir, "shop.db"), filepath.Join(dir, "link.db"), filepath.Join(dir, "gone.db")
+	err := errors.Join(os.WriteFile(db, nil, 0o600), os.Symlink(db, link), os.Symlink(filepath.Join(dir, "none"), gone))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := LockSQLite(&config.Settings{DB: "sqlite:" + db}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := lock.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, exclusive := range []bool{false, true} {
+		if _, err := LockSQLite(&config.Settings{DB: "sqlite:" + link}, exclusive); !errors.Is(err, ErrServed) {
+			t.Errorf("by a link, exclusive %v: %v, want ErrServed", exclusive, err)
+		}
+	}
+	if _, err := LockSQLite(&config.Settings{DB: "sqlite:" + gone}, true); err == nil || !strings.Contains(err.Error(), "remove the link") {
+		t.Errorf("a link to nothing: %v", err)
+	}
+}
+
 // TestFileLock_Abandon: a lock that is abandoned leaves nothing that it has created, and everything else.
 func TestFileLock_Abandon(t *testing.T) {
 	t.Parallel()

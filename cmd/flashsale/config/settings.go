@@ -467,8 +467,15 @@ func (s *Settings) validDB() (wrong, fix string) {
 	if s.Postgres() {
 		return postgresurl.Check(s.DB)
 	}
-	if path, ok := strings.CutPrefix(s.DB, "sqlite:"); !ok || path == "" {
+	path, ok := strings.CutPrefix(s.DB, "sqlite:")
+	switch {
+	case !ok || path == "":
 		return "unknown kind of database", "write sqlite:PATH or postgres://user@host:5432/database"
+	case path == ":memory:":
+		return "each connection would have its own database, and a restart would lose it", "name a file: sqlite:PATH"
+	case strings.HasPrefix(path, "//") && !strings.HasPrefix(path, "///"):
+		// SQLite would read a host name.
+		return "a path does not begin with two slashes", "write sqlite:PATH, such as sqlite:shop.db or sqlite:/var/lib/flashsale/shop.db"
 	}
 	return "", ""
 }

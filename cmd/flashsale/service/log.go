@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"io"
+	stdlog "log"
 	"os"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/cmd/flashsale/config"
+	"flashsale/handler/server"
 )
 
 const (
@@ -43,6 +45,13 @@ func newLogger(s *config.Settings, registry prometheus.Registerer) (zerolog.Logg
 		Help: "Log lines that were dropped because the reader of the log was too slow.",
 	}, func() float64 { return float64(q.dropped.Load()) }))
 	return to(q), func() { q.flush(time.After(logFlush)) }
+}
+
+// captureStandardLog sends the lines of the standard logger to log. HTTP clients write there what a
+// server sends without a request, so a receiver of webhooks determines how much and when.
+func captureStandardLog(log zerolog.Logger) {
+	stdlog.SetFlags(0)                              //nolint:forbidigo // net/http's clients take no other logger
+	stdlog.SetOutput(server.ErrorLog(log).Writer()) //nolint:forbidigo // the same
 }
 
 // logQueue writes lines of the log in the background. A pipe whose reader has stopped, such as a

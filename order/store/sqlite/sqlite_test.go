@@ -2,6 +2,9 @@ package sqlite
 
 import (
 	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -24,6 +27,36 @@ func TestFormat_Together(t *testing.T) {
 	var size int
 	if err := writerOf(t, path).QueryRow("PRAGMA page_size").Scan(&size); err != nil || size != PageSize {
 		t.Errorf("pages of %d, %v, want %d", size, err, PageSize)
+	}
+}
+
+// TestCreate_ErrStrayLog: a database that is missing or empty beside its log is neither created nor read, because
+// SQLite would delete the log.
+func TestCreate_ErrStrayLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	missing, empty, link := filepath.Join(dir, "missing.db"), filepath.Join(dir, "empty.db"), filepath.Join(dir, "link.db")
+	err := errors.Join(os.WriteFile(missing+"-wal", []byte("log"), 0o600), os.WriteFile(empty+"-wal", []byte("log"), 0o600),
+		os.WriteFile(empty, nil, 0o600), os.Symlink(empty, link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{missing, empty, link} {
+		if err := Create(t.Context(), path); !errors.Is(err, ErrStrayLog) {
+			t.Errorf("create %s: %v, want ErrStrayLog", path, err)
+		}
+		err := Peek(path, func(db *sql.DB) error { return db.QueryRow("SELECT 1 FROM sqlite_master").Err() })
+		if !errors.Is(err, ErrStrayLog) {
+			t.Errorf("peek at %s: %v, want ErrStrayLog", path, err)
+		}
+	}
+	for _, log := range []string{missing + "-wal", empty + "-wal"} {
+		if text, err := os.ReadFile(log); err != nil || string(text) != "log" {
+			t.Errorf("%s: %q, %v; want it as it was", log, text, err)
+		}
+	}
+	if _, err := os.Stat(missing); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the missing database: %v, want that it does not exist", err)
 	}
 }
 
