@@ -209,10 +209,18 @@ func WritesRefused(ctx context.Context, setting string, rdb redis.UniversalClien
 		pipe.SetXX(ctx, probeKey(i), "", time.Minute)
 	}
 	replies, _ := pipe.Exec(ctx) //nolint:errcheck // each command has its error
-	for _, reply := range replies {
-		if err := reply.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return explainRedis(ctx, setting, err)
+	for i, reply := range replies {
+		err := reply.Err()
+		if err == nil || errors.Is(err, redis.Nil) {
+			continue
 		}
+		cause, fix = explainRedis(ctx, setting, err)
+		if cluster, ok := rdb.(*redis.ClusterClient); ok {
+			if master, err := cluster.MasterForKey(ctx, probeKey(i)); err == nil {
+				cause = "the master " + master.Options().Addr + ": " + cause
+			}
+		}
+		return cause, fix
 	}
 	return "", ""
 }

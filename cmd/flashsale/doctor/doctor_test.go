@@ -89,8 +89,8 @@ func TestDoctor_RedisDurability(t *testing.T) {
 	}
 }
 
-// TestDoctor_EveryMaster: the doctor names the master of a cluster that loses its data in a restart, or has no limit of
-// its memory, whichever it is.
+// TestDoctor_EveryMaster: the doctor names the master of a cluster that loses its data in a restart, has no limit of its
+// memory, or refuses writes, whichever it is.
 func TestDoctor_EveryMaster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it starts a Redis Cluster, and -short asks for the quick tests")
@@ -115,6 +115,7 @@ func TestDoctor_EveryMaster(t *testing.T) {
 		{"appendonly", "no", "yes", levelFix, "keeps no data"},
 		{"maxmemory-policy", "allkeys-lru", "noeviction", levelFix, "maxmemory-policy allkeys-lru"},
 		{"maxmemory", "0", "1gb", levelWarn, "maxmemory is not set"},
+		{"maxmemory", "1", "1gb", levelFix, "its memory is full"},
 	} {
 		for _, n := range nodes {
 			set(n, q.setting, q.bad)
