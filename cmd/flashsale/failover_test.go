@@ -41,7 +41,7 @@ func TestRedis_FailoverKeepsConfirmedOrders(t *testing.T) {
 	item := s.newItem(c, buyers, 1)
 	only(t, []purchase{c.settle(item, c.buy(item, "before", "k", "Prefer", "respond-async"))}, "202")
 	// The doctor also misses a worker.
-	wantCode(t, 1, squeezed(s.run("doctor", "--confirm-replicas", "2")), "fix confirm-replicas replicas that must confirm a purchase: 2; connected, and answering: 1")
+	wantCode(t, 1, squeezed(s.run("doctor", "--confirm-replicas", "2")), "fix confirm-replicas replicas that must confirm a purchase: 2; connected to Redis, and answering: 1")
 	wantCode(t, 1, squeezed(s.run("doctor")), "warn confirm-replicas it is 0")
 	link.SetLatency(0, 50*time.Millisecond)
 	got := burst(buyers, 50, answered, func(i int) purchase {

@@ -97,6 +97,21 @@ func TestPostgres_Rights(t *testing.T) {
 	psql(t, db, "DROP OWNED BY "+name, "DROP ROLE "+name)
 }
 
+// TestPostgres_ReadOnly: if transactions are read-only by default, no process starts, and the doctor names the setting.
+func TestPostgres_ReadOnly(t *testing.T) {
+	needProcesses(t)
+	db := postgrestest.NewDatabase(t)
+	wantCode(t, 0, on(t, db, "migrate", "up"), "applied 2")
+	u, err := url.Parse(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	psql(t, db, "ALTER DATABASE "+strings.TrimPrefix(u.Path, "/")+" SET default_transaction_read_only = on")
+	wantCode(t, 1, on(t, db, "doctor"), "read-only by default", "default_transaction_read_only = off")
+	redis := "--redis=redis://" + process.FreeAddr(t) + "/0"
+	wantCode(t, 1, on(t, db, "worker", redis), "(FLASHSALE_DB)", "read-only by default", "default_transaction_read_only = off")
+}
+
 // TestPostgres_Migrate migrates up, down and up again.
 func TestPostgres_Migrate(t *testing.T) {
 	needProcesses(t)

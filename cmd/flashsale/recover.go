@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,7 @@ func newRecover() *cobra.Command {
 			"With --from redis, Redis is right: orders that only Redis knows are confirmed again in the database,\n" +
 			"and orders whose units were returned in Redis are cancelled there. With --from database, the database\n" +
 			"is right: orders that only Redis knows are discarded, and their units can be sold again.\n\n" +
-			"Every order concerned is written to a file, one line of JSON each. Payments since the backup are lost\n" +
+			"Every order concerned is written to a file, or with --list - to standard output, one line of JSON each. Payments since the backup are lost\n" +
 			"in both cases; unpaid orders get their payment window again, and a day at least, so that the payment provider\n" +
 			"can repeat them. The service may run meanwhile.",
 		Example: "  flashsale recover --from redis\n  flashsale recover --from database --item drop-1",
@@ -65,7 +66,7 @@ func newRecover() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&from, "from", "", "the side that is right: redis or database")
 	f.StringVar(&item, "item", "", "recover only this item (default: all stopped sales)")
-	f.StringVar(&list, "list", "", "file for the list of affected orders (default: recovered-orders-TIME.jsonl in the data directory)")
+	f.StringVar(&list, "list", "", "file for the list of affected orders; - prints it to standard output, and all else to standard error (default: recovered-orders-TIME.jsonl in the data directory)")
 	return config.Reads(c, "db", "redis", "data-dir", "partitions", "config")
 }
 
@@ -166,6 +167,14 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 		tasks[p] = accepted.NewOrders(q)
 	}
 	path := r.list
+	rc := recovery.RecovererConfig{
+		Store: db, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
+	}
+	if path == "-" { // the files of a container end with it
+		buffer := bufio.NewWriter(c.OutOrStdout())
+		rc.List, rc.Sync = buffer, buffer.Flush
+		return r.report(ctx, c.ErrOrStderr(), recovery.NewRecoverer(rc), stopped, "standard output")
+	}
 	if path == "" {
 		path = filepath.Join(r.settings.DataDir, "recovered-orders-"+r.now().UTC().Format("20060102T150405.000Z")+".jsonl")
 		if err := config.MakeDataDir(r.settings.DataDir); err != nil {
@@ -178,11 +187,8 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	buffer := bufio.NewWriter(file)
-	recoverer := recovery.NewRecoverer(recovery.RecovererConfig{
-		Store: db, Redis: rdb, Partitions: partitions, Tasks: tasks, HighWater: h, By: order.By{Actor: admin.Operator()},
-		List: buffer, Sync: func() error { return errors.Join(buffer.Flush(), file.Sync()) },
-	})
-	return r.report(ctx, c, recoverer, stopped, path)
+	rc.List, rc.Sync = buffer, func() error { return errors.Join(buffer.Flush(), file.Sync()) }
+	return r.report(ctx, c.OutOrStdout(), recovery.NewRecoverer(rc), stopped, path)
 }
 
 // needItem fails if --item names no item. stopped are the items whose sales are stopped.
@@ -206,9 +212,9 @@ func itemsOf(stopped []store.Behind) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// report applies the decision, and prints the result for each item.
-func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+// report applies the decision, and prints the result for each item to out.
+func (r *recoverRun) report(ctx context.Context, out io.Writer, recoverer *recovery.Recoverer, stopped []store.Behind, path string) error {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "ITEM\tRECREATED\tCANCELLED\tDISCARDED\tREOPENED\tUNREADABLE\tSTOCK TOTAL")
 	total, done := 0, 0
 	err := recoverer.Recover(ctx, r.decision, stopped, func(i recovery.RecoveredItem) {
@@ -229,7 +235,7 @@ func (r *recoverRun) report(ctx context.Context, c *cobra.Command, recoverer *re
 	if err != nil {
 		return fmt.Errorf("sales recovered: %d of %d; repeat the command for the rest. The affected orders so far are listed in %s: %w", done, len(stopped), path, err)
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "sales recovered: %d; orders concerned: %d, listed in %s\n"+
+	_, err = fmt.Fprintf(out, "sales recovered: %d; orders concerned: %d, listed in %s\n"+
 		"Payments and changes of items since the backup may be lost: compare payments with the payment provider.\n", done, total, path)
 	return err
 }

@@ -94,7 +94,7 @@ func TestRedis_FailedStart(t *testing.T) {
 	for _, q := range []struct{ name, url, trust, cause, fix string }{
 		{"wrong password", "redis://all:" + redisPassword + "x@" + users, "", "wrong password or unknown user", "correct the user and the password"},
 		{"unknown user", as("nobody") + users, "", "wrong password or unknown user", "correct the user and the password"},
-		{"no password", "redis://" + users, "", "the server wants a password", "write redis://user:password@"},
+		{"no password", "redis://" + users, "", "the server wants a password", "write user:password@ before the host"},
 		{"no PING", as("noping") + users, "", "lacks a permission", "users.acl"},
 		{"no EVAL", as("noeval") + users, "", "lacks a permission", "users.acl"},
 		{"no keys", as("nokeys") + users, "", "lacks a permission", "users.acl"},

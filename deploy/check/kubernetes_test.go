@@ -186,9 +186,11 @@ func TestKubernetes_Pods(t *testing.T) {
 	for _, d := range m.deployments {
 		pods = append(pods, &d.Spec.Template.Spec)
 		u, c := m.container(t, &d.Spec.Template.Spec)
-		for _, p := range []*core.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
-			if p == nil || port(c, p.HTTPGet.Port) == "" {
-				t.Errorf("%s: a probe is missing, or its port: %+v", u.name, p)
+		for p, path := range map[*core.Probe]string{
+			c.StartupProbe: "/healthz", c.ReadinessProbe: "/readyz", c.LivenessProbe: "/healthz", // only the second may depend on Redis and the database
+		} {
+			if p == nil || port(c, p.HTTPGet.Port) == "" || p.HTTPGet.Path != path {
+				t.Errorf("%s: a probe is missing, its port, or its path %s: %+v", u.name, path, p)
 			}
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -129,13 +131,31 @@ type Advice struct {
 }
 
 // Durability describes in one sentence which data the engine keeps, and returns the changes
-// that an operator should make. A change that concerns the sentence has it as Says.
+// that an operator should make. A change that concerns the sentence has it as Says. On a cluster it
+// names each master that needs a change.
 func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) (says string, change []Advice) {
 	if setting == config.EmbeddedRedis {
 		return "embedded Redis keeps no data across a restart: every purchase waits for its commit, and stock is rebuilt from the database", nil
 	}
+	masters, err := Masters(ctx, rdb)
+	if err != nil || len(masters) == 0 {
+		masters = []Master{{Cmdable: rdb}} // it gets the same error, and its durability is unknown
+	}
+	for _, m := range masters {
+		kept, advised := durability(ctx, m)
+		// The sentence of a master without an advice about it is the same for all of them.
+		if says == "" || len(advised) > 0 && len(change) == 0 {
+			says = kept
+		}
+		change = append(change, advised...)
+	}
+	return says, change
+}
+
+// durability describes one server.
+func durability(ctx context.Context, m Master) (says string, change []Advice) {
 	get := func(name string) string {
-		v, err := rdb.ConfigGet(ctx, name).Result()
+		v, err := m.ConfigGet(ctx, name).Result()
 		if err != nil {
 			return "" // a managed Redis may forbid CONFIG; then its durability is unknown
 		}
@@ -144,21 +164,52 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	aof, fsync, policy := get("appendonly"), get("appendfsync"), get("maxmemory-policy")
 	switch {
 	case aof == "":
-		says = "Redis refuses CONFIG GET: it is unknown whether a 202 survives a Redis restart"
+		says = m.Name() + " refuses CONFIG GET: it is unknown whether a 202 survives its restart"
 		change = append(change, Advice{Says: says, Fix: "make sure that appendonly is yes, appendfsync is always, and maxmemory-policy is noeviction"})
 	case aof != "yes":
-		says = "Redis keeps no data across a restart (appendonly no): a 202 does not survive it; a 201 does"
+		says = m.Name() + " keeps no data across a restart (appendonly no): a 202 does not survive it; a 201 does"
 		change = append(change, Advice{says, "set appendonly yes and appendfsync always, so that a 202 survives a restart of Redis", true})
 	case fsync != "always":
-		says = fmt.Sprintf("Redis writes its log, synced %s: a 202 survives a killed process, but not always a power loss", fsync)
+		says = fmt.Sprintf("%s writes its log, synced %s: a 202 survives a killed process, but not always a power loss", m.Name(), fsync)
 		change = append(change, Advice{Says: says, Fix: "set appendfsync always, so that a 202 survives a power loss; batches share each sync"})
 	default:
 		says = "Redis syncs every write: a 202 survives process kills and power loss of its node"
 	}
 	if policy != "" && policy != "noeviction" {
-		change = append(change, Advice{"maxmemory-policy is " + policy, "set noeviction, or Redis may drop stock and orders when memory is short", true})
+		change = append(change, Advice{m.Name() + " has maxmemory-policy " + policy, "set noeviction, or Redis may drop stock and orders when memory is short", true})
 	}
 	return says, change
+}
+
+// Master is a server that stores data of the service.
+type Master struct {
+	redis.Cmdable
+	addr string // of a master of a cluster; "" for the only server
+}
+
+// Name names the server in a message.
+func (m *Master) Name() string {
+	if m.addr == "" {
+		return "Redis"
+	}
+	return "the Redis master " + m.addr
+}
+
+// Masters returns the server, or the masters of a cluster in the order of their addresses.
+func Masters(ctx context.Context, rdb redis.UniversalClient) (all []Master, err error) {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if !ok {
+		return []Master{{Cmdable: rdb}}, nil
+	}
+	var mu sync.Mutex // the function runs concurrently
+	err = cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, Master{c, c.Options().Addr})
+		return nil
+	})
+	slices.SortFunc(all, func(a, b Master) int { return strings.Compare(a.addr, b.addr) })
+	return all, err
 }
 
 // LogRedis sets the log of the Redis client.

@@ -50,8 +50,8 @@ func TestCheckRedis_ClusterWithoutNode(t *testing.T) {
 		t.Fatalf("%v after waiting for %q; want one cause", err, causes)
 	}
 	// The breaker may open before the call ends.
-	if c := causes[0]; !strings.Contains(c, "connection refused ("+nodes[0].Addr()) && c != "a node of the cluster does not answer" {
-		t.Errorf("it waited for %q, want a connection refused by %s", c, nodes[0].Addr())
+	if c := causes[0]; !strings.Contains(c, "connection refused ("+nodes[0].Addr()) && c != "a node of the cluster does not answer ("+nodes[0].Addr()+")" {
+		t.Errorf("it waited for %q, want the cause to name %s", c, nodes[0].Addr())
 	}
 
 	for _, n := range nodes {

@@ -147,7 +147,7 @@ func RedisProblem(ctx context.Context, setting string, rdb redis.UniversalClient
 // redisProblem also returns the error of the call that failed; nil if none did.
 func redisProblem(ctx context.Context, setting string, rdb redis.UniversalClient) (cause, fix string, failed error) {
 	if err := rdb.Ping(ctx).Err(); err != nil {
-		cause, fix = explainRedis(ctx, setting, err)
+		cause, fix = explainCall(ctx, setting, rdb, err)
 		return cause, fix, err
 	}
 	if _, cluster := rdb.(*redis.ClusterClient); !cluster && setting != config.EmbeddedRedis {
@@ -156,11 +156,37 @@ func redisProblem(ctx context.Context, setting string, rdb redis.UniversalClient
 		}
 	}
 	if err := probe(ctx, rdb); err != nil {
-		cause, fix = explainRedis(ctx, setting, err)
+		cause, fix = explainCall(ctx, setting, rdb, err)
 		return cause, fix, err
 	}
 	return "", "", nil
 }
+
+// explainCall explains the error of a call. If nodes of a cluster do not answer, it also names their masters.
+func explainCall(ctx context.Context, setting string, rdb redis.UniversalClient, err error) (cause, fix string) {
+	cause, fix = explainRedis(ctx, setting, err)
+	if cause != silentNode {
+		return cause, fix
+	}
+	masters, err := Masters(ctx, rdb)
+	if err != nil {
+		return cause, fix
+	}
+	var silent []string
+	for _, m := range masters {
+		var answered redis.Error
+		if err := m.Ping(ctx).Err(); err != nil && !errors.As(err, &answered) {
+			silent = append(silent, m.addr)
+		}
+	}
+	if len(silent) > 0 {
+		cause += " (" + strings.Join(silent, ", ") + ")"
+	}
+	return cause, fix
+}
+
+// silentNode is the cause if the circuit breaker of a node is open: the error does not name the node.
+const silentNode = "a node of the cluster does not answer"
 
 // probe reads keys on every master. They are like those of the service, so that a user without
 // permission for them is refused.
@@ -183,10 +209,18 @@ func WritesRefused(ctx context.Context, setting string, rdb redis.UniversalClien
 		pipe.SetXX(ctx, probeKey(i), "", time.Minute)
 	}
 	replies, _ := pipe.Exec(ctx) //nolint:errcheck // each command has its error
-	for _, reply := range replies {
-		if err := reply.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return explainRedis(ctx, setting, err)
+	for i, reply := range replies {
+		err := reply.Err()
+		if err == nil || errors.Is(err, redis.Nil) {
+			continue
 		}
+		cause, fix = explainRedis(ctx, setting, err)
+		if cluster, ok := rdb.(*redis.ClusterClient); ok {
+			if master, err := cluster.MasterForKey(ctx, probeKey(i)); err == nil {
+				cause = "the master " + master.Options().Addr + ": " + cause
+			}
+		}
+		return cause, fix
 	}
 	return "", ""
 }
@@ -216,8 +250,8 @@ type refusal struct{ reply, cause, fix string }
 // redisReplies are the refusals of a server.
 var redisReplies = []refusal{
 	{"WRONGPASS", "wrong password or unknown user", "correct the user and the password, with % codes for any of /#%@ in them"},
-	{"AUTH <password> called without any password", "the server has no password for the default user", "name a user (redis://user:password@host:port/0), or set a password on the server"},
-	{"NOAUTH", "the server wants a password, and the URL has none", "write redis://user:password@host:port/0, or redis://:password@host:port/0 for the default user"},
+	{"AUTH <password> called without any password", "the server has no password for the default user", "name a user (user:password@ before the host), or set a password on the server"},
+	{"NOAUTH", "the server wants a password, and the URL has none", "write user:password@ before the host, or :password@ for the default user"},
 	{"NOPERM", "the user lacks a permission that the service needs", "grant the user what deploy/redis/users.acl grants; see docs/hardening.md"},
 	{"This instance has cluster support disabled", "the server is no cluster", "write redis:// instead of cluster+redis:// (rediss:// instead of cluster+rediss://)"},
 	{"MOVED", "the server is a node of a cluster", "write cluster+redis:// instead of redis:// (cluster+rediss:// instead of rediss://)"},
@@ -243,7 +277,7 @@ func explainRedis(ctx context.Context, setting string, err error) (cause, fix st
 			addr = op.Addr.String()
 		}
 		if errors.Is(err, breaker.ErrOpen) || errors.Is(err, breaker.ErrSentBefore) {
-			return "a node of the cluster does not answer", "start it, or let a replica take its place; see CLUSTER NODES"
+			return silentNode, "start it, or let a replica take its place; see CLUSTER NODES"
 		}
 		return explainReply(ctx, slices.Concat(movedReplies, redisReplies), secure, addr, err)
 	}

@@ -3,6 +3,8 @@
 package doctor
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +85,49 @@ func TestDoctor_RedisDurability(t *testing.T) {
 		}
 		if len(about) != 1 || about[0].level != q.level || !strings.Contains(about[0].says, q.says) {
 			t.Errorf("%s %s: the doctor found %+v, want one finding at %s", q.setting, q.value, about, q.level)
+		}
+	}
+}
+
+// TestDoctor_EveryMaster: the doctor names the master of a cluster that loses its data in a restart, has no limit of its
+// memory, or refuses writes, whichever it is.
+func TestDoctor_EveryMaster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it starts a Redis Cluster, and -short asks for the quick tests")
+	}
+	t.Parallel()
+	nodes := redistest.OwnCluster(t).Nodes()
+	set := func(n *redistest.Server, name, value string) {
+		t.Helper()
+		rdb := redis.NewClient(&redis.Options{Addr: n.Addr()})
+		if err := errors.Join(rdb.ConfigSet(t.Context(), name, value).Err(), rdb.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range nodes {
+		set(n, "appendonly", "yes")
+		set(n, "appendfsync", "always")
+		set(n, "maxmemory-policy", "noeviction")
+		set(n, "maxmemory", "1gb")
+	}
+	s := &config.Settings{Redis: "cluster+redis://" + nodes[0].Addr(), Partitions: 1}
+	for _, q := range []struct{ setting, bad, good, level, says string }{
+		{"appendonly", "no", "yes", levelFix, "keeps no data"},
+		{"maxmemory-policy", "allkeys-lru", "noeviction", levelFix, "maxmemory-policy allkeys-lru"},
+		{"maxmemory", "0", "1gb", levelWarn, "maxmemory is not set"},
+		{"maxmemory", "1", "1gb", levelFix, "its memory is full"},
+	} {
+		for _, n := range nodes {
+			set(n, q.setting, q.bad)
+			d := &doctor{settings: s, now: time.Now}
+			d.redis(t.Context(), store.Checkup{})
+			set(n, q.setting, q.good)
+			found := slices.ContainsFunc(d.found, func(f finding) bool {
+				return f.level == q.level && strings.Contains(f.says, q.says) && strings.Contains(f.says, n.Addr())
+			})
+			if !found {
+				t.Errorf("%s %s on %s: the doctor found %+v", q.setting, q.bad, n.Addr(), d.found)
+			}
 		}
 	}
 }

@@ -108,7 +108,7 @@ func (d *doctor) queue(ctx context.Context, rdb redis.UniversalClient, name, pre
 		d.failed("queue", err)
 	case s.Paused:
 		d.warn("queue", name+" is paused: its tasks wait until it is resumed",
-			"flashsale pauses no queue: find out what did, then resume it with redis-cli DEL '"+prefix+"paused'")
+			"flashsale pauses no queue: find out what did, then resume it with redis-cli -c DEL '"+prefix+"paused'")
 	case s.Dead > 0:
 		d.warn("queue", name+" holds "+plural.Count(s.Dead, "dead letter"), "see flashsale queue dead, then retry or discard them")
 	case s.OldestReady > time.Minute:

@@ -47,7 +47,19 @@ func (d *doctor) redis(ctx context.Context, recorded store.Checkup) {
 	if !d.advise("redis", says, change) {
 		d.ok("redis", "%s", says)
 	}
-	d.server(ctx, rdb, s.ConfirmReplicas)
+	masters, err := backend.Masters(ctx, rdb)
+	if err != nil {
+		d.failed("redis", err)
+	}
+	replicated := false
+	for _, m := range masters {
+		if d.server(ctx, m, s.ConfirmReplicas) > 0 {
+			replicated = true
+		}
+	}
+	if replicated && s.ConfirmReplicas == 0 {
+		d.warn("confirm-replicas", "it is 0: a failover to a replica can lose orders that were answered with 202", "set it to 1")
+	}
 	cause, fix := backend.WritesRefused(ctx, s.Redis, rdb)
 	if cause != "" {
 		d.fix("redis", config.RedactURL(s.Redis)+": "+cause, fix)
@@ -73,12 +85,13 @@ func (d *doctor) lineage(ctx context.Context, rdb redis.UniversalClient, lineage
 	return true
 }
 
-// server checks the version, the replicas and the memory limit of the Redis server.
-func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm int) {
-	text, err := rdb.Info(ctx, "server", "replication", "memory").Result()
+// server checks the version, the replicas and the memory limit of a Redis server, and returns the number of its
+// replicas; 0 if it is unknown.
+func (d *doctor) server(ctx context.Context, m backend.Master, confirm int) int {
+	text, err := m.Info(ctx, "server", "replication", "memory").Result()
 	if err != nil {
-		d.warn("redis", "INFO failed: "+err.Error(), "allow INFO for this Redis user, so that doctor can check the server")
-		return
+		d.warn("redis", "INFO of "+m.Name()+" failed: "+err.Error(), "allow INFO for this Redis user, so that doctor can check the server")
+		return 0
 	}
 	info := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -87,24 +100,23 @@ func (d *doctor) server(ctx context.Context, rdb redis.UniversalClient, confirm 
 		}
 	}
 	if version := info["redis_version"]; tooOld(version) {
-		d.fix("redis", "its version is "+version, "use version "+minRedis+" or later")
+		d.fix("redis", "the version of "+m.Name()+" is "+version, "use version "+minRedis+" or later")
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
 	answer, known := answering(info)
 	if !known {
 		answer = replicas
 	}
-	switch {
-	case err != nil || info["role"] != "master": // unknown
-	case answer < confirm:
-		d.fix("confirm-replicas", fmt.Sprintf("replicas that must confirm a purchase: %d; connected, and answering: %d", confirm, answer),
+	if err != nil || info["role"] != "master" {
+		replicas = 0 // unknown
+	} else if answer < confirm {
+		d.fix("confirm-replicas", fmt.Sprintf("replicas that must confirm a purchase: %d; connected to %s, and answering: %d", confirm, m.Name(), answer),
 			"start the replicas, and restart those that do not answer; or lower confirm-replicas")
-	case replicas > 0 && confirm == 0:
-		d.warn("confirm-replicas", "it is 0: a failover to a replica can lose orders that were answered with 202", "set it to 1")
 	}
 	if info["maxmemory"] == "0" {
-		d.warn("redis", "maxmemory is not set: Redis grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
+		d.warn("redis", "maxmemory is not set: "+m.Name()+" grows until the system stops it", "set maxmemory, with maxmemory-policy noeviction")
 	}
+	return replicas
 }
 
 // tooOld reports whether a version of Redis is known and older than minRedis.

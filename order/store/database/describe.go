@@ -96,10 +96,11 @@ func describePostgres(ctx context.Context, db *DB) (d Description, err error) {
 	return d, nil
 }
 
-// describeServer reads a Server. A role without rights of its own may read all of it.
+// describeServer reads a Server. A role without rights of its own may read all of it. Sessions that only read set
+// default_transaction_read_only, so its value without that SET counts.
 const describeServer = `SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS BIGINT),
 	pg_is_in_recovery(),
-	EXISTS (SELECT 1 FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = 'on' AND source <> 'session'),
+	EXISTS (SELECT 1 FROM pg_settings WHERE name = 'default_transaction_read_only' AND reset_val = 'on'),
 	(SELECT pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()),
 	CAST(current_setting('max_connections') AS BIGINT) - CAST(current_setting('superuser_reserved_connections') AS BIGINT)
 		- CAST(COALESCE(current_setting('reserved_connections', true), '0') AS BIGINT),
