@@ -168,6 +168,30 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 	})
 }
 
+// TestQueue_DeadTrimmed_Lowered: after MaxDead was lowered, one script drops only a part of the excess.
+func TestQueue_DeadTrimmed_Lowered(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(600)...)
+		for range 2 {
+			var back []queue.Rejection
+			for _, l := range dequeue(t, q, 300).Tasks {
+				back = append(back, queue.Rejection{Task: l, Dead: true})
+			}
+			_, err := q.Reject(await.Context(t), back...)
+			must(t, err)
+		}
+		lowered := newQueue(t, rdb, queue.Config{Prefix: q.Prefix(), MaxDead: 2})
+		for i, left := range []int{601 - 513, 2} {
+			id := fmt.Sprint("another ", i)
+			enqueue(t, lowered, queue.Task{ID: id})
+			reject(t, lowered, queue.Rejection{Task: take(t, lowered, id)[0], Dead: true})
+			wantStats(t, lowered, queue.Stats{Dead: left})
+		}
+	})
+}
+
 // TestQueue_EmptyBounded: Empty ends although tasks are added all the time, and returns how many it removed even if a
 // later step fails.
 func TestQueue_EmptyBounded(t *testing.T) {
