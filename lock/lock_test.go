@@ -107,4 +107,6 @@ func TestLock_Release_Nil(t *testing.T) {
 	t.Parallel()
 	var l *Lock
 	wantErr(t, l.Release(t.Context()), ErrNotHeld)
+	var all *MultiLock
+	wantErr(t, all.Release(t.Context()), ErrNotHeld)
 }

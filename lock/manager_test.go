@@ -137,6 +137,7 @@ func TestNew_Clients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	closeAtEnd(t, ring)
 	wantErr(t, errOf(New(nil, Config{})), ErrInvalid)
+	wantErr(t, errOf(New((*redis.Client)(nil), Config{})), ErrInvalid)
 	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
 	for name, some := range map[string][]redis.UniversalClient{
 		"none": nil, "two": nodes[:2], "one is nil": {nodes[0], nil, nodes[1]}, "one is twice": {nodes[0], nodes[1], nodes[0]},

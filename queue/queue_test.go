@@ -46,8 +46,10 @@ func TestNew(t *testing.T) {
 			}
 		})
 	}
-	if q, err := queue.New(nil, queue.Config{Prefix: "{p}"}); !errors.Is(err, queue.ErrConfig) {
-		t.Fatalf("without a client: %v, %v; want ErrConfig", q, err)
+	for _, none := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
+		if q, err := queue.New(none, queue.Config{Prefix: "{p}"}); !errors.Is(err, queue.ErrConfig) {
+			t.Fatalf("without a client: %v, %v; want ErrConfig", q, err)
+		}
 	}
 }
 

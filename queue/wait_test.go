@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,6 +82,16 @@ func TestQueue_WaitCancelled(t *testing.T) {
 		// The connection was kept and has no pending reply.
 		enqueue(t, q, queue.Task{ID: "a"})
 		take(t, q, "a")
+	})
+}
+
+// TestQueue_WaitUnbounded: the longest limit is one that never passes.
+func TestQueue_WaitUnbounded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"})
+		must(t, q.Wait(await.Context(t), math.MaxInt64))
 	})
 }
 
