@@ -34,20 +34,14 @@ func (p *specPlace) manager(t *testing.T, cfg Config) *Manager {
 	t.Helper()
 	cfg.Poll = p.poll
 	if !p.quorum() {
-		return newManager(t, p.nodes[0], cfg)
+		return inline(newManager(t, p.nodes[0], cfg))
 	}
 	ttl := cfg.TTL
 	setDefault(&ttl, 10*time.Second)
 	cfg.NodeTimeout, cfg.CallTimeout = min(ttl/3, patience), patience
 	m, err := NewQuorum(p.nodes, cfg)
 	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := m.Close(ctx); err != nil && !t.Failed() {
-			t.Logf("close: %v", err)
-		}
-	})
+	closeManager(t, m)
 	return m
 }
 

@@ -20,7 +20,7 @@ func TestManager_Do(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		m, other := newManager(t, rdb, slow), newManager(t, rdb, slow)
 		for name, test := range map[string]func(t *testing.T, rdb *redis.Client, m, other *Manager){
-			"Returns": doReturns, "Panics": doPanics, "Lost": doLost, "MaxHold": doMaxHold, "ReleasedInside": doReleasedInside,
+			"Returns": doReturns, "Panics": doPanics, "Lost": doLost, "ReleasedInside": doReleasedInside,
 			"ReleasedByOthers": doReleasedByOthers, "ContextEnds": doContextEnds, "Nested": doNested, "NotAcquired": doNotAcquired,
 		} {
 			t.Run(name, func(t *testing.T) { test(t, rdb, m, other) })
@@ -89,19 +89,6 @@ func doLost(t *testing.T, rdb *redis.Client, m, _ *Manager) {
 		return rdb.Del(ctx, mustKeys(t, name)[keyLock]).Err()
 	})
 	wantErr(t, err, ErrNotHeld)
-}
-
-func doMaxHold(t *testing.T, rdb *redis.Client, m, _ *Manager) {
-	name := resource(t)
-	err := m.Do(await.Context(t), name, func(ctx context.Context, _ *Lock) error {
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}, WithMaxHold(50*time.Millisecond))
-	wantErr(t, err, ErrMaxHold)
-	if errors.Is(err, ErrLost) {
-		t.Errorf("err = %v", err)
-	}
-	awaitNoTrace(t, rdb, name)
 }
 
 func doReleasedInside(t *testing.T, rdb *redis.Client, m, other *Manager) {

@@ -78,13 +78,7 @@ func loseReply(t *testing.T, p *redistest.Proxy, ran func() bool, call func() er
 	p.Sever()
 	p.DropReplies(false)
 	p.Blackhole(false)
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(patience):
-		t.Fatal("it did not return")
-		return nil
-	}
+	return receive(t, "the end of the call", done)
 }
 
 // TestLock_RepliesLost: a call whose reply is lost together with its connection still
@@ -179,13 +173,8 @@ func TestLock_Blackhole(t *testing.T) {
 		}
 		released := make(chan error, 1)
 		go func() { released <- l.Release(ctx) }()
-		select {
-		case err := <-released:
-			if err == nil || errors.Is(err, ErrNotHeld) {
-				t.Errorf("release: err = %v, want the network's", err)
-			}
-		case <-time.After(patience / 2):
-			t.Error("release does not return")
+		if err := receive(t, "the end of Release", released); err == nil || errors.Is(err, ErrNotHeld) {
+			t.Errorf("release: err = %v, want the network's", err)
 		}
 		p.Blackhole(false)
 		awaitNoTrace(t, rdb, name)

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,6 @@ func TestManager_Inspect(t *testing.T) {
 		t.Run("DeadWaiter", func(t *testing.T) { inspectDeadWaiter(t, rdb, m, reader) })
 		t.Run("LongQueue", func(t *testing.T) { inspectLongQueue(t, rdb, m, reader) })
 		t.Run("Stranger", func(t *testing.T) { inspectStranger(t, rdb, reader) })
-		t.Run("OtherType", func(t *testing.T) { inspectOtherType(t, rdb, reader) })
 	})
 }
 
@@ -162,17 +160,6 @@ func inspectStranger(t *testing.T, rdb *redis.Client, reader *Manager) {
 	}
 }
 
-func inspectOtherType(t *testing.T, rdb *redis.Client, reader *Manager) {
-	ctx := await.Context(t)
-	for i := range 4 {
-		name := resource(t)
-		key, push := mustKeys(t, name)[i], rdb.RPush
-		must(t, push(ctx, key, "x").Err())
-		_, err := reader.Inspect(ctx, name)
-		wantErr(t, err, ErrForeignKey)
-	}
-}
-
 func TestManager_Held(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -223,18 +210,7 @@ func TestManager_ReleaseAll(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
-		flaky := redistest.Second(t, rdb)
-		cut := errors.New("connection reset")
-		var fails atomic.Bool
-		flaky.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if !fails.Load() {
-				return next()
-			}
-			for _, cmd := range cmds {
-				cmd.SetErr(cut)
-			}
-			return cut
-		}))
+		flaky, f := failingClient(t, rdb)
 		m, other := newManager(t, flaky, slow), newManager(t, rdb, slow)
 
 		t.Run("EveryHandle", func(t *testing.T) {
@@ -264,10 +240,10 @@ func TestManager_ReleaseAll(t *testing.T) {
 			// Given an unreachable Redis, then the error reports it, and the holders'
 			// contexts have ended.
 			locks, names := hold(t, m, 3)
-			fails.Store(true)
+			f.set(refuse)
 			err := m.ReleaseAll(ctx)
-			fails.Store(false)
-			wantErr(t, err, cut)
+			f.how.Store(nil)
+			wantErr(t, err, errRefused)
 			for i, l := range locks {
 				wantCause(t, l, ErrReleased)
 				if err == nil || !strings.Contains(err.Error(), names[i]) {

@@ -2,9 +2,7 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,45 +44,20 @@ func TestLock_Fence(t *testing.T) {
 	})
 }
 
-// TestLock_Release_ForeignQueue: a foreign key in place of the queue or the fence does not keep the lock held.
-func TestLock_Release_ForeignQueue(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		ctx, name := await.Context(t), resource(t)
-		m, k := newManager(t, rdb, slow), mustKeys(t, name)
-		for _, foreign := range []string{k[keyWaiters], k[keySeen], k[keyFence]} {
-			l := mustAcquire(t, m, name)
-			must(t, errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.LPush(ctx, foreign, "x").Err()))
-			mustRelease(t, l)
-			if n := rdb.Del(ctx, k[keyLock], foreign).Val(); n != 1 {
-				t.Errorf("%s: %d keys, want the foreign one", foreign, n)
-			}
-		}
-	})
-}
-
 // TestLock_Release_Unreachable: a release that did not reach Redis may be repeated.
 func TestLock_Release_Unreachable(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		name := resource(t)
-		flaky := redistest.Second(t, rdb)
+		flaky, f := failingClient(t, rdb)
 		m := newManager(t, flaky, slow)
-		cut := errors.New("connection reset")
-		var fails atomic.Int64 // so many calls do not reach Redis
-		flaky.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if releases(cmds[0]) && fails.Add(-1) >= 0 {
-				cmds[0].SetErr(cut)
-				return cut
-			}
-			return next()
-		}))
-		fails.Store(2)
 		l := mustAcquire(t, m, name)
-		wantErr(t, l.Release(t.Context()), cut)
+		f.set(refuse)
+		wantErr(t, l.Release(t.Context()), errRefused)
 		if l.Context().Err() == nil {
 			t.Fatal("the holder's context did not end after a failed release")
 		}
+		f.how.Store(nil)
 		mustRelease(t, l)
 		wantNoTrace(t, rdb, name)
 	})
@@ -107,4 +80,6 @@ func TestLock_Release_Nil(t *testing.T) {
 	t.Parallel()
 	var l *Lock
 	wantErr(t, l.Release(t.Context()), ErrNotHeld)
+	var all *MultiLock
+	wantErr(t, all.Release(t.Context()), ErrNotHeld)
 }

@@ -64,6 +64,18 @@ func wantErr(t testing.TB, err error, wants ...error) {
 	}
 }
 
+// receive waits for a value, or for the end of a channel.
+func receive[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: did not happen", what)
+		panic("not reached")
+	}
+}
+
 // closeAtEnd closes a client when the test ends.
 func closeAtEnd(t *testing.T, c io.Closer) {
 	t.Helper()
@@ -75,6 +87,20 @@ func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
 	t.Helper()
 	m, err := New(rdb, cfg)
 	must(t, err)
+	closeManager(t, m)
+	return m
+}
+
+// inline makes a manager call Redis on the caller's goroutine, as with the client options that the README
+// recommends. The deadlines of calls do not count for the clients of package redistest, whose servers have no faults.
+func inline(m *Manager) *Manager {
+	m.bounded = true
+	return m
+}
+
+// closeManager closes a manager when the test ends.
+func closeManager(t *testing.T, m *Manager) {
+	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -82,7 +108,6 @@ func newManager(t *testing.T, rdb redis.UniversalClient, cfg Config) *Manager {
 			t.Logf("close: %v", err)
 		}
 	})
-	return m
 }
 
 // resource returns a name that only this test uses.
@@ -137,11 +162,7 @@ func wantHeld(t *testing.T, l *Lock, want bool) {
 // wantCause waits until the lock's context ends, and checks its causes.
 func wantCause(t *testing.T, l *Lock, causes ...error) {
 	t.Helper()
-	select {
-	case <-l.Context().Done():
-	case <-time.After(patience):
-		t.Fatal("the lock's context did not end")
-	}
+	receive(t, "the end of the lock's context", l.Context().Done())
 	wantErr(t, context.Cause(l.Context()), causes...)
 	if left := time.Until(l.ValidUntil()); left > 0 {
 		t.Errorf("a lock that ended is valid for %s", left)
@@ -170,13 +191,7 @@ func acquireAsync(ctx context.Context, m *Manager, name string, opts ...Option) 
 
 func awaitResult(t *testing.T, done <-chan result) result {
 	t.Helper()
-	select {
-	case r := <-done:
-		return r
-	case <-time.After(patience):
-		t.Fatal("Acquire did not return")
-		return result{}
-	}
+	return receive(t, "the end of Acquire", done)
 }
 
 func awaitLock(t *testing.T, done <-chan result) *Lock {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -90,7 +91,7 @@ func makeManager(cfg Config) *Manager {
 }
 
 func checkClient(rdb redis.UniversalClient) error {
-	if rdb == nil {
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("%w argument: no redis client", ErrInvalid)
 	}
 	if _, ring := rdb.(*redis.Ring); ring {

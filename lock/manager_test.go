@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,32 +26,35 @@ func awaitIdle(t *testing.T, m *Manager) {
 	})
 }
 
+// TestManager_ForeignKey: calls that need a key of another type fail and do not touch it. The holder of a lock can
+// release it nevertheless.
 func TestManager_ForeignKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
 		m := newManager(t, rdb, slow)
-		// The lock's own key is in the conformance suite.
-		name := resource(t)
-		key := mustKeys(t, name)[keyFence]
-		must(t, rdb.RPush(ctx, key, "precious").Err())
-		wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
-		wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
-		if got := rdb.LRange(ctx, key, 0, -1).Val(); len(got) != 1 || got[0] != "precious" {
-			t.Errorf("the foreign key holds %q", got)
-		}
-		// If another program takes the queue's names, the holder can still release, and a waiter
-		// gets an error.
-		name = resource(t)
-		k := mustKeys(t, name)
-		l := mustAcquire(t, m, name)
-		for _, key := range []string{k[keyWaiters], k[keySeen]} {
-			must(t, rdb.RPush(ctx, key, "precious").Err())
-			wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
-		}
-		mustRelease(t, l)
-		if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
-			t.Error("lock key left")
+		for i := range suffixes {
+			name := resource(t)
+			k := mustKeys(t, name)
+			must(t, rdb.RPush(ctx, k[i], "precious").Err())
+			wantErr(t, errOf(m.Inspect(ctx, name)), ErrForeignKey)
+			if i == keyLock || i == keyFence { // a free lock needs no others
+				wantErr(t, errOf(m.TryAcquire(ctx, name)), ErrForeignKey)
+				wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+			}
+			if i != keyLock {
+				must(t, rdb.Del(ctx, k[i]).Err())
+				l := mustAcquire(t, m, name)
+				must(t, errors.Join(rdb.Del(ctx, k[keyFence]).Err(), rdb.RPush(ctx, k[i], "precious").Err()))
+				wantErr(t, errOf(m.Acquire(ctx, name)), ErrForeignKey)
+				mustRelease(t, l)
+				if rdb.Exists(ctx, k[keyLock]).Val() != 0 {
+					t.Errorf("%s: the lock's key is left", k[i])
+				}
+			}
+			if got := rdb.LRange(ctx, k[i], 0, -1).Val(); !slices.Equal(got, []string{"precious"}) {
+				t.Errorf("%s holds %q", k[i], got)
+			}
 		}
 	})
 }
@@ -137,6 +141,7 @@ func TestNew_Clients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	closeAtEnd(t, ring)
 	wantErr(t, errOf(New(nil, Config{})), ErrInvalid)
+	wantErr(t, errOf(New((*redis.Client)(nil), Config{})), ErrInvalid)
 	wantErr(t, errOf(New(ring, Config{})), ErrInvalid)
 	for name, some := range map[string][]redis.UniversalClient{
 		"none": nil, "two": nodes[:2], "one is nil": {nodes[0], nil, nodes[1]}, "one is twice": {nodes[0], nodes[1], nodes[0]},
@@ -293,13 +298,15 @@ func TestManager_Close_EndedContext(t *testing.T) {
 func TestManager_Close_DuringAcquire(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		for _, wait := range []bool{false, true} {
+		// A call runs on the caller's goroutine, or beside it.
+		for _, tc := range []struct{ wait, beside bool }{{}, {beside: true}, {wait: true}, {wait: true, beside: true}} {
 			ctx, name := await.Context(t), resource(t)
 			own := redistest.Second(t, rdb)
 			cfg := slow
 			cfg.Poll = time.Second // then the first call joins the queue
 			m, err := New(own, cfg)
 			must(t, err)
+			m.bounded = !tc.beside
 			mustRelease(t, mustAcquire(t, m, name)) // Redis now knows the scripts
 			closed := make(chan error, 1)
 			own.AddHook(around(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
@@ -310,11 +317,11 @@ func TestManager_Close_DuringAcquire(t *testing.T) {
 				}
 				return err
 			}))
-			_, err = m.acquire(ctx, name, wait, nil)
+			_, err = m.acquire(ctx, name, tc.wait, nil)
 			wantErr(t, err, ErrClosed)
 			check(t, <-closed)
 			if n := traces(t, rdb, name); n != 0 {
-				t.Errorf("wait %v: %d keys left", wait, n)
+				t.Errorf("%+v: %d keys left", tc, n)
 			}
 		}
 	})

@@ -77,8 +77,11 @@ func (l *MultiLock) Context() context.Context {
 func (l *MultiLock) Locks() []*Lock { return slices.Clone(l.locks) }
 
 // Release releases the locks, the last one taken first. The error joins theirs;
-// those that failed may be released again.
+// those that failed may be released again. On a nil MultiLock it is ErrNotHeld.
 func (l *MultiLock) Release(ctx context.Context) error {
+	if l == nil {
+		return opError("release", "", ErrNotHeld)
+	}
 	var errs []error
 	for _, one := range slices.Backward(l.locks) {
 		errs = append(errs, one.Release(ctx))

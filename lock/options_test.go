@@ -220,9 +220,7 @@ func TestConfig_Metadata(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
-		cfg := slow
-		cfg.Metadata = "the manager's"
-		m := newManager(t, rdb, cfg)
+		m := newManager(t, rdb, slow)
 		// Texts that a parser could misread.
 		for _, text := range []string{"host:a pid:1", ":", "1:2:3", "a.b", "äöü\x00\n{}", strings.Repeat("x", maxMetadata)} {
 			name := resource(t)
@@ -252,15 +250,6 @@ func TestConfig_Metadata(t *testing.T) {
 			}
 			mustRelease(t, l)
 			awaitNoTrace(t, rdb, name)
-		}
-		// Without the option the manager's metadata is shown; an empty option hides it.
-		for want, opts := range map[string][]Option{cfg.Metadata: nil, "": {withMetadata("")}} {
-			name := resource(t)
-			l := mustAcquire(t, m, name, opts...)
-			if info, err := m.Inspect(ctx, name); err != nil || info.Holder.Metadata != want || info.Holder.Token != l.Token() {
-				t.Errorf("holder = %+v, %v; want the metadata %q", info.Holder, err, want)
-			}
-			mustRelease(t, l)
 		}
 	})
 }

@@ -415,11 +415,7 @@ func TestQuorum_ReleasedDuringRestore(t *testing.T) {
 	nodes[:1].forget(t, name)
 	armed.Store(1)
 	must(t, l.Extend(ctx, quorumSlow.TTL))
-	select {
-	case <-restoring:
-	case <-ctx.Done():
-		t.Fatal("the key was not restored")
-	}
+	receive(t, "the key is restored", restoring)
 	check(t, l.Release(ctx))
 	letGo()
 	closeQuorum(t, m) // waits for background work

@@ -108,7 +108,7 @@ func TestManager_Acquire_EndsDuringCall(t *testing.T) {
 				late := redistest.Second(t, rdb)
 				cfg := slow
 				cfg.CallTimeout = patience
-				m := newManager(t, late, cfg)
+				m := inline(newManager(t, late, cfg))
 				var other *Lock
 				if tc.held {
 					listen(t, m) // then the first call joins the queue

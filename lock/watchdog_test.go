@@ -51,6 +51,14 @@ func (f *failing) hook(ctx context.Context, cmds []redis.Cmder, next func() erro
 	return err
 }
 
+// failingClient returns another client of rdb's servers and the hook by which its calls fail.
+func failingClient(t *testing.T, rdb redis.UniversalClient) (redis.UniversalClient, *failing) {
+	t.Helper()
+	own, f := redistest.Second(t, rdb), new(failing)
+	own.AddHook(around(f.hook))
+	return own, f
+}
+
 var errRefused = errors.New("connection refused")
 
 func refuse(context.Context, []redis.Cmder) error {

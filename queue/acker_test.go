@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -344,11 +343,9 @@ func TestAcker_Order(t *testing.T) {
 	t.Parallel()
 	redistest.AnyEngine(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{})
-		var want []string
-		for i := range 1300 {
-			want = append(want, fmt.Sprintf("t%06d", 1300-i))
-		}
-		enqueue(t, q, numbered(1300)...)
+		tasks := numbered(1300)
+		want := idsOf(tasks)
+		enqueue(t, q, tasks...)
 		ready, release := make(chan struct{}, 3), make(chan struct{})
 		defer close(release)
 		// Three batches of 433, which are handed back at the end of the drain.

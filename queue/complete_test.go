@@ -85,22 +85,6 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 	})
 }
 
-// TestQueue_CompleteDuplicates: a follow-up task that is already in the queue counts as
-// added and is not changed.
-func TestQueue_CompleteDuplicates(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		q := newQueue(t, rdb, queue.Config{})
-		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "there", Payload: []byte("first")})
-		l := take(t, q, "a")[0]
-		wantComplete(t, q, queue.StatusOK, l, queue.Task{ID: "there", Payload: []byte("second")}, queue.Task{ID: "new"}, queue.Task{ID: "new"})
-		wantStats(t, q, queue.Stats{Ready: 2})
-		if info := get(t, q, "there"); string(info.Payload) != "first" {
-			t.Fatalf("%+v", info)
-		}
-	})
-}
-
 // TestQueue_CompleteMany: in several script calls each task gets its own follow-up tasks.
 func TestQueue_CompleteMany(t *testing.T) {
 	t.Parallel()

@@ -60,18 +60,8 @@ func TestQueue_DeadMany(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{Lease: never})
-		all := numbered(1024)
-		enqueue(t, q, all...)
-		ids := make([]string, len(all))
-		for from := 0; from < len(all); from += 512 {
-			back := make([]queue.Rejection, 512)
-			for i, l := range dequeue(t, q, 512).Tasks {
-				ids[from+i], back[i] = l.ID, queue.Rejection{Task: l, Dead: true}
-			}
-			if _, err := q.Reject(await.Context(t), back...); err != nil {
-				t.Fatal(err)
-			}
-		}
+		enqueue(t, q, numbered(1024)...)
+		ids := buryAll(t, q)
 		var calls atomic.Int64
 		other := redistest.Second(t, rdb)
 		other.AddHook(tap{seen: func(name string) {
@@ -125,6 +115,7 @@ func TestQueue_Empty(t *testing.T) {
 		enqueue(t, q, numbered(1100)...)
 		enqueue(t, q, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 		left := queue.Stats{Ready: 1100, Delayed: 1, Leased: 1, Dead: 2}
+		wantClean(t, q)
 		for _, step := range []struct {
 			state queue.State
 			want  int
@@ -150,20 +141,30 @@ func TestQueue_DeadTrimmed(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		q := newQueue(t, rdb, queue.Config{MaxDead: 3})
-		// In more than one chunk, and by rejection as well as by expiry.
-		enqueue(t, q, numbered(250)...)
-		var back []queue.Rejection
-		for _, l := range dequeue(t, q, 250).Tasks {
-			back = append(back, queue.Rejection{Task: l, Dead: true})
-		}
-		if _, err := q.Reject(await.Context(t), back...); err != nil {
-			t.Fatal(err)
-		}
+		enqueue(t, q, numbered(250)...) // more than one step of the script drops
+		buryAll(t, q)
 		wantStats(t, q, queue.Stats{Dead: 3})
 		for _, hash := range []string{"body", "meta"} {
 			if n, err := rdb.HLen(await.Context(t), q.Prefix()+hash).Result(); err != nil || n != 3 {
 				t.Fatalf("%s holds %d, %v; want 3", hash, n, err)
 			}
+		}
+	})
+}
+
+// TestQueue_DeadTrimmed_Lowered: after MaxDead was lowered, one script drops only a part of the excess.
+func TestQueue_DeadTrimmed_Lowered(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, numbered(600)...)
+		buryAll(t, q)
+		lowered := newQueue(t, rdb, queue.Config{Prefix: q.Prefix(), MaxDead: 2})
+		for i, left := range []int{601 - 513, 2} {
+			id := fmt.Sprint("another ", i)
+			enqueue(t, lowered, queue.Task{ID: id})
+			reject(t, lowered, queue.Rejection{Task: take(t, lowered, id)[0], Dead: true})
+			wantStats(t, lowered, queue.Stats{Dead: left})
 		}
 	})
 }

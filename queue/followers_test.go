@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -81,22 +80,4 @@ func TestQueue_Followers_Wake(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestNew_Followers(t *testing.T) {
-	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	t.Cleanup(func() {
-		if err := rdb.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	other, err := queue.New(rdb, queue.Config{Prefix: "t:{b}:"})
-	must(t, err)
-	if _, err := queue.New(rdb, queue.Config{Prefix: "t:{a}:", Followers: other}); !errors.Is(err, queue.ErrConfig) {
-		t.Errorf("another hash tag: %v", err)
-	}
-	if _, err := queue.New(rdb, queue.Config{Prefix: "u:{b}:x:", Followers: other}); err != nil {
-		t.Errorf("the same hash tag: %v", err)
-	}
 }

@@ -191,10 +191,25 @@ func ack(t testing.TB, q *queue.Queue, tasks ...queue.Leased) []queue.Status {
 	return status
 }
 
-func reject(t testing.TB, q *queue.Queue, r queue.Rejection) {
+func reject(t testing.TB, q *queue.Queue, r ...queue.Rejection) {
 	t.Helper()
-	status, err := q.Reject(await.Context(t), r)
-	wantStatus(t, status, err, queue.StatusOK)
+	status, err := q.Reject(await.Context(t), r...)
+	must(t, err)
+	wantAll(t, status, queue.StatusOK)
+}
+
+// buryAll makes all ready tasks dead letters, and returns their ids in the order of the queue.
+func buryAll(t testing.TB, q *queue.Queue) (ids []string) {
+	t.Helper()
+	for f := dequeue(t, q, 512); len(f.Tasks) > 0; f = dequeue(t, q, 512) {
+		var back []queue.Rejection
+		for _, l := range f.Tasks {
+			back = append(back, queue.Rejection{Task: l, Dead: true})
+		}
+		reject(t, q, back...)
+		ids = append(ids, names(f.Tasks)...)
+	}
+	return ids
 }
 
 // lookUp lists tasks by their ids.

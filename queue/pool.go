@@ -161,7 +161,7 @@ func (p *pool) room(of *source, weights int) int {
 		// At least half of the room for prefetched tasks is free. A source may fill its share.
 		calls = min(calls+ahead, max(calls, 1, most*of.Weight/weights))
 	}
-	return min(calls*of.batch(), chunkTasks)
+	return min(min(calls, chunkTasks)*of.batch(), chunkTasks) // the number of workers has no bound
 }
 
 // next is the source that fetches next, or nil, and the sum of the weights of the loaded ones.

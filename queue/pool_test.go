@@ -182,6 +182,16 @@ func TestPool_Room(t *testing.T) {
 	}
 }
 
+// TestPool_Room_Unbounded: a fetch is bounded, not the number of workers.
+func TestPool_Room_Unbounded(t *testing.T) {
+	t.Parallel()
+	p, s := bench(t, RunConfig{Batch: 256, Workers: math.MaxInt}, 1)
+	p.ask(s[0])
+	if n := granted(s[0]); n != chunkTasks {
+		t.Fatalf("granted %d, want %d", n, chunkTasks)
+	}
+}
+
 // TestPool_RoomAhead: at most 512 entries of fetched tasks wait, however short a handler call is.
 func TestPool_RoomAhead(t *testing.T) {
 	t.Parallel()

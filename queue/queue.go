@@ -19,6 +19,7 @@ import (
 	"context"
 	_ "embed" // for the script fragments
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,7 +44,8 @@ type Config struct {
 	// MaxLength bounds the entries of ready, delayed and leased tasks together; an
 	// ordinary task is one entry. Default 1,000,000.
 	MaxLength int
-	// MaxDead bounds the dead letters; the oldest are dropped first, with their payloads. Default 10,000.
+	// MaxDead bounds the dead letters; the oldest are dropped first, with their payloads. After it was lowered, each
+	// script that adds dead letters drops up to 512 more than it adds. Default 10,000.
 	MaxDead int
 	// Followers is the queue to which Complete and Then add follow-up tasks. A
 	// separate queue keeps tasks that are due much later from counting towards this
@@ -79,7 +81,7 @@ type Queue struct {
 // New validates the configuration and returns the queue. It does not talk to Redis.
 // Errors: ErrConfig.
 func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
-	if rdb == nil {
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("%w: no redis client", ErrConfig)
 	}
 	cfg = cfg.withDefaults()

@@ -19,6 +19,7 @@ import (
 func TestNew(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t)
+	other := newQueue(t, rdb, queue.Config{Prefix: "t:{b}:"})
 	for name, tt := range map[string]struct {
 		cfg queue.Config
 		ok  bool
@@ -34,6 +35,8 @@ func TestNew(t *testing.T) {
 		"large base":     {queue.Config{Prefix: "{p}", BackoffBase: time.Hour}, true},
 		"length":         {queue.Config{Prefix: "{p}", MaxLength: -1}, false},
 		"dead":           {queue.Config{Prefix: "{p}", MaxDead: -1}, false},
+		"followers":      {queue.Config{Prefix: "u:{b}:x:", Followers: other}, true},
+		"another tag":    {queue.Config{Prefix: "t:{a}:", Followers: other}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,8 +49,10 @@ func TestNew(t *testing.T) {
 			}
 		})
 	}
-	if q, err := queue.New(nil, queue.Config{Prefix: "{p}"}); !errors.Is(err, queue.ErrConfig) {
-		t.Fatalf("without a client: %v, %v; want ErrConfig", q, err)
+	for _, none := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
+		if q, err := queue.New(none, queue.Config{Prefix: "{p}"}); !errors.Is(err, queue.ErrConfig) {
+			t.Fatalf("without a client: %v, %v; want ErrConfig", q, err)
+		}
 	}
 }
 
@@ -278,9 +283,8 @@ func TestQueue_RejectOrder(t *testing.T) {
 		enqueue(t, q, queue.Task{ID: "d"}, queue.Task{ID: "c"}, queue.Task{ID: "b"}, queue.Task{ID: "a"})
 		l := take(t, q, "d", "c", "b", "a")
 		enqueue(t, q, queue.Task{ID: "ready"})
-		status, err := q.Reject(await.Context(t), queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
+		reject(t, q, queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
 			queue.Rejection{Task: l[2]}, queue.Rejection{Task: l[3]})
-		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		take(t, q, "d", "c", "ready", "b", "a")
 	})
 }

@@ -291,20 +291,26 @@ func TestRunAll_Config(t *testing.T) {
 	q := newQueue(t, redistest.Embedded(t), queue.Config{})
 	h := succeed
 	good := queue.Source{Queue: q, Handler: h}
-	for name, sources := range map[string][]queue.Source{
-		"none":     {},
-		"no queue": {good, {Handler: h}},
-		"handler":  {good, {Queue: q}},
-		"negative": {good, {Queue: q, Handler: h, Weight: -1}},
-		"weight":   {good, {Queue: q, Handler: h, Weight: 1001}},
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		cfg     queue.RunConfig
+		sources []queue.Source
+	}{
+		"none":             {},
+		"no queue":         {sources: []queue.Source{good, {Handler: h}}},
+		"handler":          {sources: []queue.Source{good, {Queue: q}}},
+		"negative weight":  {sources: []queue.Source{good, {Queue: q, Handler: h, Weight: -1}}},
+		"weight":           {sources: []queue.Source{good, {Queue: q, Handler: h, Weight: 1001}}},
+		"batch":            {queue.RunConfig{Batch: 513}, []queue.Source{good}},
+		"negative workers": {queue.RunConfig{Workers: -1}, []queue.Source{good}},
+		"negative drain":   {queue.RunConfig{Drain: -1}, []queue.Source{good}},
+		"idle":             {queue.RunConfig{MaxIdle: time.Millisecond}, []queue.Source{good}},
 	} {
-		if err := queue.RunAll(await.Context(t), sources, queue.RunConfig{}); !errors.Is(err, queue.ErrConfig) {
+		if err := queue.RunAll(ended, tt.sources, tt.cfg); !errors.Is(err, queue.ErrConfig) {
 			t.Errorf("%s: %v, want ErrConfig", name, err)
 		}
 	}
-	wantErr(t, queue.RunAll(await.Context(t), []queue.Source{good}, queue.RunConfig{Batch: 513}), queue.ErrConfig)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
 	good.Weight = 1000
 	if err := queue.RunAll(ended, []queue.Source{good}, queue.RunConfig{}); err != nil {
 		t.Errorf("a weight of 1000: %v", err)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"flashsale/internal/testing/await"
 	"flashsale/internal/testing/redistest"
 	"flashsale/queue"
 )
@@ -230,21 +229,6 @@ func TestRun_DrainSpent(t *testing.T) {
 			take(t, q, left...)
 		}
 	})
-}
-
-func TestRun_Config(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, redistest.Embedded(t), queue.Config{})
-	h := succeed
-	for name, cfg := range map[string]queue.RunConfig{
-		"batch": {Batch: 513}, "workers": {Workers: -1}, "drain": {Drain: -1},
-		"idle": {MaxIdle: time.Millisecond},
-	} {
-		if err := q.Run(await.Context(t), h, cfg); !errors.Is(err, queue.ErrConfig) {
-			t.Errorf("%s: %v, want ErrConfig", name, err)
-		}
-	}
-	wantErr(t, q.Run(await.Context(t), nil, queue.RunConfig{}), queue.ErrConfig)
 }
 
 // TestRenewer_Many: leases are extended whatever their number.

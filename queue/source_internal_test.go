@@ -14,14 +14,6 @@ import (
 	"flashsale/internal/testing/redistest"
 )
 
-// TestRejection_RetryInThePast: a time in the past is now, and not the backoff.
-func TestRejection_RetryInThePast(t *testing.T) {
-	t.Parallel()
-	if r := rejection(Leased{}, RetryIn(-time.Second, nil), false); r.Delay != 0 || r.Uncounted || r.Reason == "" {
-		t.Errorf("%+v", r)
-	}
-}
-
 // TestRejection_Verdicts: a verdict holds even if Run has ended the handler's context, and always has a reason. Another
 // error is then no attempt.
 func TestRejection_Verdicts(t *testing.T) {
@@ -36,6 +28,7 @@ func TestRejection_Verdicts(t *testing.T) {
 		"discard without":    {Discard(nil), Rejection{Dead: true, Reason: "discarded by its handler"}},
 		"discard, wrapped":   {fmt.Errorf("task: %w", Discard(broken)), Rejection{Dead: true, Reason: "task: broken"}},
 		"retry":              {RetryIn(time.Minute, broken), Rejection{Delay: time.Minute, Reason: "broken"}},
+		"retry in the past":  {RetryIn(-time.Second, nil), Rejection{Reason: "to be retried in 0s"}},
 		"snooze":             {Snooze(time.Minute), Rejection{Delay: time.Minute, Uncounted: true, Reason: "snoozed for 1m0s"}},
 		"return":             {Return(broken), Rejection{Uncounted: true, Reason: "broken"}},
 		"snooze for no time": {Snooze(0), Rejection{Delay: time.Millisecond, Uncounted: true, Reason: "snoozed for 1ms"}},

@@ -276,9 +276,8 @@ func TestQueue_StatsWaitsMark(t *testing.T) {
 		}
 		enqueue(t, q, queue.Task{ID: "lost", Type: "x"}, queue.Task{ID: "bodiless", Type: "x"}, queue.Task{ID: "later"})
 		l := take(t, q, "lost", "bodiless", "later")
-		status, err := q.Reject(ctx, queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
+		reject(t, q, queue.Rejection{Task: l[0], Uncounted: true}, queue.Rejection{Task: l[1], Uncounted: true},
 			queue.Rejection{Task: l[2], Uncounted: true, Delay: time.Hour})
-		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK)
 		if !marked("lost") || !marked("bodiless") || marked("later") {
 			t.Fatal("only a task that was handed back must be marked")
 		}
@@ -312,10 +311,7 @@ func TestQueue_StatsWaitsSampled(t *testing.T) {
 				tasks[i].ID = fmt.Sprintf("%d of %d", i, n)
 			}
 			enqueue(t, q, tasks...)
-			var ids []string
-			for i := range tasks {
-				ids = append(ids, tasks[i].ID)
-			}
+			ids := idsOf(tasks)
 			a, b := n/4, n/2
 			arrived(t, rdb, q, now, 0, ids[:a]...)
 			arrived(t, rdb, q, minutes, 0, ids[a:b]...)

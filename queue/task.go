@@ -18,7 +18,7 @@ type Task struct {
 	// Payload is stored unchanged. Nil is stored as empty.
 	Payload []byte
 	// Due is the earliest start, by the Redis server's clock and rounded up to the
-	// millisecond. Zero means now.
+	// millisecond; before the year 10000. Zero means now.
 	Due time.Time
 	// Priority is 0 (default) to 9. Each level counts as one minute of waiting, so a
 	// task of priority 0 runs before new tasks of priority 9 once it is nine minutes
@@ -43,6 +43,9 @@ const (
 	maxEntries = 1 << 16
 )
 
+// maxDue bounds Task.Due: milliseconds of a time.Time of a much later year overflow, and the task would be due now.
+var maxDue = time.Date(10_000, time.January, 1, 0, 0, 0, 0, time.UTC)
+
 func (t Task) validate() error {
 	switch {
 	case t.ID == "" || len(t.ID) > maxID:
@@ -55,6 +58,8 @@ func (t Task) validate() error {
 		return fmt.Errorf("%w: task %q has MaxAttempts %d, want 0 to %d", ErrInvalidTask, t.ID, t.MaxAttempts, maxAttemptCap)
 	case t.Entries < 0 || t.Entries > maxEntries:
 		return fmt.Errorf("%w: task %q has Entries %d, want 0 to %d", ErrInvalidTask, t.ID, t.Entries, maxEntries)
+	case !t.Due.Before(maxDue):
+		return fmt.Errorf("%w: task %q has Due %v, want a time before %v", ErrInvalidTask, t.ID, t.Due, maxDue)
 	case t.Timeout < 0:
 		return fmt.Errorf("%w: task %q has a negative Timeout %v", ErrInvalidTask, t.ID, t.Timeout)
 	}

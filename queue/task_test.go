@@ -189,6 +189,7 @@ func TestQueue_OptionsInvalid(t *testing.T) {
 		"attempts":          {MaxAttempts: 1_000_001},
 		"negative attempts": {MaxAttempts: -1},
 		"negative timeout":  {Timeout: -1},
+		"due too late":      {Due: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"entries":           {Entries: 1<<16 + 1},
 		"negative entries":  {Entries: -1},
 	} {

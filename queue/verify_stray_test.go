@@ -138,10 +138,9 @@ func TestQueue_EqualDue(t *testing.T) {
 		q := newQueue(t, rdb, queue.Config{Lease: never})
 		due := serverTime(t, rdb).Add(time.Hour)
 		tasks := numbered(600) // by name they are in the reverse order
-		var ids []string
+		ids := idsOf(tasks)
 		for i := range tasks {
 			tasks[i].Due = due
-			ids = append(ids, tasks[i].ID)
 		}
 		for from := 0; from < len(tasks); from += 7 {
 			enqueue(t, q, tasks[from:min(from+7, len(tasks))]...)
@@ -163,8 +162,7 @@ func TestQueue_EqualDue(t *testing.T) {
 		for i := range 5 {
 			back = append(back, queue.Rejection{Task: l[i], Delay: 50 * time.Millisecond})
 		}
-		status, err := q.Reject(await.Context(t), back...)
-		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK, queue.StatusOK)
+		reject(t, q, back...)
 		take(t, q, ids[:5]...)
 		// Behind the 4,000th place of a millisecond, tasks share the last one: none becomes due later.
 		due = due.Add(time.Hour).Truncate(time.Millisecond)

@@ -19,6 +19,8 @@ const (
 	// blockSlack is how long after its timeout a blocking pop may return before the
 	// connection counts as dead.
 	blockSlack = 3 * time.Second
+	// maxWait is so long that no caller notices that it ends, and short enough to add to.
+	maxWait = 365 * 24 * time.Hour
 )
 
 // Wait blocks until the queue wakes a worker or limit has passed. Both return nil;
@@ -42,6 +44,7 @@ func (q *Queue) wait(ctx context.Context, limit time.Duration, exact bool) error
 	if limit <= 0 {
 		return nil
 	}
+	limit = min(limit, maxWait)
 	// go-redis sends whole seconds.
 	timeout := (limit + time.Second - 1).Truncate(time.Second)
 	var alarm <-chan time.Time

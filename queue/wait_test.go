@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,18 +70,21 @@ func TestQueue_WaitCancelled(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- q.Wait(ctx, time.Hour) }()
 		cancel(stop)
-		select {
-		case err := <-ended:
-			if !errors.Is(err, stop) {
-				t.Fatalf("%v, want the cause", err)
-			}
-		case <-time.After(limit):
-			t.Fatal("a cancelled Wait did not return")
-		}
+		wantErr(t, receive(t, "the end of Wait", ended), stop)
 		wantErr(t, q.Wait(ctx, time.Hour), stop)
 		// The connection was kept and has no pending reply.
 		enqueue(t, q, queue.Task{ID: "a"})
 		take(t, q, "a")
+	})
+}
+
+// TestQueue_WaitUnbounded: the longest limit is one that never passes.
+func TestQueue_WaitUnbounded(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"})
+		must(t, q.Wait(await.Context(t), math.MaxInt64))
 	})
 }
 
@@ -177,10 +181,7 @@ func TestQueue_WakeChain(t *testing.T) {
 func TestRun_Idle(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Real(t)
-	opt := redistest.Options(srv.Addr())
-	rdb, admin := redis.NewClient(opt), redis.NewClient(redistest.Options(srv.Addr()))
-	closeAtEnd(t, rdb)
-	closeAtEnd(t, admin)
+	rdb, admin := clientOf(t, srv), clientOf(t, srv)
 	q := newQueue(t, rdb, queue.Config{})
 	handled := make(chan string, 10)
 	stop := start(t, q, sendIDs(handled), queue.RunConfig{MaxIdle: time.Hour, Workers: 4})
@@ -195,22 +196,13 @@ func TestRun_Idle(t *testing.T) {
 	for i := range 3 {
 		id := strconv.Itoa(i)
 		enqueue(t, q, queue.Task{ID: id})
-		select {
-		case got := <-handled:
-			if got != id {
-				t.Fatalf("handled %s, want %s", got, id)
-			}
-		case <-time.After(limit):
-			t.Fatal("an enqueue did not wake the idle worker")
+		if got := receive(t, "the idle worker wakes", handled); got != id {
+			t.Fatalf("handled %s, want %s", got, id)
 		}
 		blocked(t, admin, 1)
 	}
 	enqueue(t, q, queue.Task{ID: "later", Due: serverTime(t, admin).Add(200 * time.Millisecond)})
-	select {
-	case <-handled:
-	case <-time.After(limit):
-		t.Fatal("a delayed task did not start")
-	}
+	receive(t, "the delayed task", handled)
 	stop()
 }
 

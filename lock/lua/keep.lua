@@ -17,10 +17,13 @@ if not value or string.sub(value, 1, #mine) ~= mine then
   if value then return 0 end
   if ARGV[5] ~= '1' then return -1 end
 end
-local left = redis.call('PTTL', KEYS[1])
-local ttl = ARGV[4]
+local left, ttl = redis.call('PTTL', KEYS[1]), ARGV[4]
 if left > tonumber(ttl) then ttl = left end
-redis.call('SET', KEYS[1], mine .. ARGV[2] .. ARGV[3], 'PX', ttl)
+local whole = mine .. ARGV[2] .. ARGV[3]
+-- A Redis at its memory limit refuses SET, and a renewal needs none. If the key has just expired, it is set.
+if value ~= whole or redis.call('PEXPIRE', KEYS[1], ttl) == 0 then
+  redis.call('SET', KEYS[1], whole, 'PX', ttl)
+end
 local stored = redis.pcall('GET', KEYS[2])
 if type(stored) ~= 'table' and (not stored or tonumber(string.match(stored, '^%d+') or '0') < tonumber(ARGV[2])) then
   redis.call('SET', KEYS[2], ARGV[2], 'PX', 86400000) -- a day, see handover.lua

@@ -51,6 +51,9 @@ while at <= #ARGV do
     status[i] = 'F'
   else
     status[i] = 'K'
+    if split > 0 then
+      queue_room(0, unbounded) -- a key of another type must fail here, before the first write
+    end
     redis.call('ZREM', KEYS[3], id)
     freed = freed + math.max(0, queue_forget({id}, {meta}) - entries_of(first, split))
     if split > 0 then

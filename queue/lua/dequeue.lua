@@ -59,6 +59,7 @@ local function reclaim()
   if #ids == 0 then
     return
   end
+  redis.call('ZCARD', KEYS[10]) -- some may become dead letters
   reply[5] = string.format('%d', #ids)
   local front = queue_front(now_us, #ids)
   local back = string.format(',b%d', now_us)
@@ -175,6 +176,16 @@ local function take()
     return
   end
   sample(ids)
+  local bodies = {}
+  queue_each(#ids, function(from, to)
+    local found = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
+    for i = from, to do
+      bodies[i] = found[i - from + 1]
+      if not bodies[i] then
+        redis.call('ZCARD', KEYS[10]) -- it becomes a dead letter
+      end
+    end
+  end)
   redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #ids - 1)
   local padded = #ids >= queue_pad_from
   if padded then
@@ -186,10 +197,9 @@ local function take()
   local first = '1,0' .. token -- most tasks are at their first attempt, without priority
   local sampled = 1
   queue_each(#ids, function(from, to)
-    local bodies = redis.call('HMGET', KEYS[4], unpack(ids, from, to))
     local leased, fresh, k = {}, {}, 0
     for i = from, to do
-      local id, body, meta = ids[i], bodies[i - from + 1], metas[i]
+      local id, body, meta = ids[i], bodies[i], metas[i]
       if not body then
         local attempt, priority, _, _, options = queue_parse(meta)
         bury(id, attempt, priority, 'body missing', options)
@@ -215,7 +225,7 @@ local function take()
     end
     while sampled <= #ranks and ranks[sampled] <= to do
       local i = ranks[sampled]
-      if bodies[i - from + 1] then
+      if bodies[i] then
         waited(sampled, metas[i])
       end
       sampled = sampled + 1
@@ -234,6 +244,12 @@ end
 if redis.call('EXISTS', KEYS[9]) == 1 then
   return reply
 end
+-- A key of another type must fail here, before the first write, and not after it. The dead letters are checked only
+-- before there are new ones, because the other tasks do not need that key.
+redis.call('ZCARD', KEYS[1])
+redis.call('ZCARD', KEYS[2])
+redis.call('HLEN', KEYS[4])
+redis.call('LLEN', KEYS[7])
 shorten()
 reclaim()
 promote()

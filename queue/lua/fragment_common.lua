@@ -139,11 +139,11 @@ local function queue_forget(ids, metas)
   return entries
 end
 
--- queue_buried(n, max_dead): counts n dead letters, and drops the oldest above the bound, with their bodies. A
--- script that buries trims what it buried, so the work is bounded by its own batch.
+-- queue_buried(n, max_dead): counts n dead letters, and drops the oldest above the bound, with their bodies: at most n
+-- and 512 more, if the bound was lowered, because Redis does nothing else meanwhile.
 local function queue_buried(n, max_dead)
   queue_tally('died', n)
-  local excess = redis.call('ZCARD', KEYS[10]) - max_dead
+  local excess = math.min(redis.call('ZCARD', KEYS[10]) - max_dead, n + 512)
   while excess > 0 do
     local ids = redis.call('ZRANGE', KEYS[10], 0, math.min(excess, queue_chunk) - 1)
     redis.call('ZREM', KEYS[10], unpack(ids))

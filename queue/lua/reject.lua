@@ -27,6 +27,9 @@ local function place(i, counted, priority)
   return score
 end
 
+-- A key of another type must fail here, before the first write, and not after it.
+queue_room(0, 0)
+redis.call('ZCARD', KEYS[10])
 local head = queue_first(KEYS[2])
 for i = n, 1, -1 do
   local at = 5 * i - 2
