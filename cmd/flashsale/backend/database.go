@@ -156,6 +156,8 @@ func SchemaFault(err error) (cause, fix string) {
 	case errors.Is(err, migrations.ErrInUse):
 		return "another session, such as pg_dump, has used a table for ten minutes, and a migration has to lock it",
 			"wait until that session's transaction has ended, or end it (pg_stat_activity), then run flashsale migrate up"
+	case sqlite.Full(err):
+		return err.Error(), "free disk space"
 	case errors.As(err, &marked):
 		return marked.Cause, marked.Fix
 	}

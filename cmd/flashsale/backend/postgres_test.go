@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/await"
@@ -20,7 +21,10 @@ import (
 	"flashsale/order/store/postgres"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// gorm's cache of statements has a goroutine that Close does not end.
+	redistest.Main(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}
 
 // lockOf locks a database until the end of the test.
 func lockOf(t *testing.T, db string, exclusive bool) *PostgresLock {
