@@ -213,6 +213,31 @@ func TestFetch_Size(t *testing.T) {
 	}
 }
 
+// TestFetch_Linger: after a fetch that found fewer entries than a batch has, the next one begins after the time that Linger
+// returned, or after a second if that is less.
+func TestFetch_Linger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := queueAt(t, func(_ context.Context, cmd redis.Cmder) error {
+			cmd.(*redis.Cmd).SetVal([]any{"0", "-1", "0", "", "0", "a", "payload", "1,0"})
+			return nil
+		}, Config{})
+		var linger time.Duration
+		_, s := bench(t, RunConfig{Batch: 4, Workers: 9, Linger: func([]Leased) time.Duration { return linger }}, 1)
+		s[0].Queue, s[0].size = q, chunkTasks
+		began, want := time.Now(), time.Duration(0)
+		for _, linger = range []time.Duration{0, 20 * time.Millisecond, time.Hour, 0} {
+			if err := s[0].turn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Since(began); got != want {
+				t.Fatalf("fetched after %v, want %v", got, want)
+			}
+			want += min(linger, time.Second)
+		}
+	})
+}
+
 // TestStrays_Bounded: a check for lost tasks reads a bounded number of pages, the next one begins a second later,
 // and it starts again when it has seen everything. A number of lost tasks is reported once, and again after there was
 // none; so is each failure, which ends the check.
