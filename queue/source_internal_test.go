@@ -103,6 +103,15 @@ func TestQueue_Pass(t *testing.T) {
 	})
 }
 
+// TestQueue_Pass_Fails: a failure of Redis is not taken for a queue without ready tasks.
+func TestQueue_Pass_Fails(t *testing.T) {
+	t.Parallel()
+	q := queueAt(t, func(context.Context, redis.Cmder) error { return redis.ErrClosed }, Config{})
+	if _, _, err := q.pass(t.Context()); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("%v, want the failure", err)
+	}
+}
+
 // TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
 // others.
 func TestRenewer_OneEnded(t *testing.T) {
