@@ -109,7 +109,9 @@ func TestLock_Release_PublishForbidden(t *testing.T) {
 	full := aclUser(t, server.Addr(), "full", prefix, aclCommands, aclChannels)
 	cfg := slow
 	cfg.Liveness = 200 * time.Millisecond
-	holder, m := newManager(t, mute, slow), newManager(t, full, cfg)
+	silent := slow
+	silent.Observer.HandedOver = func(string) { t.Error("the lock was handed to a waiter that was not notified") }
+	holder, m := newManager(t, mute, silent), newManager(t, full, cfg)
 	l := mustAcquire(t, holder, prefix+"item")
 	first := acquireAsync(await.Context(t), m, prefix+"item")
 	awaitWaiters(t, full, prefix+"item", 1)

@@ -103,6 +103,15 @@ func TestQueue_Pass(t *testing.T) {
 	})
 }
 
+// TestQueue_Pass_Fails: a failure of Redis is not taken for a queue without ready tasks.
+func TestQueue_Pass_Fails(t *testing.T) {
+	t.Parallel()
+	q := queueAt(t, func(context.Context, redis.Cmder) error { return redis.ErrClosed }, Config{})
+	if _, _, err := q.pass(t.Context()); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("%v, want the failure", err)
+	}
+}
+
 // TestRenewer_OneEnded: a lost lease whose handler still runs does not stop the renewal of the
 // others.
 func TestRenewer_OneEnded(t *testing.T) {
@@ -211,6 +220,31 @@ func TestFetch_Size(t *testing.T) {
 	if got, want := fmt.Sprint(asked), "[512 256 128 64 32 16 8 4 2 1 1 1 2 4 8 16 32 64 128 256 512 512]"; got != want {
 		t.Errorf("fetched %s, want %s", got, want)
 	}
+}
+
+// TestFetch_Linger: after a fetch that found fewer entries than a batch has, the next one begins after the time that Linger
+// returned, or after a second if that is less.
+func TestFetch_Linger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := queueAt(t, func(_ context.Context, cmd redis.Cmder) error {
+			cmd.(*redis.Cmd).SetVal([]any{"0", "-1", "0", "", "0", "a", "payload", "1,0"})
+			return nil
+		}, Config{})
+		var linger time.Duration
+		_, s := bench(t, RunConfig{Batch: 4, Workers: 9, Linger: func([]Leased) time.Duration { return linger }}, 1)
+		s[0].Queue, s[0].size = q, chunkTasks
+		began, want := time.Now(), time.Duration(0)
+		for _, linger = range []time.Duration{0, 20 * time.Millisecond, time.Hour, 0} {
+			if err := s[0].turn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Since(began); got != want {
+				t.Fatalf("fetched after %v, want %v", got, want)
+			}
+			want += min(linger, time.Second)
+		}
+	})
 }
 
 // TestStrays_Bounded: a check for lost tasks reads a bounded number of pages, the next one begins a second later,
