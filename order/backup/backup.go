@@ -21,6 +21,7 @@ import (
 	"github.com/mattn/go-sqlite3"
 
 	"flashsale/internal/faultpoint"
+	"flashsale/order/store/sqlite"
 )
 
 // stepPages is how many pages are copied between two checks for cancellation:
@@ -34,6 +35,9 @@ const stepPages = 1024
 //
 // Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Take(ctx context.Context, path, file string, force bool) (_ Summary, err error) {
+	if target, err := sqlite.Resolve(path); err == nil {
+		path = target // its files are beside it
+	}
 	if err := checkSource(path); err != nil {
 		return Summary{}, err
 	}
@@ -74,6 +78,9 @@ func Take(ctx context.Context, path, file string, force bool) (_ Summary, err er
 // checkSource refuses a database that does not exist or is empty: SQLite's own error does not name
 // the cause.
 func checkSource(path string) error {
+	if err := sqlite.CheckLog(path); err != nil {
+		return databaseFault(err, sqlite.StrayLogFix)
+	}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -83,7 +90,6 @@ func checkSource(path string) error {
 	case !info.Mode().IsRegular():
 		return databaseFault(errors.New("it is not a regular file"), "name a SQLite database")
 	case info.Size() == 0:
-		// SQLite would delete a log beside it.
 		return databaseFault(errors.New("it is empty"), "run flashsale migrate up if it is new, or correct the path")
 	}
 	return nil

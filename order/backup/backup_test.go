@@ -293,9 +293,10 @@ func TestTake_Refused(t *testing.T) {
 	lock := put("shop.db.serve.lock", "")
 	used := put("used.db", "")
 	put("used.db-wal", "x")
+	blank := put("blank.db", "")
 	text := put("notes.txt", strings.Repeat("no database ", 1000))
-	link := filepath.Join(folder, "link.db")
-	if err := os.Symlink(text, link); err != nil {
+	link, alias := filepath.Join(folder, "link.db"), filepath.Join(t.TempDir(), "alias.db")
+	if err := errors.Join(os.Symlink(text, link), os.Symlink(s.path, alias)); err != nil {
 		t.Fatal(err)
 	}
 	before := names(t, folder)
@@ -314,7 +315,10 @@ func TestTake_Refused(t *testing.T) {
 		{s.path, filepath.Join(folder, "none", "x.db"), false, "no such file"},
 		{filepath.Join(folder, "none.db"), filepath.Join(folder, "x.db"), true, "does not exist"},
 		{text, filepath.Join(folder, "x.db"), true, "not a database"},
-		{used, filepath.Join(folder, "x.db"), true, "it is empty"},
+		{used, filepath.Join(folder, "x.db"), true, "used.db-wal is not"},
+		{blank, filepath.Join(folder, "x.db"), true, "it is empty"},
+		{alias, lock, false, "the database itself"},
+		{alias, s.path + "-wal", false, "the database itself"},
 		{folder, filepath.Join(folder, "x.db"), true, "not a regular file"},
 	} {
 		_, err := Take(t.Context(), q.path, q.file, true)

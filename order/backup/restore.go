@@ -16,6 +16,7 @@ import (
 	"flashsale/internal/faultpoint"
 	"flashsale/migrations"
 	"flashsale/order"
+	"flashsale/order/store/sqlite"
 )
 
 // The names of files that restore leaves beside the database: unfinished copies of backups,
@@ -53,7 +54,7 @@ type Restored struct {
 // Errors: a *Fault if one of the two files is the cause; that of ctx.
 func Restore(ctx context.Context, file, path string, now time.Time) (_ Restored, err error) {
 	r := restoration{file: file}
-	if r.path, err = Resolve(path); err != nil {
+	if r.path, err = sqlite.Resolve(path); err != nil {
 		return Restored{}, databaseFault(err, "name a file in a folder that exists")
 	}
 	if err := r.checkFiles(); err != nil {
@@ -98,20 +99,6 @@ type restoration struct {
 	kept       string
 }
 
-// Resolve follows links to a database, which need not exist. So the database itself is replaced or
-// locked, whatever its name.
-func Resolve(path string) (string, error) {
-	target, err := filepath.EvalSymlinks(path)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return target, err
-	}
-	if _, err := os.Lstat(path); err == nil {
-		return "", errors.New("it is a link to a file that does not exist")
-	}
-	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-	return filepath.Join(folder, filepath.Base(path)), err
-}
-
 // checkFiles refuses wrong files.
 func (r *restoration) checkFiles() error {
 	info, err := os.Stat(r.file)
@@ -132,7 +119,7 @@ func (r *restoration) checkFiles() error {
 	case errors.Is(err, fs.ErrNotExist), err == nil && old.Size() == 0:
 		// SQLite would apply their contents to the new file, or delete them.
 		for _, side := range []string{"-wal", "-journal"} {
-			if _, err := os.Lstat(r.path + side); err == nil {
+			if s, err := os.Stat(r.path + side); err == nil && s.Size() > 0 {
 				return databaseFault(fmt.Errorf("the database does not exist or is empty, but %s exists and belongs to the one that was there", r.path+side),
 					"move that file elsewhere")
 			}

@@ -315,19 +315,37 @@ func TestRestore_Database(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(at("nothing"), at("link.db")); err != nil {
-		t.Fatal(err)
-	}
 	before := names(t, folder)
 	for path, word := range map[string]string{
 		at("text.db"): "move " + at("text.db"), at("gone.db"): at("gone.db-wal"), at("lost.db"): at("lost.db-journal"), at("empty.db"): at("empty.db-wal"),
-		at("link.db"): "a link to a file that does not exist", folder: "not a regular file",
+		folder:                                   "not a regular file",
 		filepath.Join(folder, "none", "shop.db"): "no such file",
 	} {
 		_, err := Restore(t.Context(), file, path, noon)
 		wantFault(t, err, true, nil, word)
 	}
 	wantNames(t, folder, before...)
+}
+
+// TestRestore_DanglingLink: a restore follows links to a database, also to one that does not exist. An empty log has nothing
+// to lose.
+func TestRestore_DanglingLink(t *testing.T) {
+	t.Parallel()
+	_, file := taken(t, 1)
+	folder := t.TempDir()
+	target, link := filepath.Join(folder, "shop.db"), filepath.Join(folder, "link.db")
+	if err := errors.Join(os.Symlink("shop.db", link), os.WriteFile(target+"-wal", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(t.Context(), file, link, noon); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(target); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		t.Errorf("the database: %+v, %v", info, err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link: %+v, %v", info, err)
+	}
 }
 
 // TestRestore_Leftovers removes the files of an interrupted restore, and keeps the

@@ -27,7 +27,11 @@ func NeedDatabase(s *config.Settings) error {
 	if s.Postgres() {
 		return nil
 	}
-	if _, err := os.Stat(strings.TrimPrefix(s.DB, "sqlite:")); errors.Is(err, fs.ErrNotExist) {
+	path := strings.TrimPrefix(s.DB, "sqlite:")
+	if err := sqlite.CheckLog(path); err != nil {
+		return config.FailedSetting("db", s.DB, err.Error(), sqlite.StrayLogFix)
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return config.FailedSetting("db", s.DB, "the database does not exist", "run flashsale migrate up to create it, or correct the path")
 	}
 	return nil
@@ -128,7 +132,7 @@ func DatabaseFix(s *config.Settings, err error) string {
 	case errors.Is(err, sqlite.ErrNotWritable):
 		return fmt.Sprintf("give the user of this process (uid %d) write access to the file, the -wal and -shm files beside it, and its folder; the file system must not be mounted read-only", os.Getuid())
 	case errors.Is(err, sqlite.ErrStrayLog):
-		return "put the database back beside its -wal file, which holds its last orders; remove that file only to give them up"
+		return sqlite.StrayLogFix
 	case sqlite.Full(err):
 		return "free disk space"
 	case errors.Is(err, database.ErrURL):

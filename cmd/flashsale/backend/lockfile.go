@@ -10,6 +10,7 @@ import (
 
 	"flashsale/cmd/flashsale/config"
 	"flashsale/order/backup"
+	"flashsale/order/store/sqlite"
 )
 
 // LockDataDir ensures that only one process runs the embedded engine with a data directory.
@@ -57,9 +58,9 @@ func (l *FileLock) Abandon() error {
 	return errors.Join(errs...)
 }
 
-// LockSQLite locks the file beside a SQLite database, or beside the one that a link names, that says which processes use it. A process with the
-// embedded engine holds it exclusively, because that engine has its own stock. All others share
-// it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
+// LockSQLite locks the file that says which processes use a SQLite database. It is beside the database itself:
+// links are followed. A process with the embedded engine holds it exclusively, because that engine has its own
+// stock. All others share it; see PostgresLock. It belongs to the owner of the database, because a file owned by root would
 // prevent the service from starting afterwards. Errors: ErrServed.
 func LockSQLite(s *config.Settings, exclusive bool) (*FileLock, error) {
 	path := strings.TrimPrefix(s.DB, "sqlite:")
@@ -68,9 +69,15 @@ func LockSQLite(s *config.Settings, exclusive bool) (*FileLock, error) {
 	if err := needFolder(s); err != nil {
 		return nil, err
 	}
-	target, err := backup.Resolve(path)
-	if err != nil {
-		return nil, config.FailedSetting("db", s.DB, err.Error(), "correct the path, or remove the link")
+	target, err := sqlite.Resolve(path)
+	if err == nil {
+		err = sqlite.CheckLog(target)
+	}
+	switch {
+	case errors.Is(err, sqlite.ErrStrayLog):
+		return nil, config.FailedSetting("db", s.DB, err.Error(), sqlite.StrayLogFix)
+	case err != nil:
+		return nil, lockFault("db", s.DB, err)
 	}
 	file := target + backup.LockSuffix
 	lock, err := lockFile(file, exclusive)

@@ -57,8 +57,35 @@ func TestLockSQLite_LinkedDatabase(t *testing.T) {
 			t.Errorf("by a link, exclusive %v: %v, want ErrServed", exclusive, err)
 		}
 	}
-	if _, err := LockSQLite(&config.Settings{DB: "sqlite:" + gone}, true); err == nil || !strings.Contains(err.Error(), "remove the link") {
-		t.Errorf("a link to nothing: %v", err)
+	// A new database may be behind a link.
+	first, err := LockSQLite(&config.Settings{DB: "sqlite:" + gone}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "none.serve.lock")); err != nil {
+		t.Error(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLockSQLite_StrayLog: a database that is missing beside its log gets no lock file.
+func TestLockSQLite_StrayLog(t *testing.T) {
+	t.Parallel()
+	db := filepath.Join(t.TempDir(), "shop.db")
+	if err := os.WriteFile(db+"-wal", []byte("log"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, start := range map[string]func(*config.Settings) error{
+		"lock": func(s *config.Settings) error { _, err := LockSQLite(s, true); return err }, "need": NeedDatabase,
+	} {
+		if err := start(&config.Settings{DB: "sqlite:" + db}); err == nil || !strings.Contains(err.Error(), "put the database back beside its -wal file") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(db + ".serve.lock"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock file: %v, want none", err)
 	}
 }
 

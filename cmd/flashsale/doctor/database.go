@@ -16,6 +16,7 @@ import (
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/bucket"
 	"flashsale/order/store"
+	"flashsale/order/store/sqlite"
 )
 
 // migrate is the fix for a database without the present schema.
@@ -28,6 +29,10 @@ func (d *doctor) database(ctx context.Context) store.Checkup {
 		return d.postgres(ctx)
 	}
 	path := strings.TrimPrefix(s.DB, "sqlite:")
+	if err := sqlite.CheckLog(path); err != nil {
+		d.fix("database", err.Error(), sqlite.StrayLogFix)
+		return store.Checkup{}
+	}
 	// Opening it would create it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		if s.Redis == config.EmbeddedRedis { // serve creates it

@@ -14,9 +14,6 @@ import (
 // permissions deny them, or its file system is read-only.
 var ErrNotWritable = errors.New("sqlite: database is not writable")
 
-// ErrStrayLog means that the file with the last transactions of a database exists, but not the database.
-var ErrStrayLog = errors.New("sqlite: log without its database")
-
 // notWritable wraps an error of the operating system or of SQLite with ErrNotWritable if it
 // has that cause.
 func notWritable(err error) error {

@@ -7,10 +7,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -80,7 +78,7 @@ func open(path string, params url.Values, conns int) (*gorm.DB, error) {
 //
 // Errors: ErrStrayLog.
 func Create(ctx context.Context, path string) error {
-	if err := refuseStrayLog(path); err != nil {
+	if err := CheckLog(path); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -92,27 +90,6 @@ func Create(ctx context.Context, path string) error {
 		return err
 	}
 	return format(ctx, path)
-}
-
-// refuseStrayLog returns ErrStrayLog if a database is missing or empty, but its log is not: the database
-// was moved without its log, or truncated. SQLite would delete the log, and with it committed transactions.
-// The log is read first, because another process may be creating the database.
-func refuseStrayLog(path string) error {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target
-	}
-	log, err := os.Stat(path + "-wal")
-	if err != nil || log.Size() == 0 {
-		return nil //nolint:nilerr // without a log there is nothing to lose
-	}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: %s does not exist, %s-wal does", ErrStrayLog, path, path)
-	case err == nil && info.Size() == 0:
-		return fmt.Errorf("%w: %s is empty, %s-wal is not", ErrStrayLog, path, path)
-	}
-	return nil
 }
 
 // format writes the first page of an empty database, which fixes its page size: a connection
@@ -161,7 +138,7 @@ func TryWrite(ctx context.Context, db *gorm.DB) error {
 // returns an error if this process may not write to the file: beside such a file SQLite would leave
 // others that its owner cannot write to either.
 func Peek(path string, fn func(*sql.DB) error) error {
-	if err := refuseStrayLog(path); err != nil {
+	if err := CheckLog(path); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

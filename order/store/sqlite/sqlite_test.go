@@ -36,12 +36,14 @@ func TestCreate_ErrStrayLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	missing, empty, link := filepath.Join(dir, "missing.db"), filepath.Join(dir, "empty.db"), filepath.Join(dir, "link.db")
+	dangling := filepath.Join(dir, "dangling.db")
 	err := errors.Join(os.WriteFile(missing+"-wal", []byte("log"), 0o600), os.WriteFile(empty+"-wal", []byte("log"), 0o600),
-		os.WriteFile(empty, nil, 0o600), os.Symlink(empty, link))
+		os.WriteFile(empty, nil, 0o600), os.Symlink(empty, link),
+		os.Symlink("missing.db", dangling))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{missing, empty, link} {
+	for _, path := range []string{missing, empty, link, dangling} {
 		if err := Create(t.Context(), path); !errors.Is(err, ErrStrayLog) {
 			t.Errorf("create %s: %v, want ErrStrayLog", path, err)
 		}
@@ -57,6 +59,35 @@ func TestCreate_ErrStrayLog(t *testing.T) {
 	}
 	if _, err := os.Stat(missing); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the missing database: %v, want that it does not exist", err)
+	}
+}
+
+// TestResolve: links are followed to the database, also to one that does not exist.
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	err = errors.Join(os.Mkdir(at("volume"), 0o700), os.WriteFile(at("shop.db"), nil, 0o600), os.Symlink("shop.db", at("link.db")),
+		os.Symlink("volume", at("folder")), os.Symlink("../new.db", at("volume/up.db")), os.Symlink("folder/up.db", at("twice.db")),
+		os.Symlink("loop.db", at("loop.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"shop.db": "shop.db", "link.db": "shop.db", "absent.db": "absent.db", "folder/absent.db": "volume/absent.db",
+		"folder/up.db": "new.db", "twice.db": "new.db",
+	} {
+		if got, err := Resolve(at(name)); got != at(want) || err != nil {
+			t.Errorf("%s: got %s, %v; want %s", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"loop.db", "none/shop.db"} {
+		if got, err := Resolve(at(name)); err == nil {
+			t.Errorf("%s: got %s, want an error", name, got)
+		}
 	}
 }
 
