@@ -141,11 +141,12 @@ func Durability(ctx context.Context, rdb redis.UniversalClient, setting string) 
 	if err != nil || len(masters) == 0 {
 		masters = []Master{{Cmdable: rdb}} // it gets the same error, and its durability is unknown
 	}
+	weak := false // says is the sentence of a master that needs a change for it
 	for _, m := range masters {
 		kept, advised := durability(ctx, m)
-		// The sentence of a master without an advice about it is the same for all of them.
-		if says == "" || len(advised) > 0 && len(change) == 0 {
-			says = kept
+		concerns := slices.ContainsFunc(advised, func(a Advice) bool { return a.Says == kept })
+		if says == "" || concerns && !weak {
+			says, weak = kept, concerns
 		}
 		change = append(change, advised...)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"flashsale/cmd/flashsale/backend"
 	"flashsale/cmd/flashsale/config"
 	"flashsale/internal/testing/redistest"
 	"flashsale/inventory"
@@ -129,6 +130,22 @@ func TestDoctor_EveryMaster(t *testing.T) {
 				t.Errorf("%s %s on %s: the doctor found %+v", q.setting, q.bad, n.Addr(), d.found)
 			}
 		}
+	}
+	// The sentence about durability is that of the master that keeps least, also if another has another fault.
+	for _, order := range [][2]int{{0, 2}, {2, 0}} {
+		evicts, forgets := nodes[order[0]], nodes[order[1]]
+		set(evicts, "maxmemory-policy", "allkeys-lru")
+		set(forgets, "appendonly", "no")
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr()}})
+		says, change := backend.Durability(t.Context(), rdb, s.Redis)
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(says, forgets.Addr()+" keeps no data") || len(change) != 2 {
+			t.Errorf("it says %q and advises %+v", says, change)
+		}
+		set(evicts, "maxmemory-policy", "noeviction")
+		set(forgets, "appendonly", "yes")
 	}
 }
 
