@@ -153,7 +153,11 @@ func (r *recoverRun) decide(c *cobra.Command, db *store.Store, rdb redis.Univers
 	}
 	switch {
 	case len(all) == 0:
-		_, err := fmt.Fprintln(c.OutOrStdout(), "no sale is stopped")
+		to := c.OutOrStdout()
+		if r.list == "-" { // only the list goes there
+			to = c.ErrOrStderr()
+		}
+		_, err := fmt.Fprintln(to, "no sale is stopped")
 		return err
 	case len(stopped) == 0:
 		return fmt.Errorf("the sale of %s is not stopped; those of %s are", r.item, strings.Join(itemsOf(all), ", "))

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// A required text has a visible character: the name of an item is the text of its links.
+// A required text has more than spaces: the name of an item is the text of its links.
 func TestCheckText_Blank(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{" ", "   ", "\u00a0", "\u3000 \u2003"} {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os/user"
@@ -80,9 +81,12 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	if res.StatusCode >= 300 {
 		return nil, r.refused(res)
 	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	switch {
+	case err != nil:
 		return nil, r.unanswered(ctx, method, err)
+	case len(text) > maxAnswer:
+		return nil, r.foreign(fmt.Sprintf("%s with more than %d bytes", res.Status, maxAnswer))
 	}
 	// Each answer of the API is an object with members.
 	var members map[string]json.RawMessage
@@ -92,20 +96,23 @@ func (r *remote) send(ctx context.Context, method, path string, headers map[stri
 	return res.Header, nil
 }
 
-// sameServer lets a redirect be the answer. A server that is redirected to may be another one, and a
+// noRedirects makes a redirect the answer. A server that is redirected to may be another one, and a
 // POST would become a GET there, whose success says nothing about the change.
-func sameServer(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+func noRedirects(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // unanswered is the error of a call without a complete answer.
 func (r *remote) unanswered(ctx context.Context, method string, err error) error {
-	switch {
-	case ctx.Err() == nil:
-		return unreachable(r.server, err)
-	case method == http.MethodGet:
-		return fmt.Errorf("interrupted before %s answered", r.server)
-	default:
-		return fmt.Errorf("interrupted before %s answered; the change may have been made", r.server)
+	var failed *net.OpError
+	changed := method != http.MethodGet && !(errors.As(err, &failed) && failed.Op == "dial") // it may have
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted before %s answered", r.server)
+	} else {
+		err = unreachable(r.server, err)
 	}
+	if changed {
+		return fmt.Errorf("%w; the change may have been made", err)
+	}
+	return err
 }
 
 // unreachable is the error of a request without an answer.
@@ -162,7 +169,7 @@ func (a *access) dial(c *cobra.Command, admin bool) (*remote, error) {
 			return nil, err
 		}
 	}
-	r := &remote{asked: asked{server, c.Flags(), key != nil, argumentOf(c)}, token: token, client: http.Client{Timeout: apiTimeout, CheckRedirect: sameServer}}
+	r := &remote{asked: asked{server, c.Flags(), key != nil, argumentOf(c)}, token: token, client: http.Client{Timeout: apiTimeout, CheckRedirect: noRedirects}}
 	if err := r.waitReady(c.Context(), wait); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ func TestRemote_call_ForeignAnswer(t *testing.T) {
 		"null":     func(w http.ResponseWriter) { fmt.Fprint(w, "null") },
 		"empty":    func(w http.ResponseWriter) { fmt.Fprint(w, "{}") },
 		"type":     func(w http.ResponseWriter) { fmt.Fprint(w, `{"id":7}`) },
+		"huge":     func(w http.ResponseWriter) { fmt.Fprint(w, `{"id":"`+strings.Repeat("a", maxAnswer)+`"}`) },
 		"nothing":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
 		"redirect": func(w http.ResponseWriter) { w.Header().Set("Location", "/v1/items"); w.WriteHeader(http.StatusFound) },
 	} {
@@ -33,7 +34,7 @@ func TestRemote_call_ForeignAnswer(t *testing.T) {
 				answer(w)
 			}))
 			t.Cleanup(s.Close)
-			r := &remote{asked: asked{server: s.URL}, client: http.Client{CheckRedirect: sameServer}}
+			r := &remote{asked: asked{server: s.URL}, client: http.Client{CheckRedirect: noRedirects}}
 			var item itemView
 			err := r.call(t.Context(), http.MethodPost, "/v1/admin/items", nil, &item)
 			const fix = "; correct --server, which may name another service"
@@ -75,6 +76,28 @@ func TestRemote_call_Interrupted(t *testing.T) {
 		err := r.call(ctx, method, "/v1/admin/items", nil, nil)
 		if want := fmt.Sprintf(want, s.URL); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %q", method, err, want)
+		}
+	}
+}
+
+// TestRemote_call_Lost: if the answer is lost, the error says whether the change may have been made.
+func TestRemote_call_Lost(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	t.Cleanup(s.Close)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	const note = "; the change may have been made"
+	for _, q := range []struct {
+		method, server string
+		made           bool
+	}{
+		{http.MethodPost, s.URL, true}, {http.MethodGet, s.URL, false}, {http.MethodPost, gone.URL, false},
+	} {
+		r := &remote{asked: asked{server: q.server}, client: http.Client{Timeout: time.Minute}}
+		err := r.call(t.Context(), q.method, "/v1/admin/items", nil, nil)
+		if err == nil || strings.HasSuffix(err.Error(), note) != q.made || !strings.Contains(err.Error(), " does not answer") {
+			t.Errorf("%s %s: got %v; want the note: %v", q.method, q.server, err, q.made)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (a *access) dialTop(c *cobra.Command, items []string) (*topSource, error) {
 		// The answer begins at once; a stream has no end.
 		client: http.Client{
 			Transport:     &http.Transport{ResponseHeaderTimeout: apiTimeout, Proxy: http.ProxyFromEnvironment},
-			CheckRedirect: sameServer,
+			CheckRedirect: noRedirects,
 		},
 	}
 	if len(items) > 0 {

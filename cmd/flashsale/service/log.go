@@ -13,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"flashsale/cmd/flashsale/config"
-	"flashsale/handler/server"
 )
 
 const (
@@ -47,11 +46,31 @@ func newLogger(s *config.Settings, registry prometheus.Registerer) (zerolog.Logg
 	return to(q), func() { q.flush(time.After(logFlush)) }
 }
 
-// captureStandardLog sends the lines of the standard logger to log. HTTP clients write there what a
-// server sends without a request, so a receiver of webhooks determines how much and when.
-func captureStandardLog(log zerolog.Logger) {
-	stdlog.SetFlags(0)                              //nolint:forbidigo // net/http's clients take no other logger
-	stdlog.SetOutput(server.ErrorLog(log).Writer()) //nolint:forbidigo // the same
+// captureStandardLog sends the lines of the standard logger to log until restore is called.
+func captureStandardLog(log zerolog.Logger) (restore func()) {
+	out, flags := stdlog.Writer(), stdlog.Flags() //nolint:forbidigo // libraries write to this logger
+	stdlog.SetFlags(0)                            //nolint:forbidigo // the same
+	stdlog.SetOutput(standardLog{log})            //nolint:forbidigo // the same
+	return func() {
+		stdlog.SetOutput(out)  //nolint:forbidigo // the same
+		stdlog.SetFlags(flags) //nolint:forbidigo // the same
+	}
+}
+
+// standardLog converts the lines of the standard logger to events.
+type standardLog struct{ log zerolog.Logger }
+
+// unsolicited begins the line of an HTTP client about bytes that a server sends without a request. So a receiver
+// of webhooks determines how many there are.
+const unsolicited = "Unsolicited response"
+
+func (w standardLog) Write(line []byte) (int, error) {
+	level := zerolog.WarnLevel
+	if bytes.HasPrefix(line, []byte(unsolicited)) {
+		level = zerolog.DebugLevel
+	}
+	w.log.WithLevel(level).Str("from", "log").Msg(string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // logQueue writes lines of the log in the background. A pipe whose reader has stopped, such as a

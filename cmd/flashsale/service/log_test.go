@@ -2,10 +2,13 @@ package service
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // A reader that has stopped blocks neither the writers nor the stop. When it reads again it gets
@@ -68,5 +71,23 @@ func TestLogQueue_Flush(t *testing.T) {
 	}
 	if got := <-read; got != "abc" {
 		t.Errorf("the log has %q", got)
+	}
+}
+
+// TestStandardLog: what servers send without a request is a debug line; other lines of libraries are warnings.
+func TestStandardLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	w := standardLog{zerolog.New(&out)}
+	for _, line := range []string{"Unsolicited response received on idle HTTP channel starting with \"x\"; err=<nil>\n", "another line\n"} {
+		if n, err := io.WriteString(w, line); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	const want = `{"level":"debug","from":"log","message":"Unsolicited response received on idle HTTP channel starting with \"x\"; err=<nil>"}
+{"level":"warn","from":"log","message":"another line"}
+`
+	if out.String() != want {
+		t.Errorf("got %s, want %s", out.String(), want)
 	}
 }

@@ -47,7 +47,7 @@ func Run(ctx context.Context, s *config.Settings, r Role, b Build, out io.Writer
 	registry := prometheus.NewRegistry()
 	log, flush := newLogger(s, registry)
 	defer flush()
-	captureStandardLog(log)
+	defer captureStandardLog(log)()
 	life, err := build(ctx, &env{
 		settings: s, role: r, build: b, log: log, out: out, registry: registry, now: time.Now,
 	})
