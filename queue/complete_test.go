@@ -85,6 +85,28 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 	})
 }
 
+// TestQueue_CompleteRoom: each completion of a call gets the room that those before it have left.
+func TestQueue_CompleteRoom(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		x, y := queue.Task{ID: "x"}, queue.Task{ID: "y"}
+		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		status, err := q.Complete(await.Context(t), queue.Completion{Task: l[0]}, queue.Completion{Task: l[1], Next: []queue.Task{x, y}})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
+		wantStats(t, q, queue.Stats{Ready: 2})
+
+		q, f, _ := pair(t, rdb, queue.Config{}, queue.Config{MaxLength: 1})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l = take(t, q, "a", "b")
+		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: []queue.Task{x}}, queue.Completion{Task: l[1], Next: []queue.Task{y}})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusFull)
+		wantStats(t, q, queue.Stats{Leased: 1})
+		wantStats(t, f, queue.Stats{Ready: 1})
+	})
+}
+
 // TestQueue_CompleteMany: in several script calls each task gets its own follow-up tasks.
 func TestQueue_CompleteMany(t *testing.T) {
 	t.Parallel()
