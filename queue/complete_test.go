@@ -20,6 +20,15 @@ func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Le
 	wantStatus(t, status, err, want)
 }
 
+// wantDue fails unless the task is delayed until then, in whole milliseconds, rounded up.
+func wantDue(t testing.TB, q *queue.Queue, id string, due time.Time) {
+	t.Helper()
+	info := get(t, q, id)
+	if !info.At.Equal(due.Add(time.Millisecond-1).Truncate(time.Millisecond)) || info.State != queue.StateDelayed {
+		t.Errorf("%+v, want it due at %v", info, due)
+	}
+}
+
 func TestQueue_Complete(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -32,6 +41,7 @@ func TestQueue_Complete(t *testing.T) {
 			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
 			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
 		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
+		wantDue(t, q, "later", due)
 		wantComplete(t, q, queue.StatusOK, l[1])
 		wantGone(t, q, "b")
 		tasks := take(t, q, "urgent", "a", "last")
