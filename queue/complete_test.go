@@ -20,6 +20,15 @@ func wantComplete(t testing.TB, q *queue.Queue, want queue.Status, task queue.Le
 	wantStatus(t, status, err, want)
 }
 
+// wantDue fails unless the task is delayed until then, in whole milliseconds, rounded up.
+func wantDue(t testing.TB, q *queue.Queue, id string, due time.Time) {
+	t.Helper()
+	info := get(t, q, id)
+	if !info.At.Equal(due.Add(time.Millisecond-1).Truncate(time.Millisecond)) || info.State != queue.StateDelayed {
+		t.Errorf("%+v, want it due at %v", info, due)
+	}
+}
+
 func TestQueue_Complete(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -32,6 +41,7 @@ func TestQueue_Complete(t *testing.T) {
 			queue.Task{ID: "later", Due: due}, queue.Task{ID: "a", Type: "second", Payload: []byte("2")},
 			queue.Task{ID: "last"}, queue.Task{ID: "urgent", Priority: 9})
 		wantStats(t, q, queue.Stats{Ready: 3, Delayed: 1, Leased: 1})
+		wantDue(t, q, "later", due)
 		wantComplete(t, q, queue.StatusOK, l[1])
 		wantGone(t, q, "b")
 		tasks := take(t, q, "urgent", "a", "last")
@@ -82,6 +92,28 @@ func TestQueue_CompleteOverfull(t *testing.T) {
 		l := take(t, q, "a", "b", "c", "d")
 		wantComplete(t, q, queue.StatusOK, l[0])
 		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "next"}, queue.Task{ID: "next 2"})
+	})
+}
+
+// TestQueue_CompleteRoom: each completion of a call gets the room that those before it have left.
+func TestQueue_CompleteRoom(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		x, y := queue.Task{ID: "x"}, queue.Task{ID: "y"}
+		q := newQueue(t, rdb, queue.Config{MaxLength: 2})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		status, err := q.Complete(await.Context(t), queue.Completion{Task: l[0]}, queue.Completion{Task: l[1], Next: []queue.Task{x, y}})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusOK)
+		wantStats(t, q, queue.Stats{Ready: 2})
+
+		q, f, _ := pair(t, rdb, queue.Config{}, queue.Config{MaxLength: 1})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l = take(t, q, "a", "b")
+		status, err = q.Complete(await.Context(t), queue.Completion{Task: l[0], Next: []queue.Task{x}}, queue.Completion{Task: l[1], Next: []queue.Task{y}})
+		wantStatus(t, status, err, queue.StatusOK, queue.StatusFull)
+		wantStats(t, q, queue.Stats{Leased: 1})
+		wantStats(t, f, queue.Stats{Ready: 1})
 	})
 }
 

@@ -26,33 +26,39 @@ func TestQueue_Followers(t *testing.T) {
 	t.Parallel()
 	redistest.Universal(t, func(t *testing.T, rdb redis.UniversalClient) {
 		// The queue itself has no room for follow-up tasks; the other queue has.
-		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2}, queue.Config{MaxLength: 3})
+		q, f, prefixes := pair(t, rdb, queue.Config{MaxLength: 2}, queue.Config{MaxLength: 4})
 		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
 		l := take(t, q, "a", "b")
 		due := serverTime(t, rdb).Add(time.Hour)
 		// The id is taken in one queue, and free in the other.
-		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "a", Payload: []byte("2")}, queue.Task{ID: "later", Due: due})
+		wantComplete(t, q, queue.StatusOK, l[0], queue.Task{ID: "a", Payload: []byte("2")}, queue.Task{ID: "later", Due: due, Payload: []byte("first")})
 		wantStats(t, q, queue.Stats{Leased: 1})
 		wantStats(t, f, queue.Stats{Ready: 1, Delayed: 1})
-		if info := get(t, f, "later"); !info.At.Equal(due.Add(time.Millisecond-1).Truncate(time.Millisecond)) || info.State != queue.StateDelayed {
-			t.Errorf("%+v, want it due at %v", info, due)
-		}
+		wantDue(t, f, "later", due)
 		got := take(t, f, "a")
 		if string(got[0].Payload) != "2" || got[0].Attempt != 1 {
 			t.Errorf("%+v", got[0])
 		}
-		// Two are one too many for the other queue, in which the task itself makes no room.
+		// Three are one too many for the other queue, in which the task itself makes no room.
 		before, there := content(t, rdb, prefixes[0]), content(t, rdb, prefixes[1])
-		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due})
+		wantComplete(t, q, queue.StatusFull, l[1], queue.Task{ID: "x"}, queue.Task{ID: "y", Due: due}, queue.Task{ID: "z"})
 		wantContent(t, rdb, prefixes[0], before)
 		wantContent(t, rdb, prefixes[1], there)
-		// A task that is already in the queue counts as added.
-		wantComplete(t, q, queue.StatusOK, l[1], queue.Task{ID: "later"})
+		// A task that is already in the queue counts as added and is not changed. A new id is added once.
+		wantAll(t, ack(t, f, got...), queue.StatusOK)
+		wantComplete(t, q, queue.StatusOK, l[1], queue.Task{ID: "later", Payload: []byte("second")},
+			queue.Task{ID: "new", Payload: []byte("first")}, queue.Task{ID: "new", Payload: []byte("second")})
 		wantStats(t, q, queue.Stats{})
-		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
+		wantStats(t, f, queue.Stats{Ready: 1, Delayed: 1})
+		wantDue(t, f, "later", due)
+		for _, id := range []string{"later", "new"} {
+			if info := get(t, f, id); string(info.Payload) != "first" {
+				t.Errorf("%s: %+v, want the first payload", id, info)
+			}
+		}
 		// A repeat adds nothing.
 		wantComplete(t, q, queue.StatusMissing, l[1], queue.Task{ID: "more"})
-		wantStats(t, f, queue.Stats{Delayed: 1, Leased: 1})
+		wantStats(t, f, queue.Stats{Ready: 1, Delayed: 1})
 	})
 }
 

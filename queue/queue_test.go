@@ -289,6 +289,20 @@ func TestQueue_RejectOrder(t *testing.T) {
 	})
 }
 
+// TestQueue_RejectTwice: of two rejections of one task in a call, the last one counts.
+func TestQueue_RejectTwice(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		q := newQueue(t, rdb, queue.Config{})
+		enqueue(t, q, queue.Task{ID: "a"}, queue.Task{ID: "b"})
+		l := take(t, q, "a", "b")
+		status, err := q.Reject(await.Context(t), queue.Rejection{Task: l[0], Dead: true}, queue.Rejection{Task: l[1]},
+			queue.Rejection{Task: l[0], Delay: time.Hour})
+		wantStatus(t, status, err, queue.StatusStale, queue.StatusOK, queue.StatusOK)
+		wantStats(t, q, queue.Stats{Ready: 1, Delayed: 1})
+	})
+}
+
 func TestQueue_DueNeverEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -158,67 +159,85 @@ func TestQueue_BodyDeleted(t *testing.T) {
 }
 
 // TestQueue_KeyOfAnotherType: while one of the queue's keys has another type, a call succeeds or
-// changes nothing.
+// changes nothing. It succeeds if it does not need the key.
 func TestQueue_KeyOfAnotherType(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := await.Context(t)
-		calls := map[string]func(q *queue.Queue, l []queue.Leased) error{
-			"enqueue": func(q *queue.Queue, _ []queue.Leased) error {
+		calls := map[string]struct {
+			call     func(q *queue.Queue, l []queue.Leased) error
+			needless []string // keys that the call does not need unless a task dies
+		}{
+			"enqueue": {func(q *queue.Queue, _ []queue.Leased) error {
 				_, err := q.Enqueue(ctx, queue.Task{ID: "new"}, queue.Task{ID: "later", Due: time.Now().Add(time.Hour)})
 				return err
-			},
-			"dequeue": func(q *queue.Queue, _ []queue.Leased) error {
-				_, err := q.Dequeue(ctx, 1)
+			}, []string{"dead", "counts"}},
+			"dequeue": {func(q *queue.Queue, _ []queue.Leased) error {
+				f, err := q.Dequeue(ctx, 1)
+				if err == nil && len(f.Tasks) != 1 {
+					err = fmt.Errorf("took %v", names(f.Tasks))
+				}
 				return err
-			},
-			"discard": func(q *queue.Queue, l []queue.Leased) error {
-				_, err := q.Reject(ctx, queue.Rejection{Task: l[0], Dead: true})
+			}, []string{"dead", "clock", "counts"}},
+			"discard": {func(q *queue.Queue, l []queue.Leased) error {
+				_, err := q.Reject(ctx, queue.Rejection{Task: l[1]}, queue.Rejection{Task: l[0], Dead: true})
 				return err
-			},
-			"retry at once": func(q *queue.Queue, l []queue.Leased) error {
-				_, err := q.Reject(ctx, queue.Rejection{Task: l[0]})
+			}, []string{"clock", "counts"}},
+			"retry at once": {func(q *queue.Queue, l []queue.Leased) error {
+				_, err := q.Reject(ctx, queue.Rejection{Task: l[0]}, queue.Rejection{Task: l[1]})
 				return err
-			},
-			"retry later": func(q *queue.Queue, l []queue.Leased) error {
-				_, err := q.Reject(ctx, queue.Rejection{Task: l[0], Delay: time.Hour})
+			}, []string{"dead", "body", "clock", "counts"}},
+			"retry later": {func(q *queue.Queue, l []queue.Leased) error {
+				_, err := q.Reject(ctx, queue.Rejection{Task: l[0], Delay: time.Hour}, queue.Rejection{Task: l[1], Delay: time.Hour})
 				return err
-			},
-			"split": func(q *queue.Queue, l []queue.Leased) error {
-				_, err := q.Complete(ctx, queue.Completion{Task: l[0], Split: []queue.Task{{ID: "half"}}})
+			}, []string{"dead", "body", "clock", "counts"}},
+			"split": {func(q *queue.Queue, l []queue.Leased) error {
+				_, err := q.Complete(ctx, queue.Completion{Task: l[1]}, queue.Completion{Task: l[0], Split: []queue.Task{{ID: "half"}}})
 				return err
-			},
-			"then": func(q *queue.Queue, l []queue.Leased) error {
-				_, err := q.Complete(ctx, queue.Completion{Task: l[0], Next: []queue.Task{{ID: "next"}}})
+			}, []string{"dead", "counts"}},
+			"then": {func(q *queue.Queue, l []queue.Leased) error {
+				_, err := q.Complete(ctx, queue.Completion{Task: l[1]}, queue.Completion{Task: l[0], Next: []queue.Task{{ID: "next"}}})
 				return err
-			},
-			"run now": func(q *queue.Queue, _ []queue.Leased) error {
+			}, []string{"dead", "counts"}},
+			"run now": {func(q *queue.Queue, _ []queue.Leased) error {
 				_, err := q.RunNow(ctx, time.Time{}, "dead", "delayed")
 				return err
-			},
+			}, []string{"counts"}},
 		}
-		for name, call := range calls {
-			for _, key := range []string{"ready", "delayed", "leased", "dead", "body", "meta", "clock", "wake", "counts"} {
-				q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, Lease: never})
-				enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "mine"}, queue.Task{ID: "expired"}, queue.Task{ID: "spent", MaxAttempts: 1})
-				l := take(t, q, "dead", "mine", "expired", "spent")
-				reject(t, q, queue.Rejection{Task: l[0], Dead: true})
-				enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "bodiless"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
-				must(t, rdb.HDel(ctx, q.Prefix()+"body", "bodiless").Err())
-				expire(t, rdb, q, "expired", "spent")
-				moveAll(t, rdb, q.Prefix()+"delayed", 1)
-				before := content(t, rdb, q.Prefix())
-				foreign := q.Prefix() + key
-				kept := rdb.Rename(ctx, foreign, foreign+"kept").Err() == nil
-				must(t, rdb.SAdd(ctx, foreign, "of another type").Err())
-				err := call(q, l[1:])
-				must(t, rdb.Del(ctx, foreign).Err())
-				if kept {
-					must(t, rdb.Rename(ctx, foreign+"kept", foreign).Err())
-				}
-				if now := content(t, rdb, q.Prefix()); err != nil && !maps.Equal(now, before) {
-					t.Errorf("%s without %s: %v, and %v became %v", name, key, err, before, now)
-				}
+		keys := []string{"ready", "delayed", "leased", "dead", "body", "meta", "clock", "wake", "counts"}
+		test := func(name, key string, dying bool) {
+			q := newQueue(t, rdb, queue.Config{MaxAttempts: 3, MaxDead: 1, Lease: never})
+			last := 2
+			if dying {
+				last = 1
+			}
+			enqueue(t, q, queue.Task{ID: "dead"}, queue.Task{ID: "mine"}, queue.Task{ID: "expired", MaxAttempts: last})
+			l := take(t, q, "dead", "mine", "expired")
+			reject(t, q, queue.Rejection{Task: l[0], Dead: true})
+			enqueue(t, q, queue.Task{ID: "ready"}, queue.Task{ID: "bodiless"}, queue.Task{ID: "delayed", Due: time.Now().Add(time.Hour)})
+			must(t, rdb.HDel(ctx, q.Prefix()+"body", "bodiless").Err())
+			expire(t, rdb, q, "expired")
+			moveAll(t, rdb, q.Prefix()+"delayed", 1)
+			before := content(t, rdb, q.Prefix())
+			foreign := q.Prefix() + key
+			kept := rdb.Rename(ctx, foreign, foreign+"kept").Err() == nil
+			must(t, rdb.SAdd(ctx, foreign, "of another type").Err())
+			err := calls[name].call(q, l[1:])
+			must(t, rdb.Del(ctx, foreign).Err())
+			if kept {
+				must(t, rdb.Rename(ctx, foreign+"kept", foreign).Err())
+			}
+			if now := content(t, rdb, q.Prefix()); err != nil && !maps.Equal(now, before) {
+				t.Errorf("%s without %s: %v, and %v became %v", name, key, err, before, now)
+			}
+			if err != nil && !dying && slices.Contains(calls[name].needless, key) {
+				t.Errorf("%s without %s: %v, want success", name, key, err)
+			}
+		}
+		for name := range calls {
+			for _, key := range keys {
+				test(name, key, true)
+				test(name, key, false)
 			}
 		}
 	})

@@ -20,8 +20,9 @@ end
 local left, ttl = redis.call('PTTL', KEYS[1]), ARGV[4]
 if left > tonumber(ttl) then ttl = left end
 local whole = mine .. ARGV[2] .. ARGV[3]
--- A Redis at its memory limit refuses SET, and a renewal needs none. If the key has just expired, it is set.
-if value ~= whole or redis.call('PEXPIRE', KEYS[1], ttl) == 0 then
+-- A Redis at its memory limit refuses SET as the first write of a script, but not PEXPIRE, nor SET after it: a key that
+-- still has this node's own fencing token is renewed, too. One that has just expired is set.
+if not value or redis.call('PEXPIRE', KEYS[1], ttl) == 0 or value ~= whole then
   redis.call('SET', KEYS[1], whole, 'PX', ttl)
 end
 local stored = redis.pcall('GET', KEYS[2])

@@ -23,21 +23,44 @@ local function entries_of(at, n)
 end
 
 -- The fragments work on KEYS, which is a local of this script: see scripts.go.
-local function fits(needed, meta)
+local function room_for_next()
   KEYS = others
   local room = queue_room(0, max_length)
   KEYS = own
+  return room
+end
+
+local room -- for follow-up tasks, as long as no write has changed it
+
+local function fits(needed, meta)
+  room = room or room_for_next()
+  local freed = 0
   if same then -- the task's own place is free then
     local _, _, _, _, options = queue_parse(meta)
-    room = room + queue_entries(options)
+    freed = queue_entries(options)
   end
-  return room >= needed
+  return room + freed >= needed
 end
 
 -- What is split off a task takes the place that the task had, so there is room for it.
 local unbounded = 1e15
 
-local status, at, i, freed = {}, 2, 0, 0
+-- A key of another type must fail here, before the first write, and not after it.
+local at, splits, follows = 2, 0, 0
+while at <= #ARGV do
+  local split, n = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  splits, follows = splits + split, follows + n
+  at = at + 4 + 5 * (split + n)
+end
+if splits > 0 then
+  queue_room(0, unbounded)
+end
+if follows > 0 then
+  room = room_for_next()
+end
+
+local status, i, freed = {}, 0, 0
+at = 2
 while at <= #ARGV do
   local id, token, split, n = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first, next_first = at + 4, at + 4 + 5 * split
@@ -51,8 +74,8 @@ while at <= #ARGV do
     status[i] = 'F'
   else
     status[i] = 'K'
-    if split > 0 then
-      queue_room(0, unbounded) -- a key of another type must fail here, before the first write
+    if same or n > 0 then
+      room = nil
     end
     redis.call('ZREM', KEYS[3], id)
     freed = freed + math.max(0, queue_forget({id}, {meta}) - entries_of(first, split))

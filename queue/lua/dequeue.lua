@@ -59,19 +59,29 @@ local function reclaim()
   if #ids == 0 then
     return
   end
-  redis.call('ZCARD', KEYS[10]) -- some may become dead letters
+  local tasks = {} -- of each: attempt, priority, options, and whether it dies
+  queue_each(#ids, function(from, to)
+    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
+    for i = from, to do
+      local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
+      local dies = attempt >= queue_max(options, max_attempts)
+      if dies then
+        redis.call('ZCARD', KEYS[10]) -- before anything is reclaimed
+      end
+      tasks[i] = {attempt, priority, options, dies}
+    end
+  end)
   reply[5] = string.format('%d', #ids)
   local front = queue_front(now_us, #ids)
   local back = string.format(',b%d', now_us)
   queue_each(#ids, function(from, to)
-    local metas = redis.call('HMGET', KEYS[5], unpack(ids, from, to))
     queue_tally('failed', redis.call('ZREM', KEYS[3], unpack(ids, from, to)))
     local ready, fresh, k = {}, {}, 0
     for i = from, to do
-      local attempt, priority, _, _, options = queue_parse(metas[i - from + 1])
+      local attempt, priority, options, dies = unpack(tasks[i])
       reply[filled + 1], reply[filled + 2], reply[filled + 3] = ids[i], string.format('%d,%d', attempt, priority) .. options, '0'
       filled = filled + 3
-      if attempt >= queue_max(options, max_attempts) then
+      if dies then
         bury(ids[i], attempt, priority, 'lease expired', options)
         reply[filled] = '1'
       else

@@ -5,7 +5,7 @@
 -- Returns a string with one letter per task: K done, S stale (another lease is current), M missing
 -- Atomic because the token must still be the current one when the task changes sets.
 --
--- The commands are per task here: failures are the rare case, and the batch is bounded by the caller.
+-- The writes are per task here: failures are the rare case, and the batch is bounded by the caller.
 
 local max_attempts = tonumber(ARGV[1])
 local n = (#ARGV - 2) / 5
@@ -27,21 +27,44 @@ local function place(i, counted, priority)
   return score
 end
 
--- A key of another type must fail here, before the first write, and not after it.
-queue_room(0, 0)
-redis.call('ZCARD', KEYS[10])
-local head = queue_first(KEYS[2])
+-- A key of another type must fail here, before the first write, and not after it. The keys of dead letters are checked
+-- only if there will be one, because the other tasks do not need them.
+redis.call('ZCARD', KEYS[1])
+redis.call('LLEN', KEYS[7])
+local held = {} -- of each task whose token is current: attempt, priority, options, and whether it dies
+queue_each(n, function(from, to)
+  local ids = {}
+  for i = from, to do
+    ids[i - from + 1] = ARGV[5 * i - 2]
+  end
+  local metas = redis.call('HMGET', KEYS[5], unpack(ids))
+  for i = from, to do
+    local meta, mode = metas[i - from + 1], ARGV[5 * i]
+    if not meta then
+      status[i] = 'M'
+    elseif meta ~= ARGV[5 * i - 1] then
+      status[i] = 'S'
+    else
+      local attempt, priority, _, _, options = queue_parse(meta)
+      local dies = mode == 'd' or (mode == 'c' and attempt >= queue_max(options, max_attempts))
+      if dies then
+        redis.call('ZCARD', KEYS[10])
+        redis.call('HLEN', KEYS[4])
+      end
+      held[i] = {attempt, priority, options, dies}
+    end
+  end
+end)
+
+local head, seen = queue_first(KEYS[2]), {}
 for i = n, 1, -1 do
   local at = 5 * i - 2
   local id, mode, delay, reason = ARGV[at], ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4]
-  local meta = redis.call('HGET', KEYS[5], id)
-  if not meta then
-    status[i] = 'M'
-  elseif meta ~= ARGV[at + 1] then
+  if held[i] and seen[id] then -- given twice: the last one has ended the lease
     status[i] = 'S'
-  else
-    status[i] = 'K'
-    local attempt, priority, _, _, options = queue_parse(meta)
+  elseif held[i] then
+    status[i], seen[id] = 'K', true
+    local attempt, priority, options, dies = unpack(held[i])
     redis.call('ZREM', KEYS[3], id)
     if mode == 'u' then
       attempt = attempt - 1
@@ -51,7 +74,7 @@ for i = n, 1, -1 do
     else
       failed = failed + 1
     end
-    if mode == 'd' or (mode == 'c' and attempt >= queue_max(options, max_attempts)) then
+    if dies then
       queue_bury(id, now_ms, attempt, priority, reason, options)
       buried = buried + 1
     else
